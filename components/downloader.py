@@ -26,25 +26,25 @@ CURL_UID = 100
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the files of one model go."""
+class ModelLocation:
+    """The paths of the files of one model."""
 
     directory: str
     path: str
     """The file that the engine opens."""
 
 
-def place_in_cache(model: DesiredModel, root: str) -> Place:
-    """Name the model's directory in a cache that many models share."""
+def location_in_cache(model: DesiredModel, root: str) -> ModelLocation:
+    """Return the model's location in a cache that many models share."""
     directory = f"{root}/{model.cache_key}"
-    return Place(directory, f"{directory}/{_primary(model) or model.file_name}")
+    return ModelLocation(directory, f"{directory}/{_primary(model) or model.file_name}")
 
 
-def place_alone(model: DesiredModel, root: str, namespace: str) -> Place:
-    """Name the model's place on a volume of the pod's own."""
+def location_on_own_volume(model: DesiredModel, root: str, namespace: str) -> ModelLocation:
+    """Return the model's location on a volume that only this pod has."""
     base = f"{root}/{namespace}-{model.name}"
     primary = _primary(model)
-    return Place(base, f"{base}/{primary}") if primary else Place(root, f"{base}.gguf")
+    return ModelLocation(base, f"{base}/{primary}") if primary else ModelLocation(root, f"{base}.gguf")
 
 
 def _primary(model: DesiredModel) -> str:
@@ -66,7 +66,7 @@ def source_mounts(model: DesiredModel, options: RenderOptions, host_volume: str)
 
 def downloader(
     model: DesiredModel,
-    place: Place,
+    location: ModelLocation,
     options: RenderOptions,
     *,
     mounts: Sequence[Json],
@@ -74,7 +74,7 @@ def downloader(
     hub_token: SecretKey | None = None,
     name: str = "model-downloader",
 ) -> Json:
-    """Build the container that fetches a model's files to `place`.
+    """Build the container that fetches a model's files to `location`.
 
     `pod_security` is the user's own pod security context, or empty; `hub_token` the engine's token for Hugging Face.
     """
@@ -82,7 +82,7 @@ def downloader(
         "name": name,
         "image": options.init_image,
         "command": ["sh", "-c", download_script()],
-        "env": _environment(model, place, options, hub_token),
+        "env": _environment(model, location, options, hub_token),
         "volumeMounts": list(mounts),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": {
@@ -97,9 +97,11 @@ def downloader(
     return container
 
 
-def _environment(model: DesiredModel, place: Place, options: RenderOptions, hub_token: SecretKey | None) -> list[Json]:
+def _environment(
+    model: DesiredModel, location: ModelLocation, options: RenderOptions, hub_token: SecretKey | None
+) -> list[Json]:
     source = model.source
-    values = {"MODEL_SOURCE": _address(model, options), "CACHE_DIR": place.directory, "MODEL_PATH": place.path}
+    values = {"MODEL_SOURCE": _address(model, options), "CACHE_DIR": location.directory, "MODEL_PATH": location.path}
     if model.sha256:
         values["MODEL_SHA256"] = model.sha256.lower()
     if model.files:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from components import naming
 from components.download_script import download_script as download_script
 from components.downloader import (
-    Place,
+    ModelLocation,
     cache_prep,
     downloader,
+    location_in_cache,
+    location_on_own_volume,
     must_not_be_root,
-    place_alone,
-    place_in_cache,
     source_mounts,
 )
 from components.options import RenderOptions
@@ -91,18 +91,18 @@ def _on_node(model: DesiredModel) -> ModelFiles:
 def _fetched(desired: DesiredService, options: RenderOptions) -> ModelFiles:
     model = desired.model
     storage = _storage(desired, model, options)
-    place = _place(desired, model, CACHE_MOUNT)
+    location = _location(desired, model, CACHE_MOUNT)
     own_volumes, own_mounts = source_mounts(model, options, "host-model")
     container = downloader(
         model,
-        place,
+        location,
         options,
         mounts=[{"name": storage["name"], "mountPath": CACHE_MOUNT}, *own_mounts],
         pod_security=_security(desired),
         hub_token=_hub_token(desired),
     )
     return ModelFiles(
-        path=place.path,
+        path=location.path,
         volumes=(storage, *own_volumes),
         mounts=({"name": storage["name"], "mountPath": CACHE_MOUNT, "readOnly": True},),
         init_containers=(*_prepared(desired, model, options, CACHE_VOLUME, CACHE_MOUNT, "model-cache-prep"), container),
@@ -119,11 +119,11 @@ def _with_draft(files: ModelFiles, desired: DesiredService, draft: DesiredModel,
     storage = _storage(desired, draft, options)
     shared = storage in files.volumes
     mount, volume = (CACHE_MOUNT, str(storage["name"])) if shared else (DRAFT_MOUNT, "draft-0")
-    place = _place(desired, draft, mount)
+    location = _location(desired, draft, mount)
     own_volumes, own_mounts = source_mounts(draft, options, "draft-1")
     container = downloader(
         draft,
-        place,
+        location,
         options,
         mounts=[{"name": volume, "mountPath": mount}, *own_mounts],
         pod_security=_security(desired),
@@ -134,7 +134,7 @@ def _with_draft(files: ModelFiles, desired: DesiredService, draft: DesiredModel,
     prep = () if shared else _prepared(desired, draft, options, volume, mount, "draft-cache-prep")
     return replace(
         files,
-        draft_path=place.path,
+        draft_path=location.path,
         volumes=(*files.volumes, *added, *(one for one in own_volumes if one not in files.volumes)),
         mounts=files.mounts if shared else (*files.mounts, {"name": volume, "mountPath": mount, "readOnly": True}),
         init_containers=(*files.init_containers, *prep, container),
@@ -166,10 +166,10 @@ def _storage(desired: DesiredService, model: DesiredModel, options: RenderOption
     return {"name": OWN_VOLUME, "emptyDir": {"sizeLimit": limit} if limit else {}}
 
 
-def _place(desired: DesiredService, model: DesiredModel, root: str) -> Place:
+def _location(desired: DesiredService, model: DesiredModel, root: str) -> ModelLocation:
     if _is_cached(desired, model):
-        return place_in_cache(model, root)
-    return place_alone(model, root, desired.key.namespace)
+        return location_in_cache(model, root)
+    return location_on_own_volume(model, root, desired.key.namespace)
 
 
 def _prepared(

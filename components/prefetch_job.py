@@ -10,7 +10,7 @@ import hashlib
 
 from components import naming
 from components.cache_claim import cache_claim
-from components.downloader import cache_prep, downloader, place_in_cache, source_mounts
+from components.downloader import cache_prep, downloader, location_in_cache, source_mounts
 from components.hardware import once
 from components.model_files import CACHE_MOUNT, CACHE_VOLUME
 from components.object_metadata import owner_reference
@@ -47,7 +47,7 @@ def prefetch_job(
     model: DesiredModel, namespace: str, owner: Owner, options: RenderOptions, *, warm: bool = False
 ) -> Json:
     """Build the Job; `warm` for one that a person asked for. Its applied hash changes with what is fetched, not how."""
-    place = place_in_cache(model, CACHE_MOUNT)
+    place = location_in_cache(model, CACHE_MOUNT)
     volumes, mounts = source_mounts(model, options, "host-model")
     claim: Json = {"name": CACHE_VOLUME, "persistentVolumeClaim": {"claimName": naming.CACHE_CLAIM}}
     prep = cache_prep(options, group=options.default_fs_group, volume=CACHE_VOLUME, mount=CACHE_MOUNT)

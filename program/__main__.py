@@ -16,7 +16,7 @@ from pulumi.runtime.config import CONFIG, get_config_env
 from components.policies.in_force import FolderPolicies
 from components.policies.policy import NoPolicies
 from components.policies.reading import PolicyUnreadable, load_policies
-from program.fleet import Place, static_fleet
+from program.fleet import FleetTarget, static_fleet
 from program.registration import end_quietly, say_less
 from program.static.config import PROJECT, Cluster, FleetConfig, read_config
 from program.static.outputs import output_name, stack_outputs
@@ -94,7 +94,7 @@ async def _registered(config: FleetConfig, fleet: Fleet) -> None:
     in_clusters = [placed for placed in fleet.services if is_in_cluster(placed, config)]
     found = await standing(in_clusters, providers, config.plugin)
     places = (
-        Place(placed.at, providers.get(name), config.hosts, found.get(name, frozenset()), config.plugin.version)
+        FleetTarget(placed.at, providers.get(name), config.hosts, found.get(name, frozenset()), config.plugin.version)
         for placed in fleet.services
         for name in (placed.cluster.name,)
     )

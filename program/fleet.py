@@ -40,8 +40,8 @@ _COMPONENTS: dict[str, ServiceComponent] = {
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where services of a static fleet are made."""
+class FleetTarget:
+    """The cluster and namespace in which services of a static fleet are made."""
 
     at: str = ""
     """What tells their logical names apart (`naming.place_suffix`)."""
@@ -56,7 +56,7 @@ class Place:
 
 
 async def static_fleet(
-    services: Iterable[tuple[RenderedService, Place]], *, window: int = WINDOW
+    services: Iterable[tuple[RenderedService, FleetTarget]], *, window: int = WINDOW
 ) -> list[pulumi.CustomResource | None]:
     """Register all services of a fleet, each in its place, at most `window` of them under way at a time.
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from automation.workqueue.debounce import Debounce, start_timer
-from program.desired.facts import QueuePlace
+from program.desired.facts import QueuePosition
 from program.desired.keys import ServiceKey
 
 TELL_EVERY_S = 1.0
@@ -87,7 +87,7 @@ class GpuQueue:
         self._queues: dict[str, list[_Entry]] = {}
         self._changed: set[str] = set()
         """Resources whose queue changed since the front was told."""
-        self._shown: dict[ServiceKey, QueuePlace] = {}
+        self._shown: dict[ServiceKey, QueuePosition] = {}
 
     def update(self, key: ServiceKey, waiting: Waiting | None) -> bool:
         """Record that a service waits, or (None) no longer does. True when that is news."""
@@ -112,7 +112,7 @@ class GpuQueue:
         self._telling.ask()
         return True
 
-    def place(self, key: ServiceKey) -> QueuePlace | None:
+    def place(self, key: ServiceKey) -> QueuePosition | None:
         """Where a service stands, as it was told last; None when it waits for no GPU."""
         with self._lock:
             waiting = self._members.get(key)
@@ -159,9 +159,9 @@ class GpuQueue:
         return moved
 
 
-def _place(queue: list[_Entry], at: int) -> QueuePlace:
+def _place(queue: list[_Entry], at: int) -> QueuePosition:
     ahead = queue[at - 1] if at else None
-    return QueuePlace(position=at + 1, length=len(queue), ahead=f"{ahead.namespace}/{ahead.name}" if ahead else "")
+    return QueuePosition(position=at + 1, length=len(queue), ahead=f"{ahead.namespace}/{ahead.name}" if ahead else "")
 
 
 def _entry(key: ServiceKey, waiting: Waiting) -> _Entry:

@@ -16,7 +16,7 @@ from automation.cache.service_index import ServiceIndex
 from automation.workqueue.debounce import Debounce, start_timer
 from components import naming
 from kubeapi.json_types import Json
-from program.desired.facts import Problem, QueuePlace
+from program.desired.facts import Problem, QueuePosition
 from program.desired.keys import ServiceKey
 
 NODES_SETTLE_S = 1.0
@@ -52,7 +52,7 @@ class Scheduling:
 
     # --- what is to be said of a service --------------------------------------------------------------------------
 
-    def place(self, key: ServiceKey) -> QueuePlace | None:
+    def place(self, key: ServiceKey) -> QueuePosition | None:
         """Where a service stands among those that wait for a GPU."""
         return self.gpu_queue.place(key)
 

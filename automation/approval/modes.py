@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from automation.preview.changes import ServicePreview
-from automation.preview.telling import phrases, summary
+from automation.preview.report import phrases, summary
 from automation.reconcile.plan import LiveObject
 from components.rendered import RenderedService
 from kubeapi.json_types import Json

@@ -14,7 +14,7 @@ from typing import Any
 
 from agent.contract import ANNOTATION_FENCED
 from agent.server.cluster.host_lease import lease_name
-from automation.drift.findings import owned_text
+from automation.drift.field_drift import owned_text
 from automation.history.revision import edit_of
 from automation.hosts.reading import capacity_of
 from automation.serving.engine_start import engine_of

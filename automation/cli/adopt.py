@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from automation.cli.finding import find_service, listed
 from automation.cli.output import OutputFormat, complain, print_json, print_table, say, say_painted
+from automation.cli.service_lookup import find_service, listed
 from kubeapi.json_types import Json
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _return(
 def _in_turn(act: Any, wanted: Sequence[Candidate], *, parallel: int, keep_going: bool) -> list[Result]:
     """Act on some at a time; the first failure ends it, unless told to go on."""
     from automation.adoption.adopter import Result
-    from automation.preview.telling import name_text
+    from automation.preview.report import name_text
 
     results: list[Result] = []
     for at in range(0, len(wanted), parallel):
@@ -201,7 +201,7 @@ def _preview(client: KubeClient, adopter: Adopter, wanted: Sequence[Candidate]) 
     from automation.adoption.described import notes_of
     from automation.cache.service_kinds import LLMKUBE
     from automation.preview.changes import Preview
-    from automation.preview.looking import Looking
+    from automation.preview.lookup import PreviewLookup
     from automation.preview.loop_options import previewer_of_loop
     from automation.preview.previewer import Subject
     from kubeapi import kinds
@@ -213,7 +213,7 @@ def _preview(client: KubeClient, adopter: Adopter, wanted: Sequence[Candidate]) 
         for model in client.list(kinds.MODELS, namespace)["items"]
     }
 
-    look = Looking(client)
+    look = PreviewLookup(client)
 
     def subject(each: Candidate) -> Subject:
         if each.key.dialect != LLMKUBE:
@@ -229,13 +229,13 @@ def _preview(client: KubeClient, adopter: Adopter, wanted: Sequence[Candidate]) 
 
 
 def _show(found: Preview, skipped: Sequence[Result], output: OutputFormat) -> None:
-    from automation.preview.telling import as_json, name_text, told
+    from automation.preview.report import as_json, as_terminal_text, name_text
 
     if output is OutputFormat.JSON:
         print_json({**as_json(found), "skipped": [_row(each) for each in skipped]})
         return
     if found.services:
-        say_painted(told(found, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR")))
+        say_painted(as_terminal_text(found, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR")))
         restarting = [each for each in found.services if each.restarts]
         say("No pod restarts." if not restarting else f"Pods of {len(restarting)} services would restart.")
     for each in skipped:

@@ -33,9 +33,9 @@ from automation.cli.agent_installation import read_installation
 from automation.cli.agent_options import STORE
 from automation.cli.agent_run import run_command
 from automation.cli.agent_service import DEFAULT_NAME, Name, OwnUser, this_machine
-from automation.cli.findings import tell_findings
+from automation.cli.check_report import report_checks
 from automation.cli.output import OutputFormat, complain, size_text
-from automation.console.finding import Finding
+from automation.console.check import Check
 from automation.install import permissions
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError
@@ -93,7 +93,7 @@ def doctor(
     """
     looked, running = _looked(context.args, name, own_user)
     binaries = Binaries(_locate)
-    findings = [
+    checks = [
         *_engines(binaries),
         *_memory(looked, binaries),
         store_finding(looked.store, os.access),
@@ -104,7 +104,7 @@ def doctor(
         *(_cluster(looked) if looked.is_kubernetes else []),
         *_macos(),
     ]
-    tell_findings(findings, output, fatal="failed")
+    report_checks(checks, output, fatal="failed")
 
 
 def _looked(given: Sequence[str], name: str, own_user: bool) -> tuple[Looked, bool]:
@@ -153,110 +153,108 @@ def _locate(name: str) -> Path | None:
         return None
 
 
-def _engines(binaries: Binaries) -> Iterator[Finding]:
+def _engines(binaries: Binaries) -> Iterator[Check]:
     found = binaries.versions()
     if "llama-server" not in found:
         state = "warning" if found else "failed"
-        yield Finding("llama-server", state, "not found on PATH or in the usual places", LLAMA_SERVER_HINT)
+        yield Check("llama-server", state, "not found on PATH or in the usual places", LLAMA_SERVER_HINT)
     for engine, version in sorted(found.items()):
         path = binaries.find(engine) or ""
         if version or engine == "vllm":
             # vLLM would load half a minute of Python to tell.
-            yield Finding(engine, "ok", ", ".join(filter(None, (version, path))))
+            yield Check(engine, "ok", ", ".join(filter(None, (version, path))))
         else:
-            yield Finding(engine, "warning", f"{path} does not tell its version", f"does `{path} --version` run?")
+            yield Check(engine, "warning", f"{path} does not tell its version", f"does `{path} --version` run?")
 
 
-def _memory(looked: Looked, binaries: Binaries) -> Iterator[Finding]:
+def _memory(looked: Looked, binaries: Binaries) -> Iterator[Check]:
     machine = Machine(binaries.find)
     machine.measure()
     budget = host_budget(MemoryWishes(looked.memory_bytes, looked.memory_fraction), machine.capacity)
     state, hint = ("ok", "") if budget.bytes >= GIB else ("warning", "name one with --memory-budget")
-    yield Finding("memory budget", state, str(budget), hint)
+    yield Check("memory budget", state, str(budget), hint)
     found = ", ".join(f"{each.name or each.type} ({each.type})" for each in machine.accelerators)
     metal = any(each.type == "metal" for each in machine.accelerators)
     if platform.system() == "Darwin" and not metal:
         hint = "an engine without Metal is slow: `brew install llama.cpp`, and no virtual machine between"
-        yield Finding("accelerators", "warning", found or "none: llama-server reports no Metal", hint)
+        yield Check("accelerators", "warning", found or "none: llama-server reports no Metal", hint)
     else:
-        yield Finding("accelerators", "ok", found or "none: models run on the processors")
+        yield Check("accelerators", "ok", found or "none: models run on the processors")
 
 
-def store_finding(store: Path, access: Callable[[Path, int], bool]) -> Finding:
+def store_finding(store: Path, access: Callable[[Path, int], bool]) -> Check:
     """Judge the store's directory, or the nearest one above it that exists: may it be written, and has it room."""
     place = next(each for each in (store, *store.parents) if each.exists())
     if not place.is_dir():
-        return Finding("store", "failed", f"{place} is no directory", "choose another --store")
+        return Check("store", "failed", f"{place} is no directory", "choose another --store")
     if not access(place, os.W_OK | os.X_OK):
         hint = f"give it to the agent's user: `chown -R USER {place}`, or choose another --store"
-        return Finding("store", "failed", f"{place} may not be written by this user", hint)
+        return Check("store", "failed", f"{place} may not be written by this user", hint)
     try:
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(b"x")
         free = shutil.disk_usage(place).free
     except OSError as error:
-        return Finding(
-            "store", "failed", f"{place} cannot be written: {error.strerror}", "free space, or choose another"
-        )
+        return Check("store", "failed", f"{place} cannot be written: {error.strerror}", "free space, or choose another")
     where = f"{store}" + ("" if place == store else f" (to be made in {place})")
     if free < LITTLE_SPACE_BYTES:
-        return Finding("store", "warning", f"{where}, {size_text(free)} free", "models of a few billion need more")
-    return Finding("store", "ok", f"{where}, {size_text(free)} free")
+        return Check("store", "warning", f"{where}, {size_text(free)} free", "models of a few billion need more")
+    return Check("store", "ok", f"{where}, {size_text(free)} free")
 
 
-def engine_user_finding(name: str | None, *, as_root: bool, system: str) -> Finding:
+def engine_user_finding(name: str | None, *, as_root: bool, system: str) -> Check:
     """Say which user engines run as: not root, and best not the agent's own."""
     if not as_root:
         if name is None:
-            return Finding("engine user", "ok", "engines run as the agent's own user")
+            return Check("engine user", "ok", "engines run as the agent's own user")
         hint = "install the agent with `--user root`, or leave --engine-user out"
-        return Finding("engine user", "failed", f"only a root agent can run engines as `{name}`", hint)
+        return Check("engine user", "failed", f"only a root agent can run engines as `{name}`", hint)
     wanted = name or USUAL
     try:
         engines = pwd.getpwnam(wanted)
     except KeyError:
         engines = None
     if engines is not None and engines.pw_uid != 0 and (name is not None or system == "Linux"):
-        return Finding("engine user", "ok", f"engines run as user `{wanted}`")
+        return Check("engine user", "ok", f"engines run as user `{wanted}`")
     if name is not None:
         why = "is root" if engines is not None else "does not exist"
-        return Finding("engine user", "failed", f"user `{name}` {why}", "name another with --engine-user")
+        return Check("engine user", "failed", f"user `{name}` {why}", "name another with --engine-user")
     hint = f"`useradd --system --create-home {USUAL}`, or name a user with --engine-user"
     if system != "Linux":
         hint = "name a user with --engine-user, or install the agent with --user"
-    return Finding("engine user", "warning", "the agent runs as root, and so do engines", hint)
+    return Check("engine user", "warning", "the agent runs as root, and so do engines", hint)
 
 
-def _address(looked: Looked) -> Iterator[Finding]:
+def _address(looked: Looked) -> Iterator[Check]:
     try:
         address = looked.address or own_address()
     except NoAddress as error:
         state = "failed" if looked.is_kubernetes else "warning"
-        yield Finding("address", state, str(error), "connect this machine to a network, or name one with --address")
+        yield Check("address", state, str(error), "connect this machine to a network, or name one with --address")
         return
     if is_free(address, 0):
-        yield Finding("address", "ok", f"{address}: what Services lead to")
+        yield Check("address", "ok", f"{address}: what Services lead to")
     else:
-        yield Finding("address", "failed", f"{address} is not an address of this machine", "--address")
+        yield Check("address", "failed", f"{address} is not an address of this machine", "--address")
 
 
-def _ports(looked: Looked, *, running: bool) -> Iterator[Finding]:
+def _ports(looked: Looked, *, running: bool) -> Iterator[Check]:
     # A sample: every fortieth.
     sample = range(FIRST, FIRST + COUNT, 40)
     taken = [port for port in sample if not is_free("127.0.0.1", port)]
     of_all = f"{FIRST}-{FIRST + COUNT - 1}"
     if len(taken) > len(sample) // 2:
-        yield Finding("ports", "failed", f"most of {of_all} are taken", "end what listens there")
+        yield Check("ports", "failed", f"most of {of_all} are taken", "end what listens there")
     else:
-        yield Finding("ports", "ok", f"{of_all} are free" + (f" but for about {len(taken) * 40}" if taken else ""))
+        yield Check("ports", "ok", f"{of_all} are free" + (f" but for about {len(taken) * 40}" if taken else ""))
     if looked.http_port > 0 and not running:
         address = looked.http_address or "127.0.0.1"
         if not is_free(address, looked.http_port):
             detail = f"{address} port {looked.http_port} is taken"
-            yield Finding("api port", "failed", detail, "choose another --http-port, or end what listens there")
+            yield Check("api port", "failed", detail, "choose another --http-port, or end what listens there")
 
 
-def _certificate(path: Path | None) -> Iterator[Finding]:
+def _certificate(path: Path | None) -> Iterator[Check]:
     if path is None:
         return
     from cryptography import x509
@@ -264,24 +262,22 @@ def _certificate(path: Path | None) -> Iterator[Finding]:
     try:
         ends = x509.load_pem_x509_certificate(path.expanduser().read_bytes()).not_valid_after_utc
     except (OSError, ValueError) as error:
-        yield Finding("certificate", "failed", f"{path}: {error}", "give a PEM file with --tls-cert")
+        yield Check("certificate", "failed", f"{path}: {error}", "give a PEM file with --tls-cert")
         return
     yield certificate_finding(str(path), ends, datetime.now(UTC))
 
 
-def certificate_finding(path: str, ends: datetime, now: datetime) -> Finding:
+def certificate_finding(path: str, ends: datetime, now: datetime) -> Check:
     """Judge when a certificate ends."""
     days = (ends - now).days
     if days < 0:
-        return Finding("certificate", "failed", f"{path} ended {-days} days ago", "put a new one there")
+        return Check("certificate", "failed", f"{path} ended {-days} days ago", "put a new one there")
     if days < CERTIFICATE_WARNING_DAYS:
-        return Finding(
-            "certificate", "warning", f"{path} ends in {days} days", "put a new one there; no restart needed"
-        )
-    return Finding("certificate", "ok", f"{path} ends in {days} days")
+        return Check("certificate", "warning", f"{path} ends in {days} days", "put a new one there; no restart needed")
+    return Check("certificate", "ok", f"{path} ends in {days} days")
 
 
-def _cluster(looked: Looked) -> Iterator[Finding]:
+def _cluster(looked: Looked) -> Iterator[Check]:
     try:
         client = KubeClient.default(looked.kubeconfig)
         sent = time.time()
@@ -289,9 +285,9 @@ def _cluster(looked: Looked) -> Iterator[Finding]:
         received = time.time()
     except KubeError as error:
         hint = "name a kubeconfig that this machine can use with --kubeconfig; is the server reachable from here?"
-        yield Finding("cluster", "failed", str(error), LAN_HINT if is_no_route(error) else hint)
+        yield Check("cluster", "failed", str(error), LAN_HINT if is_no_route(error) else hint)
         return
-    yield Finding("cluster", "ok", client.server)
+    yield Check("cluster", "ok", client.server)
     date = {key.lower(): value for key, value in answer.headers.items()}.get("date", "")
     if date:
         yield clock_finding(clock_offset_s(date, sent, received))
@@ -305,15 +301,13 @@ def _cluster(looked: Looked) -> Iterator[Finding]:
                 if not _allowed(client, group, resource, verb, place):
                     denied.append(f"{verb} {resource}" + (f" in {place}" if place else ""))
             except KubeError as error:
-                yield Finding(
-                    "permissions", "failed", f"cannot be asked for: {error}", "is the kubeconfig still valid?"
-                )
+                yield Check("permissions", "failed", f"cannot be asked for: {error}", "is the kubeconfig still valid?")
                 return
     if denied:
         hint = "bind the roles herdsman-agent of docs/install/rbac.yaml to the identity of this kubeconfig"
-        yield Finding("permissions", "failed", f"may not {', '.join(denied)}", hint)
+        yield Check("permissions", "failed", f"may not {', '.join(denied)}", hint)
     else:
-        yield Finding("permissions", "ok", f"{len(PERMISSIONS)} checked")
+        yield Check("permissions", "ok", f"{len(PERMISSIONS)} checked")
 
 
 def _allowed(client: KubeClient, group: str, resource: str, verb: str, namespace: str | None) -> bool:
@@ -355,19 +349,19 @@ def clock_offset_s(date: str, sent: float, received: float) -> float:
     return (sent + received) / 2 - (theirs + 0.5)
 
 
-def clock_finding(offset_s: float) -> Finding:
+def clock_finding(offset_s: float) -> Check:
     """Judge how far the clock is off."""
     size = abs(offset_s)
     detail = f"{size:.0f} s {'ahead of' if offset_s > 0 else 'behind'} the API server's"
     hint = "have it set by the network's time: `timedatectl set-ntp true`, or `sntp -sS time.apple.com` on a Mac"
     if size >= CLOCK_FAILED_S:
-        return Finding("clock", "failed", detail, hint)
+        return Check("clock", "failed", detail, hint)
     if size >= CLOCK_WARNING_S:
-        return Finding("clock", "warning", detail, hint)
-    return Finding("clock", "ok", "as the API server's")
+        return Check("clock", "warning", detail, hint)
+    return Check("clock", "ok", "as the API server's")
 
 
-def _macos() -> Iterator[Finding]:
+def _macos() -> Iterator[Check]:
     if platform.system() != "Darwin":
         return
     yield from sleep_finding(_said("pmset", "-g"))
@@ -376,34 +370,34 @@ def _macos() -> Iterator[Finding]:
     yield from agent_trap([each for place in places if place.is_dir() for each in place.glob("*.plist")])
 
 
-def sleep_finding(settings: str) -> Iterator[Finding]:
+def sleep_finding(settings: str) -> Iterator[Check]:
     """Judge the power settings in force, as `pmset -g` prints them: an idle Mac that sleeps counts as lost."""
     found = re.search(r"^\s*sleep\s+(\d+)", settings, re.MULTILINE)
     if found is None:
         return
     if found[1] == "0":
-        yield Finding("sleep", "ok", "this Mac does not sleep when idle")
+        yield Check("sleep", "ok", "this Mac does not sleep when idle")
     else:
         hint = "`sudo pmset -a sleep 0`, so that it can be given a process at any time"
         detail = (
             f"this Mac sleeps after {found[1]} min without work; the agent keeps it awake only while a process runs"
         )
-        yield Finding("sleep", "warning", detail, hint)
+        yield Check("sleep", "warning", detail, hint)
 
 
-def collector_finding(value: str | None, macos: str) -> Iterator[Finding]:
+def collector_finding(value: str | None, macos: str) -> Iterator[Check]:
     """Judge macOS' collector of wired memory: from version 26 on it unwires models after a second of rest."""
     major = int(macos.partition(".")[0] or 0)
     if value is None or major < 26:
         return
     if value == "1":
-        yield Finding("wired memory", "ok", "stays wired between requests")
+        yield Check("wired memory", "ok", "stays wired between requests")
     else:
         hint = "`sudo sysctl iogpu.disable_wired_collector=1`, and the same at each boot"
-        yield Finding("wired memory", "warning", "is given back after 1 s of rest: slow first tokens", hint)
+        yield Check("wired memory", "warning", "is given back after 1 s of rest: slow first tokens", hint)
 
 
-def agent_trap(plists: Sequence[Path]) -> Iterator[Finding]:
+def agent_trap(plists: Sequence[Path]) -> Iterator[Check]:
     """Find agents that somebody installed as LaunchAgents, where nothing on the local network reaches them."""
     for path in plists:
         try:
@@ -411,7 +405,7 @@ def agent_trap(plists: Sequence[Path]) -> Iterator[Finding]:
         except OSError:
             continue
         if b"herdsman" in content and b"agent" in content:
-            yield Finding("launch agent", "failed", f"{path} starts an agent as a LaunchAgent", LAN_HINT)
+            yield Check("launch agent", "failed", f"{path} starts an agent as a LaunchAgent", LAN_HINT)
 
 
 def _sysctl(name: str) -> str | None:

@@ -14,8 +14,8 @@ from typing import Annotated
 import typer
 
 from automation.cache.service_kinds import kind_of_cr
-from automation.cli.finding import NAME_HELP, find_service
 from automation.cli.output import OutputFormat, complain, print_json, say
+from automation.cli.service_lookup import NAME_HELP, find_service
 from automation.cli.service_view import conditions_of, judged_generation, pending_of
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, KubeError

@@ -12,10 +12,10 @@ from rich.text import Text
 
 from automation.cache.owners import process_selector_of, selector_of
 from automation.cache.service_kinds import LLMKUBE, key_of, kind_text
-from automation.cli.finding import NAME_HELP, find_service
 from automation.cli.get import model_row, processes_by_service, runs_on
 from automation.cli.output import OutputFormat, complain, phase_style, print_json, print_table, styled
 from automation.cli.reading import age_text, duration_text
+from automation.cli.service_lookup import NAME_HELP, find_service
 from automation.cli.service_view import answers, conditions_of, judged_generation, view_of
 from components import naming
 from kubeapi import kinds
@@ -136,7 +136,7 @@ def description(
         "acceleration": status.get("acceleration") or {},
         "conditions": [_condition(c, now=now) for c in status.get("conditions") or ()],
         "replicas": [_replica(pod, now=now) for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))],
-        "events": _story(events, now=now),
+        "events": _events(events, now=now),
     }
     return {key: value for key, value in told.items() if value not in ("", None, {}, [])}
 
@@ -196,7 +196,7 @@ def _state(pod: Json, containers: Sequence[Json]) -> str:
     return str((pod.get("status") or {}).get("phase", "Unknown"))
 
 
-def _story(events: Sequence[Json], *, now: datetime) -> list[Json]:
+def _events(events: Sequence[Json], *, now: datetime) -> list[Json]:
     """The last Events, the oldest first."""
 
     def at(event: Json) -> str:

@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
-from automation.cli.findings import tell_findings
+from automation.cli.check_report import report_checks
 from automation.cli.output import OutputFormat
-from automation.console.finding import Finding
+from automation.console.check import Check
 from automation.install.inspection import inspect, utc_now
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound
@@ -26,45 +26,45 @@ def doctor(
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
 ) -> None:
     """Check tools, cluster, CRDs, operator and permissions; exit code 1 when something that a run needs is missing."""
-    findings = [*_tools(), *_cluster(kubeconfig, host), *(_state(state) if state else ())]
-    tell_findings(findings, output)
+    checks = [*_tools(), *_cluster(kubeconfig, host), *(_state(state) if state else ())]
+    report_checks(checks, output)
 
 
-def _tools() -> list[Finding]:
+def _tools() -> list[Check]:
     version = ".".join(str(part) for part in sys.version_info[:3])
-    findings = [Finding("python", "ok", version)]
+    checks = [Check("python", "ok", version)]
     for name, needed in (("pulumi", True), ("llama-server", False), ("kube-apiserver", False), ("kubectl", False)):
         try:
             path = toolchain.locate(name)
         except toolchain.ToolMissing as error:
             state = "missing" if needed else "warning"
-            findings.append(Finding(name, state, "not found", error.remedy))
+            checks.append(Check(name, state, "not found", error.remedy))
         else:
-            findings.append(Finding(name, "ok", str(path)))
+            checks.append(Check(name, "ok", str(path)))
     docker = shutil.which("docker")
     if docker and subprocess.run([docker, "info"], capture_output=True, check=False).returncode == 0:
-        findings.append(Finding("docker", "ok", "runs; `herdsman cluster up` makes a kind cluster"))
+        checks.append(Check("docker", "ok", "runs; `herdsman cluster up` makes a kind cluster"))
     else:
-        findings.append(Finding("docker", "ok", "does not run; `herdsman cluster up` starts a local control plane"))
-    return findings
+        checks.append(Check("docker", "ok", "does not run; `herdsman cluster up` starts a local control plane"))
+    return checks
 
 
-def _cluster(kubeconfig: str | None, host: str | None) -> list[Finding]:
+def _cluster(kubeconfig: str | None, host: str | None) -> list[Check]:
     try:
         client = KubeClient.default(kubeconfig)
         version = client.request("GET", "/version")
-        findings = [Finding("cluster", "ok", f"{client.server} {version.get('gitVersion', '')}")]
-        findings += inspect(client, now=utc_now())
-        findings += _peers(client)
+        checks = [Check("cluster", "ok", f"{client.server} {version.get('gitVersion', '')}")]
+        checks += inspect(client, now=utc_now())
+        checks += _peers(client)
     except KubeError as error:
         hint = 'start one: `herdsman cluster up`, then `eval "$(herdsman cluster env)"`'
-        return [Finding("cluster", "missing", str(error), hint)]
+        return [Check("cluster", "missing", str(error), hint)]
     if host:
-        findings += _host(client, host)
-    return findings
+        checks += _host(client, host)
+    return checks
 
 
-def _peers(client: KubeClient) -> list[Finding]:
+def _peers(client: KubeClient) -> list[Check]:
     """Name the peers whose own controllers run: they and a loop must not look after the same services."""
     from automation.adoption.upstream_controller import UPSTREAM_CONTROLLERS, running_controllers
 
@@ -72,23 +72,23 @@ def _peers(client: KubeClient) -> list[Finding]:
     for upstream in dict.fromkeys(UPSTREAM_CONTROLLERS.values()):
         if signs := running_controllers(client, upstream, now=utc_now()):
             hint = "run the loop with a class (--controller-class); `herdsman adopt` takes services over"
-            found.append(Finding(f"controller of {upstream.name}", "warning", "runs: " + "; ".join(signs), hint))
+            found.append(Check(f"controller of {upstream.name}", "warning", "runs: " + "; ".join(signs), hint))
     return found
 
 
-def _host(client: KubeClient, name: str) -> list[Finding]:
+def _host(client: KubeClient, name: str) -> list[Check]:
     from automation.cli.host_doctor import examine
 
     try:
         found = examine(client, name, now=utc_now())
     except NotFound:
-        return [Finding(f"host {name}", "missing", "there is none of that name", "`herdsman host list`, `host add`")]
+        return [Check(f"host {name}", "missing", "there is none of that name", "`herdsman host list`, `host add`")]
     except KubeError as error:
-        return [Finding(f"host {name}", "missing", str(error))]
+        return [Check(f"host {name}", "missing", str(error))]
     return [replace(each, check=f"host {name}: {each.check}") for each in found]
 
 
-def _state(url: str) -> list[Finding]:
+def _state(url: str) -> list[Check]:
     from automation.cli.state_access import opened, settings_of
     from automation.state.checking import check_state
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from automation.cli.finding import split_or_end
 from automation.cli.output import complain, print_json, say
+from automation.cli.service_lookup import split_or_end
 from kubeapi.json_types import Json
 
 if TYPE_CHECKING:

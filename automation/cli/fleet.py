@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 import yaml
 
-from automation.cli.finding import NAME_HELP, find_service, split_or_end
 from automation.cli.output import complain, say
+from automation.cli.service_lookup import NAME_HELP, find_service, split_or_end
 from kubeapi.json_types import Json
 
 if TYPE_CHECKING:

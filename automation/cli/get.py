@@ -10,9 +10,9 @@ import typer
 
 from automation.cache.owners import service_of
 from automation.cache.service_kinds import LLMKUBE, dialect_of_cr, is_part_of_another, key_of, kind_text
-from automation.cli.finding import listed, split_or_end
 from automation.cli.output import OutputFormat, complain, print_json, print_table
 from automation.cli.reading import age_text, condition_of
+from automation.cli.service_lookup import listed, split_or_end
 from automation.cli.service_view import view_of
 from kubeapi import kinds
 from kubeapi.client import KubeClient

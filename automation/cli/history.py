@@ -11,9 +11,9 @@ import typer
 from automation.cache.owners import selector_of
 from automation.cache.service_index import models_of as named_models
 from automation.cache.service_kinds import LLMKUBE, dialect_of_cr, key_of
-from automation.cli.finding import NAME_HELP, find_service
 from automation.cli.output import OutputFormat, complain, print_json, print_table, say_yaml
 from automation.cli.reading import age_text
+from automation.cli.service_lookup import NAME_HELP, find_service
 from automation.history.revision import RECORDED, Revision, data_of, read_all
 from components.rendered import fingerprint_of
 from kubeapi import kinds
@@ -64,10 +64,10 @@ def models_of(client: KubeClient, service: Json) -> list[Json]:
     """Read the Models, or what else of `revision.RECORDED` a service names, as far as it exists. Raises KubeError."""
     if dialect_of_cr(service) != LLMKUBE:
         # Imported here: it brings the dialects.
-        from automation.preview.asking_dialects import referred_by
+        from automation.preview.dialect_requests import find_references
 
         known = {(kind.group, kind.kind) for kind in RECORDED}
-        return [each for each in referred_by(client, service) if _group_kind(each) in known]
+        return [each for each in find_references(client, service) if _group_kind(each) in known]
     models = []
     for name in sorted(named_models(service)):
         try:

@@ -12,7 +12,7 @@ import typer
 
 from agent.server.cluster.host_lease import lease_name
 from automation.cli import host_rows as rows
-from automation.cli.findings import tell_findings
+from automation.cli.check_report import report_checks
 from automation.cli.host_arguments import check_host_name, labels_of
 from automation.cli.host_doctor import examine
 from automation.cli.host_secrets import grant_secret
@@ -222,13 +222,13 @@ def doctor(name: Name, kubeconfig: Kubeconfig = None, output: Output = OutputFor
     """Look at everything that a host needs to serve; exit code 1 when something is missing."""
     client = _client(kubeconfig)
     try:
-        findings = examine(client, name, now=datetime.now(UTC))
+        checks = examine(client, name, now=datetime.now(UTC))
     except NotFound:
         complain(f"no Host `{name}`", hint="`herdsman host list`")
         raise typer.Exit(1) from None
     except KubeError as error:
         _fail(error)
-    tell_findings(findings, output)
+    report_checks(checks, output)
 
 
 def _client(kubeconfig: str | None) -> KubeClient:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from agent.server.cluster.host_lease import lease_name
 from automation.cli import host_rows as rows
 from automation.cli.reading import condition_of
-from automation.console.finding import Finding
+from automation.console.check import Check
 from automation.settings import SYSTEM_NAMESPACE
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -20,7 +20,7 @@ from kubeapi.json_types import Json
 CONNECT_TIMEOUT_S = 3.0
 
 
-def examine(client: KubeClient, name: str, *, now: datetime) -> list[Finding]:
+def examine(client: KubeClient, name: str, *, now: datetime) -> list[Check]:
     """Look at a host. Raises NotFound when there is none of that name, KubeError."""
     host = client.get(kinds.HOSTS, None, name)
     try:
@@ -31,43 +31,43 @@ def examine(client: KubeClient, name: str, *, now: datetime) -> list[Finding]:
     return [*judge(host, lease, placed, now=now), *_reachable(host, placed)]
 
 
-def judge(host: Json, lease: Json | None, placed: list[Json], *, now: datetime) -> Iterator[Finding]:
+def judge(host: Json, lease: Json | None, placed: list[Json], *, now: datetime) -> Iterator[Check]:
     """Judge what the cluster knows of a host. Pure."""
     spec, status = host.get("spec") or {}, host.get("status") or {}
     by_ssh = spec.get("transport") == "ssh"
     ready = condition_of(status, "Ready")
     if ready.get("status") == "True":
-        yield Finding("ready", "ok", str(ready.get("reason", "")))
+        yield Check("ready", "ok", str(ready.get("reason", "")))
     else:
         hint = (
             "look at the loop's log" if by_ssh else "on the machine: `herdsman agent status`, `herdsman agent doctor`"
         )
-        yield Finding("ready", "missing", str(ready.get("message") or "nobody has spoken for this host yet"), hint)
-    yield Finding("heartbeat", "ok" if lease else "missing", rows.heartbeat_text(lease, now=now))
+        yield Check("ready", "missing", str(ready.get("message") or "nobody has spoken for this host yet"), hint)
+    yield Check("heartbeat", "ok" if lease else "missing", rows.heartbeat_text(lease, now=now))
     if spec.get("drain") or spec.get("unschedulable"):
         what = "is being drained" if spec.get("drain") else "takes no new service"
-        yield Finding("scheduling", "warning", what, f"`herdsman host uncordon {host['metadata']['name']}`")
+        yield Check("scheduling", "warning", what, f"`herdsman host uncordon {host['metadata']['name']}`")
     runtimes = status.get("runtimes") or {}
     if runtimes:
-        yield Finding("runtimes", "ok", ", ".join(f"{name} {version}".strip() for name, version in runtimes.items()))
+        yield Check("runtimes", "ok", ", ".join(f"{name} {version}".strip() for name, version in runtimes.items()))
     else:
-        yield Finding("runtimes", "missing", "none was found", "install llama-server (`brew install llama.cpp`)")
+        yield Check("runtimes", "missing", "none was found", "install llama-server (`brew install llama.cpp`)")
     allocatable = (status.get("allocatable") or {}).get("memory")
     reserved = rows.reserved_bytes(placed)
     detail = f"{rows.gib(reserved)} of {rows.gib(allocatable)} GiB are promised to {len(placed)} processes"
     full = allocatable is not None and reserved > allocatable
-    yield Finding("memory", "warning" if full else "ok", detail, "more than there is: move a service" if full else "")
+    yield Check("memory", "warning" if full else "ok", detail, "more than there is: move a service" if full else "")
     pressure = status.get("memoryPressure") or "Normal"
     hint = "" if pressure == "Normal" else "stop what else runs there, or let services be evicted (docs/hosts.md)"
-    yield Finding("pressure", "ok" if pressure == "Normal" else "warning", pressure, hint)
+    yield Check("pressure", "ok" if pressure == "Normal" else "warning", pressure, hint)
     for process in placed:
         report = process.get("status") or {}
         if report.get("reason"):
             key = f"{process['metadata']['namespace']}/{process['metadata']['name']}"
-            yield Finding(key, "warning", f"{report.get('phase')}: {report['reason']}: {report.get('message', '')}")
+            yield Check(key, "warning", f"{report.get('phase')}: {report['reason']}: {report.get('message', '')}")
 
 
-def _reachable(host: Json, placed: list[Json]) -> Iterator[Finding]:
+def _reachable(host: Json, placed: list[Json]) -> Iterator[Check]:
     """Try from here what clients and Prometheus do from elsewhere: connect."""
     endpoint = urlsplit(str((host.get("status") or {}).get("endpoint") or ""))
     if endpoint.hostname and endpoint.port:
@@ -78,11 +78,11 @@ def _reachable(host: Json, placed: list[Json]) -> Iterator[Finding]:
             yield _connect(f"{process['metadata']['name']}'s port", report["address"], int(report["port"]))
 
 
-def _connect(what: str, address: str, port: int) -> Finding:
+def _connect(what: str, address: str, port: int) -> Check:
     try:
         with socket.create_connection((address, port), timeout=CONNECT_TIMEOUT_S):
-            return Finding(what, "ok", f"{address}:{port} answers")
+            return Check(what, "ok", f"{address}:{port} answers")
     except OSError as error:
         # errno 65 on a Mac: the system keeps a LaunchAgent, or the terminal's program, out of the local network.
         hint = "a firewall, another network, or on macOS the local-network privacy (run as a LaunchDaemon)"
-        return Finding(what, "warning", f"{address}:{port}: {error.strerror or error}", hint)
+        return Check(what, "warning", f"{address}:{port}: {error.strerror or error}", hint)

@@ -14,9 +14,9 @@ import typer
 from automation.cache.owners import selector_of, service_of
 from automation.cache.service_kinds import KINDS, LLMKUBE, qualified
 from automation.cli.agent_options import default_store
-from automation.cli.finding import NAME_HELP, split_or_end
 from automation.cli.log_sources import LogSource, NoLog, agent_log, local_log, log_on_host
 from automation.cli.output import complain
+from automation.cli.service_lookup import NAME_HELP, split_or_end
 from automation.cli.service_view import answers
 from automation.console.terminal_text import LogText
 from components import naming

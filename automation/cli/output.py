@@ -34,7 +34,7 @@ def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
 
 
 def say_painted(text: str) -> None:
-    """Print text that has colours of its own, and whose parts were cleaned before (`automation.preview.telling`)."""
+    """Print text that has colours of its own, and whose parts were cleaned before (`automation.preview.report`)."""
     typer.echo(text)
 
 

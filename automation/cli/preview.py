@@ -64,7 +64,7 @@ def preview(
         raise typer.BadParameter("give one of -f FILE, --live NAME and --all")
     among = None if all_namespaces else namespace
     with _without_collector():
-        from automation.preview.telling import as_json, markdown, told
+        from automation.preview.report import as_json, as_terminal_text, markdown
         from kubeapi.errors import KubeError
 
         try:
@@ -78,7 +78,7 @@ def preview(
         say(markdown(found), nl=False)
     else:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        say_painted(told(found, colour=colour))
+        say_painted(as_terminal_text(found, colour=colour))
     raise typer.Exit(exit_code(found))
 
 
@@ -92,8 +92,8 @@ def exit_code(found: Preview) -> int:
 def _preview(
     files: list[str], names: list[str], among: str | None, namespace: str, policies: Path | None, kubeconfig: str | None
 ) -> Preview:
-    from automation.preview.asking import preview_files, preview_live
     from automation.preview.loop_options import previewer_of_loop
+    from automation.preview.requests import preview_files, preview_live
     from kubeapi.client import KubeClient
 
     manifests = read_manifests(files, namespace)

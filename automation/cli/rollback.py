@@ -14,12 +14,12 @@ import typer
 
 from automation.cache.service_index import models_of as named_models
 from automation.cache.service_kinds import LLMKUBE, dialect_of_cr, key_of, kind_of_cr
-from automation.cli.finding import NAME_HELP, find_service
 from automation.cli.history import models_of, revisions_of
 from automation.cli.output import OutputFormat, complain, print_json, say, say_painted
+from automation.cli.service_lookup import NAME_HELP, find_service
 from automation.history.restoring import NothingToRestore, changed_models, choose, restored
 from automation.history.revision import RECORDED, Revision, reference_of
-from automation.preview.telling import name_text
+from automation.preview.report import name_text
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, KubeError
@@ -61,8 +61,8 @@ def rollback(
         models = models_of(client, service)
         plan = _plan(client, service, models, to=to, with_models=with_models)
         shown = _preview(client, plan, models)
-        told = output is OutputFormat.TABLE
-        if told:
+        as_terminal_text = output is OutputFormat.TABLE
+        if as_terminal_text:
             _tell(plan, shown)
         if not preview and not _agreed(yes=yes, revision=plan.revision):
             raise typer.Exit(1)
@@ -77,8 +77,8 @@ def rollback(
     except (KubeError, ValueError) as error:
         complain(str(error))
         raise typer.Exit(1) from None
-    if not told:
-        from automation.preview.telling import as_json
+    if not as_terminal_text:
+        from automation.preview.report import as_json
 
         print_json({"revision": plan.revision.number, "written": not preview, "preview": as_json(shown)})
     elif not preview:
@@ -115,13 +115,13 @@ def _users(client: KubeClient, service: Json, written: tuple[Json, ...]) -> list
     """Name the other services that a change of what this one refers to touches."""
     metadata = service["metadata"]
     if dialect_of_cr(service) != LLMKUBE:
-        from automation.preview.asking_dialects import touched
-        from automation.preview.looking import Identity, Looking
+        from automation.preview.dialect_requests import services_that_refer_to
+        from automation.preview.lookup import Identity, PreviewLookup
         from automation.preview.loop_options import previewer_of_loop
 
         changed = {Identity.of(each) for each in written}
         with previewer_of_loop(client) as previewer:
-            found = touched(client, previewer, Looking(client), changed, {key_of(service)})
+            found = services_that_refer_to(client, previewer, PreviewLookup(client), changed, {key_of(service)})
         return [f"{name_text(each.key)} uses what is put back as well" for each in found]
     names = {model["metadata"]["name"] for model in written}
     notes = []
@@ -135,14 +135,14 @@ def _users(client: KubeClient, service: Json, written: tuple[Json, ...]) -> list
 def _preview(client: KubeClient, plan: _Plan, models: list[Json]) -> Any:
     # Imported here: the renderers are only needed once there is something to render.
     from automation.preview.changes import Preview
-    from automation.preview.looking import Identity, Looking
+    from automation.preview.lookup import Identity, PreviewLookup
     from automation.preview.loop_options import previewer_of_loop
     from automation.preview.previewer import Subject
     from program.dialects.llmkube.parse import draft_reference
 
     dialect = dialect_of_cr(plan.service)
     if dialect != LLMKUBE:
-        look = Looking(client, asked={Identity.of(each): each for each in plan.models})
+        look = PreviewLookup(client, asked={Identity.of(each): each for each in plan.models})
         subject = Subject(plan.service, dialect=dialect, look=look)
     else:
         by_name = {model["metadata"]["name"]: model for model in (*models, *plan.models)}
@@ -153,10 +153,10 @@ def _preview(client: KubeClient, plan: _Plan, models: list[Json]) -> Any:
 
 
 def _tell(plan: _Plan, shown: Any) -> None:
-    from automation.preview.telling import told
+    from automation.preview.report import as_terminal_text
 
     say(f"Revision {plan.revision.number}, applied {plan.revision.recorded_at}:")
-    say_painted(told(shown, colour=sys.stdout.isatty()))
+    say_painted(as_terminal_text(shown, colour=sys.stdout.isatty()))
     for note in plan.notes:
         say(f"Note: {note}", err=True)
 

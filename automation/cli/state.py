@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from automation.cli.findings import tell_findings
+from automation.cli.check_report import report_checks
 from automation.cli.output import OutputFormat, complain, print_json, print_table, say
 from automation.cli.state_access import (
     check_quiet,
@@ -81,8 +81,8 @@ def doctor(
     from automation.state.checking import check_state
 
     with opened(settings_of(state, passphrase_file), project=project) as backend:
-        findings = check_state(backend)
-    tell_findings(findings, output)
+        checks = check_state(backend)
+    report_checks(checks, output)
 
 
 @app.command()

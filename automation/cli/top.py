@@ -24,8 +24,8 @@ from rich.text import Text
 
 from automation.cache.service_kinds import is_part_of_another
 from automation.cli import top_rows
-from automation.cli.finding import listed
 from automation.cli.output import OutputFormat, complain, phase_style, print_json, size_text, styled
+from automation.cli.service_lookup import listed
 from automation.cli.top_rows import HostUse, Order, ServiceUse, bar, rate_text, slots_text
 from kubeapi import kinds
 from kubeapi.client import KubeClient

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from automation.drift.findings import FieldDrift, ObjectDrift
+from automation.drift.field_drift import FieldDrift, ObjectDrift
 from program.desired.keys import ServiceKey
 
 FREE_REPAIRS = 3

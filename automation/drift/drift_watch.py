@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from automation.drift.contest import Contests
-from automation.drift.findings import ObjectDrift, fields_of, may_have_drifted, told
+from automation.drift.field_drift import ObjectDrift, describe_drift, fields_of, may_have_drifted
 from automation.reconcile.plan import LastRun, LiveObject, ObjectName, Plan
 from components.ignored_fields import IgnoredFields
 from components.rendered import RenderedObject, RenderedService
@@ -100,7 +100,7 @@ class DriftWatch:
             else:
                 self._reported.pop(key, None)
         if repair:
-            why = f"others changed what is ours: {told(repair)}"
+            why = f"others changed what is ours: {describe_drift(repair)}"
             wait_s = self._contests.wait_s(key, repair, now=now)
             to_do = replace(plan, action="apply", why=why, only_accessories=False)
             return Considered(to_do, _leaving(rendered, reported), repair, wait_s)
@@ -130,7 +130,7 @@ class DriftWatch:
         with self._lock:
             self._looks.pop(key, None)
             repaired = self._repairing.pop(key, ())
-        return f"Put back what others changed: {told(repaired)}" if repaired else ""
+        return f"Put back what others changed: {describe_drift(repaired)}" if repaired else ""
 
     def problems(self, key: ServiceKey, *, now: datetime) -> tuple[Problem, ...]:
         """What the status says of drift: contested fields, and what is reported only."""

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from automation.cache.service_kinds import LLMKUBE, dialect_of_cr
-from automation.drift.findings import ObjectDrift, fields_of
+from automation.drift.field_drift import ObjectDrift, fields_of
 from automation.preview.live import Live
-from automation.preview.looking import Looking
+from automation.preview.lookup import PreviewLookup
 from automation.preview.previewer import Subject
 from automation.preview.rendering import rendering
-from automation.preview.telling import name_text
+from automation.preview.report import name_text
 from automation.reconcile.plan import ObjectName
 from components import naming
 from components.render import RenderOptions
@@ -58,7 +58,7 @@ def list_drift(client: KubeClient, services: Iterable[Json], *, options: RenderO
         for namespace in sorted({cr["metadata"]["namespace"] for cr in found if dialect_of_cr(cr) == LLMKUBE})
         for model in client.list(kinds.MODELS, namespace)["items"]
     }
-    look = Looking(client)
+    look = PreviewLookup(client)
     subjects = [_subject(cr, models, look) for cr in found]
     live = Live(client, _in_turn)
     live.load([subject.key for subject in subjects], claims=options.claim_mode)
@@ -82,7 +82,7 @@ def list_drift(client: KubeClient, services: Iterable[Json], *, options: RenderO
     return Listing(tuple(drifted), (*notes, *live.notes, *look.notes))
 
 
-def _subject(cr: Json, models: dict[tuple[str, str], Json], look: Looking) -> Subject:
+def _subject(cr: Json, models: dict[tuple[str, str], Json], look: PreviewLookup) -> Subject:
     dialect = dialect_of_cr(cr)
     if dialect != LLMKUBE:
         return Subject(cr, edited=False, dialect=dialect, look=look)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
-from automation.console.finding import Finding
+from automation.console.check import Check
 from automation.install import identities, permissions
 from automation.install.comparison import find
 from automation.install.naming import NAME, SELECTOR
@@ -34,47 +34,45 @@ _ASK_OTHERS = "look with an administrator's kubeconfig"
 _REVIEWS = "/apis/authorization.k8s.io/v1"
 
 
-def inspect(client: KubeClient, *, now: datetime) -> list[Finding]:
+def inspect(client: KubeClient, *, now: datetime) -> list[Check]:
     """Look at everything. Raises KubeError when the cluster cannot be asked at all."""
-    findings = list(_crds(client))
+    checks = list(_crds(client))
     namespace = ""
     try:
         found = client.list(kinds.DEPLOYMENTS, label_selector=",".join(f"{k}={v}" for k, v in SELECTOR.items()))[
             "items"
         ]
     except Forbidden as error:
-        findings.append(Finding("operator", "warning", str(error), _ASK_OTHERS))
+        checks.append(Check("operator", "warning", str(error), _ASK_OTHERS))
     else:
-        findings += judge_operator(found)
-        findings += [each for deployment in found for each in _pods(client, deployment, now=now)]
+        checks += judge_operator(found)
+        checks += [each for deployment in found for each in _pods(client, deployment, now=now)]
         namespace = found[0]["metadata"]["namespace"] if found else ""
-    findings += _leases(client, namespace or SYSTEM_NAMESPACE, now=now)
-    findings.append(_permissions(client, namespace))
-    findings += _dialects(client, namespace)
-    findings.append(_identities(client))
-    return findings
+    checks += _leases(client, namespace or SYSTEM_NAMESPACE, now=now)
+    checks.append(_permissions(client, namespace))
+    checks += _dialects(client, namespace)
+    checks.append(_identities(client))
+    return checks
 
 
 # CRDs
 
 
-def _crds(client: KubeClient) -> Iterator[Finding]:
+def _crds(client: KubeClient) -> Iterator[Check]:
     for document in crd_documents():
         name = document["metadata"]["name"]
         check = f"crd {name}"
         try:
             live = find(client, kinds.CRDS, None, name)
         except ApiError as error:
-            yield Finding(check, "warning", str(error), _ASK_OTHERS)
+            yield Check(check, "warning", str(error), _ASK_OTHERS)
             continue
         yield (
-            Finding(check, "missing", "is not there", "`herdsman install`")
-            if live is None
-            else judge_crd(live, document)
+            Check(check, "missing", "is not there", "`herdsman install`") if live is None else judge_crd(live, document)
         )
 
 
-def judge_crd(live: Json, document: Json) -> Finding:
+def judge_crd(live: Json, document: Json) -> Check:
     """Compare a CRD with that of this version, field by field. Pure."""
     check = f"crd {document['metadata']['name']}"
     wanted, there = set(_fields(document)), set(_fields(live))
@@ -82,11 +80,11 @@ def judge_crd(live: Json, document: Json) -> Finding:
     by = managers_words(live)
     if lacks:
         detail = f"lacks {_some(lacks)}; it is of an older version or somebody else's ({by})"
-        return Finding(check, "warning", detail, "`herdsman install --preview`, then `herdsman install`")
+        return Check(check, "warning", detail, "`herdsman install --preview`, then `herdsman install`")
     if more:
         detail = f"knows {_some(more)}, which this version does not ({by})"
-        return Finding(check, "ok", detail)
-    return Finding(check, "ok", f"of this version, {version()}")
+        return Check(check, "ok", detail)
+    return Check(check, "ok", f"of this version, {version()}")
 
 
 def _fields(crd: Json) -> Iterator[str]:
@@ -112,11 +110,11 @@ def _some(names: list[str]) -> str:
 # The operator
 
 
-def judge_operator(deployments: list[Json]) -> list[Finding]:
+def judge_operator(deployments: list[Json]) -> list[Check]:
     """Say whether the operator is there and runs. Pure."""
     if not deployments:
-        return [Finding("operator", "warning", "is not in this cluster", "`herdsman install`, or `herdsman run` here")]
-    findings = []
+        return [Check("operator", "warning", "is not in this cluster", "`herdsman install`, or `herdsman run` here")]
+    checks = []
     for deployment in deployments:
         where = f"{deployment['metadata']['namespace']}/{deployment['metadata']['name']}"
         containers = deployment["spec"]["template"]["spec"]["containers"]
@@ -127,19 +125,19 @@ def judge_operator(deployments: list[Json]) -> list[Finding]:
         namespace = deployment["metadata"]["namespace"]
         if ready < wanted:
             hint = f"`kubectl -n {namespace} describe pods -l app.kubernetes.io/name={NAME}`, and its log"
-            findings.append(Finding("operator", "warning" if ready else "missing", detail, hint))
+            checks.append(Check("operator", "warning" if ready else "missing", detail, hint))
         elif not image.partition("@")[0].endswith(f":{version()}"):
             hint = f"this command is {version()}; another version is brought in by `herdsman install --image …`"
-            findings.append(Finding("operator", "ok", detail, hint))
+            checks.append(Check("operator", "ok", detail, hint))
         else:
-            findings.append(Finding("operator", "ok", detail))
+            checks.append(Check("operator", "ok", detail))
     if len(deployments) > 1:
         hint = "one operator for a cluster: `herdsman uninstall --namespace …` takes the other out"
-        findings.append(Finding("operator", "warning", f"there are {len(deployments)}", hint))
-    return findings
+        checks.append(Check("operator", "warning", f"there are {len(deployments)}", hint))
+    return checks
 
 
-def _pods(client: KubeClient, deployment: Json, *, now: datetime) -> list[Finding]:
+def _pods(client: KubeClient, deployment: Json, *, now: datetime) -> list[Check]:
     namespace = deployment["metadata"]["namespace"]
     selector = ",".join(f"{key}={value}" for key, value in SELECTOR.items())
     try:
@@ -147,44 +145,44 @@ def _pods(client: KubeClient, deployment: Json, *, now: datetime) -> list[Findin
         events = client.list(kinds.EVENTS, field_selector=f"reason={Reason.ENGINE_OUT_OF_MEMORY}")["items"]
         claim = find(client, kinds.CLAIMS, namespace, CLAIM) if any(map(uses_claim, pods)) else None
     except ApiError as error:
-        return [Finding("operator's pods", "warning", f"cannot be looked at: {error}", _ASK_OTHERS)]
+        return [Check("operator's pods", "warning", f"cannot be looked at: {error}", _ASK_OTHERS)]
     found = judge_pods(pods, now=now, claim_is_there=claim is not None)
     return [*found, *judge_engine_memory(events, deployment, now=now)]
 
 
-def _leases(client: KubeClient, namespace: str, *, now: datetime) -> Iterator[Finding]:
+def _leases(client: KubeClient, namespace: str, *, now: datetime) -> Iterator[Check]:
     try:
         leases = client.list(kinds.LEASES, namespace)["items"]
     except ApiError as error:
-        yield Finding("leader", "warning", f"cannot be told: {error}")
+        yield Check("leader", "warning", f"cannot be told: {error}")
         return
     ours = [each for each in leases if shard_of_lease(each["metadata"]["name"], NAME) is not None]
     if not ours:
-        yield Finding("leader", "warning", f"nobody has led yet in {namespace}")
+        yield Check("leader", "warning", f"nobody has led yet in {namespace}")
     for lease in ours:
         yield judge_lease(lease, now=now)
 
 
-def judge_lease(lease: Json, *, now: datetime) -> Finding:
+def judge_lease(lease: Json, *, now: datetime) -> Check:
     """Say who leads. Pure; by this machine's clock, so a few seconds mean nothing."""
     spec = lease.get("spec") or {}
     name = f"leader {lease['metadata']['namespace']}/{lease['metadata']['name']}"
     holder = spec.get("holderIdentity") or ""
     if not holder:
-        return Finding(name, "warning", "nobody leads", "is an operator running?")
+        return Check(name, "warning", "nobody leads", "is an operator running?")
     try:
         age_s = (now - datetime.fromisoformat(str(spec.get("renewTime", "")).replace("Z", "+00:00"))).total_seconds()
     except (ValueError, TypeError):
-        return Finding(name, "warning", f"{holder}, who never renewed")
+        return Check(name, "warning", f"{holder}, who never renewed")
     if age_s > 2 * spec.get("leaseDurationSeconds", 15):
-        return Finding(name, "warning", f"{holder} was last seen {age_s:.0f} s ago", "is an operator running?")
-    return Finding(name, "ok", f"{holder}, seen {max(0.0, age_s):.0f} s ago")
+        return Check(name, "warning", f"{holder} was last seen {age_s:.0f} s ago", "is an operator running?")
+    return Check(name, "ok", f"{holder}, seen {max(0.0, age_s):.0f} s ago")
 
 
 # Permissions
 
 
-def _permissions(client: KubeClient, namespace: str) -> Finding:
+def _permissions(client: KubeClient, namespace: str) -> Check:
     """Ask for each row of the table: of the operator's account where there is one, else of whoever asks."""
     where = namespace or SYSTEM_NAMESPACE
     rows = [(*request, "") for request in permissions.requests(permissions.LOOP)]
@@ -192,12 +190,12 @@ def _permissions(client: KubeClient, namespace: str) -> Finding:
     return _granted(client, namespace, "permissions", rows, option="")
 
 
-def _dialects(client: KubeClient, namespace: str) -> Iterator[Finding]:
+def _dialects(client: KubeClient, namespace: str) -> Iterator[Check]:
     """Ask the same for each dialect whose CRDs are there; nobody needs the rights of another."""
     try:
         answer = served(lambda path: client.request("GET", path), DIALECT_KINDS.values())
     except KubeError as error:
-        yield Finding("dialects", "warning", f"cannot be told: {error}")
+        yield Check("dialects", "warning", f"cannot be told: {error}")
         return
     for name in permissions.DIALECTS:
         if answer.get(DIALECT_KINDS[name]):
@@ -208,41 +206,41 @@ def _dialects(client: KubeClient, namespace: str) -> Iterator[Finding]:
 
 def _granted(
     client: KubeClient, namespace: str, check: str, rows: list[tuple[str, str, str, str]], *, option: str
-) -> Finding:
+) -> Check:
     account = f"system:serviceaccount:{namespace}:{NAME}" if namespace else ""
     who = f"the operator's account ({namespace}/{NAME})" if namespace else "you"
     try:
         with ThreadPoolExecutor(PARALLEL) as pool:
             allowed = list(pool.map(lambda row: _allowed(client, account, *row), rows))
     except KubeError as error:
-        return Finding(check, "warning", f"cannot be asked for: {error}", "look with an administrator's kubeconfig")
+        return Check(check, "warning", f"cannot be asked for: {error}", "look with an administrator's kubeconfig")
     denied = [row for row, is_allowed in zip(rows, allowed, strict=True) if not is_allowed]
     needed = [row for row in denied if row[0] not in permissions.OPTIONAL_GROUPS]
     if not denied:
-        return Finding(check, "ok", f"{who}: {len(rows)} checked")
+        return Check(check, "ok", f"{who}: {len(rows)} checked")
     command = f"`herdsman install --{option}`" if option else "`herdsman install`"
     file = f"docs/install/rbac-{option}.yaml" if option else "docs/install/rbac.yaml"
     hint = f"{command} grants them" if namespace else f"run the loop as who is bound to {file}"
-    return Finding(check, "missing" if needed else "warning", f"{who} may not {_rows(needed or denied)}", hint)
+    return Check(check, "missing" if needed else "warning", f"{who} may not {_rows(needed or denied)}", hint)
 
 
-def _identities(client: KubeClient) -> Finding:
+def _identities(client: KubeClient) -> Check:
     """Look whether the API server binds each agent to its own host."""
     check, kind_of_binding = "agents' identities", identities.KINDS[1]
     try:
         answer = served(lambda path: client.request("GET", path), identities.KINDS)
         if not all(answer.get(kind) for kind in identities.KINDS):
             detail = "the API server has no ValidatingAdmissionPolicy, so an agent's token can write for other hosts"
-            return Finding(
+            return Check(
                 check, "warning", detail, "Kubernetes 1.30 or newer; docs/security.md says what to do until then"
             )
         found = [[find(client, kind, None, name) for kind in identities.KINDS] for name in identities.names()]
     except KubeError as error:
-        return Finding(check, "warning", f"cannot be told: {error}", _ASK_OTHERS)
+        return Check(check, "warning", f"cannot be told: {error}", _ASK_OTHERS)
     lacks = [name for name, both in zip(identities.names(), found, strict=True) if None in both]
     if lacks:
         detail = f"no policy or no binding {', '.join(lacks)}: an agent's token can write for other hosts"
-        return Finding(check, "missing", detail, "`herdsman install`, or docs/install/agent-policies.yaml")
+        return Check(check, "missing", detail, "`herdsman install`, or docs/install/agent-policies.yaml")
     lax = [
         str(binding["metadata"]["name"])
         for _, binding in found
@@ -250,8 +248,8 @@ def _identities(client: KubeClient) -> Finding:
     ]
     if lax:
         detail = f"{kind_of_binding.kind} {', '.join(lax)} does not deny: an agent's token can write for other hosts"
-        return Finding(check, "warning", detail, "`herdsman install` without `--host-identities warn`")
-    return Finding(check, "ok", "each agent writes for its own host alone")
+        return Check(check, "warning", detail, "`herdsman install` without `--host-identities warn`")
+    return Check(check, "ok", "each agent writes for its own host alone")
 
 
 def _rows(rows: Iterable[tuple[str, str, str, str]]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-from automation.console.finding import Finding
+from automation.console.check import Check
 from automation.install.operator import CLAIM, CONTAINER
 from kubeapi.json_types import Json
 
@@ -22,7 +22,7 @@ _UNREMARKABLE = frozenset({"ContainerCreating", "PodInitializing", "CrashLoopBac
 _QUANTITY = re.compile(r"([0-9]+)(\.[0-9]+)?([A-Za-z]*)")
 
 
-def judge_pods(pods: list[Json], *, now: datetime, claim_is_there: bool = True) -> list[Finding]:
+def judge_pods(pods: list[Json], *, now: datetime, claim_is_there: bool = True) -> list[Check]:
     """Name each pod that does not run or that ended within the last day; empty when all is well."""
     found = []
     for pod in sorted(pods, key=lambda each: str(each["metadata"]["name"])):
@@ -31,7 +31,7 @@ def judge_pods(pods: list[Json], *, now: datetime, claim_is_there: bool = True) 
     return found
 
 
-def judge_engine_memory(events: list[Json], deployment: Json, *, now: datetime) -> list[Finding]:
+def judge_engine_memory(events: list[Json], deployment: Json, *, now: datetime) -> list[Check]:
     """Tell of engines that the kernel killed for want of memory while the loop went on; empty where none was.
 
     `events` are those of services with that reason. The API server keeps Events for an hour.
@@ -48,7 +48,7 @@ def judge_engine_memory(events: list[Json], deployment: Json, *, now: datetime) 
         f"the engine used up the memory (EngineOutOfMemory){_ago(last, now)}; the limit is {limit or 'unknown'}; "
         f"changes of {told} failed"
     )
-    return [Finding("operator's memory", "warning", detail, _more_memory(limit))]
+    return [Check("operator's memory", "warning", detail, _more_memory(limit))]
 
 
 def uses_claim(pod: Json) -> bool:
@@ -59,42 +59,42 @@ def uses_claim(pod: Json) -> bool:
     )
 
 
-def _judge(pod: Json, *, now: datetime, claim_is_there: bool) -> Iterator[Finding]:
+def _judge(pod: Json, *, now: datetime, claim_is_there: bool) -> Iterator[Check]:
     metadata, status = pod["metadata"], pod.get("status") or {}
     check = f"pod {metadata['namespace']}/{metadata['name']}"
     if status.get("phase") == "Failed":
         # The Deployment has made another in its place.
         detail = f"{status.get('reason') or 'failed'}: {status.get('message') or 'the kubelet gives no reason'}"
-        yield Finding(check, "warning", detail, f"`kubectl -n {metadata['namespace']} delete pod {metadata['name']}`")
+        yield Check(check, "warning", detail, f"`kubectl -n {metadata['namespace']} delete pod {metadata['name']}`")
         return
     if uses_claim(pod) and not claim_is_there and not _is_ready(status):
         detail = f"waits for the claim {CLAIM}, which is not there; models go on serving"
-        yield Finding(check, "missing", detail, "`herdsman install` with your options makes a new one")
+        yield Check(check, "missing", detail, "`herdsman install` with your options makes a new one")
         return
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            yield Finding(check, "missing", f"has no node: {condition.get('message', '')}")
+            yield Check(check, "missing", f"has no node: {condition.get('message', '')}")
             return
     for entry in status.get("containerStatuses") or ():
         if entry.get("name") == CONTAINER:
             yield from _judge_container(pod, entry, check, now=now)
 
 
-def _judge_container(pod: Json, entry: Json, check: str, *, now: datetime) -> Iterator[Finding]:
+def _judge_container(pod: Json, entry: Json, check: str, *, now: datetime) -> Iterator[Check]:
     state = entry.get("state") or {}
     waiting = state.get("waiting") or {}
     ended = state.get("terminated") or (entry.get("lastState") or {}).get("terminated") or {}
     reason = str(waiting.get("reason") or "")
     if reason in _IMAGE_REASONS:
         detail = f"its image {entry.get('image', '')} cannot be pulled: {waiting.get('message') or reason}"
-        yield Finding(check, "missing", detail, "`herdsman install --image …`, with `--pull-secret` where it needs one")
+        yield Check(check, "missing", detail, "`herdsman install --image …`, with `--pull-secret` where it needs one")
     elif reason and reason not in _UNREMARKABLE:
-        yield Finding(check, "missing", f"{reason}: {waiting.get('message', '')}")
+        yield Check(check, "missing", f"{reason}: {waiting.get('message', '')}")
     elif ended:
         yield from _judge_end(pod, entry, ended, check, now=now)
 
 
-def _judge_end(pod: Json, entry: Json, ended: Json, check: str, *, now: datetime) -> Iterator[Finding]:
+def _judge_end(pod: Json, entry: Json, ended: Json, check: str, *, now: datetime) -> Iterator[Check]:
     is_ready, at = bool(entry.get("ready")), _time(ended.get("finishedAt"))
     if is_ready and at is not None and now - at > RECENT:
         return
@@ -105,10 +105,10 @@ def _judge_end(pod: Json, entry: Json, ended: Json, check: str, *, now: datetime
         limit = _limit(pod)
         of = limit or "that of the node"
         detail = f"was ended because it used up its memory (OOMKilled){told}; its limit is {of}"
-        yield Finding(check, state, detail, _more_memory(limit))
+        yield Check(check, state, detail, _more_memory(limit))
     elif ended.get("exitCode", 0) != 0 or not is_ready:
         detail = f"ended with exit code {ended.get('exitCode', 0)} ({ended.get('reason', 'no reason given')}){told}"
-        yield Finding(check, state, detail, f"`kubectl -n {namespace} logs {name} -c {CONTAINER} --previous` says why")
+        yield Check(check, state, detail, f"`kubectl -n {namespace} logs {name} -c {CONTAINER} --previous` says why")
 
 
 def _more_memory(limit: str) -> str:

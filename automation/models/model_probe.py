@@ -1,9 +1,9 @@
 """Look at models where they lie, without downloading them: is the file there, what does its header say, is it intact.
 
-Called by `model_controller`, whose workers never wait: `latest` answers from memory and starts a look in a
-small pool of threads when one is due; a finished look calls back. A failed look is repeated with back-off, a good one
-is confirmed once an hour by size and ETag. `model_look` makes a look. A look that was under way when an earlier process
-ended may be what ended it: `look_marks` says for how long it is not repeated.
+Called by `model_controller`, whose workers never wait: `latest` answers from memory and starts a look in a small pool
+of threads when one is due; a finished look calls back. A failed look is repeated with back-off, a good one is confirmed
+once an hour by size and ETag. `source_probe` makes a look. A look that was under way when an earlier process ended may
+be what ended it: `probe_marks` says for how long it is not repeated.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import structlog
 
 from agent.sources.source_policy import SourcePolicy
 from automation.models.fair_queue import FairQueue
-from automation.models.look_marks import LookMarks
-from automation.models.model_look import Looker, LookSettings, ReadSecret
+from automation.models.probe_marks import ProbeMarks
+from automation.models.source_probe import ReadSecret, SourceProbe, SourceProbeSettings
 from automation.workqueue.backoff import backoff_s
 from program.desired.facts import ProbeFacts
 from program.desired.hub import HUB
@@ -37,7 +37,7 @@ Changed = Callable[[], None]
 
 
 @dataclass(frozen=True)
-class ProbeSettings(LookSettings):
+class ProbeSettings(SourceProbeSettings):
     """How often and how far to look."""
 
     threads: int = 4
@@ -79,19 +79,21 @@ class ModelProbe:
         hub_url: str = HUB,
         read_secret: ReadSecret | None = None,
         settings: ProbeSettings = ProbeSettings(),
-        marks: LookMarks | None = None,
+        marks: ProbeMarks | None = None,
         clock: Callable[[], float] = time.monotonic,
         dice: Callable[[], float] = random.random,
     ) -> None:
         self.policy = policy
         self._settings = settings
-        self._marks = marks or LookMarks(None)
+        self._marks = marks or ProbeMarks(None)
         self._clock = clock
         self._dice = dice
         self._lock = threading.Lock()
         self._entries: dict[_Key, _Entry] = {}
         self._cancel = threading.Event()
-        self._looker = Looker(policy, hub_url=hub_url, read_secret=read_secret, settings=settings, cancel=self._cancel)
+        self._source_probe = SourceProbe(
+            policy, hub_url=hub_url, read_secret=read_secret, settings=settings, cancel=self._cancel
+        )
         self._wanted: FairQueue[tuple[_Key, _Entry]] = FairQueue(settings.threads)
         self._threads: list[threading.Thread] = []
         self._pending = 0
@@ -211,7 +213,7 @@ class ModelProbe:
         before = entry.facts
         self._marks.begin(repr(key))
         try:
-            found = self._looker.look(
+            found = self._source_probe.probe(
                 entry.source,
                 sha256=key.sha256 or None,
                 previous=before,

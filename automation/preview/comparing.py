@@ -1,7 +1,7 @@
 """Says what would happen to one object, from how it is and how a dry run says that it would be. Pure.
 
-Called by `previewer` and `trials`. A dry run's answer differs from the live object only in what our apply would change,
-and in what the API server does because of it; so the whole of both is compared, not only our own fields.
+Called by `previewer` and `dry_run`. A dry run's answer differs from the live object only in what our apply would
+change, and in what the API server does because of it; so the whole of both is compared, not only our own fields.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from automation.preview.changes import Download
 from automation.preview.comparing import pod_template_changes
-from automation.preview.trials import Trial
+from automation.preview.dry_run import DryRun
 from components.model_files import claim_name
 from components.options import RenderOptions
 from kubeapi.json_types import Json
@@ -30,17 +30,17 @@ _RESTING = frozenset({"Pending", "Stopped", "Asleep", "Failed", "BackingOff"})
 """Phases of a HostProcess in which nothing runs that could be restarted."""
 
 
-def restarts(trials: Iterable[Trial]) -> tuple[str, ...]:
+def restarts(dry_runs: Iterable[DryRun]) -> tuple[str, ...]:
     """Name what runs now and would be started anew."""
-    return tuple(words for each in trials if not each.change.refused for words in _restarted(each))
+    return tuple(words for each in dry_runs if not each.change.refused for words in _restarted(each))
 
 
-def stops(trials: Iterable[Trial]) -> tuple[str, ...]:
+def stops(dry_runs: Iterable[DryRun]) -> tuple[str, ...]:
     """Name what runs now and would not be started again."""
-    return tuple(words for each in trials if not each.change.refused for words in _stopped(each))
+    return tuple(words for each in dry_runs if not each.change.refused for words in _stopped(each))
 
 
-def _restarted(each: Trial) -> Iterator[str]:
+def _restarted(each: DryRun) -> Iterator[str]:
     live, after, change = each.live, each.after, each.change
     if live is None or change.op not in ("update", "replace", "create"):
         return
@@ -56,7 +56,7 @@ def _restarted(each: Trial) -> Iterator[str]:
             yield f"process {change.name} on host {host}"
 
 
-def _stopped(each: Trial) -> Iterator[str]:
+def _stopped(each: DryRun) -> Iterator[str]:
     live, after, change = each.live, each.after, each.change
     if live is None or change.op not in ("update", "delete"):
         return
@@ -109,11 +109,11 @@ def _launch_hash(process: Json) -> str:
 # --- downloads --------------------------------------------------------------------------------------------------------
 
 
-def downloads(desired: DesiredService, trials: Iterable[Trial], options: RenderOptions) -> tuple[Download, ...]:
+def downloads(desired: DesiredService, dry_runs: Iterable[DryRun], options: RenderOptions) -> tuple[Download, ...]:
     """Name the models that what is started would have to fetch, as far as can be told from what runs."""
     found = [
         download
-        for each in trials
+        for each in dry_runs
         if each.change.op in ("create", "update", "replace") and not each.change.refused
         for download in (
             _to_pods(desired.workloads, each)
@@ -128,7 +128,7 @@ def downloads(desired: DesiredService, trials: Iterable[Trial], options: RenderO
     return tuple(dict.fromkeys(found))
 
 
-def _to_claim(desired: DesiredService, each: Trial, options: RenderOptions) -> Iterator[Download]:
+def _to_claim(desired: DesiredService, each: DryRun, options: RenderOptions) -> Iterator[Download]:
     if not _replicas(each.after) or desired.skip_model_init:
         return
     restarted = each.live is None or each.after is None or pod_template_changes(each.live, each.after)
@@ -144,7 +144,7 @@ def _to_claim(desired: DesiredService, each: Trial, options: RenderOptions) -> I
             yield _download(model, "each pod, by its engine")
 
 
-def _to_pods(workloads: Workloads, each: Trial) -> Iterator[Download]:
+def _to_pods(workloads: Workloads, each: DryRun) -> Iterator[Download]:
     """Name what pods that describe themselves fetch. What they mount, or the image brings, is fetched by nobody."""
     loads = {pods.name for pods in workloads.pods if pods.part in _LOADING}
     if each.change.kind not in _SETS_OF_PODS or each.change.name not in loads or not _replicas(each.after):
@@ -155,7 +155,7 @@ def _to_pods(workloads: Workloads, each: Trial) -> Iterator[Download]:
                 yield Download(shown(artifact.address), "each pod")
 
 
-def _to_host(desired: DesiredService, each: Trial) -> Iterator[Download]:
+def _to_host(desired: DesiredService, each: DryRun) -> Iterator[Download]:
     host, was = _spec(each.after).get("host"), _spec(each.live)
     known = _files(was) if was.get("host") == host else {}
     sizes = {model.cache_key: model.size_bytes for model in filter(None, (desired.model, desired.draft))}

@@ -1,6 +1,6 @@
 """Custom resources of one kind as a preview sees them: as they are, and as they would be once files are applied.
 
-Called by `asking` and `asking_dialects`.
+Called by `requests` and `dialect_requests`.
 """
 
 from __future__ import annotations
@@ -103,7 +103,9 @@ def names_of(documents: Iterable[Document]) -> list[Name]:
     return [(document.namespace, document.name) for document in documents]
 
 
-def try_out(client: KubeClient, previewer: Previewer, crs: CustomResources, documents: Iterable[Document]) -> list[str]:
+def dry_run_documents(
+    client: KubeClient, previewer: Previewer, crs: CustomResources, documents: Iterable[Document]
+) -> list[str]:
     """Dry-run all documents of a kind; give what the API server would not take."""
 
     def tried(document: Document) -> Asked | str:

@@ -18,11 +18,11 @@ from program.dialects.registry import dialect_named
 
 if TYPE_CHECKING:
     from automation.preview.live import Live
-    from automation.preview.looking import Looking
+    from automation.preview.lookup import PreviewLookup
     from automation.preview.previewer import Subject
 
 
-def dialect_rendering(subject: Subject, look: Looking, live: Live, *, options: RenderOptions) -> Rendering:
+def dialect_rendering(subject: Subject, look: PreviewLookup, live: Live, *, options: RenderOptions) -> Rendering:
     """Parse and render a service; an error of the spec, or of what it refers to, becomes the problem."""
     cr, key = subject.cr, subject.key
     notes = [*held(cr, live), *_left_to_the_peer(subject, live)]

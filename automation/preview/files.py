@@ -1,8 +1,8 @@
 """Tries out custom resources from files as `kubectl apply` would bring them, without bringing them.
 
-Called by `asking`. The API server's answer is what counts: its validation and its defaults, with what others wrote into
-the object kept. What a file leaves out goes if the file said it before, as with kubectl: by the annotation in which a
-client-side apply keeps its last version, or by the API server's record of a server-side apply.
+Called by `requests`. The API server's answer is what counts: its validation and its defaults, with what others wrote
+into the object kept. What a file leaves out goes if the file said it before, as with kubectl: by the annotation in
+which a client-side apply keeps its last version, or by the API server's record of a server-side apply.
 """
 
 from __future__ import annotations

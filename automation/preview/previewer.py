@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, TypeVar
 from automation.preview import comparing
 from automation.preview.changes import ObjectChange, ServicePreview
 from automation.preview.consequences import downloads, restarts, stops
+from automation.preview.dry_run import DryRun, dry_run_object
 from automation.preview.live import Live
 from automation.preview.rendering import Rendering, rendering
-from automation.preview.trials import Trial, trial
 from automation.reconcile.plan import LiveObject, ObjectName
 from components.render import RenderOptions
 from components.rendered import RenderedObject, RenderedService
@@ -27,7 +27,7 @@ from program.desired.service import DesiredService
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-    from automation.preview.looking import Looking
+    from automation.preview.lookup import PreviewLookup
     from components.policies.policy import Policies
 
 Item = TypeVar("Item")
@@ -51,7 +51,7 @@ class Subject:
     """It, or its Model, is not yet in the cluster like this: a Model that nobody has looked at is taken as it is
     written. False: what the loop would do now, which is nothing before the Model is Ready."""
     dialect: str = DIALECT
-    look: Looking | None = None
+    look: PreviewLookup | None = None
     """How a service of another dialect finds what it refers to; its Models are None then."""
     given: frozenset[str] = frozenset()
     """Uids of objects that another controller holds and that are given to the service before anything is applied."""
@@ -95,7 +95,7 @@ class Previewer:
 
         `owner` is the uid of the custom resource, `live` what is known to exist for it; None: it is looked up.
         """
-        return tuple(each.change for each in self._trials(rendered, owner=owner, live=live))
+        return tuple(each.change for each in self._dry_runs(rendered, owner=owner, live=live))
 
     def compared(
         self,
@@ -108,8 +108,8 @@ class Previewer:
         notes: Iterable[str] = (),
     ) -> ServicePreview:
         """Preview a service that was rendered already, as in a pass of the loop."""
-        trials = self._trials(rendered, owner=cr["metadata"].get("uid"), live=live)
-        return self._told(desired, rendered, trials, cr=cr, labels=namespace_labels or {}, notes=tuple(notes))
+        dry_runs = self._dry_runs(rendered, owner=cr["metadata"].get("uid"), live=live)
+        return self._told(desired, rendered, dry_runs, cr=cr, labels=namespace_labels or {}, notes=tuple(notes))
 
     def service(self, cr: Json, model_cr: Json | None, draft_cr: Json | None = None) -> ServicePreview:
         """Preview a service as it would be with this custom resource and Model, rendered with live facts."""
@@ -131,14 +131,14 @@ class Previewer:
                 work.setdefault(name, (number, each, shared))
                 wanted.setdefault(number, []).append(name)
 
-        def tried(item: tuple[int, RenderedObject, bool]) -> Trial:
+        def tried(item: tuple[int, RenderedObject, bool]) -> DryRun:
             number, each, shared = item
             subject = plans[number][0]
             found = live.objects(subject.key).get(_name(each))
             given = found is not None and found["metadata"].get("uid") in subject.given
-            return trial(self._client, each, found, shared=shared, given=given)
+            return dry_run_object(self._client, each, found, shared=shared, given=given)
 
-        answers: dict[tuple[object, ...], Trial] = {}
+        answers: dict[tuple[object, ...], DryRun] = {}
         for name, answer in zip(work, self.map(tried, work.values()), strict=True):
             answers[name] = answer
             if on_progress is not None:
@@ -166,9 +166,9 @@ class Previewer:
 
     # --- one service ----------------------------------------------------------------------------------------------
 
-    def _trials(
+    def _dry_runs(
         self, rendered: RenderedService, *, owner: str | None, live: tuple[LiveObject, ...] | None
-    ) -> list[Trial]:
+    ) -> list[DryRun]:
         key, found = rendered.key, Live(self._client, self.map)
         if live is None:
             found.load([key], claims=None)
@@ -176,14 +176,16 @@ class Previewer:
         else:
             found.fetch(key, (each.name for each in live))
         known = found.objects(key)
-        trials = [trial(self._client, each, known.get(_name(each)), shared=shared) for each, shared in _all(rendered)]
-        return [*trials, *_deletions(rendered, live, known)]
+        dry_runs = [
+            dry_run_object(self._client, each, known.get(_name(each)), shared=shared) for each, shared in _all(rendered)
+        ]
+        return [*dry_runs, *_deletions(rendered, live, known)]
 
-    def _of_plan(self, subject: Subject, plan: Rendering, tried: list[Trial], live: Live) -> ServicePreview:
+    def _of_plan(self, subject: Subject, plan: Rendering, tried: list[DryRun], live: Live) -> ServicePreview:
         if plan.desired is None or plan.rendered is None:
             return ServicePreview(subject.key, notes=(*subject.notes, *plan.notes), problem=plan.problem)
         if not tried:
-            tried = [Trial(ObjectChange("same", each.kind, each.name)) for each, _ in _all(plan.rendered)]
+            tried = [DryRun(ObjectChange("same", each.kind, each.name)) for each, _ in _all(plan.rendered)]
         known, notes = live.objects(subject.key), [*subject.notes, *plan.notes]
         if not subject.edited:
             applied = comparing.applied(plan.rendered, known)
@@ -202,7 +204,7 @@ class Previewer:
         self,
         desired: DesiredService,
         rendered: RenderedService,
-        trials: list[Trial],
+        dry_runs: list[DryRun],
         *,
         cr: Json,
         labels: Mapping[str, str],
@@ -212,10 +214,10 @@ class Previewer:
         violations = rules.check(desired, rendered, cr=cr, namespace_labels=labels) if rules is not None else ()
         return ServicePreview(
             rendered.key,
-            tuple(each.change for each in trials),
-            restarts=restarts(trials),
-            stops=stops(trials),
-            downloads=downloads(desired, trials, self._options),
+            tuple(each.change for each in dry_runs),
+            restarts=restarts(dry_runs),
+            stops=stops(dry_runs),
+            downloads=downloads(desired, dry_runs, self._options),
             violations=violations,
             notes=notes,
         )
@@ -237,7 +239,7 @@ def _untried(plan: Rendering, live: Mapping[ObjectName, Json]) -> list[tuple[Ren
     return _all(plan.rendered)
 
 
-def _unless_reported(tried: Trial, applied: Iterable[RenderedObject], notes: list[str]) -> Trial:
+def _unless_reported(tried: DryRun, applied: Iterable[RenderedObject], notes: list[str]) -> DryRun:
     """Take back what the loop would do about drift of what was applied, where drift is only reported."""
     change = tried.change
     each = next((each for each in applied if _name(each) == ObjectName(change.kind, change.name)), None)
@@ -245,13 +247,15 @@ def _unless_reported(tried: Trial, applied: Iterable[RenderedObject], notes: lis
         return tried
     what = "was deleted" if change.op == "create" else f"was changed: {', '.join(change.fields)}"
     notes.append(f"drift, which is reported and not repaired: {change.kind} {change.name} {what}")
-    return Trial(ObjectChange("same", change.kind, change.name), tried.live, tried.live)
+    return DryRun(ObjectChange("same", change.kind, change.name), tried.live, tried.live)
 
 
-def _deletions(rendered: RenderedService, owned: Iterable[LiveObject], known: Mapping[ObjectName, Json]) -> list[Trial]:
+def _deletions(
+    rendered: RenderedService, owned: Iterable[LiveObject], known: Mapping[ObjectName, Json]
+) -> list[DryRun]:
     wanted = {_name(each) for each in rendered.objects}
     return [
-        Trial(comparing.deleted(each.name, each.uid), known.get(each.name))
+        DryRun(comparing.deleted(each.name, each.uid), known.get(each.name))
         for each in sorted(owned, key=lambda each: each.name)
         if each.name not in wanted
     ]

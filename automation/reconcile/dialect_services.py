@@ -22,7 +22,7 @@ from automation.reconcile.desire import Desired, problem_of
 from automation.reconcile.dialect_facts import described_facts
 from automation.reconcile.node_paths import check_node_paths
 from automation.reconcile.observe import Observed, observe_described
-from automation.status.dialect_event_log import described_story
+from automation.status.dialect_event_log import dialect_status_events
 from automation.status.event_log import Entry
 from automation.status.ownership import written_by_another
 from components.extensions import unsupported_by_cluster
@@ -183,8 +183,8 @@ class DialectServices:
         finally:
             self._caches.needs(key, frozenset(look.seen), "status")
 
-    def story(self, cr: Json, status: Json, facts: ServiceFacts) -> Iterable[Entry]:
-        return described_story(cr, status, facts)
+    def status_events(self, cr: Json, status: Json, facts: ServiceFacts) -> Iterable[Entry]:
+        return dialect_status_events(cr, status, facts)
 
     def made_kinds(self) -> frozenset[str]:
         return self._caches.made_kinds() | {"HostProcess"}

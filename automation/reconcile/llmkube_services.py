@@ -11,7 +11,7 @@ from automation.reconcile.actions import PatchObject
 from automation.reconcile.desire import Desired, desire
 from automation.reconcile.observe import Observed, observe, service_facts
 from automation.serving.sleep import Sleep
-from automation.status.event_log import Entry, advice, story
+from automation.status.event_log import Entry, advice, status_events
 from components.render import RenderOptions
 from kubeapi import kinds
 from kubeapi.json_types import Json
@@ -98,10 +98,10 @@ class LlmkubeServices:
     ) -> Json:
         return service_status(cr, service, facts, now=now)
 
-    def story(self, cr: Json, status: Json, facts: ServiceFacts) -> Iterable[Entry]:
+    def status_events(self, cr: Json, status: Json, facts: ServiceFacts) -> Iterable[Entry]:
         before = cr.get("status")
         edited = (before or {}).get("observedGeneration") != status.get("observedGeneration")
-        return (*story(before, status, facts), *(advice(cr) if edited else ()))
+        return (*status_events(before, status, facts), *(advice(cr) if edited else ()))
 
     def made_kinds(self) -> frozenset[str]:
         return self._cluster.watched_kinds()

@@ -31,7 +31,7 @@ from program.desired.facts import (
     MemoryFacts,
     PodFacts,
     Problem,
-    QueuePlace,
+    QueuePosition,
     ServiceFacts,
 )
 from program.desired.keys import ServiceKey
@@ -60,7 +60,7 @@ class Observed:
     """The HTTPRoute or Ingress made for the service."""
     cache_claim: ClaimFacts | None = None
     """A claim that the pods mount and that is not bound."""
-    queue: QueuePlace | None = None
+    queue: QueuePosition | None = None
     never_fits: str = ""
     preemption: tuple[Problem, ...] = ()
     priority_value: int | None = None

@@ -24,7 +24,7 @@ class LiveObject:
     applied_hash: str = ""
     generation: int = 0
     owned: str = ""
-    """The fields that are ours, as `automation.drift.findings` writes them."""
+    """The fields that are ours, as `automation.drift.field_drift` writes them."""
     content: int = 0
     """A hash of what the generation does not count: labels, annotations, the spec of a kind without generation."""
 

@@ -119,5 +119,5 @@ class Reporter:
         was, phase = (before or {}).get("phase"), status.get("phase")
         if was != phase:
             log.info("Changed phase", before=was, after=phase, ready=f"{facts.ready_replicas}")
-        for entry in services.story(cr, status, facts):
+        for entry in services.status_events(cr, status, facts):
             self.recorder.record(cr, type=entry.type, reason=entry.reason, message=entry.message)

@@ -86,7 +86,7 @@ class Services(Protocol):
         """Make the status; the very dict of `cr` when that says all of it already."""
         ...
 
-    def story(self, cr: Json, status: Json, facts: ServiceFacts) -> Iterable[Entry]:
+    def status_events(self, cr: Json, status: Json, facts: ServiceFacts) -> Iterable[Entry]:
         """Tell as Events what turned between the status of `cr` and the new one."""
         ...
 

@@ -38,10 +38,10 @@ from automation.hosts.ssh_hosts import speak_for_ssh_hosts
 from automation.leadership.fencing import Fence
 from automation.leadership.lease_observations import FormerLoop
 from automation.leadership.shards import WHOLE, Shard
-from automation.models.look_marks import LookMarks
 from automation.models.model_controller import ModelController
 from automation.models.model_probe import ModelProbe
 from automation.models.prefetch import Prefetcher
+from automation.models.probe_marks import ProbeMarks
 from automation.models.source_credentials import SecretReader
 from automation.models.transfers import TransferWatch
 from automation.serving.checks import Checks
@@ -214,7 +214,7 @@ def assemble(
         source_policy(settings),
         hub_url=settings.hub_url,
         read_secret=SecretReader(client).read,
-        marks=LookMarks(_work_root(settings, shard) / "looks"),
+        marks=ProbeMarks(_work_root(settings, shard) / "looks"),
     )
     stack.callback(probe.close)
     model_controller, prefetcher = _models(client, stack, settings, metrics, recorder, cluster, probe, models, shard)

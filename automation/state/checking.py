@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from automation.console.finding import Finding
+from automation.console.check import Check
 from automation.engine.port import EngineFailed, Stack, StateUnreachable, StateUnreadable
 from automation.engine.stack_cli import Run
 from automation.engine.stack_states import has_secrets, opens
@@ -37,24 +37,24 @@ def rows(backend: StateBackend, names: Iterable[str]) -> tuple[StackRow, ...]:
     return tuple(_row(backend, name) for name in sorted(names))
 
 
-def check_state(backend: StateBackend) -> tuple[Finding, ...]:
+def check_state(backend: StateBackend) -> tuple[Check, ...]:
     """Check that the backend answers, takes writes, and that each stack can be worked on. Leaves all as it was."""
     where = backend.url.shown
     try:
         names = backend.states.names(Run(QUESTION_S))
     except StateUnreachable as error:
-        return (Finding("state backend", "missing", error.message, _hint(backend)),)
+        return (Check("state backend", "missing", error.message, _hint(backend)),)
     except StateUnreadable as error:
         hint = "a loop mends it when it next looks at that namespace; or `herdsman state repair STACK`"
-        return (Finding("state backend", "warning", f"{where}: a stack cannot be read: {error.message}", hint),)
+        return (Check("state backend", "warning", f"{where}: a stack cannot be read: {error.message}", hint),)
     except EngineFailed as error:
-        return (Finding("state backend", "missing", f"{where}: {error.message}", _hint(backend)),)
-    findings = [Finding("state backend", "ok", f"{where}, {len(names)} stacks"), _writable(backend)]
+        return (Check("state backend", "missing", f"{where}: {error.message}", _hint(backend)),)
+    checks = [Check("state backend", "ok", f"{where}, {len(names)} stacks"), _writable(backend)]
     try:
-        findings += [found for row in rows(backend, names) if (found := _of_stack(row)) is not None]
+        checks += [found for row in rows(backend, names) if (found := _of_stack(row)) is not None]
     except EngineFailed as error:
-        findings.append(Finding("state backend", "missing", error.message, _hint(backend)))
-    return tuple(findings)
+        checks.append(Check("state backend", "missing", error.message, _hint(backend)))
+    return tuple(checks)
 
 
 def _row(backend: StateBackend, name: str) -> StackRow:
@@ -78,31 +78,31 @@ def _row(backend: StateBackend, name: str) -> StackRow:
     )
 
 
-def _of_stack(row: StackRow) -> Finding | None:
+def _of_stack(row: StackRow) -> Check | None:
     name = f"stack {row.name}"
     if row.problem:
-        return Finding(name, "warning", f"cannot be read: {row.problem}", f"`herdsman state repair {row.name}`")
+        return Check(name, "warning", f"cannot be read: {row.problem}", f"`herdsman state repair {row.name}`")
     if row.locked_by:
         detail = f"locked by {row.locked_by} since {row.locked_since}"
-        return Finding(name, "warning", detail, f"if nobody works on it: `herdsman state unlock {row.name}`")
+        return Check(name, "warning", detail, f"if nobody works on it: `herdsman state unlock {row.name}`")
     if row.key == "other" and row.secrets:
         hint = "give the passphrase it was sealed with, or `herdsman state rekey --old-passphrase-file FILE`"
-        return Finding(name, "missing", "holds secrets that the passphrase does not open", hint)
+        return Check(name, "missing", "holds secrets that the passphrase does not open", hint)
     if row.key == "other":
         detail = "has a key that the passphrase does not open; it seals nothing, and the next change replaces it"
-        return Finding(name, "warning", detail, "nothing to do; `herdsman state rekey` does it now")
+        return Check(name, "warning", detail, "nothing to do; `herdsman state rekey` does it now")
     return None
 
 
-def _writable(backend: StateBackend) -> Finding:
+def _writable(backend: StateBackend) -> Check:
     """Make an empty stack and remove it: no backend says beforehand whether it takes writes."""
     probe, run = Stack(f"doctor-{secrets.token_hex(4)}"), Run(QUESTION_S)
     try:
         backend.states.create(probe, run)
         backend.states.remove(probe, run, backups=True)
     except EngineFailed as error:
-        return Finding("state writable", "missing", error.message, _hint(backend))
-    return Finding("state writable", "ok", "an empty stack was made and removed")
+        return Check("state writable", "missing", error.message, _hint(backend))
+    return Check("state writable", "ok", "an empty stack was made and removed")
 
 
 def _hint(backend: StateBackend) -> str:

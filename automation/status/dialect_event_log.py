@@ -1,6 +1,6 @@
-"""Tells what turned in the status of a service of another dialect than LLMKube's, as Events. Pure.
+"""Lists what changed in the status of a service of KServe or llmaz, as Events. Pure.
 
-`automation.status.event_log` does the same for InferenceServices, whose statuses say more.
+`automation.status.event_log` does the same for InferenceServices, whose statuses have more fields.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _HELD = ("ChangePending", "Drifted", "PolicyCompliant", "SpecHonoured")
 _WARNED = {"Drifted": "True", "PolicyCompliant": "False", "SpecHonoured": "False", "ChangePending": "True"}
 
 
-def described_story(cr: Json, status: Json, facts: ServiceFacts) -> Iterator[Entry]:
+def dialect_status_events(cr: Json, status: Json, facts: ServiceFacts) -> Iterator[Entry]:
     """Give an Event for Ready when it turns or names another cause, and one for each thing held back or passed over.
 
     The reasons of the first are those of KServe: the kind, with Ready or NotReady behind it.

@@ -1,8 +1,8 @@
-"""Tell what happened to a service between two statuses, as the Events that `kubectl describe` shows. Pure.
+"""Lists what happened to a service between two statuses, as the Events that `kubectl describe` shows. Pure.
 
-The controller calls `story` after it wrote a status, and hands each entry to the `EventRecorder`. A reason is constant
-and names the turn; who, what and why stand in the message. A change that nobody cares about tells nothing: a place in
-the queue that moved, a replica that came up beside others, a counter in a message.
+The controller calls `status_events` after it wrote a status, and hands each entry to the `EventRecorder`. A reason is
+constant and names the turn; who, what and why stand in the message. A change that nobody cares about tells nothing: a
+place in the queue that moved, a replica that came up beside others, a counter in a message.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def is_alarming(reason: str) -> bool:
     return reason in _ALARMING
 
 
-_TURNS = (
+_WARNINGS_BY_CONDITION = (
     ("MemoryFits", "False", "MemoryInsufficient"),
     ("AutoscalerReady", "False", "AutoscalerNotReady"),
     ("GatewayReady", "False", "GatewayNotReady"),
@@ -88,7 +88,7 @@ _TURNS = (
 
 
 class _View:
-    """What a story reads of a status."""
+    """The fields of a status that Events are made from."""
 
     def __init__(self, status: Status | None) -> None:
         self.status = status or {}
@@ -114,11 +114,11 @@ class _View:
         return str(self.status.get("waitingFor", "")) if fits else ""
 
 
-def story(before: Status | None, after: Status, facts: ServiceFacts) -> list[Entry]:
-    """Tell the way from one status (None: the first) to the next, in the order in which it happened."""
+def status_events(before: Status | None, after: Status, facts: ServiceFacts) -> list[Entry]:
+    """List the Events between two statuses, in the order in which they happened; `before` is None for the first."""
     was, now = _View(before), _View(after)
     told = [
-        *_consent(was, now),
+        *_approval(was, now),
         *_suspension(was, now),
         *_sleep(was, now),
         *_queue(was, now, facts),
@@ -131,14 +131,14 @@ def story(before: Status | None, after: Status, facts: ServiceFacts) -> list[Ent
             told.append(Entry("Warning", now.reason(), now.message()))
         elif now.reason() == Reason.MODEL_DOWNLOADING:
             told.append(Entry("Normal", now.reason(), "Began to fetch the model: " + now.message()))
-    for kind, status, reason in _TURNS:
+    for kind, status, reason in _WARNINGS_BY_CONDITION:
         reason = reason or now.reason(kind)
         if now.value(kind) == status != was.value(kind) and not any(entry.reason == reason for entry in told):
             told.append(Entry("Warning", reason, now.message(kind)))
     return told
 
 
-def _consent(was: _View, now: _View) -> list[Entry]:
+def _approval(was: _View, now: _View) -> list[Entry]:
     """Each change that waits is told once, by its digest; what a policy says when it begins to say so."""
     told = []
     before, after = (view.status.get("pendingChange") or {} for view in (was, now))

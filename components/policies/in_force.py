@@ -12,7 +12,7 @@ from components.policies.own_rules import Answer
 from components.policies.place_rules import hosts, namespaces, sources
 from components.policies.policy import Violation
 from components.policies.schema import CelRule, Match, PolicySpec
-from components.policies.workload_rules import Finding, Subject, images, pods, resources
+from components.policies.workload_rules import RuleViolation, Subject, images, pods, resources
 from components.rendered import RenderedService
 from kubeapi.json_types import Json
 from program.desired.service import DesiredService
@@ -44,7 +44,7 @@ class OwnRule:
     """None: a function of a Python file, which says itself what is wrong."""
 
 
-_BUILT_IN: tuple[tuple[str, Callable[[Subject, Any], Iterator[Finding]]], ...] = (
+_BUILT_IN: tuple[tuple[str, Callable[[Subject, Any], Iterator[RuleViolation]]], ...] = (
     ("image_registries", images),
     ("resources", resources),
     ("sources", sources),

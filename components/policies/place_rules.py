@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from components.policies.matching import fits, told_source
 from components.policies.schema import Hosts, Namespaces, Sources
-from components.policies.workload_rules import Finding, Subject
+from components.policies.workload_rules import RuleViolation, Subject
 from program.desired.keys import ANNOTATION_HOST, ANNOTATION_HOST_SELECTOR
 from program.desired.model import DesiredModel, SourceKind
 from program.desired.web_address import AddressInvalid, WebAddress
 
 
-def sources(subject: Subject, rule: Sources) -> Iterator[Finding]:
+def sources(subject: Subject, rule: Sources) -> Iterator[RuleViolation]:
     """Where the model, the draft model of speculative decoding, and adapters come from."""
     workloads = subject.desired.workloads
     if workloads is not None:
@@ -21,19 +21,19 @@ def sources(subject: Subject, rule: Sources) -> Iterator[Finding]:
             yield from _address(f"{artifact.role} model {artifact.name}", address, _scheme_of(address), rule, {address})
         if rule.require_sha256:
             fix = "serve it by an InferenceService, whose Model names a SHA-256, or have the policy exempt it"
-            yield Finding("spec", "not set", "models are pinned by their SHA-256", fix)
+            yield RuleViolation("spec", "not set", "models are pinned by their SHA-256", fix)
         return
     for model in (subject.desired.model, subject.desired.draft):
         if model is not None:
             yield from _source(model, rule)
 
 
-def _source(model: DesiredModel, rule: Sources) -> Iterator[Finding]:
+def _source(model: DesiredModel, rule: Sources) -> Iterator[RuleViolation]:
     address = model.source.address
     addresses = {address, model.source.download_address}
     yield from _address(f"Model/{model.name} spec.source", address, _scheme(model), rule, addresses)
     if rule.require_sha256 and not model.sha256:
-        yield Finding(
+        yield RuleViolation(
             f"Model/{model.name} spec.sha256",
             "not set",
             "models are pinned by their SHA-256",
@@ -41,20 +41,22 @@ def _source(model: DesiredModel, rule: Sources) -> Iterator[Finding]:
         )
 
 
-def _address(field: str, address: str, scheme: str, rule: Sources, fetched: set[str]) -> Iterator[Finding]:
+def _address(field: str, address: str, scheme: str, rule: Sources, fetched: set[str]) -> Iterator[RuleViolation]:
     value = told_source(address)
     if rule.schemes and scheme not in rule.schemes:
         allowed = ", ".join(rule.schemes)
-        yield Finding(field, value, f"models come by {allowed}", f"use a source that begins with one of {allowed}")
+        yield RuleViolation(
+            field, value, f"models come by {allowed}", f"use a source that begins with one of {allowed}"
+        )
     if rule.hosts and scheme in ("http", "https"):
         unknown = sorted(host for host in map(_host, fetched) if not fits(host, rule.hosts))
         if unknown:
             allowed = ", ".join(rule.hosts)
             words = f"models come from hosts {allowed}"
-            yield Finding(field, value, words, f"use a copy of the model on one of them instead of {unknown[0]}")
+            yield RuleViolation(field, value, words, f"use a copy of the model on one of them instead of {unknown[0]}")
     if rule.patterns and not fits(address, rule.patterns):
         allowed = ", ".join(rule.patterns)
-        yield Finding(field, value, f"sources of models look like {allowed}", "use a source that does")
+        yield RuleViolation(field, value, f"sources of models look like {allowed}", "use a source that does")
 
 
 def _scheme(model: DesiredModel) -> str:
@@ -75,13 +77,13 @@ def _host(address: str) -> str:
         return ""
 
 
-def namespaces(subject: Subject, rule: Namespaces) -> Iterator[Finding]:
+def namespaces(subject: Subject, rule: Namespaces) -> Iterator[RuleViolation]:
     """Where services may be, and which PriorityClass their pods may have."""
     namespace = subject.key.namespace
     if rule.allowed and not fits(namespace, rule.allowed):
         allowed = ", ".join(rule.allowed)
         words = f"services are in namespaces {allowed}"
-        yield Finding("metadata.namespace", namespace, words, "make the service in one of them")
+        yield RuleViolation("metadata.namespace", namespace, words, "make the service in one of them")
     if not rule.priority_classes or subject.desired.host_placement is not None:
         return
     words = f"pods have one of the PriorityClasses {', '.join(rule.priority_classes)}"
@@ -89,25 +91,25 @@ def namespaces(subject: Subject, rule: Namespaces) -> Iterator[Finding]:
         for path, pod in subject.pods():
             own = str(pod.get("priorityClassName") or "")
             if own not in rule.priority_classes:
-                yield Finding(f"{path}.priorityClassName", own or "not set", words, "choose one of them")
+                yield RuleViolation(f"{path}.priorityClassName", own or "not set", words, "choose one of them")
         return
     wanted = subject.desired.pod.priority_class_name
     if wanted not in rule.priority_classes:
         field = "spec.priorityClassName" if (subject.cr.get("spec") or {}).get("priorityClassName") else "spec.priority"
-        yield Finding(field, wanted, words, "choose one of them")
+        yield RuleViolation(field, wanted, words, "choose one of them")
 
 
-def hosts(subject: Subject, rule: Hosts) -> Iterator[Finding]:
+def hosts(subject: Subject, rule: Hosts) -> Iterator[RuleViolation]:
     """Which hosts a service may run on."""
     placement = subject.desired.host_placement
     if placement is None:
         return
     field = f"metadata.annotations[{ANNOTATION_HOST if placement.pinned else ANNOTATION_HOST_SELECTOR}]"
     if not rule.allowed:
-        yield Finding(field, placement.host or "a host", "no service runs on a host", "let it run in pods")
+        yield RuleViolation(field, placement.host or "a host", "no service runs on a host", "let it run in pods")
         return
     allowed = ", ".join(rule.allowed)
     for host in dict.fromkeys(filter(None, placement.hosts)):
         if not fits(host, rule.allowed):
             fix = f"choose hosts among {allowed}"
-            yield Finding(field, host, f"services run on hosts {allowed} only", fix)
+            yield RuleViolation(field, host, f"services run on hosts {allowed} only", fix)

@@ -19,8 +19,8 @@ from program.desired.service import DesiredService
 from program.desired.workloads import Workloads
 
 
-class Finding(NamedTuple):
-    """One thing that is not as a rule asks."""
+class RuleViolation(NamedTuple):
+    """One field whose value a rule does not allow."""
 
     field: str
     value: str
@@ -68,7 +68,7 @@ _TEMPLATES: tuple[tuple[str, ...], ...] = (
 # --- images -----------------------------------------------------------------------------------------------------------
 
 
-def images(subject: Subject, rule: ImageRegistries) -> Iterator[Finding]:
+def images(subject: Subject, rule: ImageRegistries) -> Iterator[RuleViolation]:
     """Images of all containers lie under an allowed prefix."""
     allowed = ", ".join(rule.allowed)
     for path, container in subject.containers():
@@ -78,7 +78,7 @@ def images(subject: Subject, rule: ImageRegistries) -> Iterator[Finding]:
             where = "an operator's setting (runtime_images, init_container_image)"
             if own or subject.desired.workloads is not None:
                 where = "an image"
-            yield Finding(
+            yield RuleViolation(
                 "spec.image" if own else f"{path}.image",
                 image[:LONGEST_VALUE],
                 f"images come from {allowed}",
@@ -96,7 +96,7 @@ _ASK = {
 }
 
 
-def resources(subject: Subject, rule: Resources) -> Iterator[Finding]:
+def resources(subject: Subject, rule: Resources) -> Iterator[RuleViolation]:
     """What one replica asks for, and how many there may be."""
     for name, bounds in (("cpu", rule.cpu), ("memory", rule.memory)):
         if bounds is not None:
@@ -122,10 +122,10 @@ def resources(subject: Subject, rule: Resources) -> Iterator[Finding]:
             if name not in (stated.get("requests") or {}) and name not in (stated.get("limits") or {}):
                 field = f"{path}.resources.requests.{name}"
                 ask = _ASK[name] if desired.workloads is None else f"set {name} in the container's resources"
-                yield Finding(field, "not set", f"every engine says how much {name} it needs", ask)
+                yield RuleViolation(field, "not set", f"every engine says how much {name} it needs", ask)
 
 
-def _of_sets(workloads: Workloads, rule: Resources) -> Iterator[Finding]:
+def _of_sets(workloads: Workloads, rule: Resources) -> Iterator[RuleViolation]:
     """Count the GPUs and the replicas of each set of pods. What there must be at least concerns the pods that serve."""
     for pods in workloads.pods:
         is_main = pods is workloads.main
@@ -139,17 +139,17 @@ def _of_sets(workloads: Workloads, rule: Resources) -> Iterator[Finding]:
                 yield from _counted(f"{pods.name}: replicas", least, rule.replicas.min, None, "replicas")
 
 
-def _amounts(subject: Subject, name: str, bounds: Bounds) -> Iterator[Finding]:
+def _amounts(subject: Subject, name: str, bounds: Bounds) -> Iterator[RuleViolation]:
     where = f"spec.resources.{name}" if subject.desired.workloads is None else "the resources of its containers"
     for path, pod in subject.pods():
         asked = demand.of_pod(pod, lambda container: demand.stated(container, name, "limits", "requests"))
         field = f"{path}: {name}"
         if bounds.max is not None and asked > bounds.max:
             rule = f"one pod has at most {_written(bounds.max, name)} {name}"
-            yield Finding(field, _written(asked, name), rule, f"ask for less in {where}")
+            yield RuleViolation(field, _written(asked, name), rule, f"ask for less in {where}")
         if bounds.min is not None and asked < bounds.min:
             rule = f"one pod asks for at least {_written(bounds.min, name)} {name}"
-            yield Finding(field, _written(asked, name), rule, f"ask for more in {where}")
+            yield RuleViolation(field, _written(asked, name), rule, f"ask for more in {where}")
     for rendered in subject.rendered.objects:
         if rendered.kind != kinds.HOST_PROCESSES.kind or name != "memory":
             continue
@@ -157,14 +157,14 @@ def _amounts(subject: Subject, name: str, bounds: Bounds) -> Iterator[Finding]:
         if memory is not None and bounds.max is not None and memory > bounds.max:
             rule = f"one replica has at most {_written(bounds.max, name)} memory"
             field = "HostProcess/spec.memoryBytes"
-            yield Finding(field, _written(Decimal(memory), name), rule, "ask for less in spec.resources.memory")
+            yield RuleViolation(field, _written(Decimal(memory), name), rule, "ask for less in spec.resources.memory")
 
 
-def _counted(field: str, count: int, least: int | None, most: int | None, what: str) -> Iterator[Finding]:
+def _counted(field: str, count: int, least: int | None, most: int | None, what: str) -> Iterator[RuleViolation]:
     if most is not None and count > most:
-        yield Finding(field, str(count), f"at most {most} {what}", f"set it to {most} or less")
+        yield RuleViolation(field, str(count), f"at most {most} {what}", f"set it to {most} or less")
     if least is not None and count < least:
-        yield Finding(field, str(count), f"at least {least} {what}", f"set it to {least} or more")
+        yield RuleViolation(field, str(count), f"at least {least} {what}", f"set it to {least} or more")
 
 
 def _written(amount: Decimal, name: str) -> str:
@@ -182,44 +182,44 @@ def _written(amount: Decimal, name: str) -> str:
 _NOT_HOSTED = "take it out of the spec"
 
 
-def pods(subject: Subject, rule: Pods) -> Iterator[Finding]:
+def pods(subject: Subject, rule: Pods) -> Iterator[RuleViolation]:
     """What a pod may do on its node."""
     for path, pod in subject.pods():
         if rule.forbid_host_network:
             for field in ("hostNetwork", "hostPID", "hostIPC"):
                 if pod.get(field):
                     words = "pods have a network, processes and IPC of their own"
-                    yield Finding(f"{path}.{field}", "true", words, _NOT_HOSTED)
+                    yield RuleViolation(f"{path}.{field}", "true", words, _NOT_HOSTED)
         if rule.forbid_host_path:
             for volume in pod.get("volumes") or ():
                 if "hostPath" in volume:
                     where = f"{path}.volumes[{volume.get('name', '')}].hostPath"
                     value = str((volume["hostPath"] or {}).get("path", ""))[:LONGEST_VALUE]
                     fix = "use a claim or a downloaded model instead of spec.extraVolumes or a file:// source"
-                    yield Finding(where, value, "pods mount nothing of their node", fix)
+                    yield RuleViolation(where, value, "pods mount nothing of their node", fix)
         for container_path, container in subject.containers():
             if container_path.startswith(path):
                 yield from _security(container_path, container, pod, rule)
 
 
-def _security(path: str, container: Json, pod: Json, rule: Pods) -> Iterator[Finding]:
+def _security(path: str, container: Json, pod: Json, rule: Pods) -> Iterator[RuleViolation]:
     own, of_pod = container.get("securityContext") or {}, pod.get("securityContext") or {}
     at = f"{path}.securityContext"
     if rule.forbid_privileged:
         for field in ("privileged", "allowPrivilegeEscalation"):
             if own.get(field):
                 words = "no container is privileged, or may become so"
-                yield Finding(f"{at}.{field}", "true", words, f"take {field} out of spec.securityContext")
+                yield RuleViolation(f"{at}.{field}", "true", words, f"take {field} out of spec.securityContext")
     if rule.forbid_added_capabilities and (added := (own.get("capabilities") or {}).get("add")):
         value = ", ".join(map(str, added))[:LONGEST_VALUE]
         fix = "take capabilities.add out of spec.securityContext"
-        yield Finding(f"{at}.capabilities.add", value, "no container gets capabilities", fix)
+        yield RuleViolation(f"{at}.capabilities.add", value, "no container gets capabilities", fix)
     if rule.require_run_as_non_root:
         user = own.get("runAsUser", of_pod.get("runAsUser"))
         non_root = own.get("runAsNonRoot", of_pod.get("runAsNonRoot"))
         if user == 0:
             fix = "name another user in spec.podSecurityContext.runAsUser"
-            yield Finding(f"{at}.runAsUser", "0", "no container runs as root", fix)
+            yield RuleViolation(f"{at}.runAsUser", "0", "no container runs as root", fix)
         elif not non_root and not user:
             fix = "set spec.podSecurityContext.runAsNonRoot to true"
-            yield Finding(f"{at}.runAsNonRoot", "not set", "no container runs as root", fix)
+            yield RuleViolation(f"{at}.runAsNonRoot", "not set", "no container runs as root", fix)

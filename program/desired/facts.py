@@ -63,8 +63,8 @@ class PodFacts(FrozenModel):
     """The limits that its containers ask for, by resource (`nvidia.com/gpu: "2"`)."""
 
 
-class QueuePlace(FrozenModel):
-    """Where a service stands among those that wait for a GPU."""
+class QueuePosition(FrozenModel):
+    """The position of a service among those that wait for a GPU."""
 
     position: int
     """From 1, by effective priority, then by age."""
@@ -244,7 +244,7 @@ class ServiceFacts(FrozenModel):
     """What could not be applied and does not keep the service from serving; it is tried again with a back-off."""
     unsupported: tuple[Problem, ...] = ()
     """Fields that the chosen path cannot honour; each is named in condition SpecHonoured=False."""
-    queue: QueuePlace | None = None
+    queue: QueuePosition | None = None
     """None when the service waits for no GPU."""
     never_fits: str = ""
     """Why no node of the cluster could ever hold a replica; empty when one could, or nothing is known."""

@@ -19,7 +19,7 @@ from automation.cli.main import EXIT_FAILED, invoke
 from automation.cli.preview import EXIT_CHANGED
 from automation.engine.port import Change, ServiceOutcome
 from automation.history.recorder import RevisionRecorder
-from automation.preview.looking import Looking
+from automation.preview.lookup import PreviewLookup
 from components import naming
 from components.render import RenderOptions, render
 from kubeapi import kinds
@@ -118,7 +118,7 @@ def apply(client: KubeClient, namespace: str, cr: Json) -> Json:
 def make(client: KubeClient, namespace: str, cr: Json) -> Json:
     """Apply a service, and make its objects as the loop does."""
     applied = apply(client, namespace, cr)
-    desired = dialect_named(dialect_of_cr(cr)).parse(applied, Looking(client)).desired
+    desired = dialect_named(dialect_of_cr(cr)).parse(applied, PreviewLookup(client)).desired
     for each in render(desired, INSTALLED).objects:
         kind = client.mapping(each.manifest["apiVersion"], each.kind)
         where = namespace if kind.namespaced else None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from automation.cli.main import EXIT_FAILED, invoke
-from automation.status.event_log import story
+from automation.status.event_log import status_events
 from automation.status.event_recorder import EventRecorder
 from automation.status.writer import StatusWriter
 from kubeapi import kinds
@@ -22,7 +22,7 @@ from program.desired.facts import (
     MemoryFacts,
     PodFacts,
     Problem,
-    QueuePlace,
+    QueuePosition,
     RolloutFacts,
     ServiceFacts,
 )
@@ -64,7 +64,7 @@ def everything() -> ServiceFacts:
         desired=3,
         replicas=3,
         pods=(PodFacts(name="chat-2", unschedulable=told, requests={"nvidia.com/gpu": "2"}),),
-        queue=QueuePlace(position=2, length=4, ahead="other/first"),
+        queue=QueuePosition(position=2, length=4, ahead="other/first"),
         unproved_replicas=1,
         memory=MemoryFacts(weights_bytes=4 << 30, cache_bytes=1 << 20, compute_bytes=512 << 20, asked_bytes=1 << 30),
         acceleration=AccelerationFacts(device="CUDA", layers_offloaded=3, layers_total=4),
@@ -89,7 +89,7 @@ def test_a_status_that_says_all_is_accepted_told_and_shown(
     assert service_status(written, desired, everything(), now=LATER) is written["status"]
 
     recorder = EventRecorder(client)
-    for kind, reason, text in story(None, status, everything()):
+    for kind, reason, text in status_events(None, status, everything()):
         recorder.record(service, type=kind, reason=reason, message=text)
     assert recorder.flush(10)
     recorder.stop()

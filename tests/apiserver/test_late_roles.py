@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from automation.preview.trials import trial
+from automation.preview.dry_run import dry_run_object
 from components.naming import FIELD_MANAGER, TYPE_ROUTING
 from components.providers.kubernetes_calls import KubernetesCalls
 from components.providers.kubernetes_errors import Refused
@@ -97,5 +97,5 @@ def test_a_binding_whose_role_never_comes_is_refused_with_its_name(limited: Kube
 
 def test_a_binding_is_previewed_before_its_role_is_there(limited: KubeClient, namespace: str) -> None:
     manifest = binding(namespace)
-    found = trial(limited, RenderedObject("picker-binding", TYPE_ROUTING, manifest), None)
+    found = dry_run_object(limited, RenderedObject("picker-binding", TYPE_ROUTING, manifest), None)
     assert (found.change.op, found.change.refused) == ("create", "")

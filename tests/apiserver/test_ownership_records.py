@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from automation.drift.findings import owned_text
+from automation.drift.field_drift import owned_text
 from components import naming
 from components.providers.kubernetes_ownership import drift, unowned, writer_of
 from kubeapi import kinds

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from automation.cache.store_secrets import StoreSecrets
-from automation.preview.looking import Looking
+from automation.preview.lookup import PreviewLookup
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Forbidden
@@ -120,6 +120,6 @@ def test_without_the_right_the_secret_counts_as_absent(control_plane: LocalClust
 
 def test_a_preview_reads_no_more_of_it(admin: KubeClient, namespace: str) -> None:
     admin.create(kinds.SECRETS, namespace, secret("eu"))
-    found = Looking(admin)(kinds.SECRETS, namespace, "keys")
+    found = PreviewLookup(admin)(kinds.SECRETS, namespace, "keys")
     assert found is not None and found["metadata"]["annotations"] == {REGION: "eu"}
     assert "very-secret" not in str(found)

@@ -16,7 +16,7 @@ from automation.adoption.moving.move import Move, is_gone, is_of_a_fleet, is_own
 from automation.adoption.moving.planning import NOTHING_MADE, NOTHING_OF_A_FLEET, extensions_of
 from automation.cache.owners import service_of
 from automation.cache.service_kinds import KINDS, is_part_of_another, key_of, kind_text
-from automation.preview.looking import Identity, Looking
+from automation.preview.lookup import Identity, PreviewLookup
 from components.render import RenderOptions, render
 from components.rendered import RenderedService
 from kubeapi import kinds
@@ -56,7 +56,7 @@ def plan_take(client: KubeClient, cr: Json, *, options: RenderOptions) -> Move:
         move.problems.append(NOTHING_MADE)
         return move
     move.extensions = extensions_of(move)
-    look = Looking(client)
+    look = PreviewLookup(client)
     try:
         desired = dialect_named(move.key.dialect).parse(cr, look).desired
     except DesiredError as error:
@@ -113,7 +113,7 @@ def _give(
     options: RenderOptions,
 ) -> bool:
     """Render the service as the loop will, with what would be in the cluster then; False when that is a problem."""
-    look = Looking(client, asked=asked)
+    look = PreviewLookup(client, asked=asked)
     try:
         would_be = client.apply(kind, move.key.namespace, service, field_manager="herdsman-move", dry_run=True)
         would_be["metadata"].pop("uid", None)

@@ -22,14 +22,14 @@ MISSING = ("RefsInvalid", "InferencePoolFetchError")
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What is wrong with one part of the way in; `reason` is empty while all is well."""
+class RouterProblem:
+    """What is wrong with one part of the route; `reason` is empty when nothing is."""
 
     reason: str = ""
     message: str = ""
 
 
-def gateways_of(subject: Subject) -> Finding | None:
+def gateways_of(subject: Subject) -> RouterProblem | None:
     """Judge the gateways that the service names; None where it names none."""
     refs = subject.at("router", "gateway", "refs") or ()
     if not refs:
@@ -39,10 +39,12 @@ def gateways_of(subject: Subject) -> Finding | None:
         namespace, name = str(ref.get("namespace") or subject.namespace), str(ref["name"])
         gateway = subject.look(kinds.GATEWAYS, namespace, name)
         if gateway is None:
-            return Finding("RefsInvalid", f"Gateway {namespace}/{name} does not exist")
+            return RouterProblem("RefsInvalid", f"Gateway {namespace}/{name} does not exist")
         if not _is_true(gateway, "Programmed"):
             waiting.append(f"{namespace}/{name}{_said(gateway, 'Programmed')}")
-    return Finding("GatewaysNotReady", f"Not programmed yet: {', '.join(waiting)}") if waiting else Finding()
+    return (
+        RouterProblem("GatewaysNotReady", f"Not programmed yet: {', '.join(waiting)}") if waiting else RouterProblem()
+    )
 
 
 def routes_of(subject: Subject) -> list[Json]:
@@ -50,7 +52,7 @@ def routes_of(subject: Subject) -> list[Json]:
     return [found for name in _route_names(subject) if (found := _object(subject, kinds.HTTP_ROUTES, name)) is not None]
 
 
-def route_finding(subject: Subject) -> Finding | None:
+def route_finding(subject: Subject) -> RouterProblem | None:
     """Judge the routes; None where the service wants none."""
     names = _route_names(subject)
     if not names:
@@ -59,12 +61,14 @@ def route_finding(subject: Subject) -> Finding | None:
     for name in names:
         route = _object(subject, kinds.HTTP_ROUTES, name)
         if route is None and _refers_to_routes(subject):
-            return Finding("RefsInvalid", f"HTTPRoute {subject.namespace}/{name} does not exist")
+            return RouterProblem("RefsInvalid", f"HTTPRoute {subject.namespace}/{name} does not exist")
         if route is None:
             waiting.append(f"{name} does not exist yet")
         elif why := _not_accepted(route):
             waiting.append(f"{name}: {why}")
-    return Finding("HTTPRoutesNotReady", f"Not accepted yet: {'; '.join(waiting)}") if waiting else Finding()
+    return (
+        RouterProblem("HTTPRoutesNotReady", f"Not accepted yet: {'; '.join(waiting)}") if waiting else RouterProblem()
+    )
 
 
 def pool_name(subject: Subject) -> str:
@@ -74,7 +78,7 @@ def pool_name(subject: Subject) -> str:
     return str(subject.at("router", "scheduler", "pool", "ref", "name") or naming.pool(subject.name))
 
 
-def pool_finding(subject: Subject) -> Finding | None:
+def pool_finding(subject: Subject) -> RouterProblem | None:
     """Judge the pool; None where the service has none."""
     name = pool_name(subject)
     if not name:
@@ -83,17 +87,17 @@ def pool_finding(subject: Subject) -> Finding | None:
     where = f"InferencePool {subject.namespace}/{name}"
     if pool is None:
         if subject.at("router", "scheduler", "pool", "ref"):
-            return Finding("InferencePoolFetchError", f"{where} does not exist")
-        return Finding("WaitingForGateway", f"{where} does not exist yet")
+            return RouterProblem("InferencePoolFetchError", f"{where} does not exist")
+        return RouterProblem("WaitingForGateway", f"{where} does not exist yet")
     parents = [p for p in _parents(pool) if (p.get("parentRef") or {}).get("kind", "Gateway") != "Status"]
     if not parents:
         if not _route_names(subject):
             # A gateway looks at a pool because of a route to it, and none is asked for.
-            return Finding()
-        return Finding("WaitingForGateway", f"{where} waits for a gateway's controller to accept it")
+            return RouterProblem()
+        return RouterProblem("WaitingForGateway", f"{where} waits for a gateway's controller to accept it")
     if not any(_holds(parent, "Accepted", pool) and not _is_false(parent, "ResolvedRefs") for parent in parents):
-        return Finding("InferencePoolNotReady", f"{where} is not accepted: {_why(parents)}")
-    return Finding()
+        return RouterProblem("InferencePoolNotReady", f"{where} is not accepted: {_why(parents)}")
+    return RouterProblem()
 
 
 def router_status(subject: Subject, routes: list[Json]) -> Json:

@@ -26,7 +26,7 @@ from program.dialects.common_conditions import (
 from program.dialects.conditions import Reason, Status, Type
 from program.dialects.kserve import labels, router_status
 from program.dialects.kserve.groups import group_of
-from program.dialects.kserve.router_status import Finding
+from program.dialects.kserve.router_status import RouterProblem
 from program.dialects.kserve.scaling import NO_PROMETHEUS
 from program.dialects.kserve.subject import Subject
 from program.dialects.pod_causes import worst_cause
@@ -104,9 +104,9 @@ class _Conditions(ConditionSet):
         """Take those parts away of which nothing was said this time; until then they keep their transition times."""
         self.drop(*(kind for kind in _PARTS if kind not in self._told))
 
-    def find(self, kind: str, finding: Finding, message: str) -> None:
+    def find(self, kind: str, problem: RouterProblem, message: str) -> None:
         """Set one to what was found; `message` says what holds while nothing is wrong with it."""
-        self.set(kind, "False" if finding.reason else "True", finding.reason or kind, finding.message or message)
+        self.set(kind, "False" if problem.reason else "True", problem.reason or kind, problem.message or message)
 
     def first_false(self, kinds_: Iterable[str]) -> Json | None:
         """Give the first of these that does not hold."""
@@ -148,7 +148,7 @@ def _workloads(
             if pods is None:
                 continue
             conditions.find(
-                grouped if pods.group is not None else single, _pods_finding(pods, facts), "The pods are as wanted"
+                grouped if pods.group is not None else single, _pods_problem(pods, facts), "The pods are as wanted"
             )
             if pods.scaler is not None:
                 conditions.find(scaling, _scaler_finding(subject, pods, facts), "The number of replicas follows use")
@@ -184,24 +184,26 @@ def _is_of_router(field: str) -> bool:
     return field.startswith("spec.router")
 
 
-def _pods_finding(pods: PodSet, facts: ServiceFacts) -> Finding:
+def _pods_problem(pods: PodSet, facts: ServiceFacts) -> RouterProblem:
     found = next((w for w in facts.workloads if w.part == pods.part), None)
     if found is None or not found.found:
-        return Finding("Progressing", f"{'The pods are' if found is None else found.name + ' is'} still to be made")
-    finding = _unready(found, [p for p in facts.pods if _part(p) == pods.part], facts, scaled=pods.scaler is not None)
-    return finding or Finding()
+        return RouterProblem(
+            "Progressing", f"{'The pods are' if found is None else found.name + ' is'} still to be made"
+        )
+    problem = _unready(found, [p for p in facts.pods if _part(p) == pods.part], facts, scaled=pods.scaler is not None)
+    return problem or RouterProblem()
 
 
 def _part(pod: PodFacts) -> str:
     return _COMPONENTS.get(pod.component, "main")
 
 
-def _unready(found: WorkloadFacts, pods: list[PodFacts], facts: ServiceFacts, *, scaled: bool) -> Finding | None:
+def _unready(found: WorkloadFacts, pods: list[PodFacts], facts: ServiceFacts, *, scaled: bool) -> RouterProblem | None:
     """Say why a set of pods is not as wanted; None when it is."""
     # With an autoscaler a change of the number alone takes nothing away; then there are not as many as are wanted.
     changed = found.behind and found.replicas == found.wanted_replicas
     if changed or (not found.seen and not scaled):
-        return Finding(
+        return RouterProblem(
             "Progressing", f"{found.kind} {found.name} is new or changed, and its controller has yet to see it"
         )
     available = found.available is not None and found.available.status == "True"
@@ -219,26 +221,28 @@ def _unready(found: WorkloadFacts, pods: list[PodFacts], facts: ServiceFacts, *,
     if unproved:
         counted += f"; {unproved} healthy, not yet proved by a completion"
     if found.replica_failure:
-        return Finding(Reason.PODS_REFUSED, f"{counted}; the API refuses the pods: {found.replica_failure}")
+        return RouterProblem(Reason.PODS_REFUSED, f"{counted}; the API refuses the pods: {found.replica_failure}")
     cause = worst_cause(pods, facts.memory)
     if cause is not None:
-        return Finding(cause.reason, f"{counted}; {cause.told}")
+        return RouterProblem(cause.reason, f"{counted}; {cause.told}")
     progressing = found.progressing
     if progressing is not None and progressing.status == "False" and progressing.reason:
-        return Finding(progressing.reason, f"{counted}; {progressing.message}" if progressing.message else counted)
+        return RouterProblem(
+            progressing.reason, f"{counted}; {progressing.message}" if progressing.message else counted
+        )
     if found.available is not None and not available and found.available.reason:
-        return Finding(found.available.reason, counted)
+        return RouterProblem(found.available.reason, counted)
     unscheduled = next((p.unschedulable for p in pods if p.unschedulable), "")
     if unscheduled:
-        return Finding("Progressing", f"{counted}; not scheduled: {unscheduled}")
-    return Finding("Progressing", f"{counted}; a rollout is under way" if surplus > 0 else counted)
+        return RouterProblem("Progressing", f"{counted}; not scheduled: {unscheduled}")
+    return RouterProblem("Progressing", f"{counted}; a rollout is under way" if surplus > 0 else counted)
 
 
-def _scaler_finding(subject: Subject, pods: PodSet, facts: ServiceFacts) -> Finding:
+def _scaler_finding(subject: Subject, pods: PodSet, facts: ServiceFacts) -> RouterProblem:
     assert pods.scaler is not None
     scaler = pods.scaler
     if (refused := refused_of(facts, scaler.kind, name=scaler.name)) is not None:
-        return Finding("ReconcileScalingError", told_refusal(refused))
+        return RouterProblem("ReconcileScalingError", told_refusal(refused))
     keda = scaler.kind == "ScaledObject"
     live = subject.look(kinds.SCALED_OBJECTS if keda else kinds.AUTOSCALERS, subject.namespace, scaler.name)
     waiting = "ScaledObjectProgressing" if keda else "HPAProgressing"
@@ -247,12 +251,12 @@ def _scaler_finding(subject: Subject, pods: PodSet, facts: ServiceFacts) -> Find
     )
     if live is None:
         if missing is not None:
-            return Finding("ScalingCRDNotFound", missing.message)
-        return Finding(waiting, f"{scaler.kind} {scaler.name} is still to be made")
+            return RouterProblem("ScalingCRDNotFound", missing.message)
+        return RouterProblem(waiting, f"{scaler.kind} {scaler.name} is still to be made")
     problem, told = _scaler_says(live)
     if problem:
-        return Finding(waiting, f"{scaler.kind} {scaler.name}: {problem}")
-    return Finding() if told else Finding(waiting, f"{scaler.kind} {scaler.name} has not said anything yet")
+        return RouterProblem(waiting, f"{scaler.kind} {scaler.name}: {problem}")
+    return RouterProblem() if told else RouterProblem(waiting, f"{scaler.kind} {scaler.name} has not said anything yet")
 
 
 def _scaler_fault(part: str, facts: ServiceFacts) -> Problem | None:
@@ -295,31 +299,31 @@ def _way_in(conditions: _Conditions, subject: Subject, desired: DesiredService |
         (ROUTES, _refused_route(facts) or router_status.route_finding(subject), "All routes are accepted"),
         (POOL, _refused_pool(facts) or router_status.pool_finding(subject), "The pool is accepted"),
     )
-    for kind, finding, message in found:
-        if finding is not None and finding.reason in router_status.MISSING:
+    for kind, problem, message in found:
+        if problem is not None and problem.reason in router_status.MISSING:
             # What else is said does not matter as long as something is named that is not there.
-            conditions.find(kind, finding, message)
+            conditions.find(kind, problem, message)
             return
-    for kind, finding, message in found:
-        if finding is not None:
-            conditions.find(kind, finding, message)
+    for kind, problem, message in found:
+        if problem is not None:
+            conditions.find(kind, problem, message)
     workloads = desired.workloads if desired is not None else None
     for part, kind in (("scheduler", SCHEDULER), ("tokenizer", TOKENIZER)):
         pods = workloads.pod_set(part) if workloads is not None else None
         if pods is not None:
             refused = refused_of(facts, kinds.DEPLOYMENTS.kind, name=pods.name)
-            finding = Finding(refused.reason, told_refusal(refused)) if refused else _pods_finding(pods, facts)
-            conditions.find(kind, finding, "The pods are as wanted")
+            problem = RouterProblem(refused.reason, told_refusal(refused)) if refused else _pods_problem(pods, facts)
+            conditions.find(kind, problem, "The pods are as wanted")
 
 
-def _refused_route(facts: ServiceFacts) -> Finding | None:
+def _refused_route(facts: ServiceFacts) -> RouterProblem | None:
     refused = refused_of(facts, kinds.HTTP_ROUTES.kind)
-    return Finding("HTTPRouteReconcileError", told_refusal(refused)) if refused is not None else None
+    return RouterProblem("HTTPRouteReconcileError", told_refusal(refused)) if refused is not None else None
 
 
-def _refused_pool(facts: ServiceFacts) -> Finding | None:
+def _refused_pool(facts: ServiceFacts) -> RouterProblem | None:
     refused = refused_of(facts, kinds.INFERENCE_POOLS.kind)
-    return Finding(refused.reason, told_refusal(refused)) if refused is not None else None
+    return RouterProblem(refused.reason, told_refusal(refused)) if refused is not None else None
 
 
 def _group(conditions: _Conditions, subject: Subject) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from program.desired.base import FrozenModel
-from program.desired.facts import PodFacts, QueuePlace, ServiceFacts
+from program.desired.facts import PodFacts, QueuePosition, ServiceFacts
 from program.desired.service import DesiredService
 from program.dialects.conditions import Reason
 
@@ -27,8 +27,8 @@ _VOLUME = re.compile(
 )
 
 
-class Place(FrozenModel):
-    """Where a service stands whose pods no node takes."""
+class SchedulingState(FrozenModel):
+    """Why the pods of a service are not scheduled."""
 
     reason: Reason
     status: str
@@ -39,7 +39,7 @@ class Place(FrozenModel):
     """`<resource>: <count>` for a GPU; empty where something else is missing."""
 
 
-def unscheduled(facts: ServiceFacts, desired: DesiredService | None) -> Place | None:
+def unscheduled(facts: ServiceFacts, desired: DesiredService | None) -> SchedulingState | None:
     """Say why pods are not scheduled; None when all are, or nothing is known of them."""
     pod = min((pod for pod in facts.pods if pod.unschedulable), key=lambda pod: pod.name, default=None)
     lost = "; ".join(problem.message for problem in facts.preemption if problem.reason == PREEMPTED)
@@ -51,7 +51,7 @@ def unscheduled(facts: ServiceFacts, desired: DesiredService | None) -> Place | 
         if pod.nominated_node:
             told.append(f"the scheduler makes room on node {pod.nominated_node}")
         told += [problem.message for problem in facts.preemption if problem.reason != PREEMPTED]
-        return Place(
+        return SchedulingState(
             reason=Reason.PREEMPTED if lost else Reason.WAITING_FOR_GPU,
             status="InsufficientGPU",
             message="; ".join([lost, *told] if lost else told),
@@ -61,7 +61,7 @@ def unscheduled(facts: ServiceFacts, desired: DesiredService | None) -> Place | 
     return _not_for_want_of_gpus(pod, facts)
 
 
-def _between_preemption_and_return(facts: ServiceFacts, lost: str) -> Place | None:
+def _between_preemption_and_return(facts: ServiceFacts, lost: str) -> SchedulingState | None:
     """A pod lost its place, and the one that is to replace it is not there yet, or was not looked at yet."""
     if any(pod.node and not pod.preempted and not pod.leaving and not pod.ready for pod in facts.pods):
         return None
@@ -69,17 +69,17 @@ def _between_preemption_and_return(facts: ServiceFacts, lost: str) -> Place | No
     if not lost and not gone:
         return None
     told = lost or f"pod {gone} gave its place to one of higher priority"
-    return Place(reason=Reason.PREEMPTED, status="Preempted", message=told, scheduler_said=told)
+    return SchedulingState(reason=Reason.PREEMPTED, status="Preempted", message=told, scheduler_said=told)
 
 
-def _in_queue(queue: QueuePlace | None) -> str:
+def _in_queue(queue: QueuePosition | None) -> str:
     if queue is None:
         return ""
     behind = f", behind {queue.ahead}" if queue.ahead else ""
     return f", number {queue.position} of {queue.length} in the queue{behind}"
 
 
-def _not_for_want_of_gpus(pod: PodFacts, facts: ServiceFacts) -> Place:
+def _not_for_want_of_gpus(pod: PodFacts, facts: ServiceFacts) -> SchedulingState:
     said = pod.unschedulable
     reason, status, told = Reason.UNSCHEDULABLE, "Unschedulable", f"pod {pod.name} is not scheduled: {said}"
     if _VOLUME.search(said):
@@ -90,7 +90,7 @@ def _not_for_want_of_gpus(pod: PodFacts, facts: ServiceFacts) -> Place:
             told = f"claim {claim.name} with the model is {state}, and {told}"
     elif "Insufficient " in said:
         status = "InsufficientResources"
-    return Place(reason=reason, status=status, message=told, scheduler_said=said)
+    return SchedulingState(reason=reason, status=status, message=told, scheduler_said=said)
 
 
 def _missing_gpu(pod: PodFacts, desired: DesiredService | None) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from automation.drift.drift_watch import Considered
-from automation.drift.findings import ObjectDrift
+from automation.drift.field_drift import ObjectDrift
 from automation.engine.runs import CACHE_LAG_S, EngineRun
 from automation.hosts.host_allocations import PlacementDecision as Placement
 from automation.reconcile.actions import (

@@ -15,7 +15,7 @@ from automation.reconcile.dialect_facts import described_facts
 from automation.reconcile.dialect_services import DialectServices
 from automation.reconcile.observe import Observed
 from automation.reconcile.plan import ObjectName
-from automation.status.dialect_event_log import described_story
+from automation.status.dialect_event_log import dialect_status_events
 from kubeapi.json_types import Json
 from program.desired.facts import Problem, ServiceFacts
 from program.desired.workloads import PodSet, Workloads
@@ -129,7 +129,7 @@ def condition(type_: str, status: str, reason: str = "", message: str = "") -> J
     ],
 )
 def test_only_what_turned_is_told(before: tuple[Json, ...], after: tuple[Json, ...], told: list[object]) -> None:
-    entries = described_story(cr(*before), cr(*after)["status"], ServiceFacts(desired_replicas=1))
+    entries = dialect_status_events(cr(*before), cr(*after)["status"], ServiceFacts(desired_replicas=1))
     assert [(entry.type, entry.reason) for entry in entries] == told
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from automation.drift.contest import BASE_S, CAP_S, FREE_REPAIRS, REST_S, Contests
-from automation.drift.findings import FieldDrift, ObjectDrift
+from automation.drift.field_drift import FieldDrift, ObjectDrift
 from components.providers.kubernetes_ownership import Writer
 from program.desired.keys import ServiceKey
 

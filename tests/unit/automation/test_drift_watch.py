@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from automation.drift.contest import BASE_S, FREE_REPAIRS
 from automation.drift.drift_watch import Considered, DriftWatch
-from automation.drift.findings import owned_text
+from automation.drift.field_drift import owned_text
 from automation.reconcile.plan import LastRun, LiveObject, ObjectName, make_plan
 from components import naming
 from components.ignored_fields import IgnoredFields

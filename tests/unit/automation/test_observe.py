@@ -14,7 +14,7 @@ from automation.reconcile.observe import Observed, service_facts
 from components import naming
 from kubeapi.json_types import Json
 from program.desired.engines import Tgi
-from program.desired.facts import ClaimFacts, Problem, QueuePlace, ServiceFacts
+from program.desired.facts import ClaimFacts, Problem, QueuePosition, ServiceFacts
 from program.desired.keys import ServiceKey
 from program.desired.model import DesiredModel, ModelSource, SourceKind
 from program.desired.service import Autoscaling, DesiredService
@@ -170,7 +170,7 @@ def test_a_service_is_not_ready_before_the_deployments_controller_has_seen_its_l
 def test_what_stands_in_the_way_is_passed_on() -> None:
     quota = Problem(reason="QuotaExceeded", message="full")
     claim = ClaimFacts(name="weights", found=True, phase="Pending")
-    place = QueuePlace(position=2, length=5, ahead="ns/x")
+    place = QueuePosition(position=2, length=5, ahead="ns/x")
     failure = {"conditions": [{"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}]}
     scaler = trim.autoscaler(
         {

@@ -23,7 +23,7 @@ from automation.cli.top import View, drawn
 from automation.cli.top_rows import HostUse, ServiceUse
 from automation.console.terminal_text import LogText, cleaned, is_clean, json_text, lines, one_line
 from automation.preview.changes import ObjectChange, Preview, ServicePreview
-from automation.preview.telling import told
+from automation.preview.report import as_terminal_text
 from program.desired.keys import ServiceKey
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -113,7 +113,7 @@ def test_the_view_of_top_is_clean() -> None:
 def test_a_preview_is_clean_and_keeps_its_own_colours() -> None:
     change = ObjectChange(op="update", kind="Deployment", name=HOSTILE, fields=(HOSTILE,), refused=HOSTILE)
     service = ServicePreview(key=ServiceKey("llmkube", "ns", HOSTILE), objects=(change,))
-    shown = told(Preview(services=(service,), errors=(HOSTILE,), notes=(HOSTILE,)), colour=True)
+    shown = as_terminal_text(Preview(services=(service,), errors=(HOSTILE,), notes=(HOSTILE,)), colour=True)
     assert obeyed(shown) == ""
     assert "\x1b[33m~ " in shown
     assert cleaned({"a": [HOSTILE], "b": (1, HOSTILE)}) == {"a": [lines(HOSTILE)], "b": (1, lines(HOSTILE))}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kubeapi.json_types import Json
-from program.desired.facts import HostedFacts, PodFacts, Problem, QueuePlace
+from program.desired.facts import HostedFacts, PodFacts, Problem, QueuePosition
 from program.desired.model import ModelGpu
 from program.dialects.llmkube.service_status import service_status
 from tests.support.statuses import LATER, NOW, conditions, facts, message, protocol, service, status_of
@@ -161,10 +161,10 @@ def test_a_missing_gpu_is_named_with_what_the_pod_really_asks_for(vendor: Any, r
 
 def test_a_place_in_the_queue_is_told_while_waiting_only() -> None:
     pod = PodFacts(name="svc-1", unschedulable="0/1 nodes: 1 Insufficient nvidia.com/gpu.")
-    waiting = status_of(facts(pods=(pod,), queue=QueuePlace(position=3, length=5)), gpu=ModelGpu(count=1))
+    waiting = status_of(facts(pods=(pod,), queue=QueuePosition(position=3, length=5)), gpu=ModelGpu(count=1))
     assert (waiting["queuePosition"], waiting["waitingFor"]) == (3, "nvidia.com/gpu: 1")
     assert "queuePosition" not in status_of(
-        facts(ready=1, queue=QueuePlace(position=3, length=5)), gpu=ModelGpu(count=1)
+        facts(ready=1, queue=QueuePosition(position=3, length=5)), gpu=ModelGpu(count=1)
     )
 
 

@@ -15,7 +15,7 @@ from program.desired.facts import (
     MemoryFacts,
     PodFacts,
     Problem,
-    QueuePlace,
+    QueuePosition,
     RolloutFacts,
     ServiceFacts,
 )
@@ -81,7 +81,7 @@ def test_an_autoscaler_may_want_no_replica() -> None:
 
 
 def test_the_queue_says_how_long_it_is_and_who_comes_before() -> None:
-    place = QueuePlace(position=3, length=5, ahead="prod/big")
+    place = QueuePosition(position=3, length=5, ahead="prod/big")
     status = status_of(facts(pods=(waits_for("nvidia.com/gpu"),), queue=place), gpu=ONE_GPU)
     assert (status["queuePosition"], status["queueLength"]) == (3, 5)
     assert "waiting for nvidia.com/gpu: 1, number 3 of 5 in the queue, behind prod/big" in message(status, "Ready")
@@ -95,7 +95,7 @@ def test_room_that_the_scheduler_makes_is_told() -> None:
 
 
 def test_some_replicas_may_serve_while_another_waits_in_the_queue() -> None:
-    place = QueuePlace(position=1, length=1)
+    place = QueuePosition(position=1, length=1)
     status = status_of(facts(ready=1, desired=2, pods=(waits_for("nvidia.com/gpu"),), queue=place), gpu=ONE_GPU)
     assert (status["phase"], status["queuePosition"]) == ("Progressing", 1)
     assert conditions(status)["GPUAvailable"] == ("False", "InsufficientGPU")

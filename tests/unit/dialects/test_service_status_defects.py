@@ -14,7 +14,7 @@ from program.desired.facts import (
     MemoryFacts,
     PodFacts,
     Problem,
-    QueuePlace,
+    QueuePosition,
     RolloutFacts,
     ServiceFacts,
 )
@@ -88,7 +88,7 @@ def _everything() -> ServiceFacts:
             PodFacts(**downloader, exit_code=1, waiting_message="ModelSourceNotFound: x"),
             waits_for("nvidia.com/gpu"),
         ),
-        queue=QueuePlace(position=1, length=1),
+        queue=QueuePosition(position=1, length=1),
         memory=MemoryFacts(weights_bytes=GIB, cache_bytes=0, compute_bytes=0, asked_bytes=1),
         autoscaler=AutoscalerFacts(problem="no metrics"),
         rollout=RolloutFacts(deferred=Problem(reason="PodsBusy", message="busy"), failed=late, rolled_back=late),

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from automation.status.event_log import story
+from automation.status.event_log import status_events
 from kubeapi.json_types import Json
 from program.desired.facts import (
     AutoscalerFacts,
@@ -18,7 +18,7 @@ from program.desired.facts import (
     MemoryFacts,
     PodFacts,
     Problem,
-    QueuePlace,
+    QueuePosition,
     RolloutFacts,
     ServiceFacts,
 )
@@ -86,7 +86,7 @@ SEEN = st.builds(
     applying=st.booleans(),
     problem=PROBLEMS,
     quota=PROBLEMS,
-    queue=st.none() | st.builds(QueuePlace, position=st.just(1), length=st.just(2), ahead=st.just("a/b")),
+    queue=st.none() | st.builds(QueuePosition, position=st.just(1), length=st.just(2), ahead=st.just("a/b")),
     never_fits=st.sampled_from(["", "too big"]),
     replica_failure=st.sampled_from(["", "exceeded quota"]),
     cache_claim=st.none() | st.builds(ClaimFacts, name=st.just("c"), found=st.booleans()),
@@ -151,7 +151,7 @@ def test_the_same_facts_are_written_once(seen: ServiceFacts, suspended: bool, pa
 def test_no_trouble_leaves_a_trace_and_every_turn_can_be_told(before: ServiceFacts, after: ServiceFacts) -> None:
     first = status_of(before, suspended=False, parses=True)
     second = status_of(after, suspended=False, parses=True, status=first, now=LATER)
-    for entry in story(first, second, after):
+    for entry in status_events(first, second, after):
         assert re.fullmatch(r"[A-Z][A-Za-z]*", entry.reason)
         assert entry.message
     well = status_of(facts(ready=1), suspended=False, parses=True, status=second, now=LATER)

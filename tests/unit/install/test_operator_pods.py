@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from automation.console.finding import Finding
+from automation.console.check import Check
 from automation.install.objects import documents
 from automation.install.operator_pods import doubled, judge_engine_memory, judge_pods
 from automation.install.options import InstallOptions
@@ -33,7 +33,7 @@ def ended(reason: str, code: int, *, minutes_ago: float = 5) -> Json:
     return {"terminated": {"reason": reason, "exitCode": code, "finishedAt": at}}
 
 
-def judged(found: Json, **more: Any) -> list[Finding]:
+def judged(found: Json, **more: Any) -> list[Check]:
     return judge_pods([found], now=NOW, **more)
 
 

@@ -19,7 +19,7 @@ HEAVY = (
 
 
 def test_a_preview_imports_neither_the_engine_nor_the_loop() -> None:
-    modules = "cli.main, automation.cli.preview, automation.preview.asking, automation.preview.telling"
+    modules = "cli.main, automation.cli.preview, automation.preview.requests, automation.preview.report"
     program = (
         f"import automation.{modules}, automation.preview.loop_options, sys; "
         f"print([name for name in {HEAVY!r} if name in sys.modules])"

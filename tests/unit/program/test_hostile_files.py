@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 from automation.adoption.moving.planning import plan_give
 from automation.cli.main import application
-from automation.preview.asking import preview_files
 from automation.preview.previewer import Previewer
-from automation.preview.telling import as_json, markdown, told
+from automation.preview.report import as_json, as_terminal_text, markdown
+from automation.preview.requests import preview_files
 from components.options import RenderOptions
 from components.policies.reading import PolicyUnreadable, load_policies
 from components.render import render
@@ -94,7 +94,7 @@ def test_a_preview_of_files_ends_in_changes_or_in_an_error(documents: list[Any])
     previewer = Previewer(client, options=RenderOptions())
     found = preview_files(client, previewer, manifests_of(as_yaml(documents)))
     json.dumps(as_json(found), allow_nan=False)
-    assert told(found, colour=False).encode()
+    assert as_terminal_text(found, colour=False).encode()
     assert markdown(found).encode()
 
 

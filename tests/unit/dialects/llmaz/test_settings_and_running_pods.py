@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from automation.adoption.kept_workloads import asked_of, may_keep
-from automation.drift.findings import fields_of
+from automation.drift.field_drift import fields_of
 from automation.reconcile.plan import ObjectName
 from components import naming
 from components.options import RenderOptions

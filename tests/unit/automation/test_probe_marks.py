@@ -10,8 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from automation.models.look_marks import Interrupted, LookMarks
 from automation.models.model_probe import ModelProbe, SourcePolicy
+from automation.models.probe_marks import Interrupted, ProbeMarks
 from program.desired.facts import ProbeFacts
 from program.dialects.llmkube.source import parse_source
 from tests.support.controlplane import eventually
@@ -23,11 +23,11 @@ PLAIN = (ROOT / "tests" / "conformance" / "llmkube" / "fixtures" / "plain-7b.Q4_
 LOOKING = """
 import sys, time
 from pathlib import Path
-from automation.models.look_marks import LookMarks
+from automation.models.probe_marks import ProbeMarks
 from automation.models.model_probe import ModelProbe, SourcePolicy
 from program.dialects.llmkube.source import parse_source
 
-probe = ModelProbe(SourcePolicy(allowed_remote_hosts=("127.0.0.1",)), marks=LookMarks(Path(sys.argv[1])))
+probe = ModelProbe(SourcePolicy(allowed_remote_hosts=("127.0.0.1",)), marks=ProbeMarks(Path(sys.argv[1])))
 probe.latest(parse_source(sys.argv[2]), sha256=None, model_format="gguf", who="ns/m", changed=lambda: None)
 time.sleep(60)
 """
@@ -49,7 +49,7 @@ def ask(probe: ModelProbe, url: str) -> ProbeFacts | None:
 
 def probe_in(folder: Path, clock: Clock) -> ModelProbe:
     policy = SourcePolicy(allowed_remote_hosts=("127.0.0.1",))
-    return ModelProbe(policy, marks=LookMarks(folder, now=clock), clock=clock, dice=lambda: 0.0)
+    return ModelProbe(policy, marks=ProbeMarks(folder, now=clock), clock=clock, dice=lambda: 0.0)
 
 
 def test_a_look_that_killed_the_loop_is_not_repeated_at_once(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_probe_that_is_closed_leaves_no_mark(tmp_path: Path) -> None:
 
 
 def test_a_mark_holds_nothing_of_the_address(tmp_path: Path) -> None:
-    marks = LookMarks(tmp_path)
+    marks = ProbeMarks(tmp_path)
     marks.begin("https://u.example/x.gguf?token=hidden")
     (mark,) = tmp_path.iterdir()
     assert "hidden" not in mark.read_text() + mark.name
@@ -113,10 +113,10 @@ def test_a_mark_holds_nothing_of_the_address(tmp_path: Path) -> None:
 
 
 def test_looks_that_were_interrupted_together_are_repeated_one_after_the_other(tmp_path: Path) -> None:
-    marks = LookMarks(tmp_path, now=Clock(1000.0))
+    marks = ProbeMarks(tmp_path, now=Clock(1000.0))
     for subject in "abc":
         marks.begin(subject)
-    after = LookMarks(tmp_path, now=Clock(1000.0), apart_s=15.0)
+    after = ProbeMarks(tmp_path, now=Clock(1000.0), apart_s=15.0)
     found = [after.interrupted(subject) for subject in "abc"]
     waits = sorted(each.wait_s for each in found if each is not None)
     assert waits == [60.0, 75.0, 90.0]
@@ -125,27 +125,27 @@ def test_looks_that_were_interrupted_together_are_repeated_one_after_the_other(t
 def test_each_interruption_doubles_the_wait_and_a_finished_look_ends_it(tmp_path: Path) -> None:
     clock = Clock(1000.0)
     for times, wait_s in ((1, 60.0), (2, 120.0), (3, 240.0)):
-        LookMarks(tmp_path, now=clock).begin("a")
-        assert LookMarks(tmp_path, now=clock).interrupted("a") == Interrupted(times, wait_s)
+        ProbeMarks(tmp_path, now=clock).begin("a")
+        assert ProbeMarks(tmp_path, now=clock).interrupted("a") == Interrupted(times, wait_s)
     for _ in range(20):
-        LookMarks(tmp_path, now=clock).begin("a")
-    longest = LookMarks(tmp_path, now=clock).interrupted("a")
+        ProbeMarks(tmp_path, now=clock).begin("a")
+    longest = ProbeMarks(tmp_path, now=clock).interrupted("a")
     assert longest is not None
     assert longest.wait_s == 6 * 3600.0
     # A restart without a look changes nothing, and time that passes counts.
     clock.now += 3600
-    waiting = LookMarks(tmp_path, now=clock)
+    waiting = ProbeMarks(tmp_path, now=clock)
     assert waiting.interrupted("a") == Interrupted(23, 5 * 3600.0)
     waiting.begin("a")
     waiting.end("a")
-    assert LookMarks(tmp_path, now=clock).interrupted("a") is None
+    assert ProbeMarks(tmp_path, now=clock).interrupted("a") is None
 
 
 def test_marks_that_make_no_sense_or_are_old_are_dropped(tmp_path: Path) -> None:
-    LookMarks(tmp_path, now=Clock(1000.0)).begin("a")
+    ProbeMarks(tmp_path, now=Clock(1000.0)).begin("a")
     for name, text in (("b" * 32, "{"), ("c" * 32, '{"times": "x", "at": 1}'), ("d" * 32, "[1e999]")):
         (tmp_path / name).write_text(text)
-    later = LookMarks(tmp_path, now=Clock(1000.0 + 8 * 86400))
+    later = ProbeMarks(tmp_path, now=Clock(1000.0 + 8 * 86400))
     assert later.interrupted("a") is None
     assert list(tmp_path.iterdir()) == []
 
@@ -153,7 +153,7 @@ def test_marks_that_make_no_sense_or_are_old_are_dropped(tmp_path: Path) -> None
 def test_a_folder_that_cannot_be_written_stops_no_look(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
-    marks = LookMarks(blocked / "looks")
+    marks = ProbeMarks(blocked / "looks")
     marks.begin("a")
     marks.end("a")
     marks.close()

@@ -39,8 +39,8 @@ class Identity(NamedTuple):
         return Identity(group, str(obj["kind"]), str(metadata.get("namespace") or ""), str(metadata["name"]))
 
 
-class Looking:
-    """One preview's view of the objects that services refer to. For one thread."""
+class PreviewLookup:
+    """The objects that services refer to, as one preview sees them. For one thread."""
 
     def __init__(
         self,

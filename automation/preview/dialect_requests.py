@@ -1,7 +1,7 @@
-"""Which services of the dialects beside LLMKube's a preview is about, and how each would stand in the cluster.
+"""Finds the services of KServe and llmaz that a preview affects, and how each would be in the cluster.
 
-Called by `asking` where files or a cluster have any. What they refer to (OpenModels, BackendRuntimes, configs) is tried
-out first; a service that is not among the files is concerned where it looks at what would change.
+Called by `requests` where files or a cluster have any. What they refer to (OpenModels, BackendRuntimes, configs) is
+tried out first; a service that is not among the files is concerned where it looks at what would change.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from automation.cache.service_kinds import dialect_of_cr, is_part_of_another, kind_text
-from automation.preview.custom_resources import CustomResources, Name, listing, names_of, reads, try_out
-from automation.preview.looking import Identity, Looking
+from automation.preview.custom_resources import CustomResources, Name, dry_run_documents, listing, names_of, reads
+from automation.preview.lookup import Identity, PreviewLookup
 from automation.preview.previewer import Previewer, Subject
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -30,17 +30,17 @@ SHARED_NAMESPACES = ("", "kserve", "llmaz-system")
 
 
 @dataclass
-class Concerned:
-    """The services of the dialects that a preview is about."""
+class AffectedServices:
+    """The services of KServe and llmaz that a preview affects."""
 
     subjects: list[Subject] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
-def of_files(client: KubeClient, previewer: Previewer, manifests: Manifests) -> Concerned:
-    """Find out which services documents concern. Raises ApiError when the API server cannot be asked."""
-    found = Concerned()
+def affected_by_files(client: KubeClient, previewer: Previewer, manifests: Manifests) -> AffectedServices:
+    """Find the services that documents affect. Raises ApiError when the API server cannot be asked."""
+    found = AffectedServices()
     by_kind = _by_kind(manifests.referred)
     of_services = {
         dialect: _by_kind(manifests.services_of(dialect), DIALECT_KINDS[dialect]) for dialect in manifests.dialects
@@ -55,8 +55,8 @@ def of_files(client: KubeClient, previewer: Previewer, manifests: Manifests) -> 
     asks = [ask for crs, documents in everything for ask in reads(client, crs, names_of(documents), whole=set())]
     found.notes += dict.fromkeys(answer for answer in previewer.map(lambda ask: ask(), asks) if answer)
     for crs, documents in everything:
-        found.errors += try_out(client, previewer, crs, documents)
-    look = Looking(
+        found.errors += dry_run_documents(client, previewer, crs, documents)
+    look = PreviewLookup(
         client,
         asked={_identity(crs.kind, name): each.cr for crs, _ in shelves for name, each in crs.asked.items()},
         refused=frozenset(_identity(crs.kind, name) for crs, _ in shelves for name in crs.refused),
@@ -70,18 +70,18 @@ def of_files(client: KubeClient, previewer: Previewer, manifests: Manifests) -> 
         for each in crs.asked.values():
             edited = each.changed or bool(changed & _looked_at(dialect, each.cr, look))
             found.subjects.append(Subject(each.cr, edited=edited, dialect=dialect, look=look))
-    found.subjects += touched(client, previewer, look, changed, in_files)
+    found.subjects += services_that_refer_to(client, previewer, look, changed, in_files)
     found.notes += look.notes
     return found
 
 
-def of_cluster(
+def find_services(
     client: KubeClient, previewer: Previewer, *, namespace: str | None, names: Sequence[tuple[str | None, str]] = ()
-) -> Concerned:
-    """Find services as they stand: those named, by dialect or by their name alone, or all of a namespace, or of all
+) -> AffectedServices:
+    """Find services in the cluster: those named, by dialect or by their name alone, or all of a namespace, or of all
     (None). Raises ApiError when the API server cannot be asked, or refuses to tell of a dialect that is named.
     """
-    found, look = Concerned(), Looking(client)
+    found, look = AffectedServices(), PreviewLookup(client)
     shelves = {dialect: CustomResources(kind) for dialect, kind in DIALECT_KINDS.items()}
     hidden: dict[str, Forbidden] = {}
 
@@ -130,10 +130,10 @@ def _left_out(client: KubeClient, hidden: Mapping[str, Forbidden]) -> list[str]:
 # --- what changed documents concern -----------------------------------------------------------------------------------
 
 
-def touched(
-    client: KubeClient, previewer: Previewer, look: Looking, changed: set[Identity], but: set[ServiceKey]
+def services_that_refer_to(
+    client: KubeClient, previewer: Previewer, look: PreviewLookup, changed: set[Identity], but: set[ServiceKey]
 ) -> list[Subject]:
-    """Find the services that look at changed objects, but for these."""
+    """Find the services that refer to changed objects, without those in `but`."""
     subjects = []
     for dialect, kind in DIALECT_KINDS.items():
         refers_to = {(each.group, each.kind) for each in REFERS_TO[dialect]}
@@ -154,9 +154,9 @@ def touched(
     return subjects
 
 
-def referred_by(client: KubeClient, cr: Json) -> list[Json]:
+def find_references(client: KubeClient, cr: Json) -> list[Json]:
     """Read what a service of a dialect refers to, as far as it exists. Raises ApiError."""
-    look = Looking(client)
+    look = PreviewLookup(client)
     _looked_at(dialect_of_cr(cr), cr, look)
     return look.found()
 
@@ -166,7 +166,7 @@ def _edited_settings(client: KubeClient, manifests: Manifests) -> set[Identity]:
 
     They are taken as they are written: not everybody who may preview may write them.
     """
-    as_it_stands, found = Looking(client), set()
+    as_it_stands, found = PreviewLookup(client), set()
     for document in manifests.config_maps:
         live = as_it_stands(kinds.CONFIG_MAPS, document.namespace, document.name) or {}
         if (live.get("data") or {}) != (document.cr.get("data") or {}):
@@ -174,7 +174,7 @@ def _edited_settings(client: KubeClient, manifests: Manifests) -> set[Identity]:
     return found
 
 
-def _looked_at(dialect: str, cr: Json, look: Looking) -> set[Identity]:
+def _looked_at(dialect: str, cr: Json, look: PreviewLookup) -> set[Identity]:
     look.seen = set()
     with suppress(DesiredError):  # what it looked at counts, and the preview says what is wrong
         dialect_named(dialect).parse(cr, look)

@@ -46,7 +46,7 @@ class _Mark(BaseModel):
     """When the last look began, in seconds of the epoch."""
 
 
-class LookMarks:
+class ProbeMarks:
     """The marks in one folder, which belongs to one running loop. Thread-safe. Errors of the disk stop no look."""
 
     def __init__(self, folder: Path | None, *, now: Callable[[], float] = time.time, apart_s: float = APART_S) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from automation.status.event_log import Entry, advice, story
+from automation.status.event_log import Entry, advice, status_events
 from kubeapi.json_types import Json
 from program.desired.facts import (
     AutoscalerFacts,
@@ -14,7 +14,7 @@ from program.desired.facts import (
     MemoryFacts,
     PodFacts,
     Problem,
-    QueuePlace,
+    QueuePosition,
     RolloutFacts,
     ServiceFacts,
 )
@@ -34,7 +34,7 @@ def told(*passes: ServiceFacts, **spec: Any) -> list[list[Entry]]:
     entries = []
     for seen in passes:
         after = status_of(seen, service(status, **spec), gpu=ModelGpu(count=1), now=LATER if status else NOW)
-        entries.append(story(status, after, seen))
+        entries.append(status_events(status, after, seen))
         status = after
     return entries
 
@@ -55,7 +55,7 @@ def test_an_ordinary_start_is_told_in_two_sentences() -> None:
 
 def test_the_queue_is_told_on_entering_and_on_leaving_and_never_between() -> None:
     def waiting(position: int) -> ServiceFacts:
-        return facts(pods=(WAITS,), queue=QueuePlace(position=position, length=5, ahead="prod/big"))
+        return facts(pods=(WAITS,), queue=QueuePosition(position=position, length=5, ahead="prod/big"))
 
     _, joined, moved, left = told(facts(), waiting(3), waiting(2), facts())
     assert joined == [("Normal", "Queued", "Joined the queue for nvidia.com/gpu: 1 as number 3 of 5, behind prod/big")]
@@ -74,7 +74,7 @@ def test_leaving_the_queue_for_another_reason_is_no_success() -> None:
 def test_preemption_is_told_once_on_both_sides() -> None:
     lost = Problem(reason="Preempted", message="gave its place on node n to prod/big (priority 10 over 1)")
     took = Problem(reason="PreemptedOthers", message="took the place of dev/small on node n (priority 10 over 1)")
-    victim = facts(pods=(WAITS,), preemption=(lost,), queue=QueuePlace(position=1, length=1))
+    victim = facts(pods=(WAITS,), preemption=(lost,), queue=QueuePosition(position=1, length=1))
     _, first, again = told(facts(ready=1), victim, victim.model_copy(update={"replicas": 2}))
     assert reasons(first) == [("Warning", "Preempted"), ("Normal", "Queued"), ("Warning", "Unavailable")]
     assert first[0].message == "Gave its place on node n to prod/big (priority 10 over 1)"
@@ -168,11 +168,11 @@ def test_suspending_stopping_and_resuming_are_no_alarms() -> None:
     running = status_of(facts(ready=1), cr)
     suspended = parsed(cr).model_copy(update={"suspended": True})
     paused = service_status(service(running), suspended, facts(desired=0), now=LATER)
-    assert reasons(story(running, paused, facts(desired=0))) == [("Normal", "Suspended")]
+    assert reasons(status_events(running, paused, facts(desired=0))) == [("Normal", "Suspended")]
     resumed = status_of(facts(), service(paused))
-    assert reasons(story(paused, resumed, facts())) == [("Normal", "Resumed")]
+    assert reasons(status_events(paused, resumed, facts())) == [("Normal", "Resumed")]
     stopped = status_of(facts(desired=0), service(running))
-    assert reasons(story(running, stopped, facts(desired=0))) == [("Normal", "Stopped")]
+    assert reasons(status_events(running, stopped, facts(desired=0))) == [("Normal", "Stopped")]
 
 
 def test_what_the_engine_tells_itself_is_not_told_again() -> None:
@@ -208,18 +208,18 @@ def with_policy(reason: str, message: str) -> dict[str, Any]:
 def test_what_policies_say_is_told_when_they_begin_to_say_it() -> None:
     facts = ServiceFacts(desired_replicas=1)
     violated, advised = with_policy("PolicyViolated", "no"), with_policy("PolicyAdvice", "better not")
-    assert story(None, violated, facts) == [("Warning", "PolicyViolated", "no")]
-    assert story(violated, violated, facts) == []
-    assert story(violated, advised, facts) == [("Warning", "PolicyAdvice", "better not")]
-    assert story(advised, with_policy("PolicyAdvice", "better not, still"), facts) == []
+    assert status_events(None, violated, facts) == [("Warning", "PolicyViolated", "no")]
+    assert status_events(violated, violated, facts) == []
+    assert status_events(violated, advised, facts) == [("Warning", "PolicyAdvice", "better not")]
+    assert status_events(advised, with_policy("PolicyAdvice", "better not, still"), facts) == []
 
 
 def test_each_change_that_waits_is_told_once() -> None:
     facts = ServiceFacts(desired_replicas=1)
     condition = {"type": "ChangePending", "status": "True", "reason": "AwaitingApproval", "message": "approve d1"}
     first = {"pendingChange": {"digest": "d1"}, "conditions": [condition]}
-    assert story({}, first, facts) == [("Normal", "ChangePending", "Held a change back: approve d1")]
-    assert story(first, first, facts) == []
-    assert [entry.reason for entry in story(first, {**first, "pendingChange": {"digest": "d2"}}, facts)] == [
+    assert status_events({}, first, facts) == [("Normal", "ChangePending", "Held a change back: approve d1")]
+    assert status_events(first, first, facts) == []
+    assert [entry.reason for entry in status_events(first, {**first, "pendingChange": {"digest": "d2"}}, facts)] == [
         "ChangePending"
     ]

@@ -7,7 +7,7 @@ import re
 
 from automation.cli.preview import exit_code
 from automation.preview.changes import Download, ObjectChange, Preview, ServicePreview
-from automation.preview.telling import LONGEST_MARKDOWN, as_json, headline, markdown, phrases, summary, told
+from automation.preview.report import LONGEST_MARKDOWN, as_json, as_terminal_text, headline, markdown, phrases, summary
 from components.policies.policy import Violation
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
@@ -68,7 +68,7 @@ def test_the_digest_leaves_out_what_is_shared_unless_nothing_else_changes() -> N
 
 
 def test_text_has_marks_and_colours_only_where_somebody_looks() -> None:
-    text = told(Preview((CHANGED, SAME, FOREIGN), notes=("left out: x",)), colour=False)
+    text = as_terminal_text(Preview((CHANGED, SAME, FOREIGN), notes=("left out: x",)), colour=False)
     assert "\x1b" not in text
     lines = text.splitlines()
     assert "  ~  Deployment chat" in lines
@@ -79,14 +79,14 @@ def test_text_has_marks_and_colours_only_where_somebody_looks() -> None:
     assert "     ! is held by `helm`" in lines
     assert "prod/quiet" not in text
     assert lines[-1].startswith("1 service would change, 1 service would be refused, 1 service would stay as it is")
-    coloured = told(Preview((CHANGED,)), colour=True)
-    assert re.sub(r"\x1b\[\d*m", "", coloured) == told(Preview((CHANGED,)), colour=False)
+    coloured = as_terminal_text(Preview((CHANGED,)), colour=True)
+    assert re.sub(r"\x1b\[\d*m", "", coloured) == as_terminal_text(Preview((CHANGED,)), colour=False)
     assert "\x1b[33m~" in coloured
 
 
 def test_one_service_that_stays_is_told() -> None:
-    assert told(Preview((SAME,)), colour=False) == "prod/quiet  nothing changes"
-    assert told(Preview(), colour=False) == "There is no service to preview"
+    assert as_terminal_text(Preview((SAME,)), colour=False) == "prod/quiet  nothing changes"
+    assert as_terminal_text(Preview(), colour=False) == "There is no service to preview"
 
 
 def test_exit_codes() -> None:

@@ -1,4 +1,4 @@
-"""Tells a preview: as text for a terminal, as Markdown for a pull request, as JSON, as phrases for a status. Pure.
+"""Reports a preview: as text for a terminal, as Markdown for a pull request, as JSON, as phrases for a status. Pure.
 
 Called by `herdsman preview`, by the loop for services in mode Preview, by rollback and adoption.
 """
@@ -98,12 +98,12 @@ def _size_or_source(download: Download) -> str:
 # --- text -------------------------------------------------------------------------------------------------------------
 
 
-def told(preview: Preview, *, colour: bool) -> str:
-    """Write a preview for a terminal. What others wrote is cleaned before it is coloured."""
+def as_terminal_text(preview: Preview, *, colour: bool) -> str:
+    """Return a preview as text for a terminal; text from the cluster is cleaned before it is coloured."""
     preview, paint = cleaned(preview), _Paint(on=colour)
     lines = [f"{paint('!', 'Error:')} {error}" for error in preview.errors]
     lines += [f"{paint('dim', 'Note:')} {note}" for note in preview.notes]
-    for service in _worth_telling(preview):
+    for service in _services_to_report(preview):
         if lines:
             lines.append("")
         lines += _service_lines(service, paint)
@@ -129,7 +129,7 @@ def _services(count: int) -> str:
     return f"{count} service" + ("" if count == 1 else "s")
 
 
-def _worth_telling(preview: Preview) -> Iterator[ServicePreview]:
+def _services_to_report(preview: Preview) -> Iterator[ServicePreview]:
     for service in preview.services:
         if service.changed or service.refused or service.violations or len(preview.services) == 1:
             yield service
@@ -198,7 +198,7 @@ def markdown(preview: Preview) -> str:
     lines += ["", *(f"- :x: {_escaped(error)}" for error in preview.errors)]
     lines += [f"- {_escaped(note)}" for note in preview.notes]
     text = "\n".join(lines).rstrip() + "\n"
-    left = list(_worth_telling(preview))
+    left = list(_services_to_report(preview))
     while left:
         block = _details(left[0])
         if len(text) + len(block) > LONGEST_MARKDOWN:

@@ -1,4 +1,4 @@
-"""Finds the service that a command is about, of whatever dialect, also where its namespace was not said."""
+"""Finds the service that a command names, of any dialect, also when no namespace is given."""
 
 from __future__ import annotations
 

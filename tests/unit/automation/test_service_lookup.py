@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import typer
 
-from automation.cli.finding import find_service
+from automation.cli.service_lookup import find_service
 from kubeapi import kinds
 from kubeapi.errors import NotFound
 from kubeapi.json_types import Json

@@ -1,4 +1,4 @@
-"""One look at a model where it lies: is it there, how large is it, what does its header say, is it intact.
+"""Probes the source of a model once: whether it exists, its size, its header, its checksum.
 
 Called by the threads of `model_probe`. Calls `agent.server.models.peek` and `agent.server.models.remote` for what is
 remote, `agent.server.models.gguf_header` for local files, and reads credentials only by the reader that it was given.
@@ -46,8 +46,8 @@ _MORE_FOR_EACH_FILE_S = 0.05
 
 
 @dataclass(frozen=True)
-class LookSettings:
-    """How far a look goes."""
+class SourceProbeSettings:
+    """Limits of one probe."""
 
     timeout_s: float = 15.0
     """For one look at a remote source in all, from the resolution of its name to the last byte. A set has 0.05 s more
@@ -58,15 +58,15 @@ class LookSettings:
     """A local file of up to this size is hashed although no SHA-256 is asked for."""
 
 
-class _Place(NamedTuple):
+class _RemoteFile(NamedTuple):
     """One remote file, and who may ask for it."""
 
     url: WebAddress
     signer: Signer | None
 
 
-class Looker:
-    """Looks, with what one policy allows. Thread-safe."""
+class SourceProbe:
+    """Probes sources that one policy allows. Thread-safe."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Looker:
         *,
         hub_url: str,
         read_secret: ReadSecret | None,
-        settings: LookSettings,
+        settings: SourceProbeSettings,
         cancel: threading.Event,
     ) -> None:
         self.policy = policy
@@ -85,7 +85,7 @@ class Looker:
         self._lock = threading.Lock()
         self._hashes: dict[tuple[str, int, int, int], str] = {}
 
-    def look(
+    def probe(
         self,
         source: ModelSource,
         *,
@@ -95,7 +95,7 @@ class Looker:
         files: Sequence[str] = (),
         secret: str = "",
     ) -> ProbeFacts:
-        """Look at a source now, and block until done. Never raises for what the source or the network does.
+        """Probe a source now, and block until done. Raises nothing for errors of the source or the network.
 
         `previous` is what the last look found; if size and ETag are still the same it is returned as it is. Of a set
         of files the header is the first one's, the size is that of all, and the ETag changes with any of them.
@@ -130,26 +130,31 @@ class Looker:
             raise SecretUnreadable("SourceSecretNotReadable", f"Secret `{name}` is read by pods only")
         return self._read_secret(namespace, name)
 
-    def _places(self, source: ModelSource, files: Sequence[str], credentials: Credentials) -> list[_Place]:
+    def _places(self, source: ModelSource, files: Sequence[str], credentials: Credentials) -> list[_RemoteFile]:
         if source.kind is SourceKind.S3:
             keys = [object_key(source, file) for file in files] or [object_key(source)]
             try:
-                return [_Place(credentials.s3_address(source.bucket, key), credentials.for_s3()) for key in keys]
+                return [_RemoteFile(credentials.s3_address(source.bucket, key), credentials.for_s3()) for key in keys]
             except AddressInvalid as error:
                 raise SourceRefused(f"the address of `{source.address[:80]}` at AWS_ENDPOINT_URL {error}") from None
         if source.kind is SourceKind.REPOSITORY:
             return [self._web_place(file_url(source, file, self._hub.url), credentials) for file in files]
         return [self._web_place(source.download_address, credentials)]
 
-    def _web_place(self, url: str, credentials: Credentials) -> _Place:
+    def _web_place(self, url: str, credentials: Credentials) -> _RemoteFile:
         try:
             address = self._hub.location(WebAddress.parse(url))
         except AddressInvalid as error:
             raise SourceRefused(f"the source {error}") from None
-        return _Place(address, credentials.for_web(hub=self._hub.may_have_token(address)))
+        return _RemoteFile(address, credentials.for_web(hub=self._hub.may_have_token(address)))
 
     def _remote(
-        self, source: ModelSource, place: _Place, sha256: str | None, previous: ProbeFacts | None, model_format: str
+        self,
+        source: ModelSource,
+        place: _RemoteFile,
+        sha256: str | None,
+        previous: ProbeFacts | None,
+        model_format: str,
     ) -> ProbeFacts:
         timeout_s, policy = self._settings.timeout_s, self.policy
         deadline = Deadline(timeout_s)
@@ -167,7 +172,7 @@ class Looker:
         return _read(source, peek.facts, peek.size_bytes, peek.etag, "")
 
     def _small(
-        self, source: ModelSource, place: _Place, sha256: str, model_format: str, deadline: Deadline
+        self, source: ModelSource, place: _RemoteFile, sha256: str, model_format: str, deadline: Deadline
     ) -> ProbeFacts:
         data, file = remote.fetch_small(
             place.url,
@@ -181,12 +186,12 @@ class Looker:
         return _checked(facts, sha256, shown)
 
     def _remote_set(
-        self, source: ModelSource, places: list[_Place], previous: ProbeFacts | None, model_format: str
+        self, source: ModelSource, places: list[_RemoteFile], previous: ProbeFacts | None, model_format: str
     ) -> ProbeFacts:
         """Look at a set: the state of each file, a few at a time, and the header of the first."""
         deadline = Deadline(self._settings.timeout_s + _MORE_FOR_EACH_FILE_S * len(places))
 
-        def state(place: _Place) -> RemoteFile:
+        def state(place: _RemoteFile) -> RemoteFile:
             return remote.stat(
                 place.url, policy=self.policy, timeout_s=deadline.left_s(place.url.shown), signer=place.signer
             )

@@ -63,7 +63,7 @@ class ObjectDrift:
         return max((field.by.time for field in self.fields if field.by is not None), default="")
 
 
-def told(drifts: Iterable[ObjectDrift]) -> str:
+def describe_drift(drifts: Iterable[ObjectDrift]) -> str:
     """Say what drifted, in the length of one message."""
     phrases: list[str] = []
     each = list(drifts)

@@ -1,4 +1,4 @@
-"""Tries out one object: the request that the provider would send, as a dry run. Nothing is ever written.
+"""Sends for one object the request that the provider would send, as a dry run. Nothing is ever written.
 
 Called by `previewer`. The rules are the provider's (`components.providers.kubernetes_calls`): what is ours is brought
 to its inputs by server-side apply, what is somebody else's is refused unless adoption is asked for, replicas that an
@@ -34,7 +34,7 @@ _MAX_ROUNDS = 3
 
 
 @dataclass(frozen=True)
-class Trial:
+class DryRun:
     """What would happen to one object, and the two versions of it that consequences are read from."""
 
     change: ObjectChange
@@ -43,9 +43,9 @@ class Trial:
     """As it would be; None where nobody could say."""
 
 
-def trial(
+def dry_run_object(
     client: KubeClient, each: RenderedObject, live: Json | None, *, shared: bool = False, given: bool = False
-) -> Trial:
+) -> DryRun:
     """Dry-run the apply of one object over what stands there.
 
     `given`: the object is to change its controller before; until then no object can have both, so of its owners nothing
@@ -58,35 +58,35 @@ def trial(
         kind = client.mapping(str(each.manifest["apiVersion"]), each.kind)
         for _ in range(_MAX_ROUNDS):
             try:
-                return _tried(client, kind, each, live, shared=shared, given=given)
+                return _attempt_once(client, kind, each, live, shared=shared, given=given)
             except (Conflict, NotFound, Invalid) as error:
                 if isinstance(error, Invalid) and not about_uid(error):
                     raise
-                if isinstance(error, (NotFound, Conflict)) and not _raced(error, live):
+                if isinstance(error, (NotFound, Conflict)) and not _object_changed_since_read(error, live):
                     raise
                 live = _latest(client, kind, identity)
-        return Trial(comparing.rejected(each, live, "it is being changed at this moment; ask again", shared=shared))
+        return DryRun(comparing.rejected(each, live, "it is being changed at this moment; ask again", shared=shared))
     except (Unreachable, Unauthorized):
         raise
     except ApiError as error:
         asked = f"{'create' if live is None else 'update'} {each.kind} `{identity.id}`"
-        return Trial(comparing.rejected(each, live, refusal(error, asked).message, shared=shared), live)
+        return DryRun(comparing.rejected(each, live, refusal(error, asked).message, shared=shared), live)
 
 
-def _raced(error: ApiError, live: Json | None) -> bool:
+def _object_changed_since_read(error: ApiError, live: Json | None) -> bool:
     """Tell whether the object came, went or was made anew since it was read."""
     if isinstance(error, Conflict):
         return live is None or about_uid(error)
     return live is not None and not isinstance(error, KindNotServed)
 
 
-def _tried(
+def _attempt_once(
     client: KubeClient, kind: Kind, each: RenderedObject, live: Json | None, *, shared: bool, given: bool
-) -> Trial:
+) -> DryRun:
     wanted = _without_owners(each.manifest) if given else each.manifest
     namespace = Identity.of(wanted).namespace if kind.namespaced else None
     if live is not None and live["metadata"].get("deletionTimestamp"):
-        return Trial(comparing.created(each, shared=shared), live)  # it will be gone by then
+        return DryRun(comparing.created(each, shared=shared), live)  # it will be gone by then
     if live is None:
         claim = objects.with_metadata(wanted, resourceVersion=_ABSENT_VERSION)
         try:
@@ -95,11 +95,11 @@ def _tried(
             if not role_is_late(error, wanted):
                 raise
             after = None  # its role is made before it, and nothing is made in a preview
-        return Trial(comparing.created(each, shared=shared), None, after)
+        return DryRun(comparing.created(each, shared=shared), None, after)
     owner = owner_of(live, wanted, naming.FIELD_MANAGER)
     if not (owner.ours or given or may_adopt(live, wanted)):
         why = foreign_words(each.kind, Identity.of(wanted), owner.words, live=live, wanted=wanted)
-        return Trial(comparing.rejected(each, live, why, shared=shared), live)
+        return DryRun(comparing.rejected(each, live, why, shared=shared), live)
     left = leaving(wanted, live, [parse_path(text) for text in each.ignore])
     wanted = as_made(left, live, field_manager=naming.FIELD_MANAGER)
     replicas = value_at(live, _REPLICAS)
@@ -113,14 +113,14 @@ def _tried(
     try:
         after = apply_over(client, kind, claim, send, manager=naming.FIELD_MANAGER, dry_run=True, live=live)
     except Refused as refused:
-        return Trial(comparing.rejected(each, live, refused.message, shared=shared), live)
+        return DryRun(comparing.rejected(each, live, refused.message, shared=shared), live)
     except (Invalid, Forbidden) as error:
         if fields := immutable_fields(error):
-            return Trial(comparing.replaced(each, live, fields), live)
+            return DryRun(comparing.replaced(each, live, fields), live)
         raise
     if owner.ours:
         after = without_left_behind(after, live, wanted, naming.FIELD_MANAGER)
-    return Trial(comparing.updated(each, live, after), live, after)
+    return DryRun(comparing.updated(each, live, after), live, after)
 
 
 def _without_owners(manifest: Json) -> Json:

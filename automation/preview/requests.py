@@ -1,6 +1,6 @@
-"""What people ask previews about: files that they would apply, and services as they stand in a cluster.
+"""Previews of files that a user would apply, and of services as they are in the cluster.
 
-Called by `herdsman preview`. Finds out which services are concerned, and with which Models; `previewer` does the rest.
+Called by `herdsman preview`. Finds the services that are affected, and their Models; `previewer` previews them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from automation.cache.service_kinds import kind_text, qualified, split_name
 from automation.preview.changes import Preview, ServicePreview
-from automation.preview.custom_resources import CustomResources, Name, listing, names_of, reads, try_out
+from automation.preview.custom_resources import CustomResources, Name, dry_run_documents, listing, names_of, reads
 from automation.preview.live import Live
 from automation.preview.previewer import DIALECT, Previewer, Progress, Subject
 from kubeapi import kinds
@@ -24,13 +24,13 @@ from program.dialects.llmkube.parse import draft_reference
 from program.manifests import Manifests
 
 if TYPE_CHECKING:
-    from automation.preview.asking_dialects import Concerned
+    from automation.preview.dialect_requests import AffectedServices
 
 
 def preview_files(
     client: KubeClient, previewer: Previewer, manifests: Manifests, *, on_progress: Progress | None = None
 ) -> Preview:
-    """Preview what `kubectl apply` of these documents would lead to. What they leave out is not deleted.
+    """Preview `kubectl apply` of these documents. Objects that the documents leave out are not deleted.
 
     Raises ApiError when the API server cannot be asked.
     """
@@ -54,22 +54,22 @@ def preview_files(
     for answer in previewer.map(lambda ask: ask(), asks):
         notes += [answer] if answer and answer not in notes else []
     for crs in (models, services):
-        errors += try_out(client, previewer, crs, documents[crs.kind])
-    touched = [
+        errors += dry_run_documents(client, previewer, crs, documents[crs.kind])
+    services_that_refer_to = [
         name
         for name, cr in services.live.items()
         if name not in services.asked
         and name not in services.refused
         and any(models.is_edited((name[0], model)) for model in _models_of(cr))
     ]
-    names = [*services.asked, *sorted(touched)]
+    names = [*services.asked, *sorted(services_that_refer_to)]
     others = None
     if manifests.dialects or manifests.referred or manifests.config_maps:
         # Imported here: a preview of LLMKube's services should not wait for other dialects.
-        from automation.preview.asking_dialects import of_files
+        from automation.preview.dialect_requests import affected_by_files
 
-        others = of_files(client, previewer, manifests)
-    asking = _Asking(previewer, live, services, models, others, on_progress)
+        others = affected_by_files(client, previewer, manifests)
+    asking = _Request(previewer, live, services, models, others, on_progress)
     found = asking.previewed(names, errors=errors, notes=notes)
     manifests.note_unused()
     left_out = [note for note in manifests.notes if note not in found.notes]
@@ -89,7 +89,7 @@ def preview_live(
 
     Raises ApiError when the API server cannot be asked, ValueError for a word that is no kind of service.
     """
-    from automation.preview.asking_dialects import of_cluster
+    from automation.preview.dialect_requests import find_services
 
     models, services = CustomResources(kinds.MODELS), CustomResources(kinds.INFERENCE_SERVICES)
     said = [split_name(name) for name in names]
@@ -102,19 +102,19 @@ def preview_live(
     if names:
         wanted = [(at, model) for (at, _), cr in services.live.items() for model in _models_of(cr)]
         _drain(previewer.map(lambda ask: ask(), list(reads(client, models, wanted, whole=set()))))
-    others = of_cluster(client, previewer, namespace=namespace, names=said)
+    others = find_services(client, previewer, namespace=namespace, names=said)
     if others.subjects and services.unserved:
         notes = []  # a cluster may have other dialects alone
     errors = _misnamed(said, services, others, namespace)
     going = [name for name, cr in services.live.items() if "deletionTimestamp" in cr["metadata"]]
     notes += [f"{namespace}/{name} is being deleted" for namespace, name in going]
     found = sorted(name for name in services.live if name not in going)
-    asking = _Asking(previewer, Live(client, previewer.map), services, models, others, on_progress)
+    asking = _Request(previewer, Live(client, previewer.map), services, models, others, on_progress)
     return asking.previewed(found, errors=errors, notes=notes)
 
 
 def _misnamed(
-    said: Sequence[tuple[str | None, str]], services: CustomResources, others: Concerned, namespace: str | None
+    said: Sequence[tuple[str | None, str]], services: CustomResources, others: AffectedServices, namespace: str | None
 ) -> list[str]:
     """Say which names mean no service, and which mean several."""
     errors = []
@@ -148,14 +148,14 @@ def _drain(answers: Iterable[object]) -> None:
 
 
 @dataclass
-class _Asking:
-    """All that a preview is made from."""
+class _Request:
+    """What one preview needs."""
 
     previewer: Previewer
     live: Live
     services: CustomResources
     models: CustomResources
-    others: Concerned | None
+    others: AffectedServices | None
     """Services of the other dialects."""
     on_progress: Progress | None
 

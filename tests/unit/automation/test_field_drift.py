@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from automation.cache import trim
-from automation.drift.findings import ObjectDrift, fields_of, may_have_drifted, owned_text, told
+from automation.drift.field_drift import ObjectDrift, describe_drift, fields_of, may_have_drifted, owned_text
 from components import naming
 from components.rendered import RenderedObject
 from kubeapi.json_types import Json
@@ -129,14 +129,14 @@ def test_secrets_are_not_told() -> None:
     edited["metadata"]["managedFields"][0]["fieldsV1"] = fields  # type: ignore[index]
     found = fields_of(RenderedObject("deployment", naming.TYPE_SERVICE, manifest), edited)
     assert {field.path.rpartition("containers[0].")[2] for field in found} == {"env", "args"}
-    assert "sesame" not in told([ObjectDrift("Deployment", "chat", found)])
+    assert "sesame" not in describe_drift([ObjectDrift("Deployment", "chat", found)])
     assert not any("sesame" in field.ours + field.live for field in found)
 
 
 def test_a_long_list_is_cut() -> None:
     many = [ObjectDrift("Service", f"svc-{number}", deleted=True) for number in range(100)]
-    assert len(told(many).encode()) < 800
-    assert told(many).endswith(" more")
+    assert len(describe_drift(many).encode()) < 800
+    assert describe_drift(many).endswith(" more")
 
 
 def test_the_cache_keeps_what_tells_drift() -> None:
