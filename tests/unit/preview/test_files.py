@@ -79,8 +79,8 @@ def test_what_was_in_the_file_and_is_not_any_more_goes_and_what_others_wrote_sta
         ("s3://bucket/key?versionId=1", "s3://bucket/key"),
     ],
 )
-def test_a_source_is_told_without_what_may_be_a_secret(address: str, as_terminal_text: str) -> None:
-    assert shown(address) == as_terminal_text
+def test_a_source_is_told_without_what_may_be_a_secret(address: str, told: str) -> None:
+    assert shown(address) == told
 
 
 def test_the_settings_of_a_loop_are_read_off_its_deployment() -> None:
