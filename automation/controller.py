@@ -63,7 +63,7 @@ class Controller:
             # A newer release's.
             return
         if not services.ready():
-            # Its kinds are being listed, cannot be listed, or are not served any more: nothing can be said of it.
+            # The caches of its kinds are not filled, or the kinds are not served any more.
             services.postpone(key)
             return
         cr = services.get(key.namespace, key.name)

@@ -42,11 +42,11 @@ FIELD_MANAGER = "herdsman"
 
 @dataclass(frozen=True)
 class Acted:
-    """What went wrong while the actions of a pass were carried out, for the status."""
+    """Failures of the actions of a pass, for the status."""
 
     problem: Problem | None = None
     unsupported: tuple[Problem, ...] = field(default=())
-    """What the service asks for and does not get."""
+    """Fields of the service that have no effect, and why."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Carries out what a pass does with the pods of a service. `act` calls it."""
+"""Carries out the actions of a pass on the pods of a service. `act` calls it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class PodActor:
         """Carry out one action.
 
         Returns the problem that the status names, and what follows. A pod that is gone, or has another uid, is no
-        error: its successor has a pass of its own. Raises ApiError where an annotation cannot be removed.
+        error: a new pod enqueues the service again. Raises ApiError where an annotation cannot be removed.
         """
         match action:
             case SetPodCondition():

@@ -1,4 +1,4 @@
-"""What a pass does, as values: `decide` and the checks of replicas make them, `act` carries them out."""
+"""Actions of a pass, as values: `decide` and the checks of replicas return them, `act` carries them out."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class ApplyObjects:
     """Have the engine apply the objects of a service."""
 
     considered: Considered
-    """What is applied, and which drift that repairs."""
+    """The rendered objects, and the drift that applying them repairs."""
     asked: Asked
-    """The versions of what the objects were rendered from."""
+    """Versions of the custom resources that the objects were rendered from."""
     mode: Mode
 
 
@@ -69,7 +69,7 @@ class DeletePod:
     name: str
     uid: str
     why: str
-    """What the replica answered."""
+    """The answer of the replica."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Decides what a pass does: from what is known of a service to actions. Pure; `act` carries the actions out."""
+"""Decides which actions a pass takes. Pure; `act` carries the actions out."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from program.desired.service import DesiredService
 # A host without a Lease says nothing when it dies; look again when its heartbeat would have grown stale, as LLMKube.
 HOSTED_RECHECK_S = 90.0
 CERTIFICATE_RECHECK_S = 12 * 3600.0
-"""A service that nobody touches is looked at this often, so that no certificate runs out."""
+"""An idle service is reconciled this often, so that its certificate is renewed in time."""
 
 Question = Literal["drift", "approval"]
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is known of a service when its change is decided."""
+    """All facts that a decision about the objects of a service depends on."""
 
     key: ServiceKey
     rendered: RenderedService | None
-    """What is to be made; None while that is not known."""
+    """The objects to apply; None while they are not known."""
     observed: Observed
     known: frozenset[str]
     """The kinds whose objects the caches hold."""
@@ -56,9 +56,9 @@ class Case:
     awaited: str = ""
     """The fingerprint of a request without an outcome."""
     drift: Considered | None = None
-    """What others changed; None until `drift` was asked."""
+    """Fields that others changed; None until the question `drift` is answered."""
     held: bool | None = None
-    """Whether the change waits for approval; None until `approval` was asked."""
+    """Whether the change waits for approval; None until the question `approval` is answered."""
 
     @property
     def plan(self) -> Plan:
@@ -69,13 +69,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Decision:
-    """What is done about the objects of a service."""
+    """The actions on the objects of a service, or a question that must be answered first."""
 
     actions: tuple[Action, ...] = ()
     complete: bool = False
     """Every object exists as rendered, except accessories that the API server refused."""
     question: Question | None = None
-    """What must be known before anything is decided. The API server is asked only where it matters."""
+    """A question that must be answered before the decision. It costs requests to the API server."""
 
 
 def decide_change(case: Case) -> Decision:

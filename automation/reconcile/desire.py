@@ -1,4 +1,4 @@
-"""Work out what one pass wants: the parsed service and its rendered objects, or the problem that stands in the way.
+"""Parse a service and render its objects, or return the problem that prevents it.
 
 Called by the controller. Reads the caches of `cluster_cache`, calls the dialect, the book of hosts and
 `components.render`; decides nothing about what exists, and writes nothing to the cluster. The book of hosts notes the
@@ -37,7 +37,7 @@ DRAFT_RECHECK_S = 300.0
 
 @dataclass(frozen=True)
 class Desired:
-    """What a pass wants. Nothing at all while the service's Model is missing or not Ready."""
+    """The desired state of a service. Empty while its Model is missing or not Ready."""
 
     service: DesiredService | None = None
     rendered: RenderedService | None = None

@@ -27,7 +27,7 @@ def described_facts(
     quota: Problem | None,
     now: datetime,
 ) -> ServiceFacts:
-    """Gather them. What exists of a service that cannot be parsed is told all the same."""
+    """Return the facts. They include the existing objects of a service that cannot be parsed."""
     service = desired.service
     common: dict[str, Any] = {
         "objects_exist": objects_exist,

@@ -105,7 +105,7 @@ class DialectServices:
         return self._caches.listed(self.kind)
 
     def is_ours(self, cr: Json) -> bool:
-        """Whether this loop looks after a service. What llmaz made for a Playground is that one's alone."""
+        """Tell whether this loop reconciles a service. A Playground owns the Service that llmaz makes for it."""
         return not is_part_of_another(cr) and self._cluster.is_ours(cr, held=self._is_held(cr))
 
     def _is_held(self, cr: Json) -> bool:
@@ -197,7 +197,7 @@ class DialectServices:
         return tuple(obj for obj in objects if obj and obj["kind"] in _RECORDED)
 
     def forget(self, key: ServiceKey) -> None:
-        """Let go of a service that is gone."""
+        """Drop the records of a deleted service."""
         self._parsed_from.pop(key, None)
         self._caches.forget(key)
 

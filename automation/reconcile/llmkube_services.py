@@ -1,4 +1,4 @@
-"""Answers the controller for InferenceServices, whose Models, queues and sleep the loop itself looks after."""
+"""Answers the controller for InferenceServices."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ from program.dialects.llmkube.model_status import failure_of
 
 @dataclass(frozen=True)
 class Observed:
-    """What exists for a service at one moment."""
+    """The objects that exist for a service at one moment."""
 
     live: tuple[LiveObject, ...]
     claim_exists: bool
@@ -51,7 +51,7 @@ class Observed:
     host_processes: Mapping[int, Json] = field(default_factory=dict)
     """The HostProcesses made for the service, by replica."""
     endpoint_slices: Mapping[int, Json] = field(default_factory=dict)
-    """What agents published for it, by replica."""
+    """The EndpointSlices that agents publish for the service, by replica."""
     sets: Mapping[ObjectName, Json] = field(default_factory=dict)
     """The Deployments and LeaderWorkerSets of a service that describes its pods itself."""
     autoscaler: Json | None = None
@@ -79,7 +79,7 @@ def observe(cluster: ClusterCache, key: ServiceKey, *, owner: str | None) -> Obs
     """Collect all that the caches know of the service `key`.
 
     An object counts as live for it when the custom resource with the uid `owner` controls it (None: one that is gone).
-    What merely carries the service's label is somebody else's.
+    An object that only carries the service's label belongs to somebody else.
     """
     objects = cluster.index.objects(key.namespace, key.name)
     live = _live(objects, owner)

@@ -30,7 +30,7 @@ MODE_LAG_S = 0.2
 
 @dataclass(frozen=True)
 class Outcomes:
-    """One per loop. The Batcher calls it, in threads of its own."""
+    """One per loop. The Batcher calls it from its threads."""
 
     client: KubeClient
     cluster: ClusterCache

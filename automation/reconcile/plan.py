@@ -24,14 +24,14 @@ class LiveObject:
     applied_hash: str = ""
     generation: int = 0
     owned: str = ""
-    """The fields that are ours, as `automation.drift.field_drift` writes them."""
+    """The fields that Herdsman's field manager owns, as `automation.drift.field_drift` writes them."""
     content: int = 0
     """A hash of what the generation does not count: labels, annotations, the spec of a kind without generation."""
 
 
 @dataclass(frozen=True)
 class LastRun:
-    """What the engine last did for this service in this process."""
+    """The last run of the engine for this service in this process."""
 
     fingerprint: str
     ok: bool

@@ -54,7 +54,7 @@ class Remover:
     def _remove(self, key: ServiceKey) -> None:
         """Have the engine delete what it made for a service that is gone. The garbage collector works beside it.
 
-        What the engine does not know, because its state was lost, is deleted here.
+        Objects that are not in the engine's state, because the state was lost, are deleted here.
         """
         self._forget(key)
         if self._may_hold(key):

@@ -1,4 +1,4 @@
-"""Makes a status out of what a pass found, writes it if it says something new, and records what turned as Events."""
+"""Makes the status of a service, writes it if it differs from the present one, and records Events about the changes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Pass:
-    """What one pass found out and did."""
+    """The findings and the actions of one pass."""
 
     key: ServiceKey
     cr: Json
@@ -84,7 +84,7 @@ class Reporter:
             found.cr,
             found.desired,
             observed,
-            # A further try for what was refused is no news of a service that stands.
+            # Retrying refused accessories does not change the phase of a service whose other objects exist.
             applying=self.batcher.busy(key) and not (refused and found.complete),
             objects_exist=found.complete and review.rendered is not None and bool(review.rendered.objects),
             problem=review.problem or failed or review.replicas.problem or found.acted.problem,

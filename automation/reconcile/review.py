@@ -29,18 +29,18 @@ from program.dialects.conditions import Reason
 
 @dataclass(frozen=True)
 class Review:
-    """What was found out about a service beyond what exists."""
+    """The objections to a change of a service, and the state of its replicas."""
 
     rendered: RenderedService | None = None
-    """What is to be made: as desired, or with the last pod template that served."""
+    """The objects to apply: as desired, or with the last pod template that served."""
     quota: Problem | None = None
     rollout: RolloutFacts = field(default_factory=RolloutFacts)
     replicas: ReplicaReview = field(default_factory=ReplicaReview)
     problem: Problem | None = None
-    """What keeps the service from being made."""
+    """The reason why nothing may be applied."""
     advice: tuple[Problem, ...] = ()
     may_act: bool = False
-    """Nothing objects to a change now."""
+    """A change may be applied now."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the controller asks of a dialect: the services themselves, what is desired, what there is to say of them.
+"""The interface between the controller and a dialect: its custom resources, their desired state, their status.
 
 `llmkube_services` answers for InferenceServices, `dialect_services` for the dialects of `program.dialects.registry`.
 """
@@ -49,7 +49,7 @@ class Services(Protocol):
         ...
 
     def is_ours(self, cr: Json) -> bool:
-        """Whether this loop looks after a service."""
+        """Tell whether this loop reconciles a service."""
         ...
 
     def asked(self, key: ServiceKey, cr: Json) -> Asked:
@@ -77,7 +77,7 @@ class Services(Protocol):
         quota: Problem | None,
         now: datetime,
     ) -> ServiceFacts:
-        """Turn what was observed into facts, but for what the checks of replicas add."""
+        """Make the facts of the status from the observed objects; `report` adds those of the replicas."""
         ...
 
     def status(
@@ -103,5 +103,5 @@ class Services(Protocol):
         ...
 
     def forget(self, key: ServiceKey) -> None:
-        """Let go of a service that is gone."""
+        """Drop the records of a deleted service."""
         ...
