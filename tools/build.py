@@ -23,7 +23,7 @@ from tools.progress import showing
 from tools.toolchain import NotBuilt, ToolMissing, cache_dir, cached_path, find, tool_named
 from tools.versions import NEEDED, Tool
 
-__all__ = ["BuildFailed", "ensure", "ensure_for", "ensure_tool"]
+__all__ = ["BuildFailed", "cached_for", "ensure", "ensure_for", "ensure_tool"]
 
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 """Architectures as Go names them and as Linux does."""
@@ -59,15 +59,21 @@ def ensure_for(tool: Tool, architecture: str, *, stream: TextIO) -> Path:
     Copies on PATH and overrides are not looked at: what goes into an image is what was built from the pinned sources.
     Raises as `ensure`.
     """
-    target = cached_path(tool)
-    if (sys.platform, platform.machine()) not in (("linux", architecture), ("linux", _MACHINES.get(architecture))):
-        target = target.parents[1].with_name(f"{tool.directory_name}-linux-{architecture}") / "bin" / tool.name
+    target = cached_for(tool, architecture)
     if target.is_file():
         return target
     with one_build_at_a_time(stream) as lock:
         if not target.is_file():
             _build(tool, target, stream, lock=lock, architecture=architecture)
     return target
+
+
+def cached_for(tool: Tool, architecture: str) -> Path:
+    """Return the path at which `ensure_for` keeps a program, also while no file is there."""
+    target = cached_path(tool)
+    if (sys.platform, platform.machine()) in (("linux", architecture), ("linux", _MACHINES.get(architecture))):
+        return target
+    return target.parents[1].with_name(f"{tool.directory_name}-linux-{architecture}") / "bin" / tool.name
 
 
 def _build(tool: Tool, target: Path, stream: TextIO, *, lock: int, architecture: str | None = None) -> None:

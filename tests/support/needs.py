@@ -15,10 +15,15 @@ from pathlib import Path
 import pytest
 
 from tests.support import controlplane
+from tools.build import cached_for
 from tools.image import requirements as image_requirements
+from tools.image.build import own_architecture
 from tools.node import requirements
 from tools.toolchain import ToolMissing, locate
+from tools.versions import TOOLS
 
+OTHER_ARCHITECTURE = "arm64" if own_architecture() == "amd64" else "amd64"
+"""An architecture for which images are built, and not that of this machine."""
 SYSTEMD = Path("/lib/systemd/systemd")
 SBIN = "/usr/sbin:/usr/local/sbin"
 """Folders of servers, which are often not on PATH."""
@@ -81,6 +86,11 @@ def _image() -> str:
     return lack[0] if lack else ""
 
 
+def _other_pulumi() -> str:
+    compiled = cached_for(TOOLS["pulumi"], OTHER_ARCHITECTURE).is_file()
+    return "" if compiled else f"the Pulumi CLI for {OTHER_ARCHITECTURE} is not compiled"
+
+
 def _systemd() -> str:
     if lack := _for_root("unshare", "systemctl")():
         return lack
@@ -112,6 +122,12 @@ NEEDS = (
         ("containerd", "runc", "nftables", "iproute2", "busybox-static", "curl", "containernetworking-plugins"),
     ),
     Need("image", _image, "the operator's image", ("mmdebstrap", "skopeo", "umoci")),
+    Need(
+        "image for another architecture",
+        _other_pulumi,
+        f"the operator's image for {OTHER_ARCHITECTURE}",
+        other_command=f"herdsman image build --architecture {OTHER_ARCHITECTURE} compiles it once, in some minutes",
+    ),
     Need("network namespaces", _for_root("ip"), "hosts with addresses of their own", ("iproute2",)),
     Need("systemd", _systemd, "the agent as a service of a real systemd", ("systemd", "util-linux")),
     Need("systemd-analyze", _programs("systemd-analyze"), "the check of unit files", ("systemd",)),

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-TIMEOUT_S = 600.0
 _RECORD = "\x1e"
 _KEPT_IN_SHELL = ("printf", "export", "[", "[[", "test", "local", "readonly")
 """Commands of the shell itself: their arguments are in no list of processes."""
@@ -22,6 +21,8 @@ class Machine:
     scratch: Path
     secrets: Mapping[str, str] = field(default_factory=dict)
     """By name; a secret of several lines is looked for by its longest line."""
+    timeout_s: float = 600.0
+    """For each script."""
 
     def run(self, script: str, *, shell: Sequence[str], directory: Path, environment: Mapping[str, str]) -> str:
         """Run one script to its end and return its output. It fails unless the exit code is 0.
@@ -42,7 +43,7 @@ class Machine:
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
-                timeout=TIMEOUT_S,
+                timeout=self.timeout_s,
                 check=False,
             )
         output = done.stdout + done.stderr

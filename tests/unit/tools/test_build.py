@@ -184,7 +184,9 @@ def test_a_program_for_another_architecture_is_kept_apart(tmp_path: Path, monkey
     monkeypatch.setenv("HERDSMAN_HELLO", "/bin/true")
     machines = {}
     for architecture in ("amd64", "arm64"):
+        assert not build.cached_for(tool, architecture).exists()
         path = build.ensure_for(tool, architecture, stream=io.StringIO())
+        assert path == build.cached_for(tool, architecture)
         machines[architecture] = int.from_bytes(path.read_bytes()[18:20], "little")
         told = io.StringIO()
         assert build.ensure_for(tool, architecture, stream=told) == path and told.getvalue() == ""
