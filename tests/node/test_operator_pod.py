@@ -1,6 +1,6 @@
-"""The operator in a pod, put in by `herdsman install`: it leads, serves, and needs no more than its roles.
+"""The operator in a pod, put in by `herdsman install` and by Helm: it leads, serves, and needs no more than its roles.
 
-The tests of one installation share a service, in their order.
+The tests of one installation share a service, in their order. The last ones change the installation and take it out.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from typing import Any
 
 import pytest
 
+from automation.install.naming import NAME
+from automation.install.operator import CLAIM
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from tests.support import conversions
 from tests.support import node as real
 from tests.support.client_load import under_load
 from tests.support.controlplane import Api
@@ -39,22 +42,50 @@ ENGINE: Json = {
 }
 
 
-@pytest.fixture(scope="module", params=["install"])
-def operator(request: pytest.FixtureRequest, operator_pods: OperatorPods) -> Iterator[OperatorPods]:
-    """The operator, leading, with a token for its metrics; taken out again by what put it in."""
+@dataclass(frozen=True)
+class Installer:
+    """One way to put the operator in, to change it, and to take it out."""
+
+    operator: OperatorPods
+    by_helm: bool
+
+    def put_in(self) -> None:
+        """Install the operator with a token for its metrics."""
+        if self.by_helm:
+            self.operator.helm_install(metricsSecret=METRICS_SECRET)
+        else:
+            self.operator.install(f"--metrics-secret={METRICS_SECRET}")
+
+    def add_kserve(self) -> None:
+        """Change the installation that is there."""
+        if self.by_helm:
+            self.operator.helm_install("upgrade", metricsSecret=METRICS_SECRET, kserve=True)
+        else:
+            self.operator.install(f"--metrics-secret={METRICS_SECRET}", "--kserve")
+
+    def take_out(self) -> None:
+        """Uninstall the operator, and wait until its pods are gone."""
+        if self.by_helm:
+            self.operator.helm("uninstall", NAME)
+            self.operator.await_gone()
+        else:
+            self.operator.uninstall()
+
+
+@pytest.fixture(scope="module", params=["install", "helm"])
+def installer(request: pytest.FixtureRequest, operator_pods: OperatorPods) -> Iterator[Installer]:
+    """The way of this installation, on a cluster that has none yet."""
+    yield Installer(operator_pods, by_helm=request.param == "helm")
     operator_pods.wipe()
-    operator_pods.make_secret(METRICS_SECRET, token=METRICS_TOKEN)
-    if request.param == "install":
-        operator_pods.install(f"--metrics-secret={METRICS_SECRET}")
-    else:
-        operator_pods.helm_install(metricsSecret=METRICS_SECRET)
-    operator_pods.await_leading()
-    yield operator_pods
-    if request.param == "install":
-        operator_pods.uninstall()
-    else:
-        operator_pods.helm("uninstall", "herdsman")
-        operator_pods.await_gone()
+
+
+@pytest.fixture(scope="module")
+def operator(installer: Installer) -> OperatorPods:
+    """The operator, leading, with a token for its metrics."""
+    installer.operator.make_secret(METRICS_SECRET, token=METRICS_TOKEN)
+    installer.put_in()
+    installer.operator.await_leading()
+    return installer.operator
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +141,10 @@ def test_what_others_change_is_put_back(operator: OperatorPods, place: str) -> N
     eventually(lambda: port() == before, what="the port to be put back", timeout_s=30)
     operator.client.delete(kinds.SERVICES, place, "svc")
     eventually(lambda: find(operator.client, kinds.SERVICES, place, "svc"), what="the Service to be made again")
+
+
+def _uid(obj: Json) -> str:
+    return str(obj["metadata"]["uid"])
 
 
 @dataclass(frozen=True)
@@ -195,7 +230,7 @@ def test_an_edit_rolls_out_without_a_lost_request(operator: OperatorPods, place:
     eventually(lambda: real.chat(address, tokens=1).status == 200, what="an answer by the Service", timeout_s=15)
 
     def uids() -> set[str]:
-        return {pod["metadata"]["uid"] for pod in real.pods(client, place, f"{naming.LABEL_SERVICE}=svc")}
+        return set(map(_uid, real.pods(client, place, f"{naming.LABEL_SERVICE}=svc")))
 
     old = uids()
     with under_load(address, clients=4, tokens=32) as load:
@@ -222,3 +257,29 @@ def test_the_roles_were_enough(operator: OperatorPods, place: str) -> None:
         if account in [{key: subject.get(key) for key in account} for subject in each.get("subjects") or ()]
     }
     assert bound == {"herdsman-loop"}
+
+
+def test_an_upgrade_adds_kserve_and_its_webhook_converts_at_the_address_of_the_service(
+    installer: Installer, operator: OperatorPods, node_api: Api, place: str
+) -> None:
+    """The API server reaches the webhook as it reaches any Service of the cluster, over the node's kube-proxy."""
+    old, pods = operator.await_leading(), set(map(_uid, real.pods(operator.client, place)))
+    installer.add_kserve()
+    pod = operator.await_leading(other_than=old)
+    with conversions.written(node_api, place, operator.told) as path:
+        assert conversions.is_converted(node_api, path)
+        service = {"namespace": NAMESPACE, "name": NAME, "port": 443}
+        for client_config in conversions.clients_of(node_api):
+            assert service.items() <= client_config["service"].items() and "url" not in client_config
+    assert operator.await_leading()["metadata"]["uid"] == pod["metadata"]["uid"]
+    assert set(map(_uid, real.pods(operator.client, place))) == pods, "an upgrade restarts no model"
+
+
+def test_what_serves_outlives_the_operator(installer: Installer, operator: OperatorPods, place: str) -> None:
+    client = operator.client
+    address = real.cluster_address(client, operator.node, place)
+    installer.take_out()
+    assert real.said(real.chat(address))
+    for kind in (kinds.INFERENCE_SERVICES, kinds.DEPLOYMENTS):
+        assert find(client, kind, place, "svc") is not None
+    assert find(client, kinds.CLAIMS, NAMESPACE, CLAIM) is not None
