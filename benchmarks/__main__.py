@@ -32,6 +32,7 @@ from benchmarks import (
     proxy,
     scale,
     scenarios,
+    start,
 )
 from benchmarks.subject import Subject, own_loop
 from kubeapi import kinds
@@ -72,6 +73,7 @@ def main() -> int:
         "hosts-placement": hosts_placement.main,
         "preview": preview.main,
         "proxy": proxy.main,
+        "start": start.main,
     }
     if sys.argv[1:2] and (other := others.get(sys.argv[1])):
         return other(sys.argv[2:])
