@@ -10,11 +10,13 @@ guard ends whatever is left, the loop included, and only later may another take 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import pathlib
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Callable
 
@@ -28,6 +30,8 @@ FOREVER = float("inf")
 
 _SCRIPT = pathlib.Path(guard.__file__)
 _CLEAR_TIMEOUT_S = 2.0
+DEAF_AFTER_S = 3.0
+"""A guard that has read nothing for so long, though it was told something, is replaced: it is stopped, or hangs."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +53,8 @@ class Fence:
         self._lost = threading.Event()
         self._children: set[int] = set()
         self._guard: subprocess.Popen[bytes] | None = None
+        self._heard_at = 0.0
+        """When the guard had last read all that it was told."""
         self._closed = False
 
     @property
@@ -112,6 +118,7 @@ class Fence:
             bufsize=0,
             start_new_session=True,
         )
+        self._heard_at = sleepless()
         assert self._guard.stdin is not None
         # A guard that does not read must not hold up the renewals; it is replaced.
         os.set_blocking(self._guard.stdin.fileno(), False)
@@ -128,7 +135,7 @@ class Fence:
             return
         assert self._guard.stdin is not None
         try:
-            if self._guard.stdin.write(f"{word}\n".encode()) is not None:
+            if self._listens() and self._guard.stdin.write(f"{word}\n".encode()) is not None:
                 return
         except OSError:
             pass  # it was killed
@@ -137,6 +144,16 @@ class Fence:
         self._guard.kill()
         self._end(self._guard)
         self._start()
+
+    def _listens(self) -> bool:
+        """Whether the guard reads. One that is stopped would end nothing when it has to."""
+        assert self._guard is not None
+        assert self._guard.stdin is not None
+        now = sleepless()
+        unread = fcntl.ioctl(self._guard.stdin.fileno(), termios.FIONREAD, bytes(4))
+        if not int.from_bytes(unread, sys.byteorder):
+            self._heard_at = now
+        return now - self._heard_at <= DEAF_AFTER_S
 
     @staticmethod
     def _end(process: subprocess.Popen[bytes]) -> None:

@@ -44,7 +44,14 @@ def run():
     script = "setsid sleep 300 & echo $$ $! > " + str(folder / "pids") + "; trap '' TERM; wait; sleep 300"
     argv = ["/bin/sh", "-c", script]
     run_cli(argv, cwd=folder, env=dict(os.environ), output=folder / "out", timeout_s=300, fence=fence)
+def act():
+    with (folder / "acts").open("a") as acts:
+        while True:
+            if fence.holds():
+                print(sleepless(), file=acts, flush=True)
+            time.sleep(0.005)
 threading.Thread(target=run, daemon=True).start()
+threading.Thread(target=act, daemon=True).start()
 print(mark(), fence._guard.pid, flush=True)
 time.sleep(300)
 """
@@ -73,6 +80,7 @@ class ALoop:
         )
         assert self.process.stdout is not None
         self.mark, guard = self.process.stdout.readline().split()
+        self._folder = folder
         self.guard = psutil.Process(int(guard))
         pids = folder / "pids"
         until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
@@ -81,6 +89,10 @@ class ALoop:
     @property
     def engine_lives(self) -> bool:
         return any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in self.engine)
+
+    def acts_since(self, moment: float) -> list[float]:
+        """The moments at which it took the lease for its own and acted."""
+        return [at for at in map(float, (self._folder / "acts").read_text().split()) if at >= moment]
 
     def end(self) -> None:
         self.process.kill()
@@ -140,6 +152,77 @@ def test_an_engine_is_found_by_its_mark_where_loop_and_guard_were_killed_togethe
     assert loop.engine_lives
     assert end_engines_of(loop.mark)
     assert not loop.engine_lives
+
+
+@pytest.mark.parametrize("first", ["guard", "both", "loop"])
+def test_a_loop_that_was_frozen_with_its_guard_does_nothing_when_it_goes_on(
+    folder: Path, loops: list[ALoop], first: str
+) -> None:
+    loops.append(loop := ALoop(folder, 5, 6))
+    loop.guard.suspend()
+    loop.process.send_signal(signal.SIGSTOP)
+    frozen = sleepless()
+    assert loop.acts_since(0.0)
+    time.sleep(7.0)
+    assert loop.engine_lives, "nothing of this loop can end it meanwhile"
+    # A loop that goes on alone replaces its guard, which does not listen, and the new one ends it.
+    if first != "loop":
+        loop.guard.resume()
+    if first != "guard":
+        loop.process.send_signal(signal.SIGCONT)
+    assert loop.process.wait(5.0) == -signal.SIGKILL
+    until(lambda: not loop.engine_lives, timeout_s=3.0)
+    # A freeze between the question and the act: one act comes late.
+    assert len(loop.acts_since(frozen + 5.0)) <= (0 if first == "guard" else 1)
+
+
+def test_what_a_loop_that_is_frozen_with_its_guard_left_running_is_ended_by_the_next_on_its_machine(
+    folder: Path, loops: list[ALoop]
+) -> None:
+    loops.append(loop := ALoop(folder, 300, 300))
+    loop.guard.suspend()
+    loop.process.send_signal(signal.SIGSTOP)
+    assert loop.engine_lives
+    assert end_engines_of(loop.mark)
+    assert not loop.engine_lives
+
+
+def test_a_guard_that_is_frozen_is_replaced_and_the_new_one_knows_what_runs(folder: Path) -> None:
+    fence = Fence(trust_s=60, kill_s=60)
+    fence.start()
+    try:
+        assert fence._guard is not None
+        fence.renewed(sleepless())
+        first = psutil.Process(fence._guard.pid)
+        runner = threading.Thread(target=run, args=(folder, "echo up > up; sleep 60", fence), daemon=True)
+        runner.start()
+        until((folder / "up").exists)
+        first.suspend()
+        began = time.monotonic()
+        while fence._guard.pid == first.pid:
+            assert time.monotonic() - began < 6.0, "it is replaced before the lease is over"
+            time.sleep(1.0)
+            fence.renewed(sleepless())
+        assert not first.is_running()
+        fence.lose()
+        runner.join(5.0)
+        assert not runner.is_alive(), "the engine was ended"
+    finally:
+        fence.close()
+
+
+def test_a_guard_that_listens_is_kept(folder: Path) -> None:
+    fence = Fence(trust_s=60, kill_s=60)
+    fence.start()
+    try:
+        assert fence._guard is not None
+        first = fence._guard.pid
+        for _ in range(6):
+            fence.renewed(sleepless())
+            time.sleep(1.0)
+        assert fence._guard.pid == first
+    finally:
+        fence.close()
 
 
 def test_a_guard_that_was_killed_is_replaced_and_knows_what_runs(folder: Path) -> None:
