@@ -168,9 +168,10 @@ class Fence:
 
 
 def end_engines_of(dead: str) -> bool:
-    """End what a dead loop of this machine left running of its engine. Whether nothing of it runs any more.
+    """End what a loop of this machine left running of its engine. Whether nothing of it runs any more.
 
-    `dead` is the mark of the loop. Its guard has done so already, unless somebody ended the guard as well.
+    `dead` is the mark of a loop that is dead, or whose lease is over. Its guard has done so already, unless somebody
+    ended or froze the guard as well.
     """
     left = _engines_of(dead)
     for process in left:

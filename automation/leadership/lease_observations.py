@@ -74,7 +74,7 @@ class LeaseObservations:
             # Somebody deleted it. A holder that lives makes it again with its next renewal.
             if self._is_over(name, seen.mark) or (not seen.held and self._nobody_led()):
                 return 0.0
-            return seen.since + self._duration_s - now
+            return self._left_s(seen, seen.since + self._duration_s - now)
         spec = lease.get("spec") or {}
         holder = spec.get("holderIdentity") or ""
         if not holder and spec.get("leaseDurationSeconds") == RELEASED_S:
@@ -83,7 +83,18 @@ class LeaseObservations:
         seen.held, seen.mark = True, str((lease["metadata"].get("annotations") or {}).get(MARK_ANNOTATION) or "")
         if self._is_over(name, seen.mark):
             return 0.0
-        return seen.since + max(self._duration_s, float(spec.get("leaseDurationSeconds") or 0)) - now
+        duration_s = max(self._duration_s, float(spec.get("leaseDurationSeconds") or 0))
+        return self._left_s(seen, seen.since + duration_s - now)
+
+    @staticmethod
+    def _left_s(seen: _Observation, left_s: float) -> float:
+        """Give the time that is left of a lease. When it is over, end what its holder runs on this machine.
+
+        The holder's guard has done so, unless it is frozen together with the holder.
+        """
+        if left_s <= 0 and seen.mark:
+            end_engines_of(seen.mark)
+        return left_s
 
     def _is_over(self, name: str, mark: str) -> bool:
         """Whether the holder is proven dead, and with it all that it had started."""

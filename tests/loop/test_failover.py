@@ -155,6 +155,26 @@ def test_what_a_holder_left_on_this_machine_is_ended_before_its_lease_is_taken(a
     assert arena.overlaps() == []
 
 
+def test_what_a_holder_that_is_frozen_with_its_guard_left_is_ended_before_its_lease_is_taken(arena: Arena) -> None:
+    first, second = arena.members
+    first.start()
+    arena.await_leader()
+    engines = eventually(lambda: engines_below(first), what="an engine run", timeout_s=60)
+    (guard,) = (p for p in first.family() if "guard.py" in " ".join(p.cmdline()))
+    guard.suspend()
+    os.kill(first.pid, signal.SIGSTOP)
+    second.start()
+    arena.await_leader(other_than=first)
+    assert [process for process in engines if _works(process)] == []
+    arena.await_change()
+    os.kill(first.pid, signal.SIGCONT)
+    guard.resume()
+    assert first.process is not None
+    assert first.process.wait(10.0) != 0
+    arena.await_change()
+    assert arena.overlaps() == []
+
+
 def test_the_book_knows_an_overlap_when_it_sees_one(tmp_path: Path) -> None:
     """The proof of the proof: the lock is held by what the CLI has started, too."""
     wrapper = write_wrapper(tmp_path / "book", Path("/bin/sh"))
