@@ -23,7 +23,7 @@ _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 _HELP_TIMEOUT_S = 20.0
 
 
-class Vocabulary:
+class KnownFlags:
     """The flags of each binary, asked once for each installed file. Thread-safe."""
 
     def __init__(self) -> None:
@@ -49,10 +49,10 @@ class Vocabulary:
         return known
 
 
-def spoken(arguments: Sequence[str], known: frozenset[str]) -> list[str]:
+def translated_flags(arguments: Sequence[str], known: frozenset[str]) -> list[str]:
     """Replace each flag that the binary does not know by what it is called now, where that is known.
 
-    Everything else stays; `unknown` then tells what the binary would refuse.
+    Everything else stays; `unknown_flags` then tells what the binary would refuse.
     """
     said: list[str] = []
     for argument in arguments:
@@ -64,7 +64,7 @@ def spoken(arguments: Sequence[str], known: frozenset[str]) -> list[str]:
     return said
 
 
-def unknown(arguments: Sequence[str], known: frozenset[str]) -> tuple[str, ...]:
+def unknown_flags(arguments: Sequence[str], known: frozenset[str]) -> tuple[str, ...]:
     """Name the long flags among the arguments that the binary does not know; nothing when it could not be asked."""
     if not known:
         return ()

@@ -217,7 +217,7 @@ class Client(asyncio.Protocol):
             kept.add(part)
         if upstream is not None:
             if kept.size > REPLAY_MAX:
-                kept.forget()
+                kept.discard()
             upstream.transport.write(part)
         elif kept.can_be_sent and self._connecting is None:
             self._keep_more(len(part))
@@ -239,7 +239,7 @@ class Client(asyncio.Protocol):
         assert self.request is not None
         self.kept_bytes = 0
         # The second try never meets another connection that may be just as stale.
-        upstream = None if self._replayed else self._service.pool.take()
+        upstream = None if self._replayed else self._service.pool.pop_idle()
         if upstream is not None:
             self._send(upstream)
         else:
@@ -262,7 +262,7 @@ class Client(asyncio.Protocol):
         if upstream.used and len(data) <= REPLAY_MAX:
             self._kept.begin(data)
         else:
-            self._kept.forget()
+            self._kept.discard()
         self._upstream = upstream
         upstream.client = self
         upstream.transport.write(data)
@@ -299,7 +299,7 @@ class Client(asyncio.Protocol):
     def response_begins(self, head: ResponseHead, data: bytes) -> None:
         """Pass on the head of a response and what came with it."""
         assert self.request is not None
-        self._kept.forget()
+        self._kept.discard()
         self._answering = True
         self._response_until_close = isinstance(head.body, UntilClose)
         if head.old or self._response_until_close or self._service.leaving or not self.request_is_whole:
@@ -407,7 +407,7 @@ class Client(asyncio.Protocol):
     def _over(self) -> None:
         """The request is over, however it ended."""
         self.request = None
-        self._kept.forget()
+        self._kept.discard()
         self._answering = self._replayed = self._full = False
         self.waits_since = self._service.loop.time()
         self._service.end()

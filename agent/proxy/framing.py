@@ -51,7 +51,7 @@ class Body(Protocol):
 
     done: bool
 
-    def take(self, data: bytes, at: int = 0) -> int:
+    def consume(self, data: bytes, at: int = 0) -> int:
         """Read `data` from `at` on; return the index after the last byte of this body. Raises Malformed."""
         ...
 
@@ -65,7 +65,7 @@ class Sized:
         self.left = length
         self.done = length == 0
 
-    def take(self, data: bytes, at: int = 0) -> int:
+    def consume(self, data: bytes, at: int = 0) -> int:
         step = min(self.left, len(data) - at)
         self.left -= step
         self.done = self.left == 0
@@ -80,7 +80,7 @@ class UntilClose:
     def __init__(self) -> None:
         self.done = False
 
-    def take(self, data: bytes, at: int = 0) -> int:  # noqa: ARG002 - `Body`'s signature
+    def consume(self, data: bytes, at: int = 0) -> int:  # noqa: ARG002 - `Body`'s signature
         return len(data)
 
 
@@ -97,7 +97,7 @@ class Chunked:
         self._trailers = -1
         """Bytes of trailers so far; below zero before the last chunk."""
 
-    def take(self, data: bytes, at: int = 0) -> int:
+    def consume(self, data: bytes, at: int = 0) -> int:
         end = len(data)
         while at < end and not self.done:
             if self._left > 2:

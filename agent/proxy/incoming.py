@@ -46,13 +46,13 @@ class Incoming:
         self._scanned = 0
         upto = end
         if request.body is not None:
-            upto = request.body.take(data, end)
+            upto = request.body.consume(data, end)
         self._data = data[upto:]
         return request, request.lines + b"\r\n" + data[end:upto]
 
     def take_part(self, body: Body) -> bytes:
         """Take what has come of a body. Raises Malformed."""
         data = self._data
-        upto = body.take(data)
+        upto = body.consume(data)
         part, self._data = (data, b"") if upto == len(data) else (data[:upto], data[upto:])
         return part

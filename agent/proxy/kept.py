@@ -37,6 +37,6 @@ class Kept:
         assert self._parts is not None
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         self._parts = None
         self.size = 0

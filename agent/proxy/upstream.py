@@ -117,7 +117,7 @@ class Upstream(asyncio.Protocol):
             client.response_begins(head, b"")
             self._finish(client, clean=end == len(data))
             return
-        upto = body.take(data, end)
+        upto = body.consume(data, end)
         client.response_begins(head, data[end:upto])
         if body.done:
             self._finish(client, clean=upto == len(data))
@@ -125,7 +125,7 @@ class Upstream(asyncio.Protocol):
             self._body = body
 
     def _pass_body(self, client: Receiver, data: bytes, body: Body) -> None:
-        upto = body.take(data)
+        upto = body.consume(data)
         client.response_data(data if upto == len(data) else data[:upto])
         if body.done:
             self._finish(client, clean=upto == len(data))
@@ -181,7 +181,7 @@ class Pool:
         self._idle: deque[Upstream] = deque()
         self._sweep: asyncio.TimerHandle | None = None
 
-    def take(self) -> Upstream | None:
+    def pop_idle(self) -> Upstream | None:
         """Give the connection that was used last; None where there is none."""
         return self._idle.pop() if self._idle else None
 

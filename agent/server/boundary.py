@@ -55,7 +55,7 @@ class Boundary:
         self._labels = labels
         self._of_host: Allowance | None = _read(saved) if in_cluster else UNRESTRICTED
 
-    def heed(self, said: Mapping[str, Any] | None) -> None:
+    def set_allowance(self, said: Mapping[str, Any] | None) -> None:
         """Take `spec.allow` of the Host object, None where there is no such object."""
         allowance = allowance_of(said)
         if allowance == self._of_host:

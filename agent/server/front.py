@@ -23,7 +23,7 @@ from agent.server.processes.holds import Holds
 from agent.server.processes.lifecycle import Goal, Hold
 from agent.server.processes.ports import NoPortFree, Ports
 from agent.server.processes.supervisor import Supervisor
-from agent.server.processes.surroundings import LOOPBACK
+from agent.server.processes.worker_context import LOOPBACK
 from agent.server.store import Store
 
 SOURCE = "idle"
@@ -100,7 +100,7 @@ class Front:
     # --- asked by workers -------------------------------------------------------------------------------------
 
     def port(self, key: str, plan: ProcessPlan) -> int | None:
-        """Give the port that clients use; None for a plan that never sleeps. As `Surroundings.front_port`."""
+        """Give the port that clients use; None for a plan that never sleeps. As `WorkerContext.front_port`."""
         if plan.idle_timeout_s is None:
             if key in self._open and not self._stopping:
                 self._close(key)

@@ -24,12 +24,12 @@ from agent.server.api.http_api import Api
 from agent.server.boundary import SAVED_FILE, Boundary, NamespaceLabels
 from agent.server.cluster.host_lease import RENEW_S, HostLease
 from agent.server.cluster.host_object import HostObject
-from agent.server.cluster.host_wishes import HostWishes, Wishes
+from agent.server.cluster.host_spec import HostSpec, HostSpecWatch
 from agent.server.cluster.plan_watch import PlanWatch
 from agent.server.cluster.reach import Reach
 from agent.server.front import Front
 from agent.server.host_facts import Binaries
-from agent.server.memory.budget import MemoryWishes
+from agent.server.memory.budget import MemoryLimits
 from agent.server.memory.host_memory import HostMemory, MemorySettings
 from agent.server.memory.metrics import MemoryMetrics
 from agent.server.models.download import download
@@ -40,7 +40,7 @@ from agent.server.processes.holds import Holds
 from agent.server.processes.lifecycle import Goal
 from agent.server.processes.ports import COUNT, FIRST, Ports
 from agent.server.processes.supervisor import Supervisor
-from agent.server.processes.surroundings import Surroundings
+from agent.server.processes.worker_context import WorkerContext
 from agent.server.run_file import RunFile, write_run_file
 from agent.server.store import Store
 from agent.server.telemetry.metrics import AgentMetrics
@@ -115,7 +115,7 @@ class Agent:
         self._lease: HostLease | None = None
         self._host: HostObject | None = None
         self._accelerators: tuple[Accelerator, ...] | None = None
-        self.wishes = HostWishes()
+        self.spec = HostSpecWatch()
         """What the Host object says; kept current."""
         self._boundary = self._drawn()
         self._http: ApiListeners | None = None
@@ -180,7 +180,7 @@ class Agent:
         ports = Ports(listen, first=settings.first_port, count=COUNT)
         front = self._front = Front(self._store, ports, holds, address=listen, wanted=turns.wanted, used=turns.used)
         turns.in_flight = front.under_way
-        around = Surroundings(
+        context = WorkerContext(
             agent_id=agent_id,
             address=listen,
             store=self._store,
@@ -199,9 +199,9 @@ class Agent:
             withdrawn=self._withdrawn,
             secrets=SecretValues.of_agent(settings.secrets, host=settings.host, client=self._client).of,
         )
-        supervisor = self._supervisor = Supervisor(around)
+        supervisor = self._supervisor = Supervisor(context)
         self.memory.attach(supervisor)
-        self.usage = UsageSampler(self._store.records, around.listening)
+        self.usage = UsageSampler(self._store.records, context.listening)
         if self._client is not None:
             self._watch = PlanWatch(
                 self._client,
@@ -209,20 +209,20 @@ class Agent:
                 host=settings.host,
                 namespaces=settings.namespaces,
                 may_speak=self._may_speak,
-                reach=Reach(settings.address, listen=listen, pinned=lambda: self.wishes.current.address),
+                reach=Reach(settings.address, listen=listen, pinned=lambda: self.spec.current.address),
             )
             self._host = HostObject(
                 self._client,
                 host=settings.host,
                 labels=settings.labels,
-                wishes=self.wishes,
+                spec=self.spec,
                 facts=self.facts,
                 reports=supervisor.reports,
                 usage=self.usage.usage,
                 may_speak=self._may_speak,
             )
-            self.wishes.on_allowance.append(self._boundary.heed)
-            self.wishes.on_change.append(self._heed)
+            self.spec.on_allowance.append(self._boundary.set_allowance)
+            self.spec.on_change.append(self._apply_host_spec)
             self.memory.on_pressure.append(lambda _level: self._touch_host())
         if settings.api.port >= 0:
             api = Api(
@@ -322,7 +322,7 @@ class Agent:
         # After another agent took over, endpoints and statuses are its own.
         speak = not keep and not self._lost
         if self._watch is not None:
-            self._watch.take_no_more()
+            self._watch.stop_accepting()
             if speak:
                 self._watch.publisher.withdraw()
             else:
@@ -384,18 +384,18 @@ class Agent:
         if self._host is not None:
             self._host.start_over()
 
-    def _heed(self, wishes: Wishes) -> None:
+    def _apply_host_spec(self, spec: HostSpec) -> None:
         """Do as the Host object says; runs in the thread of its watch."""
-        self.memory.wish(
-            MemoryWishes(
-                budget_bytes=wishes.memory_budget_bytes,
-                fraction=wishes.memory_fraction,
-                warning=wishes.pressure_warning,
-                critical=wishes.pressure_critical,
-                eviction=wishes.eviction,
+        self.memory.set_limits(
+            MemoryLimits(
+                budget_bytes=spec.memory_budget_bytes,
+                fraction=spec.memory_fraction,
+                warning=spec.pressure_warning,
+                critical=spec.pressure_critical,
+                eviction=spec.eviction,
             )
         )
-        limit = wishes.store_bytes if wishes.store_bytes is not None else self.settings.store_size_bytes
+        limit = spec.store_bytes if spec.store_bytes is not None else self.settings.store_size_bytes
         if limit != self.space.limit_bytes:
             self.space.limit_bytes = limit
             threading.Thread(target=self._sweep_store, name="store-sweep", daemon=True).start()

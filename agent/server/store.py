@@ -127,14 +127,14 @@ class Store:
         with self._lock:
             return dict(self._records)
 
-    def remember(self, key: str, record: ProcessRecord) -> None:
+    def write_record(self, key: str, record: ProcessRecord) -> None:
         """Write a process down; no write when nothing changed."""
         with self._lock:
             if self._records.get(key) != record:
                 self._records[key] = record
                 self._write()
 
-    def forget(self, key: str) -> None:
+    def remove_record(self, key: str) -> None:
         """Strike a process off."""
         with self._lock:
             if self._records.pop(key, None) is not None:

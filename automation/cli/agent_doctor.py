@@ -24,7 +24,7 @@ from typing import Annotated, Any
 import typer
 
 from agent.server.host_facts import Binaries, NoAddress, own_address
-from agent.server.memory.budget import MemoryWishes, host_budget
+from agent.server.memory.budget import MemoryLimits, host_budget
 from agent.server.memory.machine import Machine
 from agent.server.processes.engine_user import USUAL
 from agent.server.processes.ports import COUNT, FIRST, is_free
@@ -170,7 +170,7 @@ def _engines(binaries: Binaries) -> Iterator[Check]:
 def _memory(looked: Looked, binaries: Binaries) -> Iterator[Check]:
     machine = Machine(binaries.find)
     machine.measure()
-    budget = host_budget(MemoryWishes(looked.memory_bytes, looked.memory_fraction), machine.capacity)
+    budget = host_budget(MemoryLimits(looked.memory_bytes, looked.memory_fraction), machine.capacity)
     state, hint = ("ok", "") if budget.bytes >= GIB else ("warning", "name one with --memory-budget")
     yield Check("memory budget", state, str(budget), hint)
     found = ", ".join(f"{each.name or each.type} ({each.type})" for each in machine.accelerators)

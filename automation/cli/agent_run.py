@@ -165,7 +165,7 @@ def run(
     from agent.server.cluster.host_lease import HostTaken
     from agent.server.host_facts import NoAddress, own_address
     from agent.server.main import Agent, AgentSettings
-    from agent.server.memory.budget import MemoryWishes
+    from agent.server.memory.budget import MemoryLimits
     from agent.server.memory.host_memory import MemorySettings
     from agent.server.processes.ports import is_free
     from agent.server.store import StoreInUse
@@ -222,7 +222,7 @@ def run(
         credentials=_absolute(credentials),
         secrets=_absolute(secrets) or FOLDER,
         memory=MemorySettings(
-            wishes=MemoryWishes(_size(memory_budget, option="--memory-budget"), memory_fraction, eviction=evict),
+            limits=MemoryLimits(_size(memory_budget, option="--memory-budget"), memory_fraction, eviction=evict),
             watch_s=memory_interval,
             meminfo=_absolute(meminfo),
         ),

@@ -8,7 +8,7 @@ from typing import Any
 
 from agent.client.port import HostRefused
 from agent.client.ssh.keys import KnownHosts, KnownHostsInvalid, own_keys
-from agent.client.ssh.target import DEFAULT_PORT, DEFAULT_SECRETS, DEFAULT_STORE, Patience, SshServer, SshTarget
+from agent.client.ssh.target import DEFAULT_PORT, DEFAULT_SECRETS, DEFAULT_STORE, SshServer, SshTarget, SshTimeouts
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Forbidden, NotFound
@@ -29,7 +29,7 @@ def way_to(host: Json) -> Json:
     return {"address": spec.get("address"), "ssh": spec.get("ssh"), "paths": (spec.get("allow") or {}).get("paths")}
 
 
-def target_of(host: Json, identity: str, *, patience: Patience = Patience()) -> SshTarget:
+def target_of(host: Json, identity: str, *, timeouts: SshTimeouts = SshTimeouts()) -> SshTarget:
     """Read a Host. `identity` is the text of the key, empty where a file is named. Raises HostRefused, by field."""
     spec = host.get("spec") or {}
     ssh = spec.get("ssh") or {}
@@ -58,7 +58,7 @@ def target_of(host: Json, identity: str, *, patience: Patience = Patience()) -> 
         allow_root=bool(ssh.get("allowRoot")),
         store=str(ssh.get("store") or DEFAULT_STORE),
         secrets=str(ssh.get("secrets") or DEFAULT_SECRETS),
-        patience=patience,
+        timeouts=timeouts,
     )
 
 

@@ -20,7 +20,7 @@ import structlog
 
 from agent.client.port import HostError, HostUnreachable
 from agent.client.ssh.connection import SshConnection
-from agent.client.ssh.look import Seen
+from agent.client.ssh.observed import ObservedProcess
 from agent.client.ssh.processes import SshProcesses
 from agent.contract import (
     AGENT_FIELD_MANAGER,
@@ -34,8 +34,8 @@ from agent.contract import (
 from agent.processes.secret_values import SecretApi
 from agent.server.boundary import NamespaceLabels
 from agent.server.cluster.host_lease import RENEW_S, HostLease, HostTaken
+from agent.server.cluster.host_spec import HostSpec, read_host_spec
 from agent.server.cluster.host_status import host_status, worth_writing
-from agent.server.cluster.host_wishes import Wishes, wishes_of
 from agent.server.cluster.plan_watch import PlanInvalid, plan_of
 from agent.server.cluster.publisher import Publication, Publisher
 from agent.sources.source_policy import SourcePolicy
@@ -187,7 +187,7 @@ class SshWorker:
     def _pass(self) -> float:
         """Speak with the host once. Gives the seconds until the next time."""
         processes = self._connected()
-        seen = processes.look()
+        seen = processes.list_processes()
         self._facts = processes.facts()
         self._begin_to_speak()
         if not self._informer.has_synced:
@@ -268,7 +268,9 @@ class SshWorker:
             wanted[_key(process)] = (plan, int(process["metadata"].get("generation") or 0))
         return wanted
 
-    def _remove_others(self, processes: SshProcesses, seen: Mapping[str, Seen], wanted: set[str]) -> set[str]:
+    def _remove_others(
+        self, processes: SshProcesses, seen: Mapping[str, ObservedProcess], wanted: set[str]
+    ) -> set[str]:
         """Take a step towards the end of what no plan names; gives what is still there."""
         named = {_key(p) for p in self._informer.list() if not p["metadata"].get("deletionTimestamp")}
         going: set[str] = set()
@@ -285,7 +287,7 @@ class SshWorker:
         selector = f"{LABEL_HOST}={self.name}"
         listed = self._client.list(HOST_PROCESSES, label_selector=selector)["items"]
         wanted = {_key(p) for p in listed if not p["metadata"].get("deletionTimestamp")}
-        seen = self._processes.look()
+        seen = self._processes.list_processes()
         gone = [self._processes.remove(key, seen) is None for key in sorted(set(seen) - wanted)]
         return all(gone)
 
@@ -327,17 +329,17 @@ class SshWorker:
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         conditions = tuple((self._object.get("status") or {}).get("conditions") or ())
         try:
-            wishes = wishes_of(self._object)
+            spec = read_host_spec(self._object)
         except SpecInvalid:
-            wishes = Wishes(generation=int(self._object["metadata"].get("generation") or 0))
+            spec = HostSpec(generation=int(self._object["metadata"].get("generation") or 0))
         if facts is None:
-            status: Json = {"observedGeneration": wishes.generation, "lastHeartbeat": now, "conditions": [{}]}
+            status: Json = {"observedGeneration": spec.generation, "lastHeartbeat": now, "conditions": [{}]}
         else:
-            facts = facts.model_copy(update={"memory_budget_bytes": _budget(wishes, facts.memory_bytes)})
-            status = host_status(facts, reports=self._reports, usage={}, wishes=wishes, conditions=conditions, now=now)
+            facts = facts.model_copy(update={"memory_budget_bytes": _budget(spec, facts.memory_bytes)})
+            status = host_status(facts, reports=self._reports, usage={}, spec=spec, conditions=conditions, now=now)
         before: Json = next((c for c in conditions if c.get("type") == "Ready"), {})
         since = before.get("lastTransitionTime") if before.get("status") == ready["status"] else None
-        told = {**ready, "observedGeneration": wishes.generation, "lastTransitionTime": since or now}
+        told = {**ready, "observedGeneration": spec.generation, "lastTransitionTime": since or now}
         status["conditions"] = [told, *(c for c in status["conditions"][1:])]
         said_otherwise = bool(before) and before.get("status") != ready["status"]
         since_s = time.monotonic() - self._written_at
@@ -376,7 +378,7 @@ class SshWorker:
     def _remove_all(self, processes: SshProcesses) -> None:
         deadline = time.monotonic() + 60.0
         while time.monotonic() < deadline:
-            seen = processes.look()
+            seen = processes.list_processes()
             if not [key for key in seen if processes.remove(key, seen) is not None]:
                 return
             time.sleep(BUSY_S)
@@ -395,10 +397,10 @@ def _invalid(process: Json, why: str) -> ProcessReport:
     )
 
 
-def _budget(wishes: Wishes, memory_bytes: int) -> int | None:
-    if wishes.memory_budget_bytes is not None:
-        return wishes.memory_budget_bytes
-    return int(memory_bytes * wishes.memory_fraction) if wishes.memory_fraction is not None else None
+def _budget(spec: HostSpec, memory_bytes: int) -> int | None:
+    if spec.memory_budget_bytes is not None:
+        return spec.memory_budget_bytes
+    return int(memory_bytes * spec.memory_fraction) if spec.memory_fraction is not None else None
 
 
 def _ip(text: str) -> str:

@@ -170,7 +170,7 @@ def test_no_process_runs_as_root_over_ssh_unless_its_owner_allows_it(tmp_path: P
             processes = SshProcesses(
                 connection, host="box", refusal=lambda _key, plan: refusal(plan, DEFAULT, namespace="prod")
             )
-            told = processes.advance(KEY, plan, 1, processes.look())
+            told = processes.advance(KEY, plan, 1, processes.list_processes())
             connection.close()
             assert told.reason == reason
             assert ("spec.ssh.allowRoot" in told.message) is not allowed

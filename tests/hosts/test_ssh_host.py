@@ -22,14 +22,14 @@ import psutil
 import pytest
 
 from agent.client.port import HostError, ProcessNotFound, ProcessState
-from agent.client.ssh import look as ssh_look
+from agent.client.ssh import observed
 from agent.client.ssh.connection import SshConnection
 from agent.client.ssh.errors import AuthenticationFailed, CommandRefused, HostKeyRefused, SshUnreachable, SudoRefused
 from agent.client.ssh.host import SshHost
 from agent.client.ssh.keys import own_keys
 from agent.client.ssh.layout import LAUNCH, Layout, Record, unit_name
-from agent.client.ssh.look import Seen
 from agent.client.ssh.machine import SshMachine
+from agent.client.ssh.observed import ObservedProcess
 from agent.client.ssh.processes import SshProcesses
 from agent.client.ssh.scripts import script
 from agent.client.ssh.target import SshServer, SshTarget
@@ -277,10 +277,10 @@ def test_the_jobs_of_a_mac_are_read(tmp_path: Path) -> None:
     job.write_bytes(launchd.plist(service))
     environment = {"PATH": f"{tools}:/usr/bin:/bin", "HOME": str(tmp_path)}
 
-    def look() -> Seen:
+    def look() -> ObservedProcess:
         command = ["sh", "-c", script("look"), "sh", str(store), "launchd", "system", str(tmp_path)]
         told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-        return ssh_look.read_processes(told)[0][KEY]
+        return observed.read_processes(told)[0][KEY]
 
     assert not look().runs
     subprocess.run(["launchctl", "bootstrap", "system", str(job)], env=environment, check=True)
@@ -498,9 +498,9 @@ def test_the_owner_of_a_record_is_not_asked_twice(server: Sshd, tiny_model: Path
     plan: ProcessPlan = llama_plan(tiny_model)
     connection = SshConnection(server.target())
     processes = SshProcesses(connection, host=HOST)
-    processes.write(KEY, plan, 1, processes.look())
-    assert processes.look()[KEY].record.plan == plan and not processes.look()[KEY].runs
-    port = processes.look()[KEY].record.port
+    processes.write(KEY, plan, 1, processes.list_processes())
+    assert processes.list_processes()[KEY].record.plan == plan and not processes.list_processes()[KEY].runs
+    port = processes.list_processes()[KEY].record.port
     connection.close()
     later = SshHost(server.target(), host=HOST)
     later.put(KEY, plan)

@@ -60,7 +60,7 @@ def speaker(
 ) -> Iterator[SshHosts]:
     """What the loop starts; two lanes of two, and its leases in the test's own namespace."""
     real = ssh_worker.target_of
-    monkeypatch.setattr(ssh_worker, "target_of", lambda host, identity: replace(real(host, identity), patience=QUICK))
+    monkeypatch.setattr(ssh_worker, "target_of", lambda host, identity: replace(real(host, identity), timeouts=QUICK))
     made = SshHosts(
         client,
         policy=SourcePolicy(allowed_host_path_roots=(str(tiny_model.parent),)),

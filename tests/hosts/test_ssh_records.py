@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from agent.client.port import ProcessNotFound
-from agent.client.ssh import look as ssh_look
+from agent.client.ssh import observed
 from agent.client.ssh.host import SshHost
 from agent.client.ssh.layout import LAUNCH, Layout, Record, unit_name
-from agent.client.ssh.look import Seen
+from agent.client.ssh.observed import ObservedProcess
 from agent.client.ssh.scripts import script
 from agent.steps import launchd, systemd
 from agent.steps.service import Service
@@ -66,11 +66,13 @@ def record_with(*arguments: str) -> Record:
     return Record(key=KEY, plan=plan.model_copy(update={"argv": (*plan.argv, *arguments)}), generation=2, port=18000)
 
 
-def look(shell: Path, store: Path, units: Path, manager: str, tools: Path) -> tuple[dict[str, Seen], tuple[str, ...]]:
+def look(
+    shell: Path, store: Path, units: Path, manager: str, tools: Path
+) -> tuple[dict[str, ObservedProcess], tuple[str, ...]]:
     text, arguments = script("look"), [str(store), manager, "system", str(units)]
     environment = {"PATH": f"{tools}:{os.environ['PATH']}", "HOME": str(store.parent), "LC_ALL": "C"}
     told = subprocess.run([shell, "-c", text, "sh", *arguments], env=environment, capture_output=True, check=True)
-    return ssh_look.read_processes(told.stdout.decode())
+    return observed.read_processes(told.stdout.decode())
 
 
 def written(record: Record, tmp_path: Path) -> Path:

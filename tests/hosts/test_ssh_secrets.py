@@ -64,7 +64,7 @@ def plan(**changes: object) -> ProcessPlan:
 
 def ready(processes: SshProcesses, wanted: ProcessPlan) -> ProcessReport:
     def look() -> ProcessReport | None:
-        report = processes.advance(KEY, wanted, 1, processes.look())
+        report = processes.advance(KEY, wanted, 1, processes.list_processes())
         return report if report.ready else None
 
     found = eventually(look, what="the process to serve", timeout_s=60)
@@ -80,7 +80,7 @@ def test_a_value_goes_from_the_owners_file_into_the_process_and_nowhere_else(
     server: Sshd, processes: SshProcesses
 ) -> None:
     wanted = plan()
-    refused = processes.advance(KEY, wanted, 1, processes.look())
+    refused = processes.advance(KEY, wanted, 1, processes.list_processes())
     assert (refused.phase, refused.reason) == (ProcessPhase.BACKING_OFF, ProcessReason.SECRET_UNAVAILABLE)
     assert "env[HF_TOKEN].valueFrom.secretKeyRef" in refused.message
     assert str(folder(server) / "prod" / "hub" / "token") in refused.message
@@ -105,11 +105,13 @@ def test_a_value_goes_from_the_owners_file_into_the_process_and_nowhere_else(
     assert "hf_" not in " ".join(psutil.Process(report.pid).cmdline())
     assert "hf_" not in "\n".join(server.calls)
 
-    seen = processes.look()[KEY]
+    seen = processes.list_processes()[KEY]
     assert seen.unit and seen.installed, "the unit is read although only its owner may"
     assert ready(processes, wanted).pid == report.pid
 
-    eventually(lambda: processes.remove(KEY, processes.look()) is None, what="the process to be gone", timeout_s=30)
+    eventually(
+        lambda: processes.remove(KEY, processes.list_processes()) is None, what="the process to be gone", timeout_s=30
+    )
     assert not file.exists()
 
 

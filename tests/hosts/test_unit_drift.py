@@ -34,7 +34,7 @@ class Watched:
         return self.repair
 
     def step(self) -> ProcessReport:
-        return self.processes.advance(KEY, self.plan, 1, self.processes.look())
+        return self.processes.advance(KEY, self.plan, 1, self.processes.list_processes())
 
     def ready(self, *, but: int | None = None) -> ProcessReport:
         def look() -> ProcessReport | None:
@@ -74,8 +74,8 @@ def test_a_changed_unit_is_put_back_or_left_as_asked(server: Sshd, tiny_model: P
         unit.write_text(good.replace("Restart=always", "Restart=on-failure"))
         assert first.pid is not None
         kill(first.pid)
-        eventually(lambda: watched.processes.look()[KEY].runs or None, what="another start", timeout_s=20)
-        second = watched.processes.look()[KEY].pid
+        eventually(lambda: watched.processes.list_processes()[KEY].runs or None, what="another start", timeout_s=20)
+        second = watched.processes.list_processes()[KEY].pid
         assert second != first.pid
         third = watched.ready(but=second)
         assert unit.read_text() == good

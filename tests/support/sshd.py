@@ -20,12 +20,12 @@ from pathlib import Path
 import psutil
 
 from agent.client.ssh.keys import own_keys
-from agent.client.ssh.target import Patience, SshServer, SshTarget
+from agent.client.ssh.target import SshServer, SshTarget, SshTimeouts
 from tests.support import needs
 from tests.support.controlplane import eventually
 
 FAKES = Path(__file__).resolve().parents[1] / "fakes"
-QUICK = Patience(connect_s=3.0, greet_s=4.0, channel_s=4.0, keepalive_s=2.0)
+QUICK = SshTimeouts(connect_s=3.0, greet_s=4.0, channel_s=4.0, keepalive_s=2.0)
 
 
 def make_key(path: Path, *, kind: str = "ed25519") -> str:
@@ -97,7 +97,7 @@ class Sshd:
             "server": SshServer(self.address, self.user, own_keys([self.host_key]), self.port),
             "identity_file": str(self.user_key),
             "store": str(self.store),
-            "patience": QUICK,
+            "timeouts": QUICK,
             # Where the tests run as root, so does the server.
             "allow_root": self.user == "root",
         }

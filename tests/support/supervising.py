@@ -20,7 +20,7 @@ from agent.server.processes.identity import MARKER
 from agent.server.processes.lifecycle import Goal, Policy
 from agent.server.processes.ports import Ports
 from agent.server.processes.supervisor import Supervisor
-from agent.server.processes.surroundings import Surroundings
+from agent.server.processes.worker_context import WorkerContext
 from agent.server.store import Store
 from tests.support.controlplane import eventually
 
@@ -91,10 +91,10 @@ class Supervised:
     said: dict[str, list[ProcessReport]] = field(default_factory=dict)
     supervisor: Supervisor = field(init=False)
     store: Store = field(init=False)
-    around: Surroundings = field(init=False)
+    context: WorkerContext = field(init=False)
 
     def start(self, **changes: Any) -> Supervisor:
-        """Begin as a new agent would; `changes` are fields of Surroundings."""
+        """Begin as a new agent would; `changes` are fields of WorkerContext."""
         self.store = Store(self.root)
         agent_id = self.store.open()
         lock = threading.Lock()
@@ -113,8 +113,8 @@ class Supervised:
             "on_report": on_report,
             "policy": QUICK,
         }
-        self.around = Surroundings(**{**values, **self.changes, **changes})
-        self.supervisor = Supervisor(self.around)
+        self.context = WorkerContext(**{**values, **self.changes, **changes})
+        self.supervisor = Supervisor(self.context)
         self.supervisor.start()
         return self.supervisor
 

@@ -12,7 +12,7 @@ from agent.client.ssh.errors import CommandRefused, SudoRefused
 from agent.client.ssh.target import SshTarget
 
 if TYPE_CHECKING:
-    from agent.client.ssh.session import Said, Session
+    from agent.client.ssh.session import CommandResult, Session
 
 COMMAND_TIMEOUT_S = 60.0
 TAIL = 400
@@ -72,7 +72,7 @@ class SshConnection:
         stdin: bytes = b"",
         sudo: bool = False,
         timeout_s: float = COMMAND_TIMEOUT_S,
-    ) -> Said:
+    ) -> CommandResult:
         """Run a command to its end, whatever its code. `sudo` counts only where the target allows it."""
         raised = sudo and self.target.sudo
         command = shlex.join(["env", "LC_ALL=C", *(("sudo", "-n", "--") if raised else ()), *argv])
@@ -117,7 +117,7 @@ class SshConnection:
                 self._session = None
         session.close()
 
-    def _judge_sudo(self, said: Said, what: str) -> None:
+    def _judge_sudo(self, said: CommandResult, what: str) -> None:
         words = said.stderr.decode("utf-8", "replace")
         name = self.target.server.name
         if said.code == 127 or ("sudo" in words and "not found" in words):
@@ -141,7 +141,7 @@ class _Tunnelled(http.client.HTTPConnection):
         self.sock = self._ssh.session().channel_to(self.host, self.port, timeout_s=self._limit_s)
 
 
-def tail(said: Said) -> str:
+def tail(said: CommandResult) -> str:
     """Give the last words of a command, in one line of limited length."""
     text = (said.stderr.strip() or said.stdout.strip()).decode("utf-8", "replace")
     return " ".join(text.split())[-TAIL:] or "it said nothing"

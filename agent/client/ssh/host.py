@@ -66,13 +66,13 @@ class SshHost:
 
     def plan(self) -> HostPlan:
         with self._lock:
-            seen = self._processes.look()
+            seen = self._processes.list_processes()
         plans = {key: each.record.plan for key, each in seen.items() if not each.record.removing}
         return HostPlan(host=self.host, processes=plans)
 
     def report(self) -> HostReport:
         with self._lock:
-            seen = self._processes.look()
+            seen = self._processes.list_processes()
             return HostReport(
                 facts=self._processes.facts(),
                 processes={key: self._processes.observe(key, each) for key, each in seen.items()},
@@ -86,7 +86,7 @@ class SshHost:
             if key in self._driven and key in self._states:
                 # It was looked at a moment ago, and will be in a moment.
                 return self._states[key]
-            seen = self._processes.look().get(_valid(key))
+            seen = self._processes.list_processes().get(_valid(key))
             if seen is None:
                 raise ProcessNotFound("NotFound", f"host `{self.host}` has no process `{key}`")
             report = self._processes.observe(key, seen)
@@ -94,7 +94,7 @@ class SshHost:
 
     def put(self, key: str, plan: ProcessPlan) -> ProcessState:
         with self._lock:
-            seen = self._processes.look()
+            seen = self._processes.list_processes()
             before = seen.get(_valid(key))
             generation = 1
             if before is not None:
@@ -110,7 +110,7 @@ class SshHost:
 
     def delete(self, key: str) -> None:
         with self._lock:
-            seen = self._processes.look().get(_valid(key))
+            seen = self._processes.list_processes().get(_valid(key))
             if seen is not None:
                 report = ProcessReport(phase=ProcessPhase.STOPPING)
                 self._states[key] = ProcessState(None, report, seen.record.generation)
@@ -138,7 +138,7 @@ class SshHost:
     def _pass(self) -> None:
         try:
             for key, plan in list(self._driven.items()):
-                seen = self._processes.look()
+                seen = self._processes.list_processes()
                 if plan is None:
                     report = self._processes.remove(key, seen)
                 else:

@@ -15,8 +15,8 @@ from agent.client.ssh.connection import SshConnection
 from agent.client.ssh.facts import FactsIncomplete, read_facts
 from agent.client.ssh.fetch import Fetcher, FileState
 from agent.client.ssh.layout import Layout, LayoutInvalid, Record
-from agent.client.ssh.look import Seen
 from agent.client.ssh.machine import SshMachine
+from agent.client.ssh.observed import ObservedProcess
 from agent.client.ssh.ports import NoPortFree, free_port
 from agent.client.ssh.scripts import script
 from agent.client.ssh.secret_files import SecretFiles
@@ -24,7 +24,7 @@ from agent.client.ssh.steps import RemoteHost, file_steps, files_of, secret_step
 from agent.contract import ProcessPlan, ProcessReason
 from agent.processes.command_line import FileMissing
 from agent.processes.engines import SHARED
-from agent.processes.flags import unknown
+from agent.processes.flags import unknown_flags
 from agent.processes.secret_values import SecretApi, SecretUnavailable, SecretValues
 from agent.sources.source_policy import SourcePolicy
 from agent.steps.machine import MachineError
@@ -35,12 +35,12 @@ RUNTIME_AGAIN_S = 60.0
 """How often a host without a wanted engine is asked for it anew."""
 
 
-class NotNow(HostRefused):
+class StartDeferred(HostRefused):
     """A process cannot be brought into being now; why, in the words of a report."""
 
 
 class Preparation:
-    """What a start needs, for all processes of one host. Methods raise NotNow where a start has to wait."""
+    """What a start needs, for all processes of one host. Methods raise StartDeferred where a start has to wait."""
 
     def __init__(
         self,
@@ -103,9 +103,9 @@ class Preparation:
         try:
             return secret_steps(record, self._secrets.of(record.key, record.plan), self.remote_host())
         except (SecretUnavailable, MachineError) as error:
-            raise NotNow(ProcessReason.SECRET_UNAVAILABLE, str(error)) from None
+            raise StartDeferred(ProcessReason.SECRET_UNAVAILABLE, str(error)) from None
         except NotExpressible as error:
-            raise NotNow(ProcessReason.PLAN_INVALID, str(error)) from None
+            raise StartDeferred(ProcessReason.PLAN_INVALID, str(error)) from None
 
     def fetch(self, record: Record, attempts: int) -> FileState | None:
         """Begin to fetch the files of a plan; return the state of the one that is not there yet, None when all are.
@@ -119,12 +119,12 @@ class Preparation:
         for plan in files_of(record.plan).values():
             refused = fetcher.refusal(plan)
             if refused is not None:
-                raise NotNow(*refused)
+                raise StartDeferred(*refused)
             state = fetcher.state(plan)
             if state.there:
                 wrong = fetcher.verify_local(plan, state.path)
                 if wrong is not None:
-                    raise NotNow(*wrong)
+                    raise StartDeferred(*wrong)
                 continue
             if not state.running:
                 if state.failure is not None:
@@ -137,10 +137,10 @@ class Preparation:
         """Let a failure that the host shows have its back-off first; after that it may be tried again."""
         if key in self._retrying or not attempts:
             self._retrying.discard(key)
-            raise NotNow(*failure)
+            raise StartDeferred(*failure)
         self._retrying.add(key)
 
-    def record(self, key: str, plan: ProcessPlan, generation: int, seen: dict[str, Seen]) -> Record:
+    def record(self, key: str, plan: ProcessPlan, generation: int, seen: dict[str, ObservedProcess]) -> Record:
         """Make the record of a plan; the port stays that of the record before, if there is one."""
         before = seen.get(key)
         if before is not None:
@@ -157,10 +157,10 @@ class Preparation:
         try:
             return free_port(self._connection, key, promised, preferred=preferred)
         except NoPortFree as error:
-            raise NotNow(ProcessReason.LAUNCH_FAILED, str(error)) from error
+            raise StartDeferred(ProcessReason.LAUNCH_FAILED, str(error)) from error
 
     def service(self, record: Record) -> Service:
-        """Build the unit of a process. Raises NotNow where the host has no engine that can run the plan."""
+        """Build the unit of a process. Raises StartDeferred where the host has no engine that can run the plan."""
         remote, plan = self.remote_host(), record.plan
         name = plan.argv[0] if plan.argv else ""
         assert self._binaries is not None
@@ -168,27 +168,29 @@ class Preparation:
         if not binary:
             if self._clock() - self._facts_at > RUNTIME_AGAIN_S:
                 self.remote_host(anew=True)
-            raise NotNow(ProcessReason.RUNTIME_MISSING, f"`{name}` was not found on the host; install it there")
+            raise StartDeferred(ProcessReason.RUNTIME_MISSING, f"`{name}` was not found on the host; install it there")
         known = self._binaries.flags(plan, binary)
         try:
             service = service_of(record, remote, binary=binary, known_flags=known)
         except (FileMissing, LayoutInvalid, NotExpressible) as error:
-            raise NotNow(ProcessReason.PLAN_INVALID, str(error)) from error
-        strange = unknown(service.argv[1:], known)
+            raise StartDeferred(ProcessReason.PLAN_INVALID, str(error)) from error
+        strange = unknown_flags(service.argv[1:], known)
         if strange:
             version = remote.facts.versions.get(name) or "of unknown version"
-            raise NotNow(ProcessReason.RUNTIME_TOO_OLD, f"{binary} ({version}) does not know {', '.join(strange)}")
+            raise StartDeferred(
+                ProcessReason.RUNTIME_TOO_OLD, f"{binary} ({version}) does not know {', '.join(strange)}"
+            )
         return service
 
     def check_runtime(self, plan: ProcessPlan) -> None:
-        """Refuse plans that only an agent can carry out. Raises NotNow."""
+        """Refuse plans that only an agent can carry out. Raises StartDeferred."""
         if plan.runtime in SHARED or plan.daemon_model is not None:
-            raise NotNow(
+            raise StartDeferred(
                 ProcessReason.PLAN_INVALID, f"runtime `{plan.runtime}` takes an agent on the host; this one is over SSH"
             )
 
     def check_allowed(self, key: str, plan: ProcessPlan) -> None:
-        """Refuse to start what the host's owner does not allow. Raises NotNow."""
+        """Refuse to start what the host's owner does not allow. Raises StartDeferred."""
         remote = self.remote_host()
         why = self._refusal(key, plan)
         if not why and remote.machine.is_root and not self._connection.target.allow_root:
@@ -198,7 +200,7 @@ class Preparation:
                 "spec.ssh.allowRoot (`allowRoot` in a static fleet)"
             )
         if why:
-            raise NotNow(ProcessReason.NOT_ALLOWED, why)
+            raise StartDeferred(ProcessReason.NOT_ALLOWED, why)
 
     def forget_process(self, key: str) -> None:
         """Drop what is remembered of the downloads of a process that is gone."""

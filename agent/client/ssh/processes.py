@@ -13,14 +13,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from agent.client.ssh import life as ssh_life
-from agent.client.ssh import look as ssh_look
+from agent.client.ssh import observed
 from agent.client.ssh.connection import SshConnection
 from agent.client.ssh.errors import CommandRefused, SudoRefused
 from agent.client.ssh.layout import Record
 from agent.client.ssh.life import Life
-from agent.client.ssh.look import Seen
 from agent.client.ssh.machine import SshMachine
-from agent.client.ssh.preparation import NotNow, Preparation
+from agent.client.ssh.observed import ObservedProcess
+from agent.client.ssh.preparation import Preparation, StartDeferred
 from agent.client.ssh.probes import ProcessProbes
 from agent.client.ssh.scripts import script
 from agent.client.ssh.steps import (
@@ -98,13 +98,13 @@ class SshProcesses:
         """Ask what the host is, once for each connection."""
         return self._preparation.remote_host()
 
-    def look(self) -> dict[str, Seen]:
-        """Look at all processes by one command."""
+    def list_processes(self) -> dict[str, ObservedProcess]:
+        """Ask by one command how all processes are."""
         remote = self.remote_host()
         manager = remote.facts.init or "systemd"
         arguments = [remote.layout.root, manager, "user" if remote.own_user else "system", remote.units]
         text = self._connection.shell(script("look"), what="looking at the processes", arguments=arguments)
-        seen, _unread = ssh_look.read_processes(text)
+        seen, _unread = observed.read_processes(text)
         for gone in set(self._lives) - set(seen):
             if not self._lives[gone].wait_until:
                 del self._lives[gone]
@@ -112,7 +112,7 @@ class SshProcesses:
 
     def changes(self, key: str, plan: ProcessPlan | None) -> list[Outcome]:
         """Say what `advance` or `remove` would do, step by step. Touches nothing."""
-        remote, seen = self.remote_host(), self.look()
+        remote, seen = self.remote_host(), self.list_processes()
         if plan is None:
             return run_steps(removal_steps(key, remote), self._machine, dry_run=True)
         record = self._preparation.record(key, plan, 0, seen)
@@ -124,7 +124,7 @@ class SshProcesses:
         steps = [*written_steps(record, remote), *files, *unit_steps(service, remote)]
         return run_steps([*steps, Started(service, remote, before)], self._machine, dry_run=True)
 
-    def write(self, key: str, plan: ProcessPlan, generation: int, seen: dict[str, Seen]) -> Record:
+    def write(self, key: str, plan: ProcessPlan, generation: int, seen: dict[str, ObservedProcess]) -> Record:
         """Write a plan down on the host, if it is another, and keep its port."""
         before = seen.get(key)
         record = self._preparation.record(key, plan, generation, seen)
@@ -133,13 +133,13 @@ class SshProcesses:
         self._take(written_steps(record, self.remote_host()))
         return record
 
-    def advance(self, key: str, plan: ProcessPlan, generation: int, seen: dict[str, Seen]) -> ProcessReport:
+    def advance(self, key: str, plan: ProcessPlan, generation: int, seen: dict[str, ObservedProcess]) -> ProcessReport:
         """Take the next step towards a plan, and say how the process is. `seen` is of this moment."""
         life, now = self._lives.get(key, Life()), self._clock()
         try:
             remote, before = self.remote_host(), seen.get(key)
             wanted = hash_of(plan, remote.facts.address)
-            life = ssh_life.adjusted(life, wanted)
+            life = ssh_life.with_plan(life, wanted)
             self._preparation.check_runtime(plan)
             if before is None or not before.runs or before.launch != wanted:
                 self._preparation.check_allowed(key, plan)
@@ -147,7 +147,7 @@ class SshProcesses:
                     life = Life(wanted=wanted)
             record = self.write(key, plan, generation, seen)
             if before is not None and before.runs:
-                life = ssh_life.noticed(life, before, now=now)
+                life = ssh_life.with_start(life, before, now=now)
             action = ssh_life.next_action(before, life, plan, wanted, now=now)
             if action is Action.WATCH and before is not None:
                 life = self._watch(record, remote, before, life)
@@ -155,12 +155,14 @@ class SshProcesses:
             if action in (Action.PREPARE, Action.STOP, Action.RESTART):
                 return self._bring_about(action, record, remote, before, life, wanted)
             return self._report(record, before, self._keep(key, life), wanted)
-        except (NotNow, CommandRefused, SudoRefused) as error:
-            failed = error if isinstance(error, NotNow) else NotNow(ProcessReason.LAUNCH_FAILED, error.message)
-            self._keep(key, ssh_life.put_off(life, failed.reason, failed.message, now=now))
-            return ssh_life.told(ProcessPhase.BACKING_OFF, failed.reason, failed.message, generation)
+        except (StartDeferred, CommandRefused, SudoRefused) as error:
+            failed = (
+                error if isinstance(error, StartDeferred) else StartDeferred(ProcessReason.LAUNCH_FAILED, error.message)
+            )
+            self._keep(key, ssh_life.with_backoff(life, failed.reason, failed.message, now=now))
+            return ssh_life.report_of_stopped(ProcessPhase.BACKING_OFF, failed.reason, failed.message, generation)
 
-    def remove(self, key: str, seen: dict[str, Seen]) -> ProcessReport | None:
+    def remove(self, key: str, seen: dict[str, ObservedProcess]) -> ProcessReport | None:
         """Take the next step towards no such process; None when it is gone."""
         remote, before = self.remote_host(), seen.get(key)
         if before is None:
@@ -169,7 +171,9 @@ class SshProcesses:
         life, now = self._lives.get(key, Life()), self._clock()
         action = ssh_life.next_action(before, life, None, "", now=now)
         if action is Action.WAIT:
-            return ssh_life.told(ProcessPhase.STOPPING, life.reason, life.message, before.record.generation)
+            return ssh_life.report_of_stopped(
+                ProcessPhase.STOPPING, life.reason, life.message, before.record.generation
+            )
         try:
             if not before.record.removing:
                 self._take(written_steps(before.record.model_copy(update={"removing": True}), remote))
@@ -177,30 +181,38 @@ class SshProcesses:
                 life, done = self._drain(before, remote, life)
                 self._keep(key, life)
                 if not done:
-                    return ssh_life.told(ProcessPhase.STOPPING, "", "", before.record.generation)
+                    return ssh_life.report_of_stopped(ProcessPhase.STOPPING, "", "", before.record.generation)
             self._take(removal_steps(key, remote))
-        except NotNow as failed:
-            self._keep(key, ssh_life.put_off(life, failed.reason, failed.message, now=now))
-            return ssh_life.told(ProcessPhase.STOPPING, failed.reason, failed.message, before.record.generation)
+        except StartDeferred as failed:
+            self._keep(key, ssh_life.with_backoff(life, failed.reason, failed.message, now=now))
+            return ssh_life.report_of_stopped(
+                ProcessPhase.STOPPING, failed.reason, failed.message, before.record.generation
+            )
         self._forget_process(key)
         return None
 
-    def observe(self, key: str, seen: Seen) -> ProcessReport:
+    def observe(self, key: str, seen: ObservedProcess) -> ProcessReport:
         """Say how a process is: it is asked, and no step is taken towards anything."""
         record, remote = seen.record, self.remote_host()
         wanted = hash_of(record.plan, remote.facts.address)
         if record.removing:
-            return ssh_life.told(ProcessPhase.STOPPING, "", "", record.generation)
+            return ssh_life.report_of_stopped(ProcessPhase.STOPPING, "", "", record.generation)
         life = self._lives.get(key, Life())
         if seen.runs and seen.launch == wanted:
-            life = self._keep(key, self._ask(record, remote, seen, ssh_life.noticed(life, seen, now=self._clock())))
+            life = self._keep(key, self._ask(record, remote, seen, ssh_life.with_start(life, seen, now=self._clock())))
             if life.failures:
                 # Nobody looks often enough here to wait for more failures in a row.
                 life = replace(life, failures=UNHEALTHY_AFTER)
         return self._report(record, seen, life, wanted)
 
     def _bring_about(
-        self, action: Action, record: Record, remote: RemoteHost, before: Seen | None, life: Life, wanted: str
+        self,
+        action: Action,
+        record: Record,
+        remote: RemoteHost,
+        before: ObservedProcess | None,
+        life: Life,
+        wanted: str,
     ) -> ProcessReport:
         key = record.key
         fetching = self._preparation.fetch(record, self._lives.get(key, Life()).attempts)
@@ -208,15 +220,15 @@ class SshProcesses:
             self._keep(key, life)
             report = self._report(record, before, life, wanted) if before is not None else None
             # What runs by the plan before goes on until all is there for the new one.
-            return ssh_life.downloading(fetching, record.generation, report, still_serves=life.ready)
+            return ssh_life.report_of_download(fetching, record.generation, report, still_serves=life.ready)
         service = self._preparation.service(record)
         if action is Action.STOP and before is not None:
             life, done = self._drain(before, remote, life)
             self._keep(key, life)
             if not done:
-                return ssh_life.told(ProcessPhase.STOPPING, ProcessReason.REPLACING, "", record.generation)
+                return ssh_life.report_of_stopped(ProcessPhase.STOPPING, ProcessReason.REPLACING, "", record.generation)
         elif action is Action.PREPARE:
-            promised = {each.record.port for other, each in self.look().items() if other != key}
+            promised = {each.record.port for other, each in self.list_processes().items() if other != key}
             record = self._preparation.with_free_port(record, promised)
             service = self._preparation.service(record)
         started = Started(service, remote, before if action is not Action.RESTART else None)
@@ -225,9 +237,9 @@ class SshProcesses:
         self._take([*secrets, *written_steps(record, remote), *unit, started])
         self._units.in_order(key, checksum(file_in(unit)))
         self._keep(key, Life(wanted=wanted))
-        return ssh_life.told(ProcessPhase.STARTING, "", "", record.generation)
+        return ssh_life.report_of_stopped(ProcessPhase.STARTING, "", "", record.generation)
 
-    def _watch(self, record: Record, remote: RemoteHost, seen: Seen, life: Life) -> Life:
+    def _watch(self, record: Record, remote: RemoteHost, seen: ObservedProcess, life: Life) -> Life:
         self._tend(record, remote, seen)
         if remote.facts.os == "darwin" and self._awake.get(record.key) != seen.start:
             # An idle Mac sleeps, and with it what it serves.
@@ -236,26 +248,26 @@ class SshProcesses:
         life = replace(life, attempts=0, reason="", message="", wait_until=0.0, drain=None)
         return self._ask(record, remote, seen, life)
 
-    def _ask(self, record: Record, remote: RemoteHost, seen: Seen, life: Life) -> Life:
+    def _ask(self, record: Record, remote: RemoteHost, seen: ObservedProcess, life: Life) -> Life:
         """Ask a process whether it serves, where that is due, and write down that it has proved itself."""
         if self._clock() < life.probe_at:
             return life
         failure = self._engines.health(record, remote)
-        life = ssh_life.checked(life, record.plan, failure, now=self._clock())
+        life = ssh_life.with_health(life, record.plan, failure, now=self._clock())
         if failure is None and not life.ready:
             failure = self._engines.completion(record, remote)
-            life = ssh_life.proved(life, failure, now=self._clock())
+            life = ssh_life.with_completion(life, failure, now=self._clock())
         if life.ready and seen.proved != seen.start:
             self._machine.write(remote.layout.proved(record.key), f"{seen.start}\n".encode(), mode=0o600)
         return life
 
-    def _tend(self, record: Record, remote: RemoteHost, seen: Seen) -> None:
+    def _tend(self, record: Record, remote: RemoteHost, seen: ObservedProcess) -> None:
         """Bring unit and files of a running process in order: once, and where somebody changed the unit since."""
         changed = self._units.change(record.key, seen)
         if changed is None or (changed.words and not self._may_repair(record.key, changed.words, changed.is_news)):
             return
         unit, start = seen.unit, seen.start
-        with suppress(NotNow):  # it serves; what is wrong with its unit is told when it has to be started again
+        with suppress(StartDeferred):  # it serves; what is wrong with its unit is told when it has to be started again
             service = self._preparation.service(record)
             steps = unit_steps(service, remote)
             self._take([*written_steps(record, remote), *steps])
@@ -265,21 +277,21 @@ class SshProcesses:
                 start = ""
         self._units.in_order(record.key, unit, start)
 
-    def _drain(self, seen: Seen, remote: RemoteHost, life: Life) -> tuple[Life, bool]:
+    def _drain(self, seen: ObservedProcess, remote: RemoteHost, life: Life) -> tuple[Life, bool]:
         """Ask once whether requests are under way in the process that runs; True: it may be stopped."""
         busy = self._engines.busy(seen.record, remote)
         timeout_s = drain_timeout_of(seen.record.plan)
         if not life.ready and life.drain is None and not seen.proved:
             timeout_s = 0.0  # nobody was ever sent there
-        return ssh_life.drained(life, busy, timeout_s, now=self._clock())
+        return ssh_life.with_drain_answer(life, busy, timeout_s, now=self._clock())
 
     def _take(self, steps: Sequence[Step]) -> None:
         for outcome in run_steps(steps, self._machine):
             if outcome.state is State.FAILED:
                 hint = f"; {outcome.hint}" if outcome.hint else ""
-                raise NotNow(ProcessReason.LAUNCH_FAILED, f"{outcome.title}: {outcome.detail}{hint}")
+                raise StartDeferred(ProcessReason.LAUNCH_FAILED, f"{outcome.title}: {outcome.detail}{hint}")
 
-    def _report(self, record: Record, seen: Seen | None, life: Life, wanted: str) -> ProcessReport:
+    def _report(self, record: Record, seen: ObservedProcess | None, life: Life, wanted: str) -> ProcessReport:
         words = ""
         if seen is not None and seen.active in ("failed", "activating"):
             words = self._engines.last_words(record.key, self.remote_host())
@@ -298,7 +310,7 @@ class SshProcesses:
             ready=phase is ProcessPhase.READY,
         )
 
-    def _started_at(self, key: str, seen: Seen) -> str:
+    def _started_at(self, key: str, seen: ObservedProcess) -> str:
         known = self._started.get(key)
         if known is None or known[0] != seen.start:
             now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

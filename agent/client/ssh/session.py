@@ -21,7 +21,7 @@ import paramiko
 
 from agent.client.ssh.errors import AuthenticationFailed, HostKeyRefused, SshUnreachable
 from agent.client.ssh.keys import fingerprint
-from agent.client.ssh.target import Patience, SshServer, SshTarget
+from agent.client.ssh.target import SshServer, SshTarget, SshTimeouts
 
 # What goes wrong is told by errors; a process that does not listen yet is none.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)
@@ -35,7 +35,7 @@ MOST_OUTPUT = 16 << 20
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandResult:
     """What a command answered. `code` is 255 where a signal or a lost channel left none."""
 
     code: int
@@ -77,13 +77,13 @@ class _StrictPolicy(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
 class _Connection(fabric.Connection):  # type: ignore[misc]
     """Fabric's connection with limits where it has none."""
 
-    patience = Patience()
+    timeouts = SshTimeouts()
 
     def open_gateway(self) -> Any:
         gateway = self.gateway
         gateway.open()
         return gateway.transport.open_channel(
-            "direct-tcpip", (self.host, int(self.port)), ("127.0.0.1", 0), timeout=self.patience.channel_s
+            "direct-tcpip", (self.host, int(self.port)), ("127.0.0.1", 0), timeout=self.timeouts.channel_s
         )
 
 
@@ -112,15 +112,15 @@ class Session:
         if self._gateway is not None:
             self._gateway.close()
 
-    def run(self, command: str, *, stdin: bytes = b"", timeout_s: float) -> Said:
+    def run(self, command: str, *, stdin: bytes = b"", timeout_s: float) -> CommandResult:
         """Run a line of shell to its end. Raises SshUnreachable when the connection breaks, TimeoutError."""
         deadline = time.monotonic() + timeout_s
         name = self._target.server.name
         try:
-            channel = self._connection.transport.open_session(timeout=self._target.patience.channel_s)
+            channel = self._connection.transport.open_session(timeout=self._target.timeouts.channel_s)
             with channel:
                 # paramiko waits for the server's word without end.
-                guard = threading.Timer(self._target.patience.channel_s, channel.close)
+                guard = threading.Timer(self._target.timeouts.channel_s, channel.close)
                 guard.daemon = True
                 guard.start()
                 try:
@@ -146,7 +146,7 @@ class Session:
         return channel  # type: ignore[no-any-return]
 
     def _connect(self, server: SshServer, gateway: _Connection | None) -> _Connection:
-        patience = self._target.patience
+        timeouts = self._target.timeouts
         # Neither ~/.ssh/config nor fabric's own files are read: what counts is what the target says.
         config = fabric.Config(
             lazy=True, ssh_config=paramiko.SSHConfig(), overrides={"load_ssh_configs": False, "forward_agent": False}
@@ -157,18 +157,18 @@ class Session:
             port=server.port,
             gateway=gateway,
             config=config,
-            connect_timeout=patience.connect_s,
+            connect_timeout=timeouts.connect_s,
             connect_kwargs={
                 "pkey": self._key,
                 "allow_agent": False,
                 "look_for_keys": False,
-                "banner_timeout": patience.greet_s,
-                "auth_timeout": patience.greet_s,
-                "channel_timeout": patience.channel_s,
+                "banner_timeout": timeouts.greet_s,
+                "auth_timeout": timeouts.greet_s,
+                "channel_timeout": timeouts.channel_s,
                 "transport_factory": lambda *args, **kwargs: _transport(server, *args, **kwargs),
             },
         )
-        connection.patience = patience
+        connection.timeouts = timeouts
         connection.client.set_missing_host_key_policy(_StrictPolicy(server))
         try:
             connection.open()
@@ -185,8 +185,8 @@ class Session:
         except (paramiko.SSHException, EOFError, OSError) as error:
             connection.client.close()
             raise SshUnreachable(f"{server.name} did not answer: {_words(error)}") from error
-        connection.transport.set_keepalive(int(patience.keepalive_s))
-        _tune(connection.transport.sock, 3 * patience.keepalive_s)
+        connection.transport.set_keepalive(int(timeouts.keepalive_s))
+        _tune(connection.transport.sock, 3 * timeouts.keepalive_s)
         return connection
 
 
@@ -218,7 +218,7 @@ def _transport(server: SshServer, *args: Any, **kwargs: Any) -> Any:
     return transport
 
 
-def _exchange(channel: Any, stdin: bytes, deadline: float) -> Said:
+def _exchange(channel: Any, stdin: bytes, deadline: float) -> CommandResult:
     """Send the input and take the output, whichever goes, until the command has ended."""
     out, err, nap = bytearray(), bytearray(), _NAP_S[0]
     rest = memoryview(stdin)
@@ -252,7 +252,7 @@ def _exchange(channel: Any, stdin: bytes, deadline: float) -> Said:
     if not channel.exit_status_ready():
         raise EOFError("it was closed before the command had ended")
     code = channel.recv_exit_status()
-    return Said(code if code >= 0 else 255, bytes(out), bytes(err))
+    return CommandResult(code if code >= 0 else 255, bytes(out), bytes(err))
 
 
 def _identity(target: SshTarget) -> Any:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from agent.client.ssh.facts import SshFacts
 from agent.client.ssh.fetch import Fetcher
 from agent.client.ssh.layout import LAUNCH, Layout, Record, unit_name
-from agent.client.ssh.look import Seen
+from agent.client.ssh.observed import ObservedProcess
 from agent.contract import FilePlan, ProcessPlan
 from agent.processes import command_line
-from agent.processes.flags import spoken
+from agent.processes.flags import translated_flags
 from agent.processes.launch_hash import launch_hash
 from agent.steps import launchd, systemd
 from agent.steps.files import Directory, File, NoFile
@@ -73,7 +73,7 @@ def service_of(record: Record, remote: RemoteHost, *, binary: str, known_flags: 
     model = paths.pop(MODEL, None)
     arguments = command_line.arguments(plan, address=remote.facts.address, port=record.port, model=model, files=paths)
     if plan.runtime == "llamacpp":
-        arguments = spoken(arguments, known_flags)
+        arguments = translated_flags(arguments, known_flags)
     return Service(
         name=unit_name(record.key),
         description=f"{plan.service} of {record.key.partition('/')[0]}, run by Herdsman",
@@ -214,7 +214,7 @@ class Started:
 
     service: Service
     remote: RemoteHost
-    seen: Seen | None
+    seen: ObservedProcess | None
 
     @property
     def title(self) -> str:

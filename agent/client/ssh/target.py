@@ -28,7 +28,7 @@ class SshServer:
 
 
 @dataclass(frozen=True)
-class Patience:
+class SshTimeouts:
     """How long each part of the way may take, in seconds."""
 
     connect_s: float = 10.0
@@ -60,4 +60,4 @@ class SshTarget:
     """Directory on the host for models, logs and state."""
     secrets: str = DEFAULT_SECRETS
     """Directory on the host with `<namespace>/<secret>/<key>`, the values of services' secret variables."""
-    patience: Patience = Patience()
+    timeouts: SshTimeouts = SshTimeouts()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agent.client.ssh.look import Seen
+from agent.client.ssh.observed import ObservedProcess
 
 MayRepair = Callable[[str, str, bool], bool]
 """Is told the key, what happened to its unit, and whether that is news; says whether the unit is to be put back."""
@@ -38,7 +38,7 @@ class UnitWatch:
         self._known[key] = (unit, start)
         self._told.pop(key, None)
 
-    def change(self, key: str, seen: Seen) -> UnitChange | None:
+    def change(self, key: str, seen: ObservedProcess) -> UnitChange | None:
         """Compare a unit that was in order with what a look shows; None: it still is."""
         if key not in self._known:
             return UnitChange()

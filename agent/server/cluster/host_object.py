@@ -17,8 +17,8 @@ import structlog
 
 from agent.contract import AGENT_FIELD_MANAGER as FIELD_MANAGER
 from agent.contract import HostFacts, ProcessReport, ProcessUsage
+from agent.server.cluster.host_spec import HostSpecWatch
 from agent.server.cluster.host_status import host_status, worth_writing
-from agent.server.cluster.host_wishes import HostWishes
 from kubeapi.client import KubeClient
 from kubeapi.errors import AlreadyExists, Conflict, Forbidden, KubeError, NotFound
 from kubeapi.informer import Informer
@@ -45,7 +45,7 @@ class HostObject:
         *,
         host: str,
         labels: Mapping[str, str],
-        wishes: HostWishes,
+        spec: HostSpecWatch,
         facts: Callable[[], HostFacts],
         reports: Callable[[], Mapping[str, ProcessReport]],
         usage: Callable[[], Mapping[str, ProcessUsage]],
@@ -56,7 +56,7 @@ class HostObject:
         self._client = client
         self._host = host
         self._labels = dict(labels)
-        self._wishes = wishes
+        self._wishes = spec
         self._facts = facts
         self._reports = reports
         self._usage = usage
@@ -163,7 +163,7 @@ class HostObject:
             self._facts(),
             reports=self._reports(),
             usage=self._usage(),
-            wishes=self._wishes.current,
+            spec=self._wishes.current,
             conditions=tuple((existing.get("status") or {}).get("conditions") or ()),
             now=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
             running=running,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent.contract import HostFacts, MemoryPressure, ProcessReport, ProcessUsage
-from agent.server.cluster.host_wishes import Wishes
+from agent.server.cluster.host_spec import HostSpec
 from kubeapi.json_types import Json
 
 READY = "Ready"
@@ -29,7 +29,7 @@ def host_status(
     *,
     reports: Mapping[str, ProcessReport],
     usage: Mapping[str, ProcessUsage],
-    wishes: Wishes,
+    spec: HostSpec,
     conditions: tuple[Json, ...] = (),
     now: str,
     running: bool = True,
@@ -54,14 +54,14 @@ def host_status(
         "memoryPressure": str(facts.memory_pressure),
         "endpoint": facts.endpoint or None,
         "tlsFingerprint": facts.tls_fingerprint or None,
-        "observedGeneration": wishes.generation,
+        "observedGeneration": spec.generation,
         "processes": [_process(key, report, usage.get(key)) for key, report in sorted(reports.items())],
         "lastHeartbeat": now,
     }
     before = {c.get("type"): c for c in conditions}
     status["conditions"] = [
-        _condition(before.get(kind) or {}, kind, *told, generation=wishes.generation, now=now)
-        for kind, *told in (_ready(running), _pressure(facts), _schedulable(wishes))
+        _condition(before.get(kind) or {}, kind, *told, generation=spec.generation, now=now)
+        for kind, *told in (_ready(running), _pressure(facts), _schedulable(spec))
     ]
     told: Json = _without_none(status)
     return told
@@ -94,10 +94,10 @@ def _pressure(facts: HostFacts) -> tuple[str, str, str, str]:
     return ("MemoryPressure", "True", str(level), f"Memory is short: {str(level).lower()}.{note}")
 
 
-def _schedulable(wishes: Wishes) -> tuple[str, str, str, str]:
-    if wishes.drain:
+def _schedulable(spec: HostSpec) -> tuple[str, str, str, str]:
+    if spec.drain:
         return ("Schedulable", "False", "Draining", "spec.drain moves every service away that may move.")
-    if wishes.unschedulable:
+    if spec.unschedulable:
         return ("Schedulable", "False", "Cordoned", "spec.unschedulable keeps new services away.")
     return ("Schedulable", "True", "Open", "New services may be placed here.")
 

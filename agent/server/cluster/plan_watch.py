@@ -87,7 +87,7 @@ class PlanWatch:
         """Whether the plan was read in full once."""
         return self._informer.has_synced
 
-    def take_no_more(self) -> None:
+    def stop_accepting(self) -> None:
         """Take no more plans. What the loop says of endpoints is still heard."""
         self._stop.set()
 

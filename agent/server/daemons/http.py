@@ -20,13 +20,13 @@ _MAX_LINE = 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Answer:
+class DaemonResponse:
     status: int
     value: Any
     """The JSON; None where the body was none."""
     text: str
 
-    def told(self) -> str:
+    def error_text(self) -> str:
         """Say what went wrong, in the daemon's own words where it has some."""
         value = self.value
         for part in ("error", "detail", "message"):
@@ -38,7 +38,7 @@ class Answer:
         return f"{self.status} {self.text[:300]}".rstrip()
 
 
-class Wire:
+class DaemonConnection:
     """Requests to one address. One long request at a time can be interrupted from another thread."""
 
     def __init__(self, address: str, port: int) -> None:
@@ -47,7 +47,7 @@ class Wire:
         self._lock = threading.Lock()
         self._open: set[http.client.HTTPConnection] = set()
 
-    def ask(self, method: str, path: str, body: Any = None, *, timeout_s: float = ASK_TIMEOUT_S) -> Answer:
+    def ask(self, method: str, path: str, body: Any = None, *, timeout_s: float = ASK_TIMEOUT_S) -> DaemonResponse:
         """Make one request. Raises DaemonFailed when no answer came."""
         with self._request(method, path, body, timeout_s) as response:
             data = response.read(_MAX_BYTES)
@@ -56,9 +56,9 @@ class Wire:
             value = json.loads(text)
         except ValueError:
             value = None
-        return Answer(response.status, value, " ".join(text.split()))
+        return DaemonResponse(response.status, value, " ".join(text.split()))
 
-    def lines(self, path: str, body: Any, *, stall_s: float) -> Iterator[Answer]:
+    def lines(self, path: str, body: Any, *, stall_s: float) -> Iterator[DaemonResponse]:
         """POST, and give each line of the answer as it comes: JSON, one value a line. Raises DaemonFailed."""
         with self._request("POST", path, body, stall_s) as response:
             while line := response.readline(_MAX_LINE):
@@ -69,7 +69,7 @@ class Wire:
                     value = json.loads(text)
                 except ValueError:
                     value = None
-                yield Answer(response.status, value, text)
+                yield DaemonResponse(response.status, value, text)
 
     def interrupt(self) -> None:
         """Make all requests under way fail now."""

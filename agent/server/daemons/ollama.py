@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from agent.server.daemons.http import Answer, Wire
+from agent.server.daemons.http import DaemonConnection, DaemonResponse
 from agent.server.daemons.port import DaemonFailed, Progress
 from agent.sources.errors import Cancelled
 
@@ -20,20 +20,20 @@ class Ollama:
     """One Ollama server. Safe for use by many threads."""
 
     def __init__(self, address: str, port: int) -> None:
-        self._wire = Wire(address, port)
+        self._connection = DaemonConnection(address, port)
 
     def answers(self) -> str | None:
         """GET /api/version: Ollama has no /health."""
         try:
-            answer = self._wire.ask("GET", "/api/version")
+            answer = self._connection.ask("GET", "/api/version")
         except DaemonFailed as failure:
             return str(failure)
         if answer.status == 200 and isinstance(answer.value, dict) and "version" in answer.value:
             return None
-        return f"what answers at port {self._wire.port} is no Ollama: GET /api/version: {answer.told()}"
+        return f"what answers at port {self._connection.port} is no Ollama: GET /api/version: {answer.error_text()}"
 
     def has(self, model: str) -> bool:
-        answer = self._wire.ask("POST", "/api/show", {"model": model})
+        answer = self._connection.ask("POST", "/api/show", {"model": model})
         if answer.status == 404:
             return False
         return _good(answer, f"POST /api/show of `{model}`").status == 200
@@ -43,9 +43,9 @@ class Ollama:
             return
         layers: dict[str, tuple[int, int]] = {}
         succeeded = False
-        stopper = _on_set(cancel, self._wire.interrupt)
+        stopper = _on_set(cancel, self._connection.interrupt)
         try:
-            for line in self._wire.lines("/api/pull", {"model": model, "stream": True}, stall_s=PULL_STALL_S):
+            for line in self._connection.lines("/api/pull", {"model": model, "stream": True}, stall_s=PULL_STALL_S):
                 value: Any = line.value
                 if line.status != 200 or not isinstance(value, dict) or value.get("error"):
                     raise DaemonFailed(f"Ollama could not pull `{model}`: {_words(line)}")
@@ -67,15 +67,15 @@ class Ollama:
     def load(self, model: str, *, timeout_s: float) -> None:
         """POST /api/generate without a prompt, which only loads."""
         body = {"model": model, "keep_alive": FOREVER, "stream": False}
-        answer = self._wire.ask("POST", "/api/generate", body, timeout_s=timeout_s)
+        answer = self._connection.ask("POST", "/api/generate", body, timeout_s=timeout_s)
         if answer.status == 400 and "does not support generate" in answer.text:
             # A model that only embeds.
             embed = {"model": model, "input": "Hi", "keep_alive": FOREVER}
-            answer = self._wire.ask("POST", "/api/embed", embed, timeout_s=timeout_s)
+            answer = self._connection.ask("POST", "/api/embed", embed, timeout_s=timeout_s)
         _good(answer, f"Ollama could not load `{model}`")
 
     def loaded(self) -> frozenset[str]:
-        answer = _good(self._wire.ask("GET", "/api/ps"), "GET /api/ps")
+        answer = _good(self._connection.ask("GET", "/api/ps"), "GET /api/ps")
         models = answer.value.get("models") if isinstance(answer.value, dict) else None
         named = [each.get(part) for each in models or () if isinstance(each, dict) for part in ("name", "model")]
         return frozenset(canonical(name) for name in named if name)
@@ -83,15 +83,15 @@ class Ollama:
     def unload(self, model: str) -> None:
         """Ollama lets requests under way end first."""
         body = {"model": model, "keep_alive": 0, "stream": False}
-        answer = self._wire.ask("POST", "/api/generate", body, timeout_s=UNLOAD_TIMEOUT_S)
+        answer = self._connection.ask("POST", "/api/generate", body, timeout_s=UNLOAD_TIMEOUT_S)
         if answer.status == 400 and "does not support generate" in answer.text:
             embed = {"model": model, "input": "", "keep_alive": 0}
-            answer = self._wire.ask("POST", "/api/embed", embed, timeout_s=UNLOAD_TIMEOUT_S)
+            answer = self._connection.ask("POST", "/api/embed", embed, timeout_s=UNLOAD_TIMEOUT_S)
         if answer.status != 404:
             _good(answer, f"Ollama could not unload `{model}`")
 
     def size_of(self, model: str) -> int | None:
-        answer = _good(self._wire.ask("GET", "/api/tags"), "GET /api/tags")
+        answer = _good(self._connection.ask("GET", "/api/tags"), "GET /api/tags")
         models = answer.value.get("models") if isinstance(answer.value, dict) else None
         for each in models or ():
             if isinstance(each, dict) and canonical(str(each.get("name"))) == canonical(model):
@@ -99,7 +99,7 @@ class Ollama:
         return None
 
     def interrupt(self) -> None:
-        self._wire.interrupt()
+        self._connection.interrupt()
 
 
 def canonical(model: str) -> str:
@@ -107,15 +107,15 @@ def canonical(model: str) -> str:
     return model if ":" in model.rpartition("/")[2] else f"{model}:latest"
 
 
-def _good(answer: Answer, what: str) -> Answer:
+def _good(answer: DaemonResponse, what: str) -> DaemonResponse:
     if not 200 <= answer.status < 300:
-        raise DaemonFailed(f"{what}: {answer.told()}")
+        raise DaemonFailed(f"{what}: {answer.error_text()}")
     return answer
 
 
-def _words(line: Answer) -> str:
+def _words(line: DaemonResponse) -> str:
     said = line.value.get("error") if isinstance(line.value, dict) else None
-    return str(said) if said else line.told()
+    return str(said) if said else line.error_text()
 
 
 def _on_set(event: threading.Event, act: Any) -> threading.Event:

@@ -24,8 +24,8 @@ from agent.server.daemons.plans import DaemonPlan
 from agent.server.daemons.port import DaemonFailed, DaemonNotReady, ModelDaemon, Progress
 from agent.server.processes.lifecycle import Running
 from agent.server.processes.process import Usage
-from agent.server.processes.surroundings import Surroundings
 from agent.server.processes.unit import Unit
+from agent.server.processes.worker_context import WorkerContext
 
 LINGER_S = 20.0
 """How long a daemon without a model is kept: a changed plan unloads and loads again."""
@@ -48,7 +48,7 @@ class DaemonKeeper(Protocol):
 
 
 @dataclass(frozen=True)
-class Place:
+class DaemonEndpoint:
     """A daemon that takes models now."""
 
     key: str
@@ -61,8 +61,8 @@ class Place:
 class SharedDaemons:
     """All shared daemons of one agent. Safe for use by many threads."""
 
-    def __init__(self, around: Surroundings, keeper: DaemonKeeper) -> None:
-        self._around = around
+    def __init__(self, context: WorkerContext, keeper: DaemonKeeper) -> None:
+        self._context = context
         self._keeper = keeper
         self._users: dict[str, dict[str, str]] = {}
         """Model by process, by daemon."""
@@ -76,10 +76,10 @@ class SharedDaemons:
         self._use(place.key, key, plan.daemon_model)
         _api(plan.runtime, place.address, place.port).pull(plan.daemon_model, on_progress, cancel)
 
-    def ensure(self, key: str, plan: ProcessPlan, model_path: str | None) -> Place:
+    def ensure(self, key: str, plan: ProcessPlan, model_path: str | None) -> DaemonEndpoint:
         """Give a daemon that takes the model now. Raises DaemonNotReady, having done what it can to bring one up."""
         assert plan.daemon_model is not None
-        address = self._around.listening(plan)
+        address = self._context.listening(plan)
         wanted = self._planned(plan)
         if wanted.models is not None and model_path is not None:
             self._link(wanted, key, plan.daemon_model, Path(model_path))
@@ -101,10 +101,10 @@ class SharedDaemons:
             told = f"{report.phase.value}: {report.message}" if report.message else report.phase.value
             raise DaemonNotReady(f"{plan.runtime} is not ready ({told})", soon=True)
         if wanted.models is not None and model_path is not None:
-            self._see(wanted, plan, Place(wanted.key, address, report.port, None))
-        return Place(wanted.key, address, report.port, self._keeper.daemon_unit(wanted.key))
+            self._see(wanted, plan, DaemonEndpoint(wanted.key, address, report.port, None))
+        return DaemonEndpoint(wanted.key, address, report.port, self._keeper.daemon_unit(wanted.key))
 
-    def size_of(self, plan: ProcessPlan, place: Place, model_path: str | None) -> int | None:
+    def size_of(self, plan: ProcessPlan, place: DaemonEndpoint, model_path: str | None) -> int | None:
         """Give the bytes of a model's weights; None where nobody knows."""
         assert plan.daemon_model is not None
         if model_path is not None and plan.runtime != "ollama":
@@ -118,7 +118,7 @@ class SharedDaemons:
         except DaemonFailed:
             return None
 
-    def load(self, key: str, plan: ProcessPlan, place: Place) -> DaemonUnit:
+    def load(self, key: str, plan: ProcessPlan, place: DaemonEndpoint) -> DaemonUnit:
         """Begin to load the model; what is returned tells when it is there."""
         unit = self._unit(key, plan, place)
         unit.begin(timeout_s=plan.startup_timeout_s)
@@ -128,7 +128,7 @@ class SharedDaemons:
         """Take over a model that an earlier agent loaded."""
         wanted = self._planned(plan)
         process = self._keeper.daemon_unit(wanted.key) if running.pid else None
-        return self._unit(key, plan, Place(wanted.key, self._around.listening(plan), running.port, process))
+        return self._unit(key, plan, DaemonEndpoint(wanted.key, self._context.listening(plan), running.port, process))
 
     def key_of(self, plan: ProcessPlan) -> str:
         """Name the daemon that a model needs."""
@@ -160,7 +160,7 @@ class SharedDaemons:
             self.stop_unused(daemon)
         return last
 
-    def forget(self, key: str) -> None:
+    def remove_process(self, key: str) -> None:
         """Strike off a process that is gone for good."""
         with self._lock:
             using = [daemon for daemon, models in self._users.items() if key in models]
@@ -171,22 +171,22 @@ class SharedDaemons:
         with self._lock:
             self._users.setdefault(daemon, {})[key] = canonical(model)
 
-    def _unit(self, key: str, plan: ProcessPlan, place: Place) -> DaemonUnit:
+    def _unit(self, key: str, plan: ProcessPlan, place: DaemonEndpoint) -> DaemonUnit:
         assert plan.daemon_model is not None
         self._use(place.key, key, plan.daemon_model)
         api = _api(plan.runtime, place.address, place.port)
         return DaemonUnit(api, plan.daemon_model, place, lambda: self.release(place.key, key))
 
     def _planned(self, plan: ProcessPlan) -> DaemonPlan:
-        store, address = self._around.store.root, self._around.address
+        store, address = self._context.store.root, self._context.address
         return plans.daemon_of(plan, store=store, address=address, environment=os.environ)
 
-    def _foreign(self, plan: ProcessPlan, wanted: DaemonPlan, address: str) -> Place | None:
+    def _foreign(self, plan: ProcessPlan, wanted: DaemonPlan, address: str) -> DaemonEndpoint | None:
         """Look for a daemon that somebody else runs. Raises DaemonNotReady for one that only this machine reaches."""
         if not wanted.may_be_foreign or wanted.port is None:
             return None
         if _api(plan.runtime, address, wanted.port).answers() is None:
-            return Place(wanted.key, address, wanted.port, None)
+            return DaemonEndpoint(wanted.key, address, wanted.port, None)
         if address != "127.0.0.1" and _api(plan.runtime, "127.0.0.1", wanted.port).answers() is None:
             raise DaemonNotReady(
                 f"{plan.runtime} runs on this host and listens on loopback only, where the cluster cannot reach it: "
@@ -214,7 +214,7 @@ class SharedDaemons:
         except OSError as error:
             raise DaemonNotReady(f"{link}: {error.strerror or error}", reason=ProcessReason.LAUNCH_FAILED) from error
 
-    def _see(self, wanted: DaemonPlan, plan: ProcessPlan, place: Place) -> None:
+    def _see(self, wanted: DaemonPlan, plan: ProcessPlan, place: DaemonEndpoint) -> None:
         """Make sure that the daemon knows the model: it looks for models at its start. Raises DaemonNotReady."""
         model = str(plan.daemon_model)
         try:
@@ -236,7 +236,7 @@ class SharedDaemons:
 class DaemonUnit:
     """One process's model in a shared daemon."""
 
-    def __init__(self, api: ModelDaemon, model: str, place: Place, release: Release) -> None:
+    def __init__(self, api: ModelDaemon, model: str, place: DaemonEndpoint, release: Release) -> None:
         self._api = api
         self._model = model
         self._release = release

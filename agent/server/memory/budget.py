@@ -33,7 +33,7 @@ _GPU_RESERVE_BYTES = 512 * MIB
 
 
 @dataclass(frozen=True)
-class MemoryWishes:
+class MemoryLimits:
     """What people say of a host's memory: its Host object, or the options of its agent."""
 
     budget_bytes: int | None = None
@@ -45,8 +45,8 @@ class MemoryWishes:
     eviction: bool = False
     """Stop processes under critical pressure."""
 
-    def over(self, other: MemoryWishes) -> MemoryWishes:
-        """Let these wishes win over the other's budget, wherever they name one; either may allow evictions."""
+    def over(self, other: MemoryLimits) -> MemoryLimits:
+        """Let these limits win over the other's budget, wherever they name one; either may allow evictions."""
         either = replace(self, eviction=self.eviction or other.eviction)
         if self.budget_bytes is not None or self.fraction is not None:
             return either
@@ -92,17 +92,17 @@ class Budget:
         return f"{amount(self.bytes)} ({self.source}){gpus}"
 
 
-def host_budget(wishes: MemoryWishes, capacity: Capacity) -> Budget:
+def host_budget(limits: MemoryLimits, capacity: Capacity) -> Budget:
     """Work out the budget of a host. A wish for more than there is counts as a wish for all."""
     gpus = None
     if capacity.gpu_bytes is not None:
         gpus = max(0, capacity.gpu_bytes - capacity.gpu_count * _GPU_RESERVE_BYTES)
     total = capacity.total_bytes
-    if wishes.budget_bytes is not None:
-        cut = f", cut to the {amount(total)} that there are" if wishes.budget_bytes > total else ""
-        return Budget(min(wishes.budget_bytes, total), f"memoryBudget{cut}", gpus)
-    if wishes.fraction is not None:
-        share = min(max(wishes.fraction, 0.0), 1.0)
+    if limits.budget_bytes is not None:
+        cut = f", cut to the {amount(total)} that there are" if limits.budget_bytes > total else ""
+        return Budget(min(limits.budget_bytes, total), f"memoryBudget{cut}", gpus)
+    if limits.fraction is not None:
+        share = min(max(limits.fraction, 0.0), 1.0)
         return Budget(int(total * share), f"memoryFraction, {percent(share)} of {amount(total)}", gpus)
     size, source = _default_on_mac(capacity) if capacity.system == "darwin" else _default_on_linux(capacity)
     return Budget(size, source, gpus)

@@ -44,7 +44,7 @@ SKIPPED = {
 
 
 @dataclass(frozen=True)
-class Runner:
+class RunningProcess:
     """A process that runs."""
 
     key: str
@@ -57,36 +57,36 @@ class Runner:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Eviction:
     """Whom to evict, or why nobody."""
 
-    evict: Runner | None = None
+    evict: RunningProcess | None = None
     skip: Skip | None = None
 
 
-def choose(level: MemoryPressure, runners: Iterable[Runner], *, enabled: bool, used_bytes: int) -> Verdict:
+def choose(level: MemoryPressure, runners: Iterable[RunningProcess], *, enabled: bool, used_bytes: int) -> Eviction:
     """Choose at most one process to evict now; neither `evict` nor `skip` where pressure is not critical."""
     if level is not MemoryPressure.CRITICAL:
-        return Verdict()
+        return Eviction()
     running = list(runners)
     if not enabled:
-        return Verdict(skip=Skip.DISABLED)
+        return Eviction(skip=Skip.DISABLED)
     if not running:
-        return Verdict(skip=Skip.NONE)
+        return Eviction(skip=Skip.NONE)
     if any(runner.stopping for runner in running):
-        return Verdict(skip=Skip.STOPPING)
+        return Eviction(skip=Skip.STOPPING)
     if sum(runner.footprint_bytes for runner in running) <= GUARD_SHARE * used_bytes:
-        return Verdict(skip=Skip.BELOW_GUARD)
+        return Eviction(skip=Skip.BELOW_GUARD)
     if len(running) == 1:
-        return Verdict(skip=Skip.FLOOR)
+        return Eviction(skip=Skip.FLOOR)
     open_to_it = [runner for runner in running if not runner.protected]
     if not open_to_it:
-        return Verdict(skip=Skip.ALL_PROTECTED)
-    return Verdict(evict=min(open_to_it, key=lambda r: (r.priority, -r.footprint_bytes, r.started, r.key)))
+        return Eviction(skip=Skip.ALL_PROTECTED)
+    return Eviction(evict=min(open_to_it, key=lambda r: (r.priority, -r.footprint_bytes, r.started, r.key)))
 
 
 @dataclass(frozen=True)
-class Patience:
+class ReturnPolicy:
     """How long evicted processes stay away."""
 
     calm_s: float = 60.0
@@ -99,7 +99,7 @@ class Patience:
 
 
 @dataclass(frozen=True)
-class Absent:
+class EvictedProcess:
     """A process that was evicted and is not back."""
 
     key: str
@@ -110,33 +110,33 @@ class Absent:
     brings_bytes: int = 0
     """What became available when it went, and will be missing when it is back."""
 
-    def may_return_at(self, patience: Patience) -> float:
+    def may_return_at(self, return_policy: ReturnPolicy) -> float:
         """Give the earliest time: who gave way again soon after it came back waits twice as long each time."""
-        return self.since + min(patience.longest_s, patience.calm_s * 2.0 ** min(self.times - 1, 16))
+        return self.since + min(return_policy.longest_s, return_policy.calm_s * 2.0 ** min(self.times - 1, 16))
 
 
 def returning(
-    absent: Sequence[Absent],
+    evicted: Sequence[EvictedProcess],
     *,
     normal_since: float | None,
     last_return: float | None,
     room_bytes: float,
     now: float,
-    patience: Patience,
-) -> Absent | None:
+    return_policy: ReturnPolicy,
+) -> EvictedProcess | None:
     """Choose who comes back now: one at a time, the most important first, and only once pressure is over for good.
 
     `normal_since` is None while pressure is not Normal. Who would bring the pressure back, because it needs more than
     the `room_bytes` above what is critical, waits for the longest time before it gets its chance.
     """
-    if normal_since is None or now - normal_since < patience.calm_s:
+    if normal_since is None or now - normal_since < return_policy.calm_s:
         return None
-    if last_return is not None and now - last_return < patience.between_s:
+    if last_return is not None and now - last_return < return_policy.between_s:
         return None
     due = [
         each
-        for each in absent
-        if each.may_return_at(patience) <= now
-        and (each.brings_bytes <= room_bytes or now - each.since >= patience.longest_s)
+        for each in evicted
+        if each.may_return_at(return_policy) <= now
+        and (each.brings_bytes <= room_bytes or now - each.since >= return_policy.longest_s)
     ]
     return min(due, key=lambda each: (-each.priority, each.since, each.key), default=None)

@@ -17,9 +17,9 @@ import structlog
 
 from agent.contract import Accelerator, MemoryPressure, ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
 from agent.server.memory.admission import AdmissionRequest, Bound
-from agent.server.memory.budget import Budget, MemoryWishes, host_budget, process_budget
+from agent.server.memory.budget import Budget, MemoryLimits, host_budget, process_budget
 from agent.server.memory.estimates import Estimator, Headers, Unknown
-from agent.server.memory.eviction import SKIPPED, Patience, Runner
+from agent.server.memory.eviction import SKIPPED, ReturnPolicy, RunningProcess
 from agent.server.memory.ledger import Ledger
 from agent.server.memory.machine import Machine
 from agent.server.memory.need import Need, total
@@ -52,7 +52,7 @@ _log = structlog.get_logger(__name__)
 class MemorySettings:
     """How an agent treats its host's memory."""
 
-    wishes: MemoryWishes = field(default_factory=MemoryWishes)
+    limits: MemoryLimits = field(default_factory=MemoryLimits)
     """Options of the agent; the Host object's budget wins over them."""
     watch_s: float = WATCH_S
     """Seconds between two looks; how long levels settle and evicted processes wait is in proportion."""
@@ -75,7 +75,7 @@ class HostMemory:
         self._supervisor: Supervisor | None = None
         self._estimator = Estimator(Headers())
         self.ledger = Ledger()
-        self._host_wishes: MemoryWishes | None = None
+        self._host_limits: MemoryLimits | None = None
         self._needs: dict[str, Need] = {}
         self._adopted: dict[str, tuple[int, ProcessPlan]] = {}
         self.machine = Machine(find_binary, meminfo_file=settings.meminfo, clock=clock)
@@ -92,7 +92,7 @@ class HostMemory:
             let_back=self._let_back,
             on_level=self._level_changed,
             thresholds=Thresholds(settle_s=3 * watch_s),
-            patience=Patience(calm_s=6 * watch_s, between_s=3 * watch_s),
+            return_policy=ReturnPolicy(calm_s=6 * watch_s, between_s=3 * watch_s),
         )
         self.turns = Turns(
             standings=self._standings,
@@ -112,7 +112,7 @@ class HostMemory:
     @property
     def budget(self) -> Budget:
         """What all processes may take together, and who says so."""
-        return host_budget(self._wishes, self.machine.capacity)
+        return host_budget(self._limits, self.machine.capacity)
 
     @property
     def pressure(self) -> MemoryPressure:
@@ -133,20 +133,20 @@ class HostMemory:
         entries = self.ledger.entries()
         memory = self.watchdog.memory
         now = f", {amount(memory.available_bytes)} ({percent(memory.share)}) available" if memory else ""
-        taken = total(entry.taken for entry in entries.values())
+        taken = total(entry.counted for entry in entries.values())
         return f"Budget {self.budget}; {len(entries)} processes have {taken}; pressure {self.pressure.value}{now}"
 
     def note(self) -> str:
         """Say what changes seldom: who says what the budget is, and what is done about pressure."""
-        skip, absent = self.watchdog.skip, sorted(self.watchdog.absent)
+        skip, evicted = self.watchdog.skip, sorted(self.watchdog.evicted)
         about = f"; {SKIPPED[skip]}" if skip is not None else ""
-        gone = f"; evicted and not yet back: {', '.join(absent)}" if absent else ""
+        gone = f"; evicted and not yet back: {', '.join(evicted)}" if evicted else ""
         return f"The budget is {self.budget}{about}{gone}."
 
-    def wish(self, wishes: MemoryWishes) -> None:
+    def set_limits(self, limits: MemoryLimits) -> None:
         """Take in what the Host object says."""
-        if wishes != self._host_wishes:
-            self._host_wishes = wishes
+        if limits != self._host_limits:
+            self._host_limits = limits
             self._configure()
             self._free()
 
@@ -199,10 +199,10 @@ class HostMemory:
     def on_report(self, key: str, report: ProcessReport) -> None:
         """Note how a process is now. Called in workers' threads, with their locks held: only notes."""
         if report.phase is ProcessPhase.STOPPED:
-            self.ledger.forget(key)
+            self.ledger.stop_waiting(key)
         if report.phase not in _INSIDE:
             self._adopted.pop(key, None)
-        if report.phase not in _INSIDE and self.ledger.strike(key):
+        if report.phase not in _INSIDE and self.ledger.remove_process(key):
             self._free()
         else:
             self._stir()
@@ -247,7 +247,7 @@ class HostMemory:
                     next_look = self._clock() + (self._settings.watch_s or WATCH_S)
                     self._sweep()
                     self._look()
-                turns_at = self.turns.look()
+                turns_at = self.turns.decide()
                 if freed:
                     for key in self.ledger.waiting():
                         self._processes().wake(key)
@@ -267,11 +267,11 @@ class HostMemory:
             self._condition.notify()
 
     def _look(self) -> None:
-        memory = self.machine.look() if self._settings.watch_s else None
+        memory = self.machine.read_memory() if self._settings.watch_s else None
         if memory is not None:
             if self._supervisor is not None:
-                self.watchdog.forget(self._supervisor.goals())
-            self.watchdog.look(memory, now=self._clock())
+                self.watchdog.keep_only(self._supervisor.goals())
+            self.watchdog.check(memory, now=self._clock())
 
     def _sweep(self) -> None:
         """Give back what was admitted for starts that never came about, and count what runs uncounted."""
@@ -288,7 +288,7 @@ class HostMemory:
             if (
                 now - entry.since > LEAK_S
                 and (report is None or report.phase not in _INSIDE)
-                and self.ledger.strike(key)
+                and self.ledger.remove_process(key)
             ):
                 self._free()
 
@@ -319,12 +319,12 @@ class HostMemory:
     # --- what the parts ask -------------------------------------------------------------------------------------------
 
     @property
-    def _wishes(self) -> MemoryWishes:
-        return self._host_wishes.over(self._settings.wishes) if self._host_wishes else self._settings.wishes
+    def _limits(self) -> MemoryLimits:
+        return self._host_limits.over(self._settings.limits) if self._host_limits else self._settings.limits
 
     def _configure(self) -> None:
-        wishes = self._wishes
-        self.watchdog.configure(warning=wishes.warning, critical=wishes.critical, enabled=wishes.eviction)
+        limits = self._limits
+        self.watchdog.configure(warning=limits.warning, critical=limits.critical, enabled=limits.eviction)
 
     def _processes(self) -> Supervisor:
         assert self._supervisor is not None, "attach comes first"
@@ -332,7 +332,7 @@ class HostMemory:
 
     def _room_of(self, keys: Iterable[str]) -> Need:
         members, budget = set(keys), self.budget
-        others = total(entry.taken for key, entry in self.ledger.entries().items() if key not in members)
+        others = total(entry.counted for key, entry in self.ledger.entries().items() if key not in members)
         return Need(budget.bytes, budget.gpu_bytes or 0) - others
 
     def _standings(self) -> dict[str, Standing]:
@@ -349,13 +349,13 @@ class HostMemory:
             found[key] = Standing(
                 plan=goal.plan,
                 phase=report.phase,
-                need=entry.taken if entry is not None else self._needs.get(key, _said(goal.plan)),
+                need=entry.counted if entry is not None else self._needs.get(key, _said(goal.plan)),
                 inside=entry is not None,
                 held_by_others=bool(elsewhere.sources(key) - {TURNS}),
             )
         return found
 
-    def _runners(self) -> list[Runner]:
+    def _runners(self) -> list[RunningProcess]:
         supervisor, measured = self._processes(), self._footprints()
         self.ledger.measure(measured)
         goals, found = supervisor.goals(), []
@@ -365,10 +365,10 @@ class HostMemory:
                 continue
             goal = goals.get(key)
             found.append(
-                Runner(
+                RunningProcess(
                     key=key,
                     priority=goal.plan.priority if goal else entry.priority,
-                    footprint_bytes=measured.get(key) or entry.taken.ram_bytes,
+                    footprint_bytes=measured.get(key) or entry.counted.ram_bytes,
                     started=entry.since,
                     protected=goal is not None and goal.plan.eviction_protection,
                     stopping=report.phase is ProcessPhase.STOPPING

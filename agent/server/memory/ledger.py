@@ -31,7 +31,7 @@ class Entry:
     """What it was last measured to have in the machine's memory."""
 
     @property
-    def taken(self) -> Need:
+    def counted(self) -> Need:
         """What counts: the estimate, or more where more was measured."""
         return Need(max(self.need.ram_bytes, self.measured_bytes), self.need.gpu_bytes)
 
@@ -51,8 +51,8 @@ class Ledger:
             self._waiting = {key: each for key, each in self._waiting.items() if now - each[1] <= WAITING_S}
             if request.key in self._waiting:
                 request = replace(request, since=self._waiting[request.key][0].since)
-            taken = {key: entry.taken for key, entry in self._entries.items()}
-            refusal = decide(request, taken, [each for each, _ in self._waiting.values()])
+            counted = {key: entry.counted for key, entry in self._entries.items()}
+            refusal = decide(request, counted, [each for each, _ in self._waiting.values()])
             if refusal is not None and request.check == "enforce":
                 if refusal.hopeless:
                     self._waiting.pop(request.key, None)
@@ -79,12 +79,12 @@ class Ledger:
                 if abs(measured - entry.measured_bytes) > NOTICED_SHARE * entry.measured_bytes:
                     self._entries[key] = replace(entry, measured_bytes=measured)
 
-    def strike(self, key: str) -> bool:
+    def remove_process(self, key: str) -> bool:
         """Strike off a process that is gone; False when it had nothing."""
         with self._lock:
             return self._entries.pop(key, None) is not None
 
-    def forget(self, key: str) -> None:
+    def stop_waiting(self, key: str) -> None:
         """Stop counting a process among those that wait."""
         with self._lock:
             self._waiting.pop(key, None)

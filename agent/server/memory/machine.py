@@ -84,7 +84,7 @@ class Machine:
         self._measured.set()
         return first
 
-    def look(self) -> Memory | None:
+    def read_memory(self) -> Memory | None:
         """Read how the memory is now; None where the system does not say, which is logged once."""
         try:
             memory = meminfo.read(self._meminfo)

@@ -28,7 +28,7 @@ class MemoryMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         memory, entries = self._memory, self._memory.ledger.entries()
-        budget, taken = memory.budget, total(entry.taken for entry in entries.values())
+        budget, taken = memory.budget, total(entry.counted for entry in entries.values())
         where = ["memory"]
         limits = GaugeMetricFamily(
             "herdsman_agent_memory_budget_bytes", "What all processes may take together.", labels=where

@@ -95,7 +95,7 @@ class Turns:
         if plan.residency is None:
             return None
         with self._look_lock:
-            self.look(asking=key)
+            self.decide(requester=key)
             message, too_large = self._waiting.get(key), key in self._too_large
         if message is None:
             return None
@@ -103,17 +103,17 @@ class Turns:
             return Hold(ProcessPhase.PENDING, ProcessReason.INSUFFICIENT_MEMORY, message)
         return _hold(plan, message)
 
-    def look(self, *, asking: str = "") -> float | None:
+    def decide(self, *, requester: str = "") -> float | None:
         """Decide for each group and act on it. Gives the moment at which to look again; None: when something changes.
 
-        `asking` is a process that is ready to start now, whatever its last report said.
+        `requester` is a process that is ready to start now, whatever its last report said.
         """
         with self._look_lock:
             now = self.clock()
             standings = {
                 key: standing
                 for key, standing in self.standings().items()
-                if key == asking or standing.inside or standing.phase not in _GONE
+                if key == requester or standing.inside or standing.phase not in _GONE
             }
             self._forget(standings, now)
             for key in self.held():
@@ -127,12 +127,12 @@ class Turns:
             waiting: dict[str, str] = {}
             self._too_large.clear()
             for name, keys in sorted(groups.items()):
-                members = [self._member(key, standings[key], asking=asking) for key in keys]
+                members = [self._member(key, standings[key], requester=requester) for key in keys]
                 decision = decide(members, self.room(keys), now=now, rules=self.rules)
                 if decision.look_again is not None:
                     moments.append(decision.look_again)
                 self._act(name, decision, standings, waiting)
-            turned = [key for key in self._waiting if key in standings and key not in waiting and key != asking]
+            turned = [key for key in self._waiting if key in standings and key not in waiting and key != requester]
             self._waiting = waiting
             for key in turned:
                 self.wake(key)
@@ -165,7 +165,7 @@ class Turns:
             return f"Waits for its turn: the memory of {named} is with {', '.join(others)}"
         return f"Waits until it is asked for, as the residency onDemand in {named} says"
 
-    def _member(self, key: str, standing: Standing, *, asking: str) -> Member:
+    def _member(self, key: str, standing: Standing, *, requester: str) -> Member:
         plan = standing.plan
         assert plan.residency is not None
         with self._demand_lock:
@@ -176,12 +176,12 @@ class Turns:
             self._serves_since.pop(key, None)
         elif standing.phase is not ProcessPhase.STARTING:
             self._serves_since.setdefault(key, self.clock())
-        if key == asking or standing.inside:
+        if key == requester or standing.inside:
             self._fetched[key] = files
         elif self._fetched.get(key) != files:
             self._fetched.pop(key, None)
         known = standing.need is not None or plan.memory_check in ("warn", "off")
-        ready = key == asking or (
+        ready = key == requester or (
             known
             and not standing.held_by_others
             and standing.phase is not ProcessPhase.BACKING_OFF

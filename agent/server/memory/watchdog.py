@@ -13,7 +13,7 @@ import structlog
 
 from agent.contract import MemoryPressure
 from agent.server.memory import pressure
-from agent.server.memory.eviction import Absent, Patience, Runner, Skip, choose, returning
+from agent.server.memory.eviction import EvictedProcess, ReturnPolicy, RunningProcess, Skip, choose, returning
 from agent.server.memory.meminfo import Memory
 from agent.server.memory.pressure import Pressure, Thresholds
 from agent.server.memory.wording import amount, percent
@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 class Watchdog:
     """The watchdog of one host. Used by one thread; others may read its fields."""
 
-    runners: Callable[[], Iterable[Runner]]
+    runners: Callable[[], Iterable[RunningProcess]]
     """All processes that run, measured now. Asked only under pressure."""
     evict: Callable[[str, str], None]
     """Stops a process and keeps it from starting; second, why."""
@@ -33,12 +33,12 @@ class Watchdog:
     on_level: Callable[[MemoryPressure], None] = lambda _level: None
     """Called at each change of the level, Normal included, and of what is done about it."""
     thresholds: Thresholds = field(default_factory=Thresholds)
-    patience: Patience = field(default_factory=Patience)
+    return_policy: ReturnPolicy = field(default_factory=ReturnPolicy)
     enabled: bool = False
     state: Pressure = field(default_factory=Pressure)
     memory: Memory | None = None
     """The last look."""
-    absent: dict[str, Absent] = field(default_factory=dict)
+    evicted: dict[str, EvictedProcess] = field(default_factory=dict)
     evictions: int = 0
     skipped: dict[Skip, int] = field(default_factory=dict)
     """Looks under critical pressure at which nobody was evicted, by reason."""
@@ -47,7 +47,7 @@ class Watchdog:
     """How often and when last each process was evicted."""
     _last_return: float | None = None
     _before: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """What was available when each absent process was evicted, and how much it had."""
+    """What was available when each evicted process was evicted, and how much it had."""
 
     @property
     def level(self) -> MemoryPressure:
@@ -58,14 +58,14 @@ class Watchdog:
         """Why nothing is evicted now although pressure is critical."""
         return self._said
 
-    def look(self, memory: Memory, *, now: float) -> None:
+    def check(self, memory: Memory, *, now: float) -> None:
         """Take in how the memory is now, and do the one thing that follows from it."""
         self.memory = memory
         for key, (available, footprint) in self._before.items():
             # Pages that several processes share, or that the system would have dropped, came with nobody's end.
             gained = min(footprint, memory.available_bytes - available)
-            if key in self.absent and gained > self.absent[key].brings_bytes:
-                self.absent[key] = replace(self.absent[key], brings_bytes=gained)
+            if key in self.evicted and gained > self.evicted[key].brings_bytes:
+                self.evicted[key] = replace(self.evicted[key], brings_bytes=gained)
         before, self.state = self.state.level, pressure.after(self.state, memory, self.thresholds, now=now)
         if self.level is not before:
             (_log.info if self.level is MemoryPressure.NORMAL else _log.warning)(
@@ -82,10 +82,10 @@ class Watchdog:
             self._said = None
             self._let_one_back(memory, now)
 
-    def forget(self, wanted: Iterable[str]) -> None:
+    def keep_only(self, wanted: Iterable[str]) -> None:
         """Strike off the evicted that nobody wants any more."""
         kept = set(wanted)
-        for remembered in (self.absent, self._past, self._before):
+        for remembered in (self.evicted, self._past, self._before):
             for key in [key for key in remembered if key not in kept]:
                 del remembered[key]
 
@@ -106,9 +106,9 @@ class Watchdog:
             return
         victim, self._said = verdict.evict, None
         times, last = self._past.get(victim.key, (0, now))
-        times = 1 if now - last > self.patience.forgiven_s else times + 1
+        times = 1 if now - last > self.return_policy.forgiven_s else times + 1
         self._past[victim.key] = times, now
-        self.absent[victim.key] = Absent(victim.key, victim.priority, since=now, times=times)
+        self.evicted[victim.key] = EvictedProcess(victim.key, victim.priority, since=now, times=times)
         self._before[victim.key] = memory.available_bytes, victim.footprint_bytes
         self.evictions += 1
         message = (
@@ -123,15 +123,15 @@ class Watchdog:
     def _let_one_back(self, memory: Memory, now: float) -> None:
         normal_since = self.state.since if self.level is MemoryPressure.NORMAL else None
         due = returning(
-            list(self.absent.values()),
+            list(self.evicted.values()),
             normal_since=normal_since,
             last_return=self._last_return,
             room_bytes=(memory.share - self.thresholds.critical - self.thresholds.margin) * memory.total_bytes,
             now=now,
-            patience=self.patience,
+            return_policy=self.return_policy,
         )
         if due is not None:
-            del self.absent[due.key]
+            del self.evicted[due.key]
             self._before.pop(due.key, None)
             self._last_return = now
             _log.info("Let an evicted process back", process=due.key)

@@ -20,7 +20,7 @@ from typing import TypeVar
 from agent.contract import FilePlan
 from agent.server.models import remote, repository
 from agent.server.models.model_store import Slot, check_sha256, sha256_of, verify
-from agent.server.models.source_access import Place, SourceAccess
+from agent.server.models.source_access import SourceAccess, SourceRequest
 from agent.server.models.store_space import StoreSpace
 from agent.server.models.transfer import DownloadSettings, Progress, Transfer
 from agent.sources.errors import (
@@ -160,7 +160,7 @@ def _is_in_store(slot: Slot, plan: FilePlan, cancel: threading.Event) -> bool:
 
 def _fetch(plan: FilePlan, slot: Slot, task: _Task, on_progress: Progress) -> None:
     """Fetch, verify and publish; start over when the file changes underneath, a few times."""
-    place = task.access.place(plan.source)
+    place = task.access.request_for(plan.source)
     for restart in range(_RESTARTS + 1):
         try:
             _fetch_version(plan, place, slot, task, on_progress, afresh=restart > 0)
@@ -177,7 +177,7 @@ def _fetch(plan: FilePlan, slot: Slot, task: _Task, on_progress: Progress) -> No
 
 
 def _fetch_version(
-    plan: FilePlan, place: Place, slot: Slot, task: _Task, on_progress: Progress, *, afresh: bool
+    plan: FilePlan, place: SourceRequest, slot: Slot, task: _Task, on_progress: Progress, *, afresh: bool
 ) -> None:
     file = _asked(
         lambda: remote.stat(
@@ -223,7 +223,7 @@ def _fetch_version(
 
 
 def _bring(
-    plan: FilePlan, place: Place, slot: Slot, transfer: Transfer, on_progress: Progress, cancel: threading.Event
+    plan: FilePlan, place: SourceRequest, slot: Slot, transfer: Transfer, on_progress: Progress, cancel: threading.Event
 ) -> None:
     transfer.run(on_progress)
     digest = None

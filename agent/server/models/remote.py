@@ -65,7 +65,7 @@ class RemoteFile(NamedTuple):
 
 
 @dataclass(eq=False)
-class Answer:
+class SourceResponse:
     """An answer whose body is still to be read. Reading raises only FileErrors."""
 
     status: int
@@ -120,13 +120,13 @@ def get(
     whole: bool = False,
     signer: Signer | None = None,
     deadline: Deadline | None = None,
-) -> Iterator[Answer]:
+) -> Iterator[SourceResponse]:
     """Ask for bytes `first` to `last` (inclusive; None: the end) of a file, or for all of it without a range.
 
     `signer` proves who asks, to the server of `address` and to none that it redirects to.
     `read_timeout_s` counts from byte to byte, `deadline` for everything, the body included.
-    Yields an Answer with status 200 (the whole file comes), 206, or 416. Raises a FileError for anything else. The
-    connection is closed at the end, however much of the body was read.
+    Yields a SourceResponse with status 200 (the whole file comes), 206, or 416. Raises a FileError for anything else.
+    The connection is closed at the end, however much of the body was read.
     """
     headers = {"User-Agent": _USER_AGENT, "Accept": "*/*", "Accept-Encoding": "identity"}
     if not whole:
@@ -144,7 +144,7 @@ def get(
                     target = _redirected(target, location)
                     continue
                 _check_status(response.status, response.headers, target)
-                yield Answer(response.status, response.headers, target, response, deadline)
+                yield SourceResponse(response.status, response.headers, target, response, deadline)
                 return
             finally:
                 response.close()

@@ -61,7 +61,7 @@ def look_up(
     """Ask the Hub for the files of a plan's repository. Raises a FileError."""
     repository = Repository.of(plan.source)
     revision = quote(repository.revision, safe="")
-    place = access.web_place(f"{access.hub.url}/api/models/{quote(repository.name)}/revision/{revision}?blobs=true")
+    place = access.web_request(f"{access.hub.url}/api/models/{quote(repository.name)}/revision/{revision}?blobs=true")
     text, _ = remote.fetch_small(
         place.url, policy=policy, max_bytes=_LARGEST_LIST, timeout_s=timeout_s, signer=place.signer
     )

@@ -32,7 +32,7 @@ _NAMES = (
 )
 
 
-class Place(NamedTuple):
+class SourceRequest(NamedTuple):
     """One remote file, and who asks for it."""
 
     url: WebAddress
@@ -67,7 +67,7 @@ class SourceAccess:
             raise StoreFailed(f"AWS_ENDPOINT_URL {error}; mend it in the credentials of this host") from None
         return cls(credentials, hub)
 
-    def place(self, source: str) -> Place:
+    def request_for(self, source: str) -> SourceRequest:
         """Find the file of a plan that is neither local nor a whole repository. Raises PlanInvalid."""
         scheme, _, rest = source.partition("://")
         if scheme.lower() == "s3":
@@ -75,7 +75,7 @@ class SourceAccess:
             if not re.fullmatch(r"[\w.-]+", bucket, re.ASCII) or not key:
                 raise PlanInvalid(f"`{shown(source)[:80]}` names no object; write `s3://bucket/key`")
             try:
-                return Place(self.credentials.s3_address(bucket, key), self.credentials.for_s3())
+                return SourceRequest(self.credentials.s3_address(bucket, key), self.credentials.for_s3())
             except AddressInvalid as error:
                 raise PlanInvalid(f"`{shown(source)[:80]}` {error}") from None
         if scheme.lower() not in ("http", "https"):
@@ -83,16 +83,16 @@ class SourceAccess:
                 f"`{shown(source)[:80]}` is no http(s), s3 or `file://` URL, no absolute path, no repository "
                 "`hf://org/name`"
             )
-        return self.web_place(source)
+        return self.web_request(source)
 
-    def web_place(self, url: str) -> Place:
+    def web_request(self, url: str) -> SourceRequest:
         """Find a file behind a URL, which is one of the Hub's or of anybody's. Raises PlanInvalid."""
         try:
             address = self.hub.location(WebAddress.parse(url))
         except AddressInvalid as error:
             raise PlanInvalid(f"`{shown(url)[:80]}` {error}") from None
         token = Credentials(hub_token=self.credentials.hub_token).for_web(hub=True)
-        return Place(address, token if self.hub.may_have_token(address) else None)
+        return SourceRequest(address, token if self.hub.may_have_token(address) else None)
 
 
 def _read(path: Path) -> dict[str, str]:

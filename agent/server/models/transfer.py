@@ -20,7 +20,7 @@ from agent.server.models import remote
 from agent.server.models.credentials import Signer
 from agent.server.models.gguf_format import MAGIC
 from agent.server.models.model_store import Slot, storing, write_whole
-from agent.server.models.remote import Answer, RemoteFile
+from agent.server.models.remote import RemoteFile, SourceResponse
 from agent.sources.errors import (
     Cancelled,
     FileError,
@@ -109,7 +109,7 @@ class Transfer:
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._lock = threading.Lock()
-        self._answers: set[Answer] = set()
+        self._answers: set[SourceResponse] = set()
         self._failures: list[Exception] = []
         kept = self._load() if file.accepts_ranges else None
         self._segments = kept or self._plan()
@@ -236,7 +236,7 @@ class Transfer:
             raise SourceUnreachable(f"{self._address.shown} ended after {segment.at} of {segment.end} bytes")
         return True
 
-    def _check_answer(self, answer: Answer, handle: int, segment: Segment) -> None:
+    def _check_answer(self, answer: SourceResponse, handle: int, segment: Segment) -> None:
         """Make sure that the body is the part that was asked for, of the file that was begun."""
         seen = answer.remote_file()
         if answer.status == 206:

@@ -40,7 +40,7 @@ class Draining:
     pid: int
     timeout_s: float
     withdrawn: Callable[[], bool | None]
-    """As `Surroundings.withdrawn`."""
+    """As `WorkerContext.withdrawn`."""
     called_off: Callable[[], bool]
     alive: Callable[[], bool]
 

@@ -135,7 +135,7 @@ class ExitWatch:
                 self._thread.start()
             return True
 
-    def forget(self, key: str) -> None:
+    def stop_following(self, key: str) -> None:
         """Follow the process of this key no more."""
         with self._lock:
             known = self._followed.get(key)

@@ -27,7 +27,7 @@ class Holds:
             by_source[source] = hold
             return True
 
-    def take_back(self, key: str, source: str) -> bool:
+    def release(self, key: str, source: str) -> bool:
         """Take back what `source` said; False when it had said nothing."""
         with self._lock:
             by_source = self._holds.get(key, {})
@@ -51,7 +51,7 @@ class Holds:
         with self._lock:
             return set(self._holds.get(key, ()))
 
-    def forget(self, key: str) -> None:
+    def remove_process(self, key: str) -> None:
         """Strike a process off that nobody wants any more."""
         with self._lock:
             self._holds.pop(key, None)

@@ -24,8 +24,8 @@ from agent.server.processes.engine_user import NotReadable
 from agent.server.processes.lifecycle import Goal, Hold, Life, Running
 from agent.server.processes.ports import NoPortFree
 from agent.server.processes.process import LaunchFailed, Marker, launch
-from agent.server.processes.surroundings import Surroundings
 from agent.server.processes.unit import Unit
+from agent.server.processes.worker_context import WorkerContext
 
 MODEL = "model"
 """Name of the plan's own file among all its files, and in `argv`."""
@@ -82,8 +82,8 @@ def files_of(plan: ProcessPlan) -> dict[str, FilePlan]:
 class Launcher:
     """Starts the processes of one agent. Safe for use by many threads."""
 
-    def __init__(self, around: Surroundings, daemons: SharedDaemons) -> None:
-        self._around = around
+    def __init__(self, context: WorkerContext, daemons: SharedDaemons) -> None:
+        self._context = context
         self._daemons = daemons
 
     def fetch(self, key: str, goal: Goal, on_progress: Progress, cancel: threading.Event) -> dict[str, str]:
@@ -107,7 +107,7 @@ class Launcher:
                 known = None if None in totals or len(done) < len(wanted) else sum(t for t in totals if t is not None)
                 on_progress(sum(at for at, _ in done.values()), known)
 
-            paths[name] = str(self._around.fetch(each, on_part, cancel))
+            paths[name] = str(self._context.fetch(each, on_part, cancel))
         return paths
 
     def launch(self, key: str, goal: Goal, life: Life, *, port: int | None) -> Launched:
@@ -115,46 +115,46 @@ class Launcher:
         self._check_allowed(key, goal.plan)
         if goal.plan.daemon_model is not None:
             return self._load(key, goal, life)
-        plan, around = goal.plan, self._around
+        plan, context = goal.plan, self._context
         binary = self._binary(plan)
         secrets = self._secrets(key, plan)
         self._admit(key, goal, life)
-        log_file = around.store.log_file(key)
+        log_file = context.store.log_file(key)
         rotate(log_file)
         log_start = process_log.size_of(log_file)
-        address = around.listening(plan)
+        address = context.listening(plan)
         try:
-            port = around.ports.claim(key, preferred=port, address=address)
+            port = context.ports.claim(key, preferred=port, address=address)
             arguments = self._arguments(plan, life, binary, address=address, port=port)
             env = command_line.environment(plan, address=address, port=port) if is_daemon(plan) else plan.env
-            marker = Marker(around.agent_id, key, goal.launch_hash, port)
+            marker = Marker(context.agent_id, key, goal.launch_hash, port)
             self._let_read(life, *arguments)
             whole = {**env, **secrets}
-            handle = launch([binary, *arguments], env=whole, log=log_file, marker=marker, user=around.engine_user)
+            handle = launch([binary, *arguments], env=whole, log=log_file, marker=marker, user=context.engine_user)
         except command_line.FileMissing as failure:
             raise NotLaunched(ProcessReason.PLAN_INVALID, str(failure)) from failure
         except (NoPortFree, NotReadable, LaunchFailed) as failure:
             raise NotLaunched(ProcessReason.LAUNCH_FAILED, str(failure)) from failure
         return Launched(handle, self._running(handle, goal, port), log_start)
 
-    def forget(self, key: str) -> None:
+    def remove_process(self, key: str) -> None:
         """Strike off a process that is gone for good."""
-        self._daemons.forget(key)
+        self._daemons.remove_process(key)
 
     def adopt(self, key: str, plan: ProcessPlan, running: Running) -> Unit:
         """Take over a model that an earlier agent loaded."""
         return self._daemons.adopt(key, plan, running)
 
     def _check_allowed(self, key: str, plan: ProcessPlan) -> None:
-        hold = self._around.waits(key)
+        hold = self._context.waits(key)
         if hold is not None:
             raise NotAdmitted(hold, retry_s=ALLOWED_RETRY_S)
-        told = self._around.refusal(key, plan)
+        told = self._context.refusal(key, plan)
         if told:
             raise NotLaunched(ProcessReason.NOT_ALLOWED, told, waits_s=INSTALL_RETRY_S)
 
     def _load(self, key: str, goal: Goal, life: Life) -> Launched:
-        around = self._around
+        context = self._context
         log_start = 0
         try:
             self._let_read(life)
@@ -166,12 +166,12 @@ class Launcher:
             raise not_ready(failure) from failure
         except NotReadable as failure:
             raise NotLaunched(ProcessReason.LAUNCH_FAILED, str(failure)) from failure
-        around.ports.release(key)
+        context.ports.release(key)
         return Launched(unit, self._running(unit, goal, place.port), log_start)
 
     def _let_read(self, life: Life, *arguments: str) -> None:
         """Let the engines' own user, where there is one, read the files of a process. Raises NotReadable."""
-        user, root = self._around.engine_user, self._around.store.root
+        user, root = self._context.engine_user, self._context.store.root
         if user is None:
             return
         files = [path for _, path in life.file_paths]
@@ -184,7 +184,7 @@ class Launcher:
 
     def _binary(self, plan: ProcessPlan) -> str:
         name = plan.argv[0] if plan.argv else ""
-        binary = self._around.find_binary(name) if name else None
+        binary = self._context.find_binary(name) if name else None
         if binary is None:
             why = f"`{name}` was not found on this host; install it"
             raise NotLaunched(ProcessReason.RUNTIME_MISSING, why, waits_s=INSTALL_RETRY_S)
@@ -192,7 +192,7 @@ class Launcher:
 
     def _secrets(self, key: str, plan: ProcessPlan) -> dict[str, str]:
         try:
-            return self._around.secrets(key, plan)
+            return self._context.secrets(key, plan)
         except SecretUnavailable as failure:
             raise NotLaunched(ProcessReason.SECRET_UNAVAILABLE, str(failure), waits_s=INSTALL_RETRY_S) from None
 
@@ -204,7 +204,7 @@ class Launcher:
             paths[MODEL] = life.model_path
         if size_bytes is not None:
             paths[BYTES] = str(size_bytes)
-        hold = self._around.admit(key, goal, paths)
+        hold = self._context.admit(key, goal, paths)
         if hold is not None:
             raise NotAdmitted(hold)
 
@@ -213,14 +213,14 @@ class Launcher:
         files = dict(life.file_paths)
         arguments = command_line.arguments(plan, address=address, port=port, model=life.model_path, files=files)
         if plan.runtime == "llamacpp":
-            known = self._around.vocabulary.of(binary)
+            known = self._context.known_flags.of(binary)
             arguments = engines.with_threads(arguments, engines.performance_cores())
-            arguments = flags.spoken(arguments, known)
+            arguments = flags.translated_flags(arguments, known)
         elif plan.runtime == "omlx":
-            known = self._around.vocabulary.of(binary, "serve")
+            known = self._context.known_flags.of(binary, "serve")
         else:
             return arguments
-        strange = flags.unknown(arguments, known)
+        strange = flags.unknown_flags(arguments, known)
         if strange:
             raise NotLaunched(
                 ProcessReason.RUNTIME_TOO_OLD,
@@ -236,7 +236,7 @@ class Launcher:
             mark=unit.mark,
             port=port,
             launch_hash=goal.launch_hash,
-            since=self._around.clock(),
+            since=self._context.clock(),
             started_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
             proved=goal.plan.completion_path is None,
         )

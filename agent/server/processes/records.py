@@ -11,7 +11,7 @@ from agent.contract import ProcessPhase, ProcessPlan, ProcessReport
 from agent.server.processes import identity
 from agent.server.processes.lifecycle import Goal, Life, Running
 from agent.server.processes.process import Handle, Marker
-from agent.server.processes.surroundings import Surroundings
+from agent.server.processes.worker_context import WorkerContext
 from agent.server.store import ProcessRecord, RunningRecord
 
 
@@ -58,26 +58,26 @@ def plan_in_force(last: Goal, running: Running | None, started_by: ProcessPlan |
 
 
 def report_of(
-    key: str, around: Surroundings, goal: Goal, life: Life, progress: tuple[int, int | None] | None
+    key: str, context: WorkerContext, goal: Goal, life: Life, progress: tuple[int, int | None] | None
 ) -> ProcessReport:
     """Say how a process is. `progress` counts while its files are fetched."""
     done, total = (progress if life.phase is ProcessPhase.DOWNLOADING else None) or (None, None)
     running = life.running
-    welcome = life.phase is ProcessPhase.READY or around.stands_in(key, life.phase)
+    welcome = life.phase is ProcessPhase.READY or context.stands_in(key, life.phase)
     return ProcessReport(
         phase=life.phase,
         reason=life.reason,
         message=life.message,
         observed_generation=goal.generation,
         pid=(running.pid or None) if running else None,
-        port=around.front_port(key, goal.plan) or (running.port if running else None),
-        address=around.address if running or welcome else None,
+        port=context.front_port(key, goal.plan) or (running.port if running else None),
+        address=context.address if running or welcome else None,
         restarts=life.restarts,
         downloaded_bytes=done,
         total_bytes=total,
         started_at=running.started_at if running else None,
         ready=welcome,
-        memory_bytes=around.reserved(key),
+        memory_bytes=context.reserved(key),
     )
 
 

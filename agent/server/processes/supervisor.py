@@ -22,9 +22,9 @@ from agent.server.processes.launching import Launcher
 from agent.server.processes.lifecycle import Goal, Hold, Life
 from agent.server.processes.process import Handle
 from agent.server.processes.records import Found, found_processes
-from agent.server.processes.surroundings import Surroundings
 from agent.server.processes.unit import Unit
 from agent.server.processes.worker import Worker
+from agent.server.processes.worker_context import WorkerContext
 
 ORPHAN_GRACE_S = 30.0
 """How long a process without a plan has between SIGTERM and SIGKILL."""
@@ -35,36 +35,36 @@ _log = structlog.get_logger(__name__)
 class Supervisor:
     """All processes of one host. Safe for use by many threads."""
 
-    def __init__(self, around: Surroundings) -> None:
-        self._around = around
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
         self._workers: dict[str, Worker] = {}
         self._orphans: dict[str, Found] = {}
         """Running, and in no record: kept until the plan was read once."""
         self._stopping = False
         # Reentrant: a model that is adopted asks for its daemon's process.
         self._lock = threading.RLock()
-        self._daemons = SharedDaemons(around, self)
-        self._launcher = Launcher(around, self._daemons)
+        self._daemons = SharedDaemons(context, self)
+        self._launcher = Launcher(context, self._daemons)
 
     def start(self) -> None:
         """Adopt what runs, and go on with the plans that were written down until the plan source says otherwise."""
-        records = dict(self._around.store.load())
-        marked = process.marked_processes(self._around.agent_id)
-        found, surplus = found_processes(records, marked, now=self._around.clock())
+        records = dict(self._context.store.load())
+        marked = process.marked_processes(self._context.agent_id)
+        found, surplus = found_processes(records, marked, now=self._context.clock())
         for handle in surplus:
             _log.warning("Stopped a surplus process", pid=handle.pid)
             handle.terminate(grace_s=ORPHAN_GRACE_S)
-        process_log.prune(self._around.store.logs, kept=[self._around.store.log_file(key) for key in records])
+        process_log.prune(self._context.store.logs, kept=[self._context.store.log_file(key) for key in records])
         with self._lock:
             for key, each in found.items():
                 if each.handle is not None:
-                    self._around.ports.hold(key, each.running.port)
+                    self._context.ports.hold(key, each.running.port)
                 if key not in records:
                     self._orphans[key] = each
             # A daemon is there before the models in it are adopted.
             for key, record in sorted(records.items(), key=lambda item: not is_daemon_key(item[0])):
                 if is_daemon_key(key) and key not in found:
-                    self._around.store.forget(key)  # who needs it starts it again
+                    self._context.store.remove_record(key)  # who needs it starts it again
                     continue
                 goal = self._goal(record.plan, record.generation)
                 worker = self._begin(key, goal, Life(restarts=record.restarts), found.get(key), record.port)
@@ -93,18 +93,18 @@ class Supervisor:
 
     def hold(self, key: str, source: str, hold: Hold) -> None:
         """Stop a process, or keep it from starting, until `source` takes that back. Its plan stays as it is."""
-        if self._around.holds.put(key, source, hold):
+        if self._context.holds.put(key, source, hold):
             self.wake(key)
 
     def release(self, key: str, source: str) -> None:
         """Take back what `source` said; the process runs again once nobody holds it."""
-        if self._around.holds.take_back(key, source):
+        if self._context.holds.release(key, source):
             self.wake(key)
 
     @property
     def holds(self) -> Holds:
         """Who must not run now, and in whose name."""
-        return self._around.holds
+        return self._context.holds
 
     def wake(self, key: str) -> None:
         """Have a process that waits look again now."""
@@ -133,7 +133,7 @@ class Supervisor:
                 continue
             _log.info("Stopped a process that is in no plan", process=key, pid=each.handle.pid)
             threading.Thread(target=each.handle.terminate, kwargs={"grace_s": ORPHAN_GRACE_S}, daemon=True).start()
-            self._around.ports.release(key)
+            self._context.ports.release(key)
 
     def report(self, key: str) -> ProcessReport | None:
         """Say how one process is; None when there is none of that key."""
@@ -167,7 +167,7 @@ class Supervisor:
             worker = self._workers.get(key)
         plan = worker.goal.plan if worker is not None else None
         daemon = self._daemons.key_of(plan) if plan is not None and plan.daemon_model is not None else key
-        path = self._around.store.log_file(daemon)
+        path = self._context.store.log_file(daemon)
         return process_log.read(process_log.copy_of(path, 1) if previous else path, tail=tail, offset=offset)
 
     # --- what the shared daemons ask for ------------------------------------------------------------------------------
@@ -225,15 +225,15 @@ class Supervisor:
             return {key: worker for key, worker in self._workers.items() if not worker.finished}
 
     def _goal(self, plan: ProcessPlan, generation: int) -> Goal:
-        return Goal(plan, lifecycle.launch_hash(plan, self._around.listening(plan)), generation)
+        return Goal(plan, lifecycle.launch_hash(plan, self._context.listening(plan)), generation)
 
     def _begin(self, key: str, goal: Goal, life: Life, found: Found | None, port: int | None) -> Worker:
         unit: Unit | None = None
         if found is not None:
-            life = lifecycle.adopted(life, found.running, now=self._around.clock())
+            life = lifecycle.adopted(life, found.running, now=self._context.clock())
             unit = found.handle or self._launcher.adopt(key, found.plan or goal.plan, found.running)
             _log.info("Adopted a running process", process=key, pid=unit.pid, port=found.running.port)
-        worker = Worker(key, self._around, self._launcher, goal, life, unit, found.plan if found else None)
+        worker = Worker(key, self._context, self._launcher, goal, life, unit, found.plan if found else None)
         self._workers[key] = worker
         worker.start(port=port)
         return worker

@@ -21,8 +21,8 @@ from agent.server.processes.drain import Draining, drain
 from agent.server.processes.launching import MODEL, Launcher, NotAdmitted, NotLaunched, files_of, not_ready, rotate
 from agent.server.processes.lifecycle import Do, Goal, Hold, Life, Step
 from agent.server.processes.records import plan_in_force, record_of, report_of
-from agent.server.processes.surroundings import Surroundings
 from agent.server.processes.unit import Unit
+from agent.server.processes.worker_context import WorkerContext
 from agent.sources.errors import Cancelled, FileError
 
 EXIT_POLL_S = 1.0
@@ -43,7 +43,7 @@ class Worker:
     def __init__(
         self,
         key: str,
-        around: Surroundings,
+        context: WorkerContext,
         launcher: Launcher,
         goal: Goal,
         life: Life,
@@ -52,7 +52,7 @@ class Worker:
     ) -> None:
         """`unit` is what an earlier agent left running, `running_plan` the plan that it was started by, if known."""
         self.key = key
-        self._around = around
+        self._context = context
         self._launcher = launcher
         self._goal: Goal | None = goal
         self._last_goal = goal
@@ -116,7 +116,7 @@ class Worker:
 
     def wake(self) -> None:
         """Look again now: a hold came or went, or there is room where there was none."""
-        if self._around.holds.of(self.key) is not None:
+        if self._context.holds.of(self.key) is not None:
             self._question.interrupt()
         self._retry = True
         self._wake.set()
@@ -148,13 +148,13 @@ class Worker:
 
     def report(self) -> ProcessReport:
         """Say how the process is."""
-        return report_of(self.key, self._around, self._seen_goal, self._life, self._progress)
+        return report_of(self.key, self._context, self._seen_goal, self._life, self._progress)
 
     def _run(self) -> None:
         self._say()
         while not self._leaving:
             goal = None if self._halting else self._goal
-            hold = self._around.holds.of(self.key)
+            hold = self._context.holds.of(self.key)
             self._life = lifecycle.with_hold(lifecycle.adjusted(self._life, goal), goal, hold)
             if self._retry:
                 self._retry = False
@@ -162,7 +162,7 @@ class Worker:
             self._seen_goal = goal or self._seen_goal
             self._say()
             alive = self._unit is not None and self._unit.alive()
-            now, policy = self._around.clock(), self._around.policy
+            now, policy = self._context.clock(), self._context.policy
             step = lifecycle.next_step(self._life, goal, alive=alive, now=now, policy=policy, hold=hold)
             try:
                 if self._take(step, goal, hold):
@@ -184,7 +184,7 @@ class Worker:
         elif step.do is Do.TERMINATE:
             self._terminate(goal, hold)
         elif step.do is Do.FORGET:
-            return self._forget()
+            return self._remove()
         elif goal is not None:
             if step.do is Do.FETCH:
                 self._fetch(goal)
@@ -197,8 +197,8 @@ class Worker:
         return False
 
     def _wait(self, until: float | None) -> None:
-        timeout = None if until is None else max(0.0, until - self._around.clock())
-        if self._life.running is not None and not self._around.exits.follows(self.key, self._unit, self._wake.set):
+        timeout = None if until is None else max(0.0, until - self._context.clock())
+        if self._life.running is not None and not self._context.exits.follows(self.key, self._unit, self._wake.set):
             timeout = EXIT_POLL_S if timeout is None else min(timeout, EXIT_POLL_S)
         self._wake.wait(timeout)
         self._wake.clear()
@@ -218,8 +218,8 @@ class Worker:
         def on_progress(done: int, total: int | None) -> None:
             nonlocal said
             self._progress = (done, total)
-            if self._around.clock() - said >= PROGRESS_INTERVAL_S:
-                said = self._around.clock()
+            if self._context.clock() - said >= PROGRESS_INTERVAL_S:
+                said = self._context.clock()
                 self._say()
 
         try:
@@ -252,7 +252,7 @@ class Worker:
         self._log.info("Started the process", pid=running.pid, port=running.port)
 
     def _not_launched(self, failure: NotAdmitted | NotLaunched) -> None:
-        now, policy = self._around.clock(), self._around.policy
+        now, policy = self._context.clock(), self._context.policy
         if isinstance(failure, NotAdmitted):
             self._life = lifecycle.refused(self._life, failure.hold, now=now, policy=policy, retry_s=failure.retry_s)
             return
@@ -264,27 +264,27 @@ class Worker:
     def _probe(self, goal: Goal) -> None:
         assert self._life.running is not None
         failure = self._question.health(
-            self._around.listening(goal.plan), self._life.running.port, goal.plan.health_path
+            self._context.listening(goal.plan), self._life.running.port, goal.plan.health_path
         )
         if failure is None and self._unit is not None:
             failure = self._unit.not_yet()
-        now, before = self._around.clock(), self._life.phase
-        self._life = lifecycle.probed(self._life, goal.plan, failure=failure, now=now, policy=self._around.policy)
+        now, before = self._context.clock(), self._life.phase
+        self._life = lifecycle.probed(self._life, goal.plan, failure=failure, now=now, policy=self._context.policy)
         self._log_change(before)
-        rotate(self._around.store.log_file(self.key))
+        rotate(self._context.store.log_file(self.key))
 
     def _prove(self, goal: Goal) -> None:
         assert self._life.running is not None
         assert goal.plan.completion_path is not None
         failure = self._question.completion(
-            self._around.listening(goal.plan),
+            self._context.listening(goal.plan),
             self._life.running.port,
             goal.plan.completion_path,
             model=goal.plan.daemon_model or "",
             timeout_s=COMPLETION_TIMEOUT_S,
         )
-        now, before = self._around.clock(), self._life.phase
-        life = lifecycle.proved(self._life, failure=failure, now=now, policy=self._around.policy)
+        now, before = self._context.clock(), self._life.phase
+        life = lifecycle.proved(self._life, failure=failure, now=now, policy=self._context.policy)
         # Before anybody can see it: who heard that it is ready shall find it so under the next agent, too.
         self._remember(self._last_goal, life)
         self._life = life
@@ -304,7 +304,7 @@ class Worker:
         if goal is None or hold is not None or self._life.running.launch_hash != goal.launch_hash:
             self._life = lifecycle.stopped(self._life)
         elif reason == ProcessReason.DAEMON_UNREACHABLE:
-            now, policy = self._around.clock(), self._around.policy
+            now, policy = self._context.clock(), self._context.policy
             self._life = lifecycle.stranded(self._life, reason=reason, message=text, now=now, policy=policy)
             self._log.warning("Lost the shared daemon", why=text)
         else:
@@ -343,11 +343,11 @@ class Worker:
             return True
         work = Draining(
             plan=plan,
-            address=self._around.listening(plan),
+            address=self._context.listening(plan),
             port=running.port,
             pid=running.pid,
             timeout_s=timeout_s,
-            withdrawn=lambda: self._around.withdrawn(self.key),
+            withdrawn=lambda: self._context.withdrawn(self.key),
             called_off=lambda: self._leaving or self._wanted_again(),
             alive=self._unit.alive,
         )
@@ -364,36 +364,36 @@ class Worker:
     def _wanted_again(self) -> bool:
         """Whether the process that is being drained is wanted again just as it is."""
         goal, running = None if self._halting else self._goal, self._life.running
-        if goal is None or running is None or self._around.holds.of(self.key) is not None:
+        if goal is None or running is None or self._context.holds.of(self.key) is not None:
             return False
         return goal.launch_hash == running.launch_hash
 
     def _crashed(self, reason: str, message: str) -> None:
-        quote = process_log.last_lines(self._around.store.log_file(self.key), since_byte=self._log_start)
+        quote = process_log.last_lines(self._context.store.log_file(self.key), since_byte=self._log_start)
         told = f"{message}; its last lines:\n{quote}" if quote else message
-        now = self._around.clock()
-        self._life = lifecycle.crashed(self._life, reason=reason, message=told, now=now, policy=self._around.policy)
+        now = self._context.clock()
+        self._life = lifecycle.crashed(self._life, reason=reason, message=told, now=now, policy=self._context.policy)
         self._log.warning("Lost the process", reason=reason, why=message, phase=self._life.phase.value)
 
     def _put_off(self, reason: str, message: str, *, base_s: float | None = None, cap_s: float | None = None) -> None:
-        now, policy = self._around.clock(), self._around.policy
+        now, policy = self._context.clock(), self._context.policy
         self._life = lifecycle.put_off(
             self._life, reason=reason, message=message, now=now, policy=policy, base_s=base_s, cap_s=cap_s
         )
 
-    def _forget(self) -> bool:
+    def _remove(self) -> bool:
         with self._lock:
             if self._goal is not None and not self._halting:
                 return False
             # All of it under the lock: a later worker of this key writes only after this one wrote its last.
-            self._around.ports.release(self.key)
-            self._launcher.forget(self.key)
+            self._context.ports.release(self.key)
+            self._launcher.remove_process(self.key)
             self._life = replace(self._life, phase=ProcessPhase.STOPPED, reason="", message="")
             self._progress = None
             self._say()
             if not self._halting:
-                self._around.store.forget(self.key)
-                self._around.holds.forget(self.key)
+                self._context.store.remove_record(self.key)
+                self._context.holds.remove_process(self.key)
             self._done = True
         return True
 
@@ -405,13 +405,13 @@ class Worker:
         if report != self._said:
             self._said = report
             if not is_daemon_key(self.key):
-                self._around.on_report(self.key, goal, report)
+                self._context.on_report(self.key, goal, report)
 
     def _remember(self, goal: Goal, life: Life) -> None:
         unwanted = self._goal is None and not self._halting
         record = record_of(goal, life, port=self._port, running_plan=self._running_plan, unwanted=unwanted)
         try:
-            self._around.store.remember(self.key, record)
+            self._context.store.write_record(self.key, record)
         except OSError as error:
             # A full disk. The marker in its environment still finds the process after a restart.
             self._log.warning("Failed to write the state", error=str(error))

@@ -35,7 +35,7 @@ def test_a_plan_with_a_refused_argument_starts_nothing(host: Supervised, tmp_pat
     (host.binaries / "llama-server").write_text(f"#!/bin/sh\ntouch {tmp_path}/started\nsleep 60\n")
     (host.binaries / "llama-server").chmod(0o755)
     boundary = of_cluster(tmp_path)
-    boundary.heed({})
+    boundary.set_allowance({})
     supervisor = host.start(waits=boundary.waits, refusal=boundary.refusal)
     supervisor.put(KEY, HARMLESS.model_copy(update={"argv": SHELL}))
     told = host.because(KEY, "NotAllowed")
@@ -48,7 +48,7 @@ def test_a_plan_with_a_refused_argument_starts_nothing(host: Supervised, tmp_pat
 
 def test_files_of_a_refused_plan_are_not_fetched(host: Supervised, tmp_path: Path) -> None:
     boundary = of_cluster(tmp_path)
-    boundary.heed({})
+    boundary.set_allowance({})
     fetched: list[str] = []
 
     def fetch(plan: FilePlan, *_: object) -> Path:
@@ -63,12 +63,12 @@ def test_files_of_a_refused_plan_are_not_fetched(host: Supervised, tmp_path: Pat
 
 def test_a_plan_starts_once_the_owner_allows_it(host: Supervised, tmp_path: Path) -> None:
     boundary = of_cluster(tmp_path)
-    boundary.heed({})
+    boundary.set_allowance({})
     supervisor = host.start(waits=boundary.waits, refusal=boundary.refusal)
     plan = server_plan()
     supervisor.put(KEY, plan)
     host.because(KEY, "NotAllowed")
-    boundary.heed({"runtimes": ["generic"], "commands": [plan.argv[0]]})
+    boundary.set_allowance({"runtimes": ["generic"], "commands": [plan.argv[0]]})
     host.until(KEY, "Ready")
 
 
@@ -78,12 +78,12 @@ def test_nothing_starts_before_the_host_object_was_read(host: Supervised, tmp_pa
     plan = server_plan()
     supervisor.put(KEY, plan)
     assert "has not been read yet" in host.because(KEY, "NotAllowed").message
-    boundary.heed({"runtimes": ["generic"], "commands": ["*"]})
+    boundary.set_allowance({"runtimes": ["generic"], "commands": ["*"]})
     host.until(KEY, "Ready")
 
 
 def test_what_a_host_allowed_last_counts_while_nobody_answers(tmp_path: Path) -> None:
-    of_cluster(tmp_path).heed({"namespaces": ["prod"]})
+    of_cluster(tmp_path).set_allowance({"namespaces": ["prod"]})
     later = of_cluster(tmp_path)
     assert later.waits(KEY) is None
     assert later.refusal(KEY, HARMLESS) == ""
@@ -99,14 +99,14 @@ def test_without_a_cluster_who_has_the_token_is_the_owner(tmp_path: Path) -> Non
 
 def test_both_owners_must_allow_a_plan(tmp_path: Path) -> None:
     boundary = Boundary(own=allowance_of({}), saved=tmp_path / "a", in_cluster=True)
-    boundary.heed({"runtimes": ["generic"], "commands": ["*"]})
+    boundary.set_allowance({"runtimes": ["generic"], "commands": ["*"]})
     assert "runtime `generic`" in boundary.refusal(KEY, server_plan())
 
 
 def test_a_selector_looks_at_the_namespaces_labels(tmp_path: Path) -> None:
     labels = {"prod": {"team": "a"}, "dev": {"team": "b"}}
     boundary = Boundary(saved=tmp_path / "a", in_cluster=True, labels=labels.get)
-    boundary.heed({"namespaceSelector": {"matchLabels": {"team": "a"}}})
+    boundary.set_allowance({"namespaceSelector": {"matchLabels": {"team": "a"}}})
     assert boundary.refusal("prod/x", HARMLESS) == ""
     assert "namespace `dev`" in boundary.refusal("dev/x", HARMLESS)
     assert "namespace `gone`" in boundary.refusal("gone/x", HARMLESS)
@@ -115,12 +115,12 @@ def test_a_selector_looks_at_the_namespaces_labels(tmp_path: Path) -> None:
 def test_models_may_lie_in_directories_that_the_host_allows(tmp_path: Path) -> None:
     boundary = of_cluster(tmp_path)
     assert boundary.paths == ()
-    boundary.heed({"paths": [str(tmp_path)]})
+    boundary.set_allowance({"paths": [str(tmp_path)]})
     (tmp_path / "m.gguf").write_text("x")
     policy = SourcePolicy()
     with pytest.raises(SourceRefused):
         policy.allowed_path(str(tmp_path / "m.gguf"))
     assert policy.with_roots(boundary.paths).allowed_path(str(tmp_path / "m.gguf")) == (tmp_path / "m.gguf").resolve()
     narrowed = Boundary(own=allowance_of({"paths": ["/srv"]}), saved=tmp_path / "b", in_cluster=True)
-    narrowed.heed({"paths": [str(tmp_path), "/srv/models"]})
+    narrowed.set_allowance({"paths": [str(tmp_path), "/srv/models"]})
     assert narrowed.paths == ("/srv/models",)

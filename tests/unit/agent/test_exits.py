@@ -69,12 +69,12 @@ def test_a_key_moves_on_to_its_next_process_and_leaves_no_descriptor_behind(chil
         other.kill()
         other.wait()
     assert (len(os.listdir("/proc/self/fd")) if before else 0) == before
-    watch.forget("ns/a")
+    watch.stop_following("ns/a")
 
 
 def test_what_is_forgotten_is_not_told(child: subprocess.Popen[bytes]) -> None:
     watch, ended = ExitWatch(), threading.Event()
     assert watch.follows("ns/a", handle(child), ended.set)
-    watch.forget("ns/a")
+    watch.stop_following("ns/a")
     child.kill()
     assert not ended.wait(0.2)

@@ -14,8 +14,8 @@ from agent.contract import (
     ProcessReport,
     ProcessUsage,
 )
+from agent.server.cluster.host_spec import HostSpec, HostSpecWatch, read_host_spec
 from agent.server.cluster.host_status import NUMBERS_EVERY_S, host_status, worth_writing
-from agent.server.cluster.host_wishes import HostWishes, Wishes, wishes_of
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.dialects.crd_schema import CrdModel
@@ -40,7 +40,7 @@ def made(**changes: Any) -> Json:
     values: dict[str, Any] = {
         "reports": {"ns/b": ProcessReport(phase=ProcessPhase.READY, ready=True, memory_bytes=3 * GIB)},
         "usage": {"ns/b": ProcessUsage(rss_bytes=2 * GIB, cpu_percent=50.0, slots=4, slots_busy=1)},
-        "wishes": Wishes(generation=7),
+        "spec": HostSpec(generation=7),
         "now": "2026-11-21T12:00:00Z",
     }
     facts = FACTS.model_copy(update=changes.pop("facts", {}))
@@ -89,8 +89,8 @@ def test_without_a_budget_all_memory_may_be_taken() -> None:
     [
         ({"running": False}, "Ready", ("False", "AgentStopped")),
         ({"facts": {"memory_pressure": MemoryPressure.CRITICAL}}, "MemoryPressure", ("True", "Critical")),
-        ({"wishes": Wishes(unschedulable=True)}, "Schedulable", ("False", "Cordoned")),
-        ({"wishes": Wishes(unschedulable=True, drain=True)}, "Schedulable", ("False", "Draining")),
+        ({"spec": HostSpec(unschedulable=True)}, "Schedulable", ("False", "Cordoned")),
+        ({"spec": HostSpec(unschedulable=True, drain=True)}, "Schedulable", ("False", "Draining")),
     ],
 )
 def test_conditions_tell_what_is_the_matter(changes: Json, kind: str, said: tuple[str, str]) -> None:
@@ -122,7 +122,7 @@ def test_what_says_nothing_new_is_not_written() -> None:
         made(facts={"runtimes": {}}),
         made(facts={"memory_budget_bytes": 30 * GIB}),
         made(facts={"memory_pressure": MemoryPressure.WARNING}),
-        made(wishes=Wishes(generation=8)),
+        made(spec=HostSpec(generation=8)),
     ],
 )
 def test_words_are_written_at_once(changed: Json) -> None:
@@ -152,7 +152,7 @@ def host(generation: int = 1, **spec: Any) -> Json:
 
 
 def test_what_people_say_is_read_in_bytes() -> None:
-    said = wishes_of(
+    said = read_host_spec(
         host(
             3,
             memoryBudget="96Gi",
@@ -162,7 +162,7 @@ def test_what_people_say_is_read_in_bytes() -> None:
             drain=True,
         )
     )
-    assert said == Wishes(
+    assert said == HostSpec(
         memory_budget_bytes=96 * GIB,
         memory_fraction=0.5,
         store_bytes=1024 * GIB,
@@ -172,17 +172,17 @@ def test_what_people_say_is_read_in_bytes() -> None:
         drain=True,
         generation=3,
     )
-    assert wishes_of(host()) == Wishes(generation=1)
+    assert read_host_spec(host()) == HostSpec(generation=1)
 
 
 def test_changes_are_told_once_and_what_makes_no_sense_changes_nothing() -> None:
-    wishes, told = HostWishes(), list[Wishes]()
-    wishes.on_change += [lambda _: 1 / 0, told.append]
-    wishes.update(host(1, memoryBudget="8Gi"))
-    wishes.update(host(1, memoryBudget="8Gi"))
+    spec, told = HostSpecWatch(), list[HostSpec]()
+    spec.on_change += [lambda _: 1 / 0, told.append]
+    spec.update(host(1, memoryBudget="8Gi"))
+    spec.update(host(1, memoryBudget="8Gi"))
     with pytest.raises(SpecInvalid):
-        wishes_of(host(2, memoryBudget="much"))
-    wishes.update(host(2, memoryBudget="much"))
-    assert wishes.current.memory_budget_bytes == 8 * GIB
-    wishes.update(None)
+        read_host_spec(host(2, memoryBudget="much"))
+    spec.update(host(2, memoryBudget="much"))
+    assert spec.current.memory_budget_bytes == 8 * GIB
+    spec.update(None)
     assert [w.memory_budget_bytes for w in told] == [8 * GIB, None]

@@ -8,7 +8,7 @@ from pathlib import Path
 from agent.contract import ProcessPlan
 from agent.server.processes.ports import Ports
 from agent.server.processes.supervisor import Supervisor
-from agent.server.processes.surroundings import Surroundings
+from agent.server.processes.worker_context import WorkerContext
 from agent.server.store import Store
 
 
@@ -20,7 +20,7 @@ def supervisor(store: Store) -> Supervisor:
     """One without any binary, so that its processes wait for one."""
     store.open()
     return Supervisor(
-        Surroundings(
+        WorkerContext(
             agent_id="test",
             address="127.0.0.1",
             store=store,

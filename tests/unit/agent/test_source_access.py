@@ -19,7 +19,7 @@ TOKEN = SourceAccess(Credentials(hub_token="hf_x"))
 
 
 def authorized(access: SourceAccess, source: str) -> tuple[str, bool]:
-    place = access.place(source)
+    place = access.request_for(source)
     return place.url.sent, place.signer is not None and "Authorization" in place.signer.headers(place.url)
 
 
@@ -69,7 +69,7 @@ def test_s3_goes_to_its_endpoint_signed_with_keys_and_unsigned_without() -> None
 def test_an_address_with_two_readings_is_no_place(source: str) -> None:
     for access in (TOKEN, SourceAccess(TOKEN.credentials, Hub.at("https://hub.lan"))):
         with pytest.raises(PlanInvalid) as caught:
-            access.place(source)
+            access.request_for(source)
         assert "secret" not in caught.value.message
 
 
@@ -90,7 +90,7 @@ def test_an_endpoint_with_two_readings_is_named(name: str, value: str) -> None:
 @pytest.mark.parametrize("source", ["s3://bucket", "s3:///key", "pvc://c/m.gguf", "hf://o/r", "ftp://x/y", "m.gguf"])
 def test_what_is_no_file_is_a_fault_of_the_plan(source: str) -> None:
     with pytest.raises(PlanInvalid):
-        TOKEN.place(source)
+        TOKEN.request_for(source)
 
 
 def test_credentials_come_from_a_file_or_a_directory_and_else_from_the_environment(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from agent.client.ssh.fetch import read_state
 from agent.client.ssh.keys import KnownHostsInvalid, fingerprint, keys_in_file, own_keys
 from agent.client.ssh.layout import Layout, LayoutInvalid, Record, local_path, read_record, unit_name
 from agent.client.ssh.life import Life
-from agent.client.ssh.look import Seen, read_processes
+from agent.client.ssh.observed import ObservedProcess, read_processes
 from agent.client.ssh.ports import FIRST_PORT, PORTS, NoPortFree, choose_port, read_ports
 from agent.client.ssh.scripts import script
 from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReason
@@ -201,7 +201,7 @@ def test_a_download_tells_how_far_it_is() -> None:
 # --- lives --------------------------------------------------------------------------------------------------------
 
 RECORD = Record(key="prod/a", plan=plan(completion_path="/c"), generation=1, port=18000)
-RUNS = Seen(RECORD, active="active", pid=7, launch="new", installed="new", started="now")
+RUNS = ObservedProcess(RECORD, active="active", pid=7, launch="new", installed="new", started="now")
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ RUNS = Seen(RECORD, active="active", pid=7, launch="new", installed="new", start
     [
         (None, Life(), Action.PREPARE),
         (None, Life(wait_until=10.0), Action.WAIT),
-        (Seen(RECORD), Life(), Action.PREPARE),
+        (ObservedProcess(RECORD), Life(), Action.PREPARE),
         (RUNS, Life(), Action.WATCH),
         (replace(RUNS, launch="old"), Life(), Action.STOP),
         (replace(RUNS, launch="old"), Life(wait_until=10.0), Action.WAIT),
@@ -221,24 +221,24 @@ RUNS = Seen(RECORD, active="active", pid=7, launch="new", installed="new", start
         (RUNS, Life(start="another", ready=True, failures=8), Action.WATCH),
     ],
 )
-def test_the_next_step_follows_from_what_is_seen(seen: Seen | None, life: Life, expected: Action) -> None:
+def test_the_next_step_follows_from_what_is_seen(seen: ObservedProcess | None, life: Life, expected: Action) -> None:
     assert ssh_life.next_action(seen, life, RECORD.plan, "new", now=1.0) is expected
 
 
 def test_a_start_is_ready_once_it_has_answered_and_stays_so_for_who_comes_later() -> None:
-    life = ssh_life.noticed(Life(), RUNS, now=0.0)
-    life = ssh_life.checked(life, RECORD.plan, None, now=1.0)
+    life = ssh_life.with_start(Life(), RUNS, now=0.0)
+    life = ssh_life.with_health(life, RECORD.plan, None, now=1.0)
     assert not life.ready and ssh_life.phase_of(RUNS, life, "new")[0] is ProcessPhase.STARTING
-    life = ssh_life.proved(life, "no content", now=1.0)
+    life = ssh_life.with_completion(life, "no content", now=1.0)
     assert ssh_life.phase_of(RUNS, life, "new")[:2] == (ProcessPhase.STARTING, ProcessReason.COMPLETION_FAILED)
-    life = ssh_life.proved(life, None, now=2.0)
+    life = ssh_life.with_completion(life, None, now=2.0)
     assert ssh_life.phase_of(RUNS, life, "new")[0] is ProcessPhase.READY
-    later = ssh_life.noticed(Life(), replace(RUNS, proved=RUNS.start), now=0.0)
+    later = ssh_life.with_start(Life(), replace(RUNS, proved=RUNS.start), now=0.0)
     assert ssh_life.phase_of(RUNS, later, "new")[0] is ProcessPhase.READY
-    again = ssh_life.noticed(life, replace(RUNS, pid=8), now=3.0)
+    again = ssh_life.with_start(life, replace(RUNS, pid=8), now=3.0)
     assert not again.ready, "another start has to prove itself"
     for _ in range(3):
-        life = ssh_life.checked(life, RECORD.plan, "refused", now=4.0)
+        life = ssh_life.with_health(life, RECORD.plan, "refused", now=4.0)
     assert ssh_life.phase_of(RUNS, life, "new")[:2] == (ProcessPhase.UNHEALTHY, ProcessReason.NOT_RESPONDING)
 
 
@@ -252,12 +252,12 @@ def test_the_exit_code_that_launchd_tells_is_in_the_report() -> None:
 def test_failures_wait_longer_each_time_and_are_forgotten_with_their_plan() -> None:
     life, waits = Life(), []
     for _ in range(12):
-        life = ssh_life.put_off(life, "NoSpace", "full", now=0.0)
+        life = ssh_life.with_backoff(life, "NoSpace", "full", now=0.0)
         waits.append(life.wait_until)
     assert waits[0] == 2.0 and waits == sorted(waits) and waits[-1] == 300.0
     assert ssh_life.phase_of(None, life, "new") == (ProcessPhase.BACKING_OFF, "NoSpace", "full")
-    assert ssh_life.adjusted(replace(life, wanted="new"), "new").attempts == 12
-    assert ssh_life.adjusted(life, "other").attempts == 0
+    assert ssh_life.with_plan(replace(life, wanted="new"), "new").attempts == 12
+    assert ssh_life.with_plan(life, "other").attempts == 0
     gave_up = replace(RUNS, active="failed", pid=0)
     assert ssh_life.phase_of(gave_up, life, "new", last_words="oops")[:2] == (
         ProcessPhase.FAILED, ProcessReason.CRASH_LOOP,
@@ -265,13 +265,13 @@ def test_failures_wait_longer_each_time_and_are_forgotten_with_their_plan() -> N
 
 
 def test_a_drain_waits_for_silence_and_not_for_ever() -> None:
-    life, done = ssh_life.drained(Life(ready=True), True, 30.0, now=0.0)
+    life, done = ssh_life.with_drain_answer(Life(ready=True), True, 30.0, now=0.0)
     assert not done and not life.ready
-    life, done = ssh_life.drained(life, False, 30.0, now=5.0)
+    life, done = ssh_life.with_drain_answer(life, False, 30.0, now=5.0)
     assert not done, "one silence may lie between two requests"
-    assert ssh_life.drained(life, False, 30.0, now=5.5)[1]
-    assert ssh_life.drained(life, True, 30.0, now=30.0)[1]
-    assert ssh_life.drained(Life(), None, 0.0, now=0.0)[1]
+    assert ssh_life.with_drain_answer(life, False, 30.0, now=5.5)[1]
+    assert ssh_life.with_drain_answer(life, True, 30.0, now=30.0)[1]
+    assert ssh_life.with_drain_answer(Life(), None, 0.0, now=0.0)[1]
 
 
 # --- words and values ---------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import pytest
 from agent.contract import IdleQuestion, ProcessPhase, ProcessPlan
 from agent.processes import engines
 from agent.processes.draining import Drained, drain_timeout_of, is_busy_by
-from agent.processes.flags import Vocabulary, unknown, version_of
+from agent.processes.flags import KnownFlags, unknown_flags, version_of
 from agent.server.daemons import plans
 from agent.server.processes import lifecycle, process_log
 from agent.server.processes.drain import Draining, drain, is_busy, unsent
@@ -226,8 +226,8 @@ def test_a_mac_computes_on_its_fast_cores_unless_it_is_told_otherwise() -> None:
 def test_flags_that_a_binary_does_not_know_are_named_once_each() -> None:
     known = frozenset({"--port", "--ctx-size"})
     arguments = ["--port", "1", "--jinja", "-c", "5", "--ctx-size=7", "--spec-type=x", "--jinja", "--- a b", "--"]
-    assert unknown(arguments, known) == ("--jinja", "--spec-type")
-    assert unknown(arguments, frozenset()) == (), "a binary that could not be asked is believed"
+    assert unknown_flags(arguments, known) == ("--jinja", "--spec-type")
+    assert unknown_flags(arguments, frozenset()) == (), "a binary that could not be asked is believed"
 
 
 def test_a_binary_that_is_replaced_is_asked_again(tmp_path: Path) -> None:
@@ -239,13 +239,13 @@ def test_a_binary_that_is_replaced_is_asked_again(tmp_path: Path) -> None:
         draft.chmod(0o755)
         draft.replace(binary)
 
-    vocabulary = Vocabulary()
+    known_flags = KnownFlags()
     install("--old, -o N")
-    assert vocabulary.of(str(binary)) == {"--help", "--old"}
+    assert known_flags.of(str(binary)) == {"--help", "--old"}
     install("--new N")
-    assert vocabulary.of(str(binary)) == {"--help", "--new"}
-    assert vocabulary.of(str(binary), "serve") == {"--help", "--new"}
-    assert vocabulary.of(str(tmp_path / "none")) == frozenset()
+    assert known_flags.of(str(binary)) == {"--help", "--new"}
+    assert known_flags.of(str(binary), "serve") == {"--help", "--new"}
+    assert known_flags.of(str(tmp_path / "none")) == frozenset()
     assert version_of(str(binary)) == "7"
 
 

@@ -102,18 +102,18 @@ def test_more_than_the_estimate_counts_once_it_was_measured() -> None:
     ledger.measure({"a": 13 * GIB + 600_000_000})
     entry = ledger.entry("a")
     assert entry is not None
-    assert entry.taken == Need(13 * GIB), "a little more is no news"
+    assert entry.counted == Need(13 * GIB), "a little more is no news"
     ledger.measure({"a": 1 * GIB})
     assert ledger.admit(asking("b", 4), now=0) is None
-    assert ledger.strike("a")
-    assert not ledger.strike("a")
+    assert ledger.remove_process("a")
+    assert not ledger.remove_process("a")
 
 
 def test_who_stopped_asking_holds_up_nobody() -> None:
     ledger = Ledger()
     ledger.adopt("running", Need(10 * GIB), 0, now=0)
     assert ledger.admit(asking("high", 7, priority=9), now=0) is not None
-    ledger.strike("running")
+    ledger.remove_process("running")
     assert ledger.admit(asking("low", 10), now=1) is not None
     assert ledger.admit(asking("low", 10), now=WAITING_S + 2) is None
 
@@ -151,11 +151,11 @@ class Accounts(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from("abcdef"))
     def end(self, key: str) -> None:
-        self.ledger.strike(key)
+        self.ledger.remove_process(key)
 
     @invariant()
     def never_over_the_budget(self) -> None:
-        taken = total(entry.taken for entry in self.ledger.entries().values())
+        taken = total(entry.counted for entry in self.ledger.entries().values())
         assert taken.within(ROOM)
 
     @invariant()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.contract import MemoryPressure
-from agent.server.memory.eviction import Absent, Patience, Runner, Skip, choose, returning
+from agent.server.memory.eviction import EvictedProcess, ReturnPolicy, RunningProcess, Skip, choose, returning
 from agent.server.memory.meminfo import Memory
 from agent.server.memory.pressure import Thresholds
 from agent.server.memory.watchdog import Watchdog
@@ -18,11 +18,11 @@ NORMAL, WARNING, CRITICAL = MemoryPressure
 GIB = 1 << 30
 
 
-def runner(key: str, priority: int = 10_000, gib: float = 8, **fields: float | bool) -> Runner:
-    return Runner(key, priority, int(gib * GIB), **{"started": 0.0, **fields})  # type: ignore[arg-type]
+def runner(key: str, priority: int = 10_000, gib: float = 8, **fields: float | bool) -> RunningProcess:
+    return RunningProcess(key, priority, int(gib * GIB), **{"started": 0.0, **fields})  # type: ignore[arg-type]
 
 
-def evicted(*runners: Runner, used_gib: float = 20, level: MemoryPressure = CRITICAL) -> str | None:
+def evicted(*runners: RunningProcess, used_gib: float = 20, level: MemoryPressure = CRITICAL) -> str | None:
     verdict = choose(level, runners, enabled=True, used_bytes=int(used_gib * GIB))
     return verdict.evict.key if verdict.evict else None
 
@@ -54,17 +54,21 @@ def test_nobody_goes_unless_pressure_is_critical() -> None:
         ([runner("a", protected=True), runner("b", protected=True)], True, 20, Skip.ALL_PROTECTED),
     ],
 )
-def test_why_nobody_goes(runners: list[Runner], enabled: bool, used_gib: float, skip: Skip) -> None:
+def test_why_nobody_goes(runners: list[RunningProcess], enabled: bool, used_gib: float, skip: Skip) -> None:
     assert choose(CRITICAL, runners, enabled=enabled, used_bytes=int(used_gib * GIB)).skip is skip
 
 
 def test_who_comes_back_first() -> None:
-    patience = Patience(calm_s=60, between_s=30)
-    absent = [Absent("low", 100, since=0), Absent("high", 9000, since=10), Absent("again", 99_999, since=10, times=4)]
+    return_policy = ReturnPolicy(calm_s=60, between_s=30)
+    evicted = [
+        EvictedProcess("low", 100, since=0),
+        EvictedProcess("high", 9000, since=10),
+        EvictedProcess("again", 99_999, since=10, times=4),
+    ]
 
     def back(now: float, normal_since: float | None = 0.0, last: float | None = None, room: float = 0.0) -> str | None:
         found = returning(
-            absent, normal_since=normal_since, last_return=last, room_bytes=room, now=now, patience=patience
+            evicted, normal_since=normal_since, last_return=last, room_bytes=room, now=now, return_policy=return_policy
         )
         return found.key if found else None
 
@@ -77,10 +81,10 @@ def test_who_comes_back_first() -> None:
     assert back(489) == "high"
     assert back(490) == "again"
     # Who needs more than there is gives others the way, for half an hour at most.
-    absent[1] = Absent("high", 9000, since=10, brings_bytes=GIB)
+    evicted[1] = EvictedProcess("high", 9000, since=10, brings_bytes=GIB)
     assert back(75) == "low"
     assert back(75, room=GIB) == "high"
-    absent.pop()
+    evicted.pop()
     assert back(1810) == "high"
 
 
@@ -104,11 +108,11 @@ class Host:
             evict=lambda key, _why: self.stop(key),
             let_back=self.start,
             thresholds=Thresholds(settle_s=30),
-            patience=Patience(),
+            return_policy=ReturnPolicy(),
             enabled=True,
         )
 
-    def runners(self) -> list[Runner]:
+    def runners(self) -> list[RunningProcess]:
         return [
             runner(key, self.priorities.get(key, 0), self.sizes[key], protected=key in self.protected)
             for key in sorted(self.running)
@@ -129,7 +133,7 @@ class Host:
             self.now += 10
             used = self.foreign_gib + sum(self.sizes[key] for key in self.running)
             available = max(0.0, self.total_gib - used)
-            self.watchdog.look(Memory(self.total_gib * GIB, int(available * GIB)), now=self.now)
+            self.watchdog.check(Memory(self.total_gib * GIB, int(available * GIB)), now=self.now)
 
 
 def test_one_goes_when_one_suffices_and_comes_back_when_the_pressure_is_over() -> None:
@@ -174,8 +178,8 @@ def test_what_would_bring_the_pressure_back_stays_away_for_long() -> None:
 def test_a_service_that_is_gone_is_not_waited_for() -> None:
     host = Host(64, 4, {"a": 30, "b": 28}, {"a": 9, "b": 1})
     host.look()
-    assert set(host.watchdog.absent) == {"b"}
-    host.watchdog.forget({"a"})
+    assert set(host.watchdog.evicted) == {"b"}
+    host.watchdog.keep_only({"a"})
     del host.sizes["b"]
     host.look(500)
     assert host.events == [("out", "b")]

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from agent.contract import MemoryPressure, ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
-from agent.server.memory.budget import MemoryWishes
+from agent.server.memory.budget import MemoryLimits
 from agent.server.memory.host_memory import PRESSURE, HostMemory, MemorySettings
 from agent.server.memory.metrics import MemoryMetrics
 from agent.server.processes.holds import Holds
@@ -53,7 +53,7 @@ class Processes:
         self.holds.put(key, source, hold)
 
     def release(self, key: str, source: str) -> None:
-        self.holds.take_back(key, source)
+        self.holds.release(key, source)
 
     def wake(self, key: str) -> None:
         self.woken.append(key)
@@ -64,7 +64,7 @@ class Host:
         self.meminfo = folder / "meminfo"
         self.available(900)
         self.processes = Processes()
-        settings = MemorySettings(MemoryWishes(budget_bytes=300 * MIB, **wishes), watch_s=0.05, meminfo=self.meminfo)
+        settings = MemorySettings(MemoryLimits(budget_bytes=300 * MIB, **wishes), watch_s=0.05, meminfo=self.meminfo)
         self.memory = HostMemory(settings, find_binary=lambda _name: None)
         self.memory.attach(cast(Supervisor, self.processes))
         self.memory.start({})
@@ -112,11 +112,11 @@ def test_room_comes_back_whatever_becomes_of_a_process_and_goes_to_the_most_impo
 def test_a_larger_budget_lets_those_in_that_wait(host: Host) -> None:
     assert host.admit("ns/a", plan(200)) == ""
     assert host.admit("ns/b", plan(200)) == ProcessReason.INSUFFICIENT_MEMORY
-    host.memory.wish(MemoryWishes(budget_bytes=400 * MIB))
+    host.memory.set_limits(MemoryLimits(budget_bytes=400 * MIB))
     eventually(lambda: host.processes.woken == ["ns/b"], what="the one that waits to be woken")
     assert host.admit("ns/b", plan(200)) == ""
     # Back to the options of the agent: what runs goes on.
-    host.memory.wish(MemoryWishes())
+    host.memory.set_limits(MemoryLimits())
     assert host.memory.budget.bytes == 300 * MIB
     assert host.memory.reserved("ns/b") == 200 * MIB
 

@@ -67,7 +67,7 @@ class Host:
 def host() -> Host:
     made = Host()
     made.add("home", plan(), phase=READY, inside=True)
-    made.turns.look()
+    made.turns.decide()
     made.now += 61
     return made
 
@@ -81,7 +81,7 @@ def test_who_is_asked_for_pushes_the_preferred_out_and_both_say_why(host: Host) 
     assert not host.holds
     host.turns.wanted("guest")
     assert host.stirred == 1
-    host.turns.look()
+    host.turns.decide()
     assert host.woken == ["guest"]
     assert host.holds["home"].phase is PENDING
     assert host.holds["home"].message == "Waits for its turn: the memory of group `g` is with guest"
@@ -92,23 +92,23 @@ def test_who_is_asked_for_pushes_the_preferred_out_and_both_say_why(host: Host) 
 def test_the_preferred_comes_back_though_its_file_is_looked_at_again_first(host: Host) -> None:
     host.add("guest", plan("onDemand", idle_timeout_s=5.0))
     host.turns.wanted("guest")
-    host.turns.look()
+    host.turns.decide()
     host.change("home", phase=PENDING, inside=False)
     host.change("guest", phase=READY, inside=True)
-    again = host.turns.look()
+    again = host.turns.decide()
     assert again is not None
     host.now += 61
-    host.turns.look()
+    host.turns.decide()
     assert set(host.holds) == {"guest"}
     host.change("home", phase=ProcessPhase.DOWNLOADING)
-    host.turns.look()
+    host.turns.decide()
     assert set(host.holds) == {"guest"}
 
 
 def test_a_first_download_pushes_nobody_out(host: Host) -> None:
     host.add("guest", plan("onDemand", idle_timeout_s=5.0), phase=ProcessPhase.DOWNLOADING)
     host.turns.wanted("guest")
-    host.turns.look()
+    host.turns.decide()
     assert not host.holds
     # Only when it is ready to start is it its turn.
     assert host.turns.refusal("guest", host.standings["guest"].plan) is None
@@ -119,59 +119,59 @@ def test_demand_that_gave_up_is_forgotten(host: Host) -> None:
     host.add("guest", plan("onDemand", idle_timeout_s=5.0), held_by_others=True)
     host.turns.wanted("guest")
     host.now += WANTED_S + 1
-    host.turns.look()
+    host.turns.decide()
     host.change("guest", held_by_others=False)
-    host.turns.look()
+    host.turns.decide()
     assert not host.holds
     host.add("brief", plan("onDemand", idle_timeout_s=5.0, wake_timeout_s=10.0), held_by_others=True)
     host.turns.wanted("brief")
     host.now += 11
-    host.turns.look()
+    host.turns.decide()
     host.change("brief", held_by_others=False)
-    host.turns.look()
+    host.turns.decide()
     assert not host.holds
 
 
 def test_groups_keep_to_themselves_and_processes_of_none_are_left_alone(host: Host) -> None:
     host.add("other", plan(group="h"), phase=READY, inside=True)
-    host.turns.look()
+    host.turns.decide()
     assert not host.holds
     assert host.turns.refusal("single", plan(residency=None)) is None  # type: ignore[arg-type]
 
 
 def test_a_failed_one_claims_nothing(host: Host) -> None:
     host.add("pinned", plan("pinned"), phase=ProcessPhase.FAILED)
-    host.turns.look()
+    host.turns.decide()
     assert not host.holds
 
 
 def test_a_group_that_a_process_left_lets_it_go(host: Host) -> None:
     host.add("guest", plan("onDemand", idle_timeout_s=5.0))
     host.turns.wanted("guest")
-    host.turns.look()
+    host.turns.decide()
     assert set(host.holds) == {"home"}
     del host.standings["home"]
-    host.turns.look()
+    host.turns.decide()
     assert not host.holds
 
 
 def test_a_start_that_takes_long_is_not_broken_off_and_its_least_time_begins_when_it_serves(host: Host) -> None:
     host.add("guest", plan("onDemand", idle_timeout_s=5.0))
     host.turns.wanted("guest")
-    host.turns.look()
+    host.turns.decide()
     host.change("home", phase=PENDING, inside=False)
     host.change("guest", phase=ProcessPhase.STARTING, inside=True)
-    host.turns.look()
+    host.turns.decide()
     host.now += 200
-    host.turns.look()
+    host.turns.decide()
     assert set(host.holds) == {"home"}
     host.change("guest", phase=READY)
-    host.turns.look()
+    host.turns.decide()
     host.now += 59
-    host.turns.look()
+    host.turns.decide()
     assert set(host.holds) == {"home"}
     host.now += 2
-    host.turns.look()
+    host.turns.decide()
     assert set(host.holds) == {"guest"}
 
 
@@ -190,8 +190,8 @@ def test_one_of_unknown_size_pushes_nobody_out(host: Host) -> None:
     host.add("guest", plan("onDemand", idle_timeout_s=5.0))
     host.change("guest", need=None)
     host.turns.wanted("guest")
-    host.turns.look()
+    host.turns.decide()
     assert not host.holds
     host.change("guest", plan=plan("onDemand", idle_timeout_s=5.0, memory_check="off"))
-    host.turns.look()
+    host.turns.decide()
     assert set(host.holds) == {"home"}

@@ -136,7 +136,7 @@ def test_a_chunked_body_ends_where_it_ends_however_it_is_cut(
     for start, end in itertools.pairwise(edges):
         if body.done:
             break
-        taken = start + body.take(stream[start:end])
+        taken = start + body.consume(stream[start:end])
     assert body.done
     assert taken == len(whole)
 
@@ -144,24 +144,24 @@ def test_a_chunked_body_ends_where_it_ends_however_it_is_cut(
 @given(st.integers(0, 50), st.binary(max_size=80))
 def test_a_sized_body_takes_its_bytes_and_no_more(length: int, data: bytes) -> None:
     body = Sized(length)
-    assert body.take(data) == min(length, len(data))
+    assert body.consume(data) == min(length, len(data))
     assert body.done is (len(data) >= length)
 
 
 @pytest.mark.parametrize("line", [b"\r\n", b"-1\r\n", b"0x3\r\n", b"3 4\r\n", b"1" * 17 + b"\r\n", b"3\n"])
 def test_a_chunk_without_a_clear_size_is_refused(line: bytes) -> None:
     with pytest.raises(Malformed):
-        Chunked().take(line)
+        Chunked().consume(line)
 
 
 def test_a_chunk_that_is_longer_than_it_says_is_refused() -> None:
     with pytest.raises(Malformed):
-        Chunked().take(b"3\r\nabcd\r\n")
+        Chunked().consume(b"3\r\nabcd\r\n")
 
 
 def test_an_endless_line_is_refused() -> None:
     body = Chunked()
     for _ in range(MAX_LINE - 1):
-        body.take(b"1")
+        body.consume(b"1")
     with pytest.raises(Malformed):
-        body.take(b"1")
+        body.consume(b"1")

@@ -28,6 +28,6 @@ def test_what_is_forgotten_cannot_be_sent() -> None:
     kept = Kept()
     assert not kept.can_be_sent
     kept.begin(b"request")
-    kept.forget()
+    kept.discard()
     assert not kept.can_be_sent
     assert kept.size == 0

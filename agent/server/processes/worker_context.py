@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReport
-from agent.processes.flags import Vocabulary
+from agent.processes.flags import KnownFlags
 from agent.server.processes.engine_user import EngineUser
 from agent.server.processes.exits import ExitWatch
 from agent.server.processes.holds import Holds
@@ -27,7 +27,7 @@ Fetch = Callable[[FilePlan, Callable[[int, int | None], None], threading.Event],
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class WorkerContext:
     """What all workers of an agent share."""
 
     agent_id: str
@@ -62,7 +62,7 @@ class Surroundings:
     """Whether that proxy takes requests for a process in this phase: one that sleeps or is being woken."""
     engine_user: EngineUser | None = None
     """Who processes run as; None: the agent's own user."""
-    vocabulary: Vocabulary = field(default_factory=Vocabulary)
+    known_flags: KnownFlags = field(default_factory=KnownFlags)
     policy: Policy = field(default_factory=Policy)
     clock: Callable[[], float] = time.monotonic
 

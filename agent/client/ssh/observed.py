@@ -16,7 +16,7 @@ _NAMES = ("record64", "proved", "launch", "start", "started", "installed", "unit
 
 
 @dataclass(frozen=True)
-class Seen:
+class ObservedProcess:
     """One process as the host shows it."""
 
     record: Record
@@ -58,9 +58,9 @@ class Seen:
         return self.proved != "" and self.proved in (self.start, self.former_start)
 
 
-def read_processes(text: str) -> tuple[dict[str, Seen], tuple[str, ...]]:
+def read_processes(text: str) -> tuple[dict[str, ObservedProcess], tuple[str, ...]]:
     """Read what the script said: processes by key, and units whose record cannot be read."""
-    found: dict[str, Seen] = {}
+    found: dict[str, ObservedProcess] = {}
     unread: list[str] = []
     for first, lines in _blocks(text):
         said: dict[str, str] = {}
@@ -75,7 +75,7 @@ def read_processes(text: str) -> tuple[dict[str, Seen], tuple[str, ...]]:
         if record is None:
             unread.append(first)
             continue
-        found[record.key] = Seen(
+        found[record.key] = ObservedProcess(
             record=record,
             active=said.get("ActiveState", "inactive"),
             pid=_int(said.get("MainPID", "")),

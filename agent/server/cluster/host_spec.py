@@ -18,7 +18,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Wishes:
+class HostSpec:
     """The spec of a Host, as far as its agent heeds it; None: nothing is said."""
 
     memory_budget_bytes: int | None = None
@@ -35,15 +35,15 @@ class Wishes:
     generation: int = 0
 
 
-def wishes_of(host: Mapping[str, Any]) -> Wishes:
+def read_host_spec(host: Mapping[str, Any]) -> HostSpec:
     """Read a Host. Raises SpecInvalid for a quantity that is none: the schema has checked all else."""
     spec = host.get("spec") or {}
     pressure = spec.get("memoryPressure") or {}
-    return Wishes(
+    return HostSpec(
         memory_budget_bytes=bytes_of(spec.get("memoryBudget"), field="spec.memoryBudget"),
         memory_fraction=spec.get("memoryFraction"),
-        pressure_warning=float(pressure.get("warning", Wishes.pressure_warning)),
-        pressure_critical=float(pressure.get("critical", Wishes.pressure_critical)),
+        pressure_warning=float(pressure.get("warning", HostSpec.pressure_warning)),
+        pressure_critical=float(pressure.get("critical", HostSpec.pressure_critical)),
         eviction=bool(pressure.get("eviction", False)),
         store_bytes=bytes_of(spec.get("storeSize"), field="spec.storeSize"),
         unschedulable=bool(spec.get("unschedulable")),
@@ -53,12 +53,12 @@ def wishes_of(host: Mapping[str, Any]) -> Wishes:
     )
 
 
-class HostWishes:
-    """The wishes as they are now. `on_change` is called in one thread, each time that they have changed."""
+class HostSpecWatch:
+    """The spec as they are now. `on_change` is called in one thread, each time that they have changed."""
 
     def __init__(self) -> None:
-        self.current = Wishes()
-        self.on_change: list[Callable[[Wishes], None]] = []
+        self.current = HostSpec()
+        self.on_change: list[Callable[[HostSpec], None]] = []
         self.on_allowance: list[Callable[[Mapping[str, Any]], None]] = []
         """Are told `spec.allow` each time that the Host object was read, also where it says nothing new."""
 
@@ -75,15 +75,15 @@ class HostWishes:
         if host is not None:
             self.allow((host.get("spec") or {}).get("allow") or {})
         try:
-            wishes = Wishes() if host is None else wishes_of(host)
+            spec = HostSpec() if host is None else read_host_spec(host)
         except SpecInvalid as error:
             _log.warning("Could not read what is said of this host", error=str(error))
             return
-        if wishes == self.current:
+        if spec == self.current:
             return
-        self.current = wishes
+        self.current = spec
         for listener in self.on_change:
             try:
-                listener(wishes)
+                listener(spec)
             except Exception:
                 _log.exception("Failed to heed what is said of this host")
