@@ -1,4 +1,4 @@
-# Prints how each process of a store is, in lines `name value`; `agent.client.ssh.look` reads them.
+# Prints how each process of a store is, in lines `name value`; `agent.client.ssh.observed` reads them.
 # $1: the store. $2: `systemd` or `launchd`. $3: `user` for the user's own manager. $4: the directory of the units' files.
 command -v base64 >/dev/null || { echo "there is no base64" >&2; exit 1; }
 cd "$1/processes" 2>/dev/null || exit 0
