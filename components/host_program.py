@@ -14,7 +14,8 @@ from program.desired.engines import Generic, LlamaCpp, Ollama, Omlx, Vllm
 from program.desired.errors import SpecInvalid
 from program.desired.service import DesiredService
 from program.runtimes import runtime_for
-from program.runtimes.base import EMBEDDING_FLAGS, RERANK_FLAGS, mentions, small_completion
+from program.runtimes.base import EMBEDDING_FLAGS, RERANK_FLAGS, small_completion
+from program.runtimes.flags import mentions
 from program.runtimes.llamacpp import host_argv
 from program.runtimes.ollama import HEALTH_PATH as OLLAMA_HEALTH
 from program.runtimes.ollama import HOST_COMMAND as OLLAMA_COMMAND

@@ -7,13 +7,13 @@ if it is the user's own. `hosting` calls this.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from program.desired.engines import EngineSettings, LlamaCpp, Ollama, Omlx, SpeculativeDecoding, Vllm
 from program.desired.facts import Problem
 from program.desired.model import DesiredModel
 from program.dialects.hosted_model import HostEngine
+from program.runtimes.flags import Flag, flags_of
 
 _HOSTS_OWN: dict[str, frozenset[str]] = {
     "llamacpp": frozenset(
@@ -43,50 +43,6 @@ _DRAFT_MAX = ("--draft", "--draft-n", "--draft-max", "--spec-draft-n-max")
 _DRAFT_MIN = ("--draft-min", "--draft-n-min")
 POD_PATHS = ("/mnt/models", "/mnt/lora", "/workspace/models")
 """Where pods of KServe and llmaz have their models: no path of a host."""
-
-
-@dataclass(frozen=True)
-class Flag:
-    """One flag with its value, as it stood in a list of arguments."""
-
-    index: int
-    name: str
-    """Empty for an argument that belongs to no flag."""
-    words: tuple[str, ...]
-
-    @property
-    def value(self) -> str:
-        """What it is set to; empty for a switch."""
-        if len(self.words) > 1:
-            return self.words[1]
-        return self.words[0].partition("=")[2]
-
-    @property
-    def values(self) -> tuple[str, ...]:
-        """All that it is set to: some flags take several values."""
-        return self.words[1:] or ((self.value,) if self.value else ())
-
-    @property
-    def number(self) -> int | None:
-        """The value as a whole number above zero."""
-        text = self.value
-        return int(text) if text.isascii() and text.isdecimal() and 0 < len(text) < 10 and int(text) else None
-
-
-def flags_of(arguments: Sequence[str]) -> Iterator[Flag]:
-    """Read a list of arguments into flags. What follows a flag and is none belongs to it."""
-    index = 0
-    while index < len(arguments):
-        word = arguments[index]
-        if not _is_flag(word):
-            yield Flag(index, "", (word,))
-            index += 1
-            continue
-        end = index + 1
-        while "=" not in word and end < len(arguments) and not _is_flag(arguments[end]):
-            end += 1
-        yield Flag(index, word.partition("=")[0], tuple(arguments[index:end]))
-        index = end
 
 
 def taken_over(
@@ -178,8 +134,3 @@ class _Settings:
                 return Omlx(extra_args=extra)
             case "ollama":
                 return Ollama()
-
-
-def _is_flag(word: str) -> bool:
-    """Tell a flag from a value such as `-1`."""
-    return word.startswith("-") and len(word) > 1 and not word[1:2].isdigit()

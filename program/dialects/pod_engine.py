@@ -15,6 +15,7 @@ from program.desired import keys
 from program.desired.engines import EngineSettings, Generic, LlamaCpp, Ollama, Sglang, TensorRtLlm, Tgi, Vllm
 from program.desired.workloads import Workloads
 from program.runtimes.base import EMBEDDING_FLAGS, RERANK_FLAGS
+from program.runtimes.flags import word_of
 
 Mode = Literal["chat", "embedding", "rerank"]
 
@@ -63,16 +64,16 @@ def settings_of(engine: str) -> EngineSettings:
 def mode_of(engine: str, container: Json) -> Mode | None:
     """Return what the container's arguments make the engine answer; None for what no request is known for."""
     words = _arguments(container)
-    if any(flag in words for flag in RERANK_FLAGS) or _value(words, "--pooling") == "rank":
+    if any(flag in words for flag in RERANK_FLAGS) or word_of(words, "--pooling") == "rank":
         return "rerank"
     if any(flag in words for flag in EMBEDDING_FLAGS):
         return "embedding"
     if engine != "vllm":
         return "chat"
-    named = _value(words, "--convert") or _value(words, "--task")
+    named = word_of(words, "--convert") or word_of(words, "--task")
     if named and named not in ("auto", "none"):
         return _TASKS.get(named)
-    match _value(words, "--runner"):
+    match word_of(words, "--runner"):
         case "pooling":
             return "embedding"
         case "draft":
@@ -88,7 +89,7 @@ def served_name_of(engine: str, container: Json) -> str:
     if engine not in ("vllm", "sglang"):
         return ""
     words = _arguments(container)
-    name = _value(words, "--served-model-name") or (_value(words, "--model") if engine == "vllm" else "")
+    name = word_of(words, "--served-model-name") or (word_of(words, "--model") if engine == "vllm" else "")
     return name if _NAME.fullmatch(name) else ""
 
 
@@ -115,14 +116,3 @@ def _arguments(container: Json) -> list[str]:
 def _dashed(word: str) -> str:
     flag, equals, value = word.partition("=")
     return f"{flag.replace('_', '-')}{equals}{value}" if flag.startswith("--") else word
-
-
-def _value(words: list[str], flag: str) -> str:
-    """Return the value of a flag, of a repeated one the last; empty where there is none."""
-    found = ""
-    for word, following in zip(words, [*words, ""][1:], strict=True):
-        if word == flag:
-            found = following
-        elif word.startswith(f"{flag}="):
-            found = word.partition("=")[2]
-    return found

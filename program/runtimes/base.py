@@ -12,6 +12,7 @@ from program.desired.base import FrozenModel
 from program.desired.engines import SecretKey
 from program.desired.model import DesiredModel, ModelFormat
 from program.desired.service import DesiredService
+from program.runtimes.flags import mentions_any
 
 RERANK_FLAGS = ("--reranking", "--rerank")
 EMBEDDING_FLAGS = ("--embedding", "--embeddings", "--is-embedding")
@@ -201,16 +202,6 @@ def secret_env(name: str, secret: SecretKey | None) -> list[Json]:
     if secret.optional is not None:
         reference["optional"] = secret.optional
     return [{"name": name, "valueFrom": {"secretKeyRef": reference}}]
-
-
-def mentions(arguments: tuple[str, ...], flag: str) -> bool:
-    """Tell whether the user's own arguments set `flag`, as `--flag value` or `--flag=value`."""
-    return any(argument == flag or argument.startswith(f"{flag}=") for argument in arguments)
-
-
-def mentions_any(arguments: tuple[str, ...], flags: tuple[str, ...]) -> bool:
-    """Tell whether the user's own arguments set one of `flags`."""
-    return any(mentions(arguments, flag) for flag in flags)
 
 
 def option(flag: str, value: object | None) -> list[str]:

@@ -1,27 +1,101 @@
-"""Read an engine's finished argument list: which value a flag ends up with. Pure; used by `program.sizing`."""
+"""Reads the argument list of an engine: its flags, and the value that each ends up with. Pure.
+
+Called by `program.sizing`, `ranks`, the runtimes, and the dialects that read arguments of containers. An argument list
+is a sequence of words, as a process gets it. `host_rules` reads the lists of hosts itself, by a table that says how
+many values each flag takes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One flag with its value, as it stood in a list of arguments."""
+
+    index: int
+    name: str
+    """Empty for an argument that belongs to no flag."""
+    words: tuple[str, ...]
+
+    @property
+    def value(self) -> str:
+        """What it is set to; empty for a switch."""
+        if len(self.words) > 1:
+            return self.words[1]
+        return self.words[0].partition("=")[2]
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """All that it is set to: some flags take several values."""
+        return self.words[1:] or ((self.value,) if self.value else ())
+
+    @property
+    def number(self) -> int | None:
+        """The value as a whole number above zero."""
+        text = self.value
+        return int(text) if text.isascii() and text.isdecimal() and 0 < len(text) < 10 and int(text) else None
+
+
+def flags_of(arguments: Sequence[str]) -> Iterator[Flag]:
+    """Read a list of arguments into flags. What follows a flag and is none belongs to it."""
+    index = 0
+    while index < len(arguments):
+        word = arguments[index]
+        if not _is_flag(word):
+            yield Flag(index, "", (word,))
+            index += 1
+            continue
+        end = index + 1
+        while "=" not in word and end < len(arguments) and not _is_flag(arguments[end]):
+            end += 1
+        yield Flag(index, word.partition("=")[0], tuple(arguments[index:end]))
+        index = end
+
+
+def named_values(argv: Sequence[str]) -> Iterator[tuple[str, int, str]]:
+    """List the flags with their index and one value: the text behind `=`, or else the next word."""
+    for index, word in enumerate(argv):
+        if not word.startswith("-"):
+            continue
+        flag, equals, value = word.partition("=")
+        if not equals:
+            value = argv[index + 1] if index + 1 < len(argv) else ""
+        yield flag, index, value
 
 
 def word_of(argv: Sequence[str], *names: str) -> str:
-    """Give the value of a flag's last mention, `--flag value` or `--flag=value`; empty where it has none."""
+    """Return the value of the last mention of a flag, `--flag value` or `--flag=value`; empty where it has none."""
     found = ""
-    for index, argument in enumerate(argv):
-        if argument in names:
-            found = argv[index + 1] if index + 1 < len(argv) else ""
-        elif argument.startswith(tuple(f"{name}=" for name in names)):
-            found = argument.partition("=")[2]
+    for flag, _, value in named_values(argv):
+        if flag in names:
+            found = value
     return found
 
 
 def number_of(argv: Sequence[str], *names: str) -> int | None:
-    """Give the whole number that a flag is set to; None where it is not set, or to something else."""
+    """Return the whole number that a flag is set to; None where it is not set, or to something else."""
     word = word_of(argv, *names)
     return int(word) if word.isascii() and word.isdecimal() and len(word) < 19 else None
 
 
 def switched(argv: Sequence[str], *names: str) -> bool:
-    """Tell whether a flag without a value is there."""
+    """Return whether one of the flags `names` is there without a value."""
     return any(argument in names for argument in argv)
+
+
+def mentions(arguments: tuple[str, ...], flag: str) -> bool:
+    """Return whether the user's own arguments set `flag`, as `--flag value` or `--flag=value`."""
+    return any(argument == flag or argument.startswith(f"{flag}=") for argument in arguments)
+
+
+def mentions_any(arguments: tuple[str, ...], flags: tuple[str, ...]) -> bool:
+    """Return whether the user's own arguments set one of `flags`."""
+    return any(mentions(arguments, flag) for flag in flags)
+
+
+def _is_flag(word: str) -> bool:
+    """Return whether a word is a flag, and not a value such as `-1`."""
+    return word.startswith("-") and len(word) > 1 and not word[1:2].isdigit()

@@ -18,8 +18,6 @@ from program.runtimes.base import (
     Probes,
     ProgressMetrics,
     http_probes,
-    mentions,
-    mentions_any,
     option,
     positive,
     secret_env,
@@ -29,6 +27,7 @@ from program.runtimes.base import (
     switch,
     wished_name,
 )
+from program.runtimes.flags import mentions, mentions_any
 
 IMAGE = "ghcr.io/ggml-org/llama.cpp"
 IMAGE_CPU = f"{IMAGE}:server"

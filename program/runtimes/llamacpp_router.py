@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from program.desired.engines import LlamaCppRouter
 from program.desired.service import DesiredService
-from program.runtimes.base import CompletionRequest, IdleProbe, ProgressMetrics, mentions
+from program.runtimes.base import CompletionRequest, IdleProbe, ProgressMetrics
+from program.runtimes.flags import mentions
 from program.runtimes.llamacpp import LlamaCppRuntime
 
 MODELS_DIRECTORY = "/models"

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from program.runtimes.flags import named_values
+
 Way = Literal["tensor", "pipeline", "data", "context", "nodes"]
 """How a model is spread: each layer, the layers, copies of the model, each prompt; and over how many machines."""
 
@@ -86,7 +88,7 @@ def ranks_of(engine: str, arguments: Sequence[str]) -> Ranks:
     if engine == "sglang" and _COPIES_SHARE in arguments:
         sizes.pop("data", None)
     if engine == "vllm":
-        local = [value for flag, _, value in _values(arguments) if _dashed(flag) in _LOCAL_COPIES]
+        local = [_number(value) for flag, _, value in named_values(arguments) if _dashed(flag) in _LOCAL_COPIES]
         if local and local[-1] is not None:
             sizes["data"] = local[-1]
     return Ranks(tuple(sorted(sizes.items())), at)
@@ -115,20 +117,10 @@ def misfit(engine: str, arguments: Sequence[str], gpus: int) -> str:
 def _named(engine: str, arguments: Sequence[str]) -> Iterator[_Named]:
     ways = _FLAGS.get(engine, {})
     known = {flag: way for way, flags in ways.items() for flag in flags}
-    for flag, index, value in _values(arguments):
+    for flag, index, value in named_values(arguments):
         way = known.get(_dashed(flag))
         if way is not None:
-            yield _Named(way, index, value)
-
-
-def _values(arguments: Sequence[str]) -> Iterator[tuple[str, int, int | None]]:
-    for index, word in enumerate(arguments):
-        if not word.startswith("-"):
-            continue
-        flag, equals, text = word.partition("=")
-        if not equals:
-            text = arguments[index + 1] if index + 1 < len(arguments) else ""
-        yield flag, index, _number(text)
+            yield _Named(way, index, _number(value))
 
 
 def _dashed(flag: str) -> str:

@@ -15,7 +15,6 @@ from program.runtimes.base import (
     ProgressMetrics,
     described_completion,
     http_probes,
-    mentions,
     option,
     positive,
     secret_env,
@@ -23,6 +22,7 @@ from program.runtimes.base import (
     weights_path,
     wished_name,
 )
+from program.runtimes.flags import mentions
 from program.runtimes.ranks import share_of
 
 IMAGE = "lmsysorg/sglang:v0.5.15.post1-cu129"

@@ -17,7 +17,6 @@ from program.runtimes.base import (
     Probes,
     ProgressMetrics,
     http_probes,
-    mentions,
     option,
     positive,
     secret_env,
@@ -25,6 +24,7 @@ from program.runtimes.base import (
     switch,
     weights_path,
 )
+from program.runtimes.flags import mentions
 from program.runtimes.ranks import share_of
 
 IMAGE = "nvcr.io/nvidia/tensorrt-llm/release:1.2.1"

@@ -14,13 +14,13 @@ from program.runtimes.base import (
     Probes,
     ProgressMetrics,
     http_probes,
-    mentions,
     option,
     positive,
     secret_env,
     small_completion,
     weights_path,
 )
+from program.runtimes.flags import mentions
 
 
 class TgiRuntime:

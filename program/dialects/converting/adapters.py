@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from program.dialects.converting.arguments import without
 from program.dialects.converting.described import Engine, Source, Weights, Written
-from program.dialects.hosted_args import flags_of
+from program.runtimes.flags import flags_of
 
 LIMITS = {"maxRank": "--max-lora-rank", "maxAdapters": "--max-loras", "maxCpuAdapters": "--max-cpu-loras"}
 """KServe's fields, and vLLM's flags."""

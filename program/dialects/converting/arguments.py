@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from program.dialects.converting.described import Engine
-from program.dialects.hosted_args import Flag, flags_of
+from program.runtimes.flags import Flag, flags_of
 from program.runtimes.ranks import ranks_of, share_of
 
 _OWNED: dict[Engine, frozenset[str]] = {

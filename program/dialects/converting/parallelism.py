@@ -11,7 +11,7 @@ from kubeapi.json_types import Json
 from program.dialects.converting.arguments import SHARES, without
 from program.dialects.converting.described import Engine
 from program.dialects.converting.fields import Fields
-from program.dialects.hosted_args import flags_of
+from program.runtimes.flags import flags_of
 
 _NUMBERS = {"pipeline": "--pipeline-parallel-size", "data": "--data-parallel-size"}
 _EXPERT = "--enable-expert-parallel"

@@ -13,9 +13,9 @@ import pytest
 from program.desired.errors import DesiredError, SpecInvalid
 from program.dialects.converting.convert import Converted, Target, describe, write
 from program.dialects.converting.described import Described
-from program.dialects.hosted_args import flags_of
 from program.dialects.registry import DIALECT_KINDS
 from program.manifests import LLMKUBE, Manifests
+from program.runtimes.flags import flags_of
 
 ROOT = Path(__file__).parents[3]
 CONFORMANCE = ROOT / "tests" / "conformance"
