@@ -17,13 +17,14 @@ from automation.cache.owners import selector_of
 from automation.cache.service_kinds import dialect_of_cr, is_part_of_another
 from automation.reconcile.plan import ObjectName
 from components import naming
+from components.object_metadata import owner_reference
 from components.providers.kubernetes_records import applied_fields
 from kubeapi import kinds
 from kubeapi.client import JSON_PATCH, KubeClient
 from kubeapi.errors import Conflict, Forbidden, NotFound
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
-from program.desired.keys import ANNOTATION_ADOPT, ANNOTATION_KEPT_TEMPLATE
+from program.desired.keys import ANNOTATION_ADOPT, ANNOTATION_KEPT_TEMPLATE, Owner
 from program.dialects.llmaz.naming import ANNOTATION_WORKLOAD, LABEL_GROUP
 
 _RUNS = (kinds.DEPLOYMENTS, kinds.LEADER_WORKER_SETS)
@@ -111,7 +112,7 @@ def give_to_playground(client: KubeClient, one: Candidate) -> None:
     """Put a Playground in the place of the Service between, as owner of what runs. May be called again."""
     if one.between is not None:
         for obj in one.held:
-            _change_owner(client, obj, take=str(one.between["metadata"]["uid"]), give=_reference(one.cr))
+            _change_owner(client, obj, take=str(one.between["metadata"]["uid"]), give=owner_reference(Owner.of(one.cr)))
 
 
 def give_back(client: KubeClient, one: Candidate) -> None:
@@ -133,19 +134,15 @@ def give_back(client: KubeClient, one: Candidate) -> None:
         except NotFound:
             continue
         if controller_uid(obj) == uid and name.kind != kinds.DEPLOYMENTS.kind:
-            _change_owner(client, obj, take=uid, give=_reference(one.between) if one.between is not None else None)
+            _change_owner(
+                client, obj, take=uid, give=owner_reference(Owner.of(one.between)) if one.between is not None else None
+            )
 
 
 def controller_uid(obj: Json) -> str:
     """Give the uid of an object's controller; empty for none."""
     references = obj["metadata"].get("ownerReferences") or ()
     return next((str(each["uid"]) for each in references if each.get("controller")), "")
-
-
-def _reference(owner: Json) -> Json:
-    metadata = owner["metadata"]
-    named = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": metadata["name"]}
-    return {**named, "uid": metadata["uid"], "controller": True, "blockOwnerDeletion": True}
 
 
 def _change_owner(client: KubeClient, obj: Json, *, take: str, give: Json | None) -> None:

@@ -142,7 +142,7 @@ def warm(
         _fail(f"Model {namespace}/{name} cannot be cached: {problem}")
     if not known_status(cr).get("path"):
         _fail(f"Model {namespace}/{name} has no place in the cache yet", hint="a loop gives it one: `herdsman run`")
-    owner = Owner(api_version=cr["apiVersion"], kind=cr["kind"], name=name, uid=cr["metadata"]["uid"])
+    owner = Owner.of(cr)
     job = prefetch_job(model, namespace, owner, options, warm=True)
     try:
         _start(client, namespace, job, namespace_claim(model, namespace, options))

@@ -14,10 +14,12 @@ from datetime import timedelta
 from automation.cache.owners import labels_of
 from automation.cache.service_kinds import LLMKUBE, key_of
 from automation.engine.port import APPLIED_WITHOUT
+from components.object_metadata import owner_reference
 from components.rendered import fingerprint_of
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired import keys
+from program.desired.keys import Owner
 
 ANNOTATION_CHANGED_BY = "herdsman.dev/changed-by"
 ANNOTATION_CHANGED_AT = "herdsman.dev/changed-at"
@@ -146,16 +148,7 @@ def manifest(cr: Json, number: int, data: Json, outcome: Outcome) -> Json:
             "namespace": metadata["namespace"],
             "labels": {**labels_of(key_of(cr)), LABEL_FORMAT: FORMAT},
             "annotations": {**{k: v for k, v in told.items() if v}, **outcome_annotations(outcome)},
-            "ownerReferences": [
-                {
-                    "apiVersion": cr["apiVersion"],
-                    "kind": cr["kind"],
-                    "name": metadata["name"],
-                    "uid": metadata["uid"],
-                    "controller": True,
-                    "blockOwnerDeletion": True,
-                }
-            ],
+            "ownerReferences": [owner_reference(Owner.of(cr))],
         },
         "data": data,
         "revision": number,

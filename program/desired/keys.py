@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
+from kubeapi.json_types import JsonView
 from program.desired.base import FrozenModel
 
 Dialect = Literal["llmkube", "kserve", "llmaz", "llmaz-service"]
@@ -137,6 +138,22 @@ class Owner(FrozenModel):
     kind: str
     name: str
     uid: str
+
+    @classmethod
+    def of(cls, obj: JsonView) -> Owner:
+        """Return the owner that a live object is. Raises KeyError for an object without a uid."""
+        metadata = obj["metadata"]
+        return cls(
+            api_version=str(obj["apiVersion"]),
+            kind=str(obj["kind"]),
+            name=str(metadata["name"]),
+            uid=str(metadata["uid"]),
+        )
+
+
+def owner_of(cr: JsonView) -> Owner | None:
+    """Return the owner that a custom resource is; None for one from a file, since a reference needs a live uid."""
+    return Owner.of(cr) if cr["metadata"].get("uid") else None
 
 
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")

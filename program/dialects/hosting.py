@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from kubeapi.json_types import Json
 from program.desired import keys
 from program.desired.engines import EngineSettings
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
-from program.desired.keys import Owner, ServiceKey
+from program.desired.keys import ServiceKey, owner_of
 from program.desired.model import DesiredModel, Gpu, ModelFormat
 from program.desired.service import DesiredService, Endpoint, PodSettings, Written
 from program.dialects.annotations import POD_ONLY_ANNOTATIONS, Annotated, lost_name
@@ -88,7 +87,7 @@ def hosted_service(
     variables = tuple(env)
     desired = DesiredService(
         key=key,
-        owner=_owner(cr),
+        owner=owner_of(cr),
         generation=int(metadata.get("generation") or 0),
         model=resolved.model_copy(update={"accelerator": accelerator}),
         engine=engine,
@@ -152,13 +151,3 @@ def _of_place(replicas: int, desired: DesiredService) -> Iterator[Problem]:
     if desired.host_placement is not None and desired.host_placement.pinned and replicas > 1:
         why = f"a host runs one replica of a service, and {keys.ANNOTATION_HOST} names one host, not {replicas}"
         yield not_honoured("spec.replicas", why)
-
-
-def _owner(cr: Json) -> Owner | None:
-    """Name the custom resource as the owner. None for one that comes from a file: a reference needs a live uid."""
-    metadata: dict[str, Any] = cr["metadata"]
-    if not metadata.get("uid"):
-        return None
-    return Owner(
-        api_version=str(cr["apiVersion"]), kind=str(cr["kind"]), name=str(metadata["name"]), uid=str(metadata["uid"])
-    )

@@ -162,13 +162,7 @@ def _own_certificate(client: KubeClient, move: Move, *, take_from: str = "", giv
         if give_to is None:
             kept = [each for each in owners if each.get("uid") != take_from]
         elif ANNOTATION_NAMES in (metadata.get("annotations") or {}) and not any(e.get("controller") for e in owners):
-            new = keys.Owner(
-                api_version=give_to["apiVersion"],
-                kind=give_to["kind"],
-                name=give_to["metadata"]["name"],
-                uid=give_to["metadata"]["uid"],
-            )
-            kept = [*owners, owner_reference(new)]
+            kept = [*owners, owner_reference(keys.Owner.of(give_to))]
         else:
             return
         if kept == owners:

@@ -10,7 +10,7 @@ from kubeapi.json_types import Json
 from program.desired import keys
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
-from program.desired.keys import Owner, ServiceKey, is_dns_label
+from program.desired.keys import ServiceKey, is_dns_label, owner_of
 from program.desired.model import DesiredModel, ModelFormat, ModelSource, SourceKind
 from program.desired.service import DesiredService
 from program.desired.workloads import FrontService, ModelArtifact, PodSet, Workloads
@@ -147,16 +147,6 @@ def _ranks(pods: PodSet, field: str, parallelism: Json | None) -> Problem | None
 
 def _sets(serving: ServingPods, prefill: ServingPods | None, scheduler: Scheduler) -> tuple[PodSet, ...]:
     return (serving.pods, *((prefill.pods,) if prefill is not None else ()), *scheduler.pods)
-
-
-def owner_of(cr: Json) -> Owner | None:
-    """Name the custom resource as the owner. None for one that comes from a file: a reference needs a live uid."""
-    metadata = cr["metadata"]
-    if not metadata.get("uid"):
-        return None
-    return Owner(
-        api_version=str(cr["apiVersion"]), kind=str(cr["kind"]), name=str(metadata["name"]), uid=str(metadata["uid"])
-    )
 
 
 def _weights(subject: Subject, loaded: tuple[Adapter, ...]) -> Weights | None:

@@ -15,7 +15,7 @@ from kubeapi.kinds import Kind
 from program.desired import keys
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
-from program.desired.keys import Owner, ServiceKey
+from program.desired.keys import ServiceKey, owner_of
 from program.desired.model import DesiredModel, ModelFormat, ModelSource, SourceKind
 from program.desired.service import DesiredService
 from program.desired.workloads import FrontService, PodGroup, PodSet, Scaler, ScaleTarget, Workloads
@@ -176,16 +176,6 @@ def _ranks(pods: PodSet, engine: str) -> Iterator[Problem]:
     found = ranks_problem(pods, engine, RUNNER, field="spec.backendRuntimeConfig.args")
     if found is not None:
         yield found
-
-
-def owner_of(cr: Json) -> Owner | None:
-    """Name the custom resource as the owner. None for one that comes from a file: a reference needs a live uid."""
-    metadata: dict[str, Any] = cr["metadata"]
-    if not metadata.get("uid"):
-        return None
-    return Owner(
-        api_version=str(cr["apiVersion"]), kind=str(cr["kind"]), name=str(metadata["name"]), uid=str(metadata["uid"])
-    )
 
 
 def scale_target(kind: Kind, name: str) -> ScaleTarget:

@@ -13,10 +13,10 @@ from program.desired.keys import (
     ANNOTATION_ADOPT,
     ANNOTATION_HOST,
     ANNOTATION_HOST_SELECTOR,
-    Owner,
     ServiceKey,
     is_dns_label,
     is_label_value,
+    owner_of,
     service_dns_name,
 )
 from program.desired.model import DesiredModel, ModelFormat, SourceKind
@@ -74,7 +74,7 @@ def parse_service(
     gpu = gpu_of(spec.resources, model)
     desired = DesiredService(
         key=ServiceKey(DIALECT, str(metadata.get("namespace") or "default"), str(metadata["name"])),
-        owner=_owner(cr),
+        owner=owner_of(cr),
         generation=int(metadata.get("generation") or 0),
         model=model,
         engine=engine_settings(spec, model=model, gpu=gpu, draft=draft, idle_path=annotated.idle_path),
@@ -145,16 +145,6 @@ def _of_pods(desired: DesiredService, spec: ServiceSpec, annotated: Annotated) -
 
 
 # --- InferenceService -------------------------------------------------------------------------------------------------
-
-
-def _owner(cr: Json) -> Owner | None:
-    """Name the custom resource as the owner. None for one that comes from a file: a reference needs a live uid."""
-    metadata = cr["metadata"]
-    if not metadata.get("uid"):
-        return None
-    return Owner(
-        api_version=str(cr["apiVersion"]), kind=str(cr["kind"]), name=str(metadata["name"]), uid=str(metadata["uid"])
-    )
 
 
 def _check_names(name: str, model_ref: str) -> None:
