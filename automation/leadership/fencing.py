@@ -31,7 +31,7 @@ FOREVER = float("inf")
 _SCRIPT = pathlib.Path(guard.__file__)
 _CLEAR_TIMEOUT_S = 2.0
 DEAF_AFTER_S = 3.0
-"""A guard that has read nothing for so long, though it was told something, is replaced: it is stopped, or hangs."""
+"""A guard that leaves a message unread for so long is replaced: it is stopped, or it hangs."""
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Fence:
         self._children: set[int] = set()
         self._guard: subprocess.Popen[bytes] | None = None
         self._heard_at = 0.0
-        """When the guard had last read all that it was told."""
+        """When the guard had last read every message."""
         self._closed = False
 
     @property
