@@ -18,10 +18,12 @@ from automation.install.operator import CLAIM
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from program.dialects.crds import crd_documents
 from tests.support import conversions
 from tests.support import node as real
 from tests.support.client_load import under_load
 from tests.support.controlplane import Api
+from tests.support.definitions import established
 from tests.support.loop import await_condition, edit, eventually, find, model, service
 from tests.support.model_server import File, FileServer
 from tests.support.operator_pods import METRICS_SECRET, METRICS_TOKEN, NAMESPACE, OperatorPods
@@ -264,9 +266,10 @@ def test_an_upgrade_adds_kserve_and_its_webhook_converts_at_the_address_of_the_s
 ) -> None:
     """The API server reaches the webhook as it reaches any Service of the cluster, over the node's kube-proxy."""
     old, pods = operator.await_leading(), set(map(_uid, real.pods(operator.client, place)))
-    installer.add_kserve()
-    pod = operator.await_leading(other_than=old)
-    with conversions.written(node_api, place, operator.told) as path:
+    with established(node_api, crd_documents("kserve")):
+        installer.add_kserve()
+        pod = operator.await_leading(other_than=old)
+        path = conversions.write(node_api, place, operator.told)
         assert conversions.is_converted(node_api, path)
         service = {"namespace": NAMESPACE, "name": NAME, "port": 443}
         for client_config in conversions.clients_of(node_api):

@@ -17,25 +17,33 @@ Json = dict[str, Any]
 CONFIGS = "llminferenceserviceconfigs"
 
 
-@contextlib.contextmanager
-def written(api: Api, namespace: str, told: Callable[[], str]) -> Iterator[str]:
-    """Have the CRDs of KServe and an object in v1alpha1 while the block lasts; gives the object's path.
+def write(api: Api, namespace: str, told: Callable[[], str]) -> str:
+    """Wait until v1alpha1 is served, which needs a loop that converts, and write an object in it; return its path.
 
     `told` describes the operator for messages of failed tests.
     """
-    with established(api, crd_documents("kserve")):
-        path = f"/apis/serving.kserve.io/v1alpha1/namespaces/{namespace}/{CONFIGS}"
-        config = {
-            "apiVersion": "serving.kserve.io/v1alpha1",
-            "kind": "LLMInferenceServiceConfig",
-            "metadata": {"name": "mine"},
-            "spec": {"model": {"uri": "hf://acme/a", "criticality": "Critical"}},
-        }
-        # Before a leader has told the CRD where it converts, only the version that is stored is served.
+    path = f"/apis/serving.kserve.io/v1alpha1/namespaces/{namespace}/{CONFIGS}"
+    config = {
+        "apiVersion": "serving.kserve.io/v1alpha1",
+        "kind": "LLMInferenceServiceConfig",
+        "metadata": {"name": "mine"},
+        "spec": {"model": {"uri": "hf://acme/a", "criticality": "Critical"}},
+    }
+    # Before a leader has told the CRD where it converts, only the version that is stored is served.
+    try:
         eventually(lambda: api.request("GET", path)[0] == 200, what="v1alpha1 to be served", timeout_s=90)
-        status, answer = api.request("POST", path, config)
-        assert status == 201, f"{answer}\n{told()}"
-        yield f"{path}/mine"
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{told()}") from None
+    status, answer = api.request("POST", path, config)
+    assert status == 201, f"{answer}\n{told()}"
+    return f"{path}/mine"
+
+
+@contextlib.contextmanager
+def written(api: Api, namespace: str, told: Callable[[], str]) -> Iterator[str]:
+    """Have the CRDs of KServe and an object in v1alpha1 while the block lasts; gives the object's path, as `write`."""
+    with established(api, crd_documents("kserve")):
+        yield write(api, namespace, told)
 
 
 def is_converted(api: Api, path: str) -> bool:
