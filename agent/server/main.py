@@ -1,6 +1,6 @@
 """Puts an agent together and runs it until it is told to stop.
 
-Called by `automation.cli.agent`. The order matters: the store's lock before anything, the host's Lease before any
+Called by `automation.cli.agent_run`. The order matters: the store's lock before anything, the host's Lease before any
 process is touched, adoption before plans; and backwards at the end: endpoints first, then processes, then the Lease.
 """
 
@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 import structlog
 
 from agent.contract import Accelerator, FilePlan, HostFacts, ProcessPhase, ProcessReport
-from agent.processes.secret_values import FOLDER, SecretValues
+from agent.processes.secret_values import SecretValues
 from agent.proxy.collector import ProxyCollector
 from agent.server import accelerators, heap, host_facts
-from agent.server.api.api_listeners import ApiListeners, ApiSettings
+from agent.server.api.api_listeners import ApiListeners
 from agent.server.api.http_api import Api
 from agent.server.boundary import SAVED_FILE, Boundary, NamespaceLabels
-from agent.server.cluster.host_lease import RENEW_S, HostLease
+from agent.server.cluster.host_lease import HostLease
 from agent.server.cluster.host_object import HostObject
 from agent.server.cluster.host_spec import HostSpec, HostSpecWatch
 from agent.server.cluster.plan_watch import PlanWatch
@@ -30,70 +29,30 @@ from agent.server.cluster.reach import Reach
 from agent.server.front import Front
 from agent.server.host_facts import Binaries
 from agent.server.memory.budget import MemoryLimits
-from agent.server.memory.host_memory import HostMemory, MemorySettings
+from agent.server.memory.host_memory import HostMemory
 from agent.server.memory.metrics import MemoryMetrics
 from agent.server.models.download import download
 from agent.server.models.source_access import SourceAccess
 from agent.server.models.store_space import StoreSpace, named_by
-from agent.server.processes.engine_user import EngineUser
 from agent.server.processes.holds import Holds
 from agent.server.processes.lifecycle import Goal
-from agent.server.processes.ports import COUNT, FIRST, Ports
+from agent.server.processes.ports import COUNT, Ports
 from agent.server.processes.supervisor import Supervisor
 from agent.server.processes.worker_context import WorkerContext
 from agent.server.run_file import RunFile, write_run_file
+from agent.server.settings import AgentSettings
 from agent.server.store import Store
 from agent.server.telemetry.metrics import AgentMetrics
 from agent.server.telemetry.usage import UsageSampler
 from agent.server.upkeep import Upkeep
 from agent.sources.errors import FileError
-from agent.sources.source_policy import SourcePolicy
 from agent.version import agent_version
 from kubeapi.client import KubeClient
 from kubeapi.errors import ServerError, TooManyRequests, Unreachable
-from program.runtimes.host_rules import Allowance
 
 SWEEP_POLL_S = 1.0
 
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class AgentSettings:
-    """How one agent runs."""
-
-    host: str
-    store: Path
-    address: str
-    """Where the cluster finds the processes: what their EndpointSlices name."""
-    listen: str = ""
-    """Where processes listen; empty means `address`."""
-    plan_source: Literal["kubernetes", "http"] = "kubernetes"
-    namespaces: tuple[str, ...] = ()
-    """Namespaces whose HostProcesses count; empty means all."""
-    system_namespace: str = "herdsman-system"
-    api: ApiSettings = field(default_factory=ApiSettings)
-    keep_processes: bool = False
-    """Leave the processes running when the agent stops; the next agent adopts them."""
-    source_policy: SourcePolicy = field(default_factory=SourcePolicy)
-    locate: Callable[[str], Path | None] | None = None
-    """Where an engine's binary is; asked before PATH."""
-    first_port: int = FIRST
-    labels: Mapping[str, str] = field(default_factory=dict)
-    """Given to the Host object that the agent makes where there is none."""
-    heartbeat_s: float = RENEW_S
-    """How often the host's Lease is renewed; it lasts 2.4 times as long."""
-    store_size_bytes: int | None = None
-    """Most that downloaded models may take on disk; None: what the disk has."""
-    credentials: Path | None = None
-    """Directory or file of what proves to sources that this host may read them; None: the agent's environment."""
-    secrets: Path = FOLDER
-    """Directory with the values of services' secret variables, `<namespace>/<secret>/<key>`."""
-    memory: MemorySettings = field(default_factory=MemorySettings)
-    engine_user: EngineUser | None = None
-    """Who processes run as; None: the agent's own user."""
-    allowance: Allowance | None = None
-    """What the machine's owner allows plans to ask for; None: what the Host object says, without a cluster all."""
 
 
 class Agent:

@@ -164,10 +164,11 @@ def run(
     from agent.server.api.tls import TlsFailed
     from agent.server.cluster.host_lease import HostTaken
     from agent.server.host_facts import NoAddress, own_address
-    from agent.server.main import Agent, AgentSettings
+    from agent.server.main import Agent
     from agent.server.memory.budget import MemoryLimits
     from agent.server.memory.host_memory import MemorySettings
     from agent.server.processes.ports import is_free
+    from agent.server.settings import AgentSettings
     from agent.server.store import StoreInUse
     from agent.sources.source_policy import SourcePolicy
     from agent.version import agent_version
