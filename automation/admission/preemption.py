@@ -60,7 +60,7 @@ def _name(key: ServiceKey) -> str:
     return f"{key.namespace}/{key.name}"
 
 
-class PreemptionBook:
+class PreemptionLog:
     """The preemptions that still matter. Thread-safe; each method returns the services whose explanation changed."""
 
     def __init__(self) -> None:

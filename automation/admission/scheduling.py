@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from automation.admission.capacity import NodeCapacity, largest_memory_bytes, never_fits
 from automation.admission.gpu_queue import GpuQueue, Waiting, waited_resource
-from automation.admission.preemption import Nominee, PreemptionBook, Victim
+from automation.admission.preemption import Nominee, PreemptionLog, Victim
 from automation.cache.service_index import ServiceIndex
 from automation.workqueue.debounce import Debounce, start_timer
 from components import naming
@@ -48,7 +48,7 @@ class Scheduling:
         self._unscheduled: dict[ServiceKey, str] = {}
         self._nodes_settled = Debounce(self._look_again, delay_s=NODES_SETTLE_S, later=later)
         self.gpu_queue = GpuQueue(on_moved=enqueue, later=later)
-        self.preemptions = PreemptionBook()
+        self.preemptions = PreemptionLog()
 
     # --- what is to be said of a service --------------------------------------------------------------------------
 

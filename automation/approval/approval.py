@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from automation.adoption.ownership import is_ours
 from automation.approval.modes import Mode, Modes, approved, mode_of
-from automation.approval.policy_book import PolicyBook
+from automation.approval.policy_checker import PolicyChecker
 from automation.cache.cluster_cache import SPREAD_S, ClusterCache
 from automation.cache.service_kinds import key_of, kind_of_cr
 from automation.engine.port import APPLY_FAILED, EngineFailed
@@ -27,7 +27,7 @@ from program.desired.service import DesiredService
 class Approval:
     """`policies` decides whether a service may be applied, `modes` whether a change may be made now."""
 
-    def __init__(self, policies: PolicyBook, modes: Modes) -> None:
+    def __init__(self, policies: PolicyChecker, modes: Modes) -> None:
         self.policies = policies
         self.modes = modes
 

@@ -23,8 +23,8 @@ _OF_API_SERVER = "kubernetes.io/service-name=kubernetes"
 _log = structlog.get_logger(__name__)
 
 
-class ClusterAddressBook:
-    """The addresses to which no Service of a host leads. Thread-safe."""
+class ClusterAddressReader:
+    """Reads the addresses of the cluster, which no Service of a host may point to. Thread-safe."""
 
     def __init__(
         self,

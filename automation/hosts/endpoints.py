@@ -26,7 +26,7 @@ from agent.contract import ANNOTATION_ENDPOINT, LABEL_HOST, EndpointNotice, Proc
 from agent.version import agent_version
 from automation.hosts import registration
 from automation.hosts.addresses import host_address, published_address
-from automation.hosts.cluster_addresses import ClusterAddressBook
+from automation.hosts.cluster_addresses import ClusterAddressReader
 from automation.hosts.liveness import Liveness
 from automation.hosts.registration import Moved, Refused, Registered, Registration
 from automation.workqueue.queue import WorkQueue
@@ -102,7 +102,7 @@ class HostEndpoints:
         """The names that lead to each process, so that they are removed with it."""
         self._applied: dict[ProcessName, _Applied] = {}
         self._of_host: dict[str, set[ProcessName]] = {}
-        self._cluster = ClusterAddressBook(client, pod_ranges, clock=clock)
+        self._cluster = ClusterAddressReader(client, pod_ranges, clock=clock)
         self._stopping = threading.Event()
         self._hosts = Informer(client, HOSTS, transform=_trimmed_host, on_change=self._host_changed)
         self._processes = Informer(

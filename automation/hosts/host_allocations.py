@@ -111,20 +111,20 @@ class HostAllocations:
             found = self._hosts.get(host)
             return tuple(sorted({key for key, _ in found.placed})) if found is not None else ()
 
-    def of_namespace(self, namespace: str) -> tuple[ServiceKey, ...]:
-        """Name the services of a namespace that are placed or wait, where some host is not for all namespaces."""
+    def services_in_namespace(self, namespace: str) -> tuple[ServiceKey, ...]:
+        """List the services of a namespace that are placed or wait; empty while every host accepts all namespaces."""
         with self._lock:
             if not self._choosy:
                 return ()
             return tuple(sorted({key for key in (*self._placed, *self._waiting) if key.namespace == namespace}))
 
     def waiting(self) -> tuple[ServiceKey, ...]:
-        """Name the services that want a host and have none, or want another, the most important first."""
+        """List the services that wait for a host, or for another host, the most important first."""
         with self._lock:
             return tuple(key for key, _ in self._in_order())
 
-    def told_otherwise(self) -> tuple[ServiceKey, ...]:
-        """Name those who wait and whose reason is another now than it was when they were told."""
+    def services_with_new_refusals(self) -> tuple[ServiceKey, ...]:
+        """List the services that wait and whose refusal differs from the one that was reported last."""
         labels = {key.namespace: self.namespace_labels(key.namespace) for key in self.waiting()} if self._choosy else {}
         with self._lock:
             reasons: dict[tuple[PlacementRequest, frozenset[str], frozenset[str]], str] = {}
@@ -141,10 +141,10 @@ class HostAllocations:
 
     # --- what runs ------------------------------------------------------------------------------------------------
 
-    def found(self, key: ServiceKey, replica: int, host: str, memory_bytes: int | None) -> None:
-        """A HostProcess is there, and its host says, or does not say yet, what it takes.
+    def record_replica(self, key: ServiceKey, replica: int, host: str, memory_bytes: int | None) -> None:
+        """Record a replica that has a HostProcess, with the memory that its host reports, or None before it does.
 
-        It is counted where nothing was decided for this replica: when the loop starts, what runs keeps its place.
+        A replica that nothing was decided for is counted as placed: when the loop starts, running replicas stay.
         """
         with self._lock:
             mine = self._placed.get(key, {}).get(replica)
@@ -156,8 +156,8 @@ class HostAllocations:
             who = self._put(key, replica, replace(mine, memory_bytes=memory_bytes, reported=True))
         self._tell(who)
 
-    def gone(self, key: ServiceKey, replica: int) -> None:
-        """A HostProcess was deleted. A place that was decided on is kept: the object will be made again."""
+    def remove_replica(self, key: ServiceKey, replica: int) -> None:
+        """Drop a replica whose HostProcess was deleted. A placement that was decided stays: the object is remade."""
         with self._lock:
             mine = self._placed.get(key, {}).get(replica)
             if mine is None or mine.requirements is not None:

@@ -83,15 +83,15 @@ class HostRegistry:
 
     def namespace_changed(self, namespace: str) -> None:
         """The labels of a namespace are others: hosts that choose by them may be for its services now, or no longer."""
-        self._enqueue_all(self.allocations.of_namespace(namespace))
+        self._enqueue_all(self.allocations.services_in_namespace(namespace))
 
     def process_changed(self, key: ServiceKey, new: Json | None, *, replica: int) -> None:
         """A HostProcess changed, as `trim.host_process` leaves it; None when it is gone."""
         if new is None:
-            self.allocations.gone(key, replica)
+            self.allocations.remove_replica(key, replica)
             return
         told = new["status"].get("memoryBytes")
-        self.allocations.found(key, replica, new["spec"]["host"], told or new["spec"]["memory"])
+        self.allocations.record_replica(key, replica, new["spec"]["host"], told or new["spec"]["memory"])
 
     def _lives_or_not(self, name: str) -> None:
         self._update(name)
@@ -104,7 +104,7 @@ class HostRegistry:
         self._refresh.ask()
 
     def _tell_waiting(self) -> None:
-        for number, key in enumerate(self.allocations.told_otherwise()):
+        for number, key in enumerate(self.allocations.services_with_new_refusals()):
             self._enqueue_after(key, number * SPREAD_S)
 
     def _enqueue_all(self, keys: Iterable[ServiceKey]) -> None:

@@ -20,7 +20,7 @@ from agent.proxy.collector import ProxyCollector
 from automation.admission.quota_controller import QuotaController
 from automation.approval.approval import Approval, comparing, every_service, is_current
 from automation.approval.modes import Modes
-from automation.approval.policy_book import PolicyBook
+from automation.approval.policy_checker import PolicyChecker
 from automation.cache.cluster_cache import ClusterCache
 from automation.certificates.issuing import CertificateIssuer
 from automation.certificates.watch import CertificateWatch
@@ -188,7 +188,7 @@ def assemble(
     stack.callback(metrics.registry.unregister, proxied)
     history = RevisionRecorder(client, kept=settings.revision_history_limit, on_dropped=metrics.revisions_dropped.inc)
     stack.callback(history.stop)
-    policies = PolicyBook(
+    policies = PolicyChecker(
         settings.policies, requeue=services.add_after, changed=lambda: every_service(cluster, services.add_after)
     )
     stack.callback(policies.close)

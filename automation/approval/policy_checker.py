@@ -37,7 +37,7 @@ MOST_TOLD = 8
 
 
 class Verdict(NamedTuple):
-    """What the policies say of a service."""
+    """The result of the policies for one service."""
 
     problem: Problem | None = None
     """Mandatory policies are violated: nothing is applied."""
@@ -50,8 +50,8 @@ class _Asked(NamedTuple):
     again_at: float
 
 
-class PolicyBook:
-    """The policies of one loop. Thread-safe."""
+class PolicyChecker:
+    """Checks services against the policies of one loop. Thread-safe."""
 
     def __init__(
         self,

@@ -126,17 +126,17 @@ def test_who_waits_is_told_again_only_when_the_reason_is_another() -> None:
     fleet = Fleet("a")
     fleet.decide("big", 11)
     fleet.decide("same", 11)
-    assert fleet.allocations.told_otherwise() == ()
+    assert fleet.allocations.services_with_new_refusals() == ()
     fleet.host("a", memory_bytes=9 * GIB)
-    assert fleet.allocations.told_otherwise() == (key("big"), key("same"))
+    assert fleet.allocations.services_with_new_refusals() == (key("big"), key("same"))
     fleet.decide("big", 11)
-    assert fleet.allocations.told_otherwise() == (key("same"),)
+    assert fleet.allocations.services_with_new_refusals() == (key("same"),)
 
 
 def test_a_size_that_is_not_known_counts_as_nothing_until_the_host_says_it() -> None:
     fleet = Fleet("a")
     assert fleet.place("svc", None) == ("a",)
-    fleet.allocations.found(key("svc"), 0, "a", 6 * GIB)
+    fleet.allocations.record_replica(key("svc"), 0, "a", 6 * GIB)
     assert fleet.reserved("a") == 6
     assert fleet.place("svc", None) == ("a",)
     assert fleet.place("svc", 8) == ("a",)
@@ -182,13 +182,13 @@ def test_a_pin_is_obeyed_whatever_its_host_says() -> None:
 
 def test_what_runs_when_the_loop_starts_keeps_its_place() -> None:
     fleet = Fleet("a", "b")
-    fleet.allocations.found(key("svc"), 0, "b", 9 * GIB)
-    fleet.allocations.found(key("orphan"), 0, "a", 9 * GIB)
+    fleet.allocations.record_replica(key("svc"), 0, "b", 9 * GIB)
+    fleet.allocations.record_replica(key("orphan"), 0, "a", 9 * GIB)
     assert fleet.decide("other", 2).hosts == (None,)
     assert fleet.place("svc", 9) == ("b",)
-    fleet.allocations.gone(key("orphan"), 0)
+    fleet.allocations.remove_replica(key("orphan"), 0)
     assert fleet.told == ["other"]
-    fleet.allocations.gone(key("svc"), 0)
+    fleet.allocations.remove_replica(key("svc"), 0)
     assert fleet.place("svc", 9) == ("b",)
 
 
@@ -255,7 +255,7 @@ def test_a_service_that_outgrows_its_host_moves_to_a_larger_one() -> None:
     fleet = Fleet("a", "b")
     fleet.place("other", 5, preferred=("a",))
     fleet.place("svc", 3, preferred=("a",))
-    fleet.allocations.found(key("svc"), 0, "a", 3 * GIB)
+    fleet.allocations.record_replica(key("svc"), 0, "a", 3 * GIB)
     assert fleet.place("svc", 8, preferred=("a",)) == ("b",)
     assert "lacks" in fleet.decide("svc", 11, preferred=("a",)).stuck
     fleet.host("big", memory_bytes=20 * GIB)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from automation.approval.policy_book import RETRY_S, PolicyBook
+from automation.approval.policy_checker import RETRY_S, PolicyChecker
 from components.policies.reading import PolicyUnreadable
 from components.render import RenderOptions, render
 from program.desired.facts import Problem, ServiceFacts
@@ -31,7 +31,7 @@ class Loop:
         self.now = 0.0
         self.requeued: list[float] = []
         self.changes = 0
-        self.book = PolicyBook(
+        self.checker = PolicyChecker(
             path, requeue=lambda _key, delay_s: self.requeued.append(delay_s), changed=self._changed, clock=self._clock
         )
 
@@ -45,14 +45,14 @@ class Loop:
         desired = desired or service()
         cr = {"metadata": {"name": "svc", "namespace": "ns", "generation": generation}, "spec": {}}
         rendered = render(desired, RenderOptions())
-        return self.book.verdict(KEY, cr, desired, rendered, namespace_labels=labels)
+        return self.checker.verdict(KEY, cr, desired, rendered, namespace_labels=labels)
 
 
 @pytest.fixture
 def loop(tmp_path: Path) -> Iterator[Loop]:
     made = Loop(folder(tmp_path / "policies", p_yaml=FORBIDDEN))
     yield made
-    made.book.close()
+    made.checker.close()
 
 
 def test_without_a_folder_everything_is_allowed() -> None:
@@ -75,8 +75,8 @@ def test_mandatory_and_advisory(tmp_path: Path) -> None:
 
 def test_a_service_that_stays_is_asked_about_once(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    check = loop.book.in_force.check
-    monkeypatch.setattr(loop.book.in_force, "check", lambda *a, **k: asked.append(1) or check(*a, **k))
+    check = loop.checker.in_force.check
+    monkeypatch.setattr(loop.checker.in_force, "check", lambda *a, **k: asked.append(1) or check(*a, **k))
     for _ in range(3):
         assert loop.verdict().problem is not None
     assert len(asked) == 1
@@ -84,43 +84,43 @@ def test_a_service_that_stays_is_asked_about_once(loop: Loop, monkeypatch: pytes
     loop.verdict(generation=2, tier="prod")
     loop.verdict(service(replicas=2), generation=2, tier="prod")
     assert len(asked) == 4
-    loop.book.forget(KEY)
+    loop.checker.forget(KEY)
     loop.verdict(service(replicas=2), generation=2, tier="prod")
     assert len(asked) == 5
 
 
 def test_a_folder_is_read_again_when_it_changes(loop: Loop, tmp_path: Path) -> None:
     path = tmp_path / "policies"
-    loop.book.look()
+    loop.checker.look()
     assert loop.changes == 0
     folder(path, p_yaml=document("where", namespaces={"allowed": ["ns"]}))
-    loop.book.look()
+    loop.checker.look()
     assert loop.changes == 1
     assert loop.verdict().problem is None
     folder(path, q_yaml=FORBIDDEN.replace("where", "new"))
-    loop.book.look()
+    loop.checker.look()
     assert loop.changes == 2
     assert loop.verdict().problem is not None
     (path / "q.yaml").unlink()
-    loop.book.look()
+    loop.checker.look()
     assert loop.verdict().problem is None
 
 
 def test_a_folder_that_breaks_leaves_the_last_good_policies(loop: Loop, tmp_path: Path) -> None:
     registry = CollectorRegistry()
-    unregister = loop.book.register(registry)
+    unregister = loop.checker.register(registry)
     path = tmp_path / "policies"
     for broken in ("kind: [", document(nothing=1)):
         folder(path, p_yaml=broken)
-        loop.book.look()
+        loop.checker.look()
         assert registry.get_sample_value("herdsman_policies_readable") == 0
         assert loop.verdict().problem is not None
     assert loop.changes == 0
     folder(path, p_yaml=FORBIDDEN)
-    loop.book.look()
+    loop.checker.look()
     assert registry.get_sample_value("herdsman_policies_readable") == 1
     path.rename(tmp_path / "gone")
-    loop.book.look()
+    loop.checker.look()
     assert registry.get_sample_value("herdsman_policies_readable") == 0
     assert loop.verdict().problem is not None
     unregister()
@@ -135,7 +135,7 @@ def test_a_rule_that_could_not_be_evaluated_is_asked_again(tmp_path: Path) -> No
     assert loop.verdict().problem is not None
     loop.now = RETRY_S + 1
     assert loop.verdict() == (None, ())
-    loop.book.close()
+    loop.checker.close()
 
 
 def test_what_serves_goes_on_though_a_policy_forbids_the_change() -> None:
