@@ -126,6 +126,7 @@ def test_a_unit_with_variables_that_others_could_read_is_closed_without_a_restar
         later = SshProcesses(connection, host=HOST)
         assert ready(later, wanted).pid == first.pid
         assert stat.S_IMODE(unit_of(server).stat().st_mode) == 0o600
+        eventually(lambda: later.remove(KEY, later.list_processes()) is None, what="the process to be gone")
     finally:
         connection.close()
 
