@@ -109,7 +109,7 @@ class Previewer:
     ) -> ServicePreview:
         """Preview a service that was rendered already, as in a pass of the loop."""
         dry_runs = self._dry_runs(rendered, owner=cr["metadata"].get("uid"), live=live)
-        return self._told(desired, rendered, dry_runs, cr=cr, labels=namespace_labels or {}, notes=tuple(notes))
+        return self._preview(desired, rendered, dry_runs, cr=cr, labels=namespace_labels or {}, notes=tuple(notes))
 
     def service(self, cr: Json, model_cr: Json | None, draft_cr: Json | None = None) -> ServicePreview:
         """Preview a service as it would be with this custom resource and Model, rendered with live facts."""
@@ -191,7 +191,7 @@ class Previewer:
             applied = comparing.applied(plan.rendered, known)
             tried = [_unless_reported(each, applied, notes) for each in tried]
         gone = _deletions(plan.rendered, live.owned(subject.key, subject.cr["metadata"].get("uid")), known)
-        return self._told(
+        return self._preview(
             plan.desired,
             plan.rendered,
             [*tried, *gone],
@@ -200,7 +200,7 @@ class Previewer:
             notes=tuple(notes),
         )
 
-    def _told(
+    def _preview(
         self,
         desired: DesiredService,
         rendered: RenderedService,

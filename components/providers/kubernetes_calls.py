@@ -37,7 +37,7 @@ from components.providers.kubernetes_ownership import (
 )
 from components.providers.kubernetes_records import inherited
 from components.providers.kubernetes_templates import as_made
-from components.providers.kubernetes_waiting import ROLE_WAIT_S, Call, Patience, again_if_cut, path_is_late
+from components.providers.kubernetes_waiting import ROLE_WAIT_S, Call, RetryPolicy, again_if_cut, path_is_late
 from components.providers.marshalling import secret_texts
 from kubeapi import kinds
 from kubeapi.client import JSON_PATCH, KubeClient
@@ -70,7 +70,7 @@ class KubernetesCalls(KubernetesLooks):
         super().__init__(client, field_manager=field_manager)
         self._ignored = ignored or IgnoredFields()
         self._beside_loop = beside_loop
-        self._patience = Patience(client, self.kind, sleep=sleep, clock=clock)
+        self._retries = RetryPolicy(client, self.kind, sleep=sleep, clock=clock)
         self._lock = threading.Lock()
         self._last_urn: OrderedDict[str, str] = OrderedDict()
 
@@ -78,7 +78,7 @@ class KubernetesCalls(KubernetesLooks):
 
     def create(self, call: Call) -> Json | None:
         """Make an object, or take over what is there and ours. None: a preview that cannot be tried out yet."""
-        kind = self._patience.kind_when_served(call)
+        kind = self._retries.kind_when_served(call)
         if kind is None:
             return None
         obj = placed(call.obj, kind)
@@ -98,7 +98,7 @@ class KubernetesCalls(KubernetesLooks):
         `former` is the field manager that the state says has applied the object. Where that is another plugin's, its
         fields become ours first: else one that leaves the inputs would stay.
         """
-        kind = self._patience.kind_when_served(call)
+        kind = self._retries.kind_when_served(call)
         if kind is None:
             return None
         obj = placed(call.obj, kind)
@@ -128,7 +128,7 @@ class KubernetesCalls(KubernetesLooks):
 
     def _create(self, call: Call, kind: Kind, obj: Json, verb: str) -> Json | None:
         identity = Identity.of(obj)
-        deadline, role_deadline = self._patience.deadline(call), self._patience.deadline(call, ROLE_WAIT_S)
+        deadline, role_deadline = self._retries.deadline(call), self._retries.deadline(call, ROLE_WAIT_S)
         rounds = 0
         while True:
             rounds += 1
@@ -144,9 +144,9 @@ class KubernetesCalls(KubernetesLooks):
                     if call.preview:
                         return None  # the same program makes it
                     late, until = True, role_deadline
-                if not late or not self._patience.left(call, until):
+                if not late or not self._retries.left(call, until):
                     raise refusal(error, call.asked(verb, identity), secret_texts(call.inputs)) from error
-                self._patience.pause(rounds)
+                self._retries.pause(rounds)
                 continue
             except ApiError as error:
                 raise refusal(error, call.asked(verb, identity), secret_texts(call.inputs)) from error
@@ -155,7 +155,7 @@ class KubernetesCalls(KubernetesLooks):
                 if live["metadata"].get("deletionTimestamp"):
                     if call.preview:
                         return None
-                    self._patience.wait_until_gone(call, kind, live, deadline)
+                    self._retries.wait_until_gone(call, kind, live, deadline)
                     continue
                 return self._take_over(call, kind, obj, live)
             except NotFound:

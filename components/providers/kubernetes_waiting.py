@@ -51,8 +51,8 @@ class Call:
         return f"{'preview: ' if self.preview else ''}{verb} {self.token.kind} `{identity.id}`"
 
 
-class Patience:
-    """Waits with growing pauses, no longer than a call allows and only while its engine is there."""
+class RetryPolicy:
+    """Waits between attempts: pauses that grow, at most as long as the call allows, and only while its engine runs."""
 
     def __init__(
         self,

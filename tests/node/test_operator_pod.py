@@ -18,6 +18,7 @@ from automation.install.operator import CLAIM
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from program.dialects.crds import crd_documents
 from tests.support import conversions
 from tests.support import node as real
@@ -29,8 +30,6 @@ from tests.support.model_server import File, FileServer
 from tests.support.operator_pods import METRICS_SECRET, METRICS_TOKEN, NAMESPACE, OperatorPods
 from tools.node.image_set import LLAMA_SERVER_IMAGE
 from tools.tiny_model import write_tiny_model
-
-Json = dict[str, Any]
 
 STARTED_S = 90.0
 REPLACED_S = 180.0

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -19,6 +18,7 @@ import pytest
 from automation.webhook.registration import CRDS
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from tests.support import conversions, earlier_code
 from tests.support.controlplane import Api
 from tests.support.conversions import clients_of, is_converted
@@ -44,8 +44,6 @@ from tests.support.postgres import Postgres
 from tools.node.image_set import LLAMA_SERVER_IMAGE
 from tools.node.node import Node
 from tools.tiny_model import write_tiny_model
-
-Json = dict[str, Any]
 
 OPTIONS = ("--replicas=2", "--state-secret=state", "--passphrase-secret=passphrase", "--kserve")
 EARLIER_IMAGE = "herdsman.test/herdsman:earlier"

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from automation.webhook.registration import CRDS
+from kubeapi.json_types import Json
 from program.dialects.crds import crd_documents
 from tests.support.controlplane import Api
 from tests.support.definitions import established
 from tests.support.loop import eventually
-
-Json = dict[str, Any]
 
 CONFIGS = "llminferenceserviceconfigs"
 
