@@ -1,7 +1,8 @@
 """Registers manifests with Pulumi as they are, and the base of the components that group them.
 
-Called by the components of this package. The SDK's typed classes would cost twice the CPU for the same request, so
-the objects are plain custom resources under the same type tokens; any provider of the `kubernetes` package serves them.
+Called by the components of this package. In static fleets and installations an object is registered by the SDK's class
+for its kind (`components.sdk_resources`). In the loop it is a plain custom resource under the same type token, with the
+same inputs: the SDK's classes take more CPU for the same request (ADR 48).
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ def kubernetes_object(
     retain: bool = False,
     standing: frozenset[tuple[str, str]] = frozenset(),
     version: str = "",
+    by_sdk: bool = False,
 ) -> pulumi.CustomResource:
     """Register one manifest. It is made after `after`; with `retain` it outlives its place in the program.
 
     An object that `standing` names by type token and id is imported where the state does not have it. `version` is
-    that of the plugin, `provider_version` if not given.
+    that of the plugin, `provider_version` if not given. With `by_sdk` the class is that of Pulumi's Kubernetes SDK.
     """
     token, resource_id = urns.type_of(obj), urns.id_of(obj)
     options = pulumi.ResourceOptions(
@@ -49,6 +51,10 @@ def kubernetes_object(
         ignore_changes=list(obj.ignore) if obj.ignore else None,
         import_=resource_id if (token, resource_id) in standing else None,
     )
+    if by_sdk:
+        from components.sdk_resources import sdk_resource  # the loop does not pay for this import
+
+        return sdk_resource(token, name, obj.manifest, options)
     return pulumi.CustomResource(token, name, obj.manifest, options)
 
 
@@ -66,6 +72,8 @@ class ServiceObjectsArgs:
     """Type token and id of the objects that exist, which an engine without a state of them imports."""
     version: str = ""
     """The plugin's version, if it is not the SDK's."""
+    by_sdk: bool = False
+    """Whether the resources are of the SDK's classes (Deployment, Service, …), or plain ones."""
 
 
 class ServiceObjects(pulumi.ComponentResource):
@@ -94,7 +102,9 @@ class ServiceObjects(pulumi.ComponentResource):
     def _made(self, obj: RenderedObject, *, after: Sequence[pulumi.Resource] = ()) -> pulumi.CustomResource:
         name = urns.object_name(self._args.key, obj, at=self._args.at)
         args = self._args
-        return kubernetes_object(name, obj, parent=self, after=after, standing=args.standing, version=args.version)
+        return kubernetes_object(
+            name, obj, parent=self, after=after, standing=args.standing, version=args.version, by_sdk=args.by_sdk
+        )
 
 
 ServiceComponent = Callable[[ServiceObjectsArgs, pulumi.ResourceOptions | None], ServiceObjects]

@@ -22,6 +22,8 @@ class ModelCacheArgs:
     """As in `ServiceObjectsArgs`."""
     version: str = ""
     """As in `ServiceObjectsArgs`."""
+    by_sdk: bool = False
+    """As in `ServiceObjectsArgs`."""
 
 
 class ModelCache(pulumi.ComponentResource):
@@ -36,6 +38,12 @@ class ModelCache(pulumi.ComponentResource):
         super().__init__(naming.TYPE_CACHE, urns.shared_component_name(args.claim, at=args.at), None, opts)
         name = urns.shared_object_name(args.claim, at=args.at)
         self.claim = kubernetes_object(
-            name, args.claim, parent=self, retain=True, standing=args.standing, version=args.version
+            name,
+            args.claim,
+            parent=self,
+            retain=True,
+            standing=args.standing,
+            version=args.version,
+            by_sdk=args.by_sdk,
         )
         self.register_outputs({})

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pulumi
 from pulumi.runtime.config import CONFIG, get_config_env
+from pulumi_kubernetes import Provider
 
 from components.policies.in_force import FolderPolicies
 from components.policies.policy import NoPolicies
@@ -117,13 +118,14 @@ def is_in_cluster(placed: PlacedService, config: FleetConfig) -> bool:
 
 def _provider(cluster: Cluster, version: str) -> pulumi.ProviderResource:
     """Make the provider of one cluster. Only the path of a kubeconfig comes into the state, never what is in it."""
-    said = {"context": cluster.context, "kubeconfig": cluster.kubeconfig}
-    return pulumi.ProviderResource(
-        "kubernetes",
+    provider: pulumi.ProviderResource = Provider(
         cluster.name,
-        {key: value for key, value in said.items() if value},
-        pulumi.ResourceOptions(version=version),
+        context=cluster.context or None,
+        # Where this is None the SDK writes $KUBECONFIG into the state, which differs between machines.
+        kubeconfig=pulumi.Output.from_input(cluster.kubeconfig or None),
+        opts=pulumi.ResourceOptions(version=version),
     )
+    return provider
 
 
 if __name__ == "__main__":

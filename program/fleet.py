@@ -60,6 +60,7 @@ async def static_fleet(
 ) -> list[pulumi.CustomResource | None]:
     """Register all services of a fleet, each in its place, at most `window` of them under way at a time.
 
+    The resources are those of Pulumi's Kubernetes SDK: Deployment, Service, HorizontalPodAutoscaler (ADR 48).
     Gives the last resource of each service in their order, None for a service without objects. The first failure ends
     the run, as in any Pulumi program. Raises ValueError for an object whose component does not exist.
     """
@@ -71,7 +72,7 @@ async def static_fleet(
             _, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
         if place.at not in programs:
             opts = pulumi.ResourceOptions(providers=[place.provider]) if place.provider else None
-            programs[place.at] = _Program(opts, place.at, place.ways, place.standing, place.version)
+            programs[place.at] = _Program(opts, place.at, place.ways, place.standing, place.version, by_sdk=True)
         started = programs[place.at].start(service)
         last = started.complete((*started.shared, *started.own)) if started is not None else None
         registered.append(last)
@@ -153,6 +154,7 @@ class _Program:
     ways: Mapping[str, Json] = field(default_factory=dict)
     standing: frozenset[tuple[str, str]] = frozenset()
     version: str = ""
+    by_sdk: bool = False
     shared: dict[str, pulumi.CustomResource] = field(default_factory=dict)
 
     def start(self, service: RenderedService) -> _Started | None:
@@ -166,7 +168,9 @@ class _Program:
             by_component[obj.component].append(obj)
         components = {
             token: _component(token)(
-                ServiceObjectsArgs(service.key, tuple(objects), self.at, self.ways, self.standing, self.version),
+                ServiceObjectsArgs(
+                    service.key, tuple(objects), self.at, self.ways, self.standing, self.version, self.by_sdk
+                ),
                 self.opts,
             )
             for token, objects in by_component.items()
@@ -176,7 +180,7 @@ class _Program:
 
     def _claim(self, obj: RenderedObject) -> pulumi.CustomResource:
         if obj.name not in self.shared:
-            args = ModelCacheArgs(obj, self.at, self.standing, self.version)
+            args = ModelCacheArgs(obj, self.at, self.standing, self.version, self.by_sdk)
             self.shared[obj.name] = ModelCache(args, self.opts).claim
         return self.shared[obj.name]
 

@@ -1,0 +1,44 @@
+"""The requests by which a Pulumi program registers its resources, without an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from google.protobuf import json_format
+from pulumi.runtime import mocks, settings, stack, sync_await
+
+from kubeapi.json_types import Json
+
+
+class _Nothing(mocks.Mocks):
+    def call(self, args: mocks.MockCallArgs) -> Any:
+        return {}
+
+    def new_resource(self, args: mocks.MockResourceArgs) -> tuple[str | None, dict[Any, Any]]:
+        return args.name, {}
+
+
+class _Recorder(mocks.MockMonitor):
+    """Keeps each request for a resource that is no component, but for its place in the source."""
+
+    def __init__(self) -> None:
+        super().__init__(_Nothing())
+        self.requests: dict[str, Json] = {}
+
+    def RegisterResource(self, request: Any) -> Any:
+        if request.custom:
+            found = json_format.MessageToDict(request)
+            self.requests[request.name] = {k: v for k, v in found.items() if k not in ("sourcePosition", "stackTrace")}
+        return super().RegisterResource(request)  # type: ignore[no-untyped-call]
+
+
+def of(program: Callable[[], Awaitable[None]]) -> dict[str, Json]:
+    """Run a program and return its requests by logical name."""
+    recorder = _Recorder()
+    mocks.set_mocks(_Nothing(), monitor=recorder, preview=False)
+    try:
+        sync_await._sync_await(stack.run_pulumi_func(program))
+    finally:
+        settings.reset_options()
+    return recorder.requests

@@ -1,0 +1,123 @@
+"""The SDK's classes send the engine the requests that plain resources send."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pulumi
+import pytest
+from pulumi_kubernetes.apps.v1 import Deployment
+from pulumi_kubernetes.autoscaling.v2 import HorizontalPodAutoscaler
+from pulumi_kubernetes.core.v1 import Service
+
+from automation.install.objects import documents
+from automation.install.options import InstallOptions
+from components import urns
+from components.kubernetes_object import kubernetes_object
+from components.rendered import RenderedObject
+from kubeapi.json_types import Json
+from program.dialects.crds import crd_documents
+from tests.conformance.test_described_objects_stay import rendered
+from tests.conformance.test_rendering import render_all
+from tests.conformance.vectors import all_vectors
+from tests.support import registrations
+
+
+def of_vectors() -> Iterator[Json]:
+    for vector in all_vectors():
+        accepted = [cr for cr in vector.input if f"{cr['kind']}/{cr['metadata']['name']}" not in vector.rejected]
+        yield from render_all(accepted, vector.namespace, vector.raw["output"].get("status", {}))
+
+
+def of_family(family: str) -> Callable[[], Iterator[Json]]:
+    return lambda: (obj.manifest for _, obj in rendered(family))
+
+
+def of_installation() -> Iterator[Json]:
+    yield from documents(InstallOptions())
+
+
+SOURCES: dict[str, Callable[[], Any]] = {
+    "llmkube": of_vectors,
+    "kserve": of_family("kserve"),
+    "llmaz": of_family("llmaz"),
+    "installation": of_installation,
+    "crds": crd_documents,
+}
+
+
+def fields(value: Any, path: str = "") -> Iterator[str]:
+    """Give the path and type of each value."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from fields(item, f"{path}/{key}")
+    elif isinstance(value, list):
+        for item in value:
+            yield from fields(item, f"{path}[]")
+    else:
+        yield f"{path}: {type(value).__name__}"
+
+
+def distinct(manifests: Iterable[Json]) -> list[RenderedObject]:
+    """Leave out objects without a field that an object before them does not have."""
+    known: set[str] = set()
+    found = []
+    for manifest in manifests:
+        own = {f"{manifest['apiVersion']} {manifest['kind']} {field}" for field in fields(manifest)}
+        if own - known:
+            found.append(RenderedObject("part", "", manifest))
+            known |= own
+    return found
+
+
+def requests(
+    objects: list[RenderedObject], *, by_sdk: bool, made: list[pulumi.CustomResource] | None = None
+) -> dict[str, Json]:
+    """Register the objects and return the requests that the engine would get, by logical name."""
+
+    async def program() -> None:
+        parent = pulumi.ComponentResource("herdsman:index:InferenceDeployment", "parent")
+        for number, obj in enumerate(objects):
+            standing = frozenset({(urns.type_of(obj), urns.id_of(obj))}) if number % 2 else frozenset()
+            resource = kubernetes_object(
+                f"n{number}", obj, parent=parent, standing=standing, version="1.2.3", by_sdk=by_sdk
+            )
+            if made is not None:
+                made.append(resource)
+
+    return registrations.of(program)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_engine_gets_the_same_request_for_every_object(source: str) -> None:
+    objects = distinct(SOURCES[source]())
+    plain, by_sdk = requests(objects, by_sdk=False), requests(objects, by_sdk=True)
+    assert len(plain) == len(objects) > 0
+    for name, request in plain.items():
+        # The SDK names earlier versions of the kind. The engine looks for them in the state and keeps no record of it.
+        aliases = by_sdk[name].pop("aliases", [])
+        assert all(alias["spec"]["type"].rpartition(":")[2] == request["type"].rpartition(":")[2] for alias in aliases)
+        assert by_sdk[name] == request
+
+
+def test_a_reader_finds_the_classes_that_the_sdk_has_for_the_kinds() -> None:
+    kinds_of = {
+        "apps/v1": ("Deployment", Deployment),
+        "v1": ("Service", Service),
+        "autoscaling/v2": ("HorizontalPodAutoscaler", HorizontalPodAutoscaler),
+        "monitoring.coreos.com/v1": ("PodMonitor", pulumi.CustomResource),
+    }
+    for version, (kind, expected) in kinds_of.items():
+        made: list[pulumi.CustomResource] = []
+        obj = RenderedObject("part", "", {"apiVersion": version, "kind": kind, "metadata": {"name": "a"}, "spec": {}})
+        requests([obj], by_sdk=True, made=made)
+        assert type(made[0]) is expected
+
+
+def test_the_loop_does_not_import_the_sdk() -> None:
+    program = "import sys, automation.loop, automation.engine.pulumi_engine; print('pulumi_kubernetes' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert run.stdout.strip() == "False"
