@@ -158,22 +158,22 @@ def test_an_engine_is_found_by_its_mark_where_loop_and_guard_were_killed_togethe
 def test_a_loop_that_was_frozen_with_its_guard_does_nothing_when_it_goes_on(
     folder: Path, loops: list[ALoop], first: str
 ) -> None:
-    loops.append(loop := ALoop(folder, 5, 6))
+    loops.append(loop := ALoop(folder, 10, 11))
     loop.guard.suspend()
     loop.process.send_signal(signal.SIGSTOP)
     frozen = sleepless()
     assert loop.acts_since(0.0)
-    time.sleep(7.0)
+    time.sleep(12.0)
     assert loop.engine_lives, "nothing of this loop can end it meanwhile"
     # A loop that goes on alone replaces its guard, which does not listen, and the new one ends it.
     if first != "loop":
         loop.guard.resume()
     if first != "guard":
         loop.process.send_signal(signal.SIGCONT)
-    assert loop.process.wait(5.0) == -signal.SIGKILL
-    until(lambda: not loop.engine_lives, timeout_s=3.0)
+    assert loop.process.wait(20.0) == -signal.SIGKILL
+    until(lambda: not loop.engine_lives, timeout_s=15.0)
     # A freeze between the question and the act: one act comes late.
-    assert len(loop.acts_since(frozen + 5.0)) <= (0 if first == "guard" else 1)
+    assert len(loop.acts_since(frozen + 10.0)) <= (0 if first == "guard" else 1)
 
 
 def test_what_a_loop_that_is_frozen_with_its_guard_left_running_is_ended_by_the_next_on_its_machine(

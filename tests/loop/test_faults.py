@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -40,7 +41,7 @@ from tools.localcluster import LocalCluster
 
 LONGEST_LEASE_S = 60.0
 """What HERDSMAN_LEASE_DURATION_S may be at most."""
-VLLM = {"runtime": "vllm", "skipModelInit": True}
+VLLM: dict[str, Any] = {"runtime": "vllm", "skipModelInit": True}
 
 
 class Scene:
