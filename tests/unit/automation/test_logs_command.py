@@ -32,8 +32,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def test_the_directory_of_this_machines_agent_comes_first(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    store.remember("prod/chat", record("chat"))
-    store.remember("prod/chat-1-abcde", record("chat", replica=1))
+    store.write_record("prod/chat", record("chat"))
+    store.write_record("prod/chat-1-abcde", record("chat", replica=1))
     store.log_file("prod/chat").write_text("one\ntwo\nthree\n")
     store.log_file("prod/chat").with_name("prod_chat.log.1").write_text("earlier\n")
     store.log_file("prod/chat-1-abcde").write_text("of the second\n")
@@ -50,8 +50,8 @@ def test_the_directory_of_this_machines_agent_comes_first(store: Store, capsys: 
 
 
 def test_a_model_in_a_shared_daemon_has_the_daemons_log(store: Store) -> None:
-    store.remember("prod/chat", record("chat", runtime="ollama", daemon_model="llama3.2"))
-    store.remember("_daemons/ollama", record("ollama", runtime="ollama"))
+    store.write_record("prod/chat", record("chat", runtime="ollama", daemon_model="llama3.2"))
+    store.write_record("_daemons/ollama", record("ollama", runtime="ollama"))
     store.log_file("_daemons/ollama").write_text("Listening\n")
     found = local_log(store.root, service="chat", namespace=None, replica=0)
     assert found is not None
@@ -60,8 +60,8 @@ def test_a_model_in_a_shared_daemon_has_the_daemons_log(store: Store) -> None:
 
 
 def test_what_is_not_to_be_had_says_what_to_do(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    store.remember("a/chat", record("chat"))
-    store.remember("b/chat", record("chat"))
+    store.write_record("a/chat", record("chat"))
+    store.write_record("b/chat", record("chat"))
     for arguments, told in (
         (("chat",), "a, b"),
         (("chat", "-n", "a"), "there is no"),

@@ -135,7 +135,7 @@ def served_by_an_agent() -> Iterator[Metric]:
     engine = Engine("ns/svc", "svc", "127.0.0.1", 1, "/metrics")
     sampler: Any = SimpleNamespace(samples=lambda **_: {"ns/svc": sample}, engines=lambda: [engine])
     space: Any = SimpleNamespace(usage=lambda: StoreUsage(1, 2, 3, 4))
-    entry = SimpleNamespace(taken=Need(1), need=Need(1))
+    entry = SimpleNamespace(counted=Need(1), need=Need(1))
     memory: Any = SimpleNamespace(
         budget=SimpleNamespace(bytes=1, gpu_bytes=1),
         ledger=SimpleNamespace(entries=lambda: {"ns/svc": entry}, waiting=list),
