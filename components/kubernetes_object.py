@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -26,6 +27,12 @@ def provider_version() -> str:
     return importlib.metadata.version("pulumi-kubernetes")
 
 
+@functools.cache
+def sdk_is_installed() -> bool:
+    """Tell whether the classes of Pulumi's Kubernetes SDK can be imported. The operator's image lacks them."""
+    return importlib.util.find_spec("pulumi_kubernetes") is not None
+
+
 def kubernetes_object(
     name: str,
     obj: RenderedObject,
@@ -40,7 +47,8 @@ def kubernetes_object(
     """Register one manifest. It is made after `after`; with `retain` it outlives its place in the program.
 
     An object that `standing` names by type token and id is imported where the state does not have it. `version` is
-    that of the plugin, `provider_version` if not given. With `by_sdk` the class is that of Pulumi's Kubernetes SDK.
+    that of the plugin, `provider_version` if not given. With `by_sdk` the class is that of Pulumi's Kubernetes SDK, if
+    the SDK is installed.
     """
     token, resource_id = urns.type_of(obj), urns.id_of(obj)
     options = pulumi.ResourceOptions(
@@ -51,11 +59,25 @@ def kubernetes_object(
         ignore_changes=list(obj.ignore) if obj.ignore else None,
         import_=resource_id if (token, resource_id) in standing else None,
     )
-    if by_sdk:
+    if by_sdk and sdk_is_installed():
         from components.sdk_resources import sdk_resource  # the loop does not pay for this import
 
         return sdk_resource(token, name, obj.manifest, options)
     return pulumi.CustomResource(token, name, obj.manifest, options)
+
+
+def cluster_provider(name: str, *, context: str, kubeconfig: str, version: str) -> pulumi.ProviderResource:
+    """Register the provider of one cluster of a static fleet. `kubeconfig` is a path; both may be empty.
+
+    Only the path of a kubeconfig comes into the state, never its content.
+    """
+    options = pulumi.ResourceOptions(version=version)
+    if sdk_is_installed():
+        from components.sdk_resources import sdk_provider
+
+        return sdk_provider(name, context=context, kubeconfig=kubeconfig, options=options)
+    inputs = {"context": context, "kubeconfig": kubeconfig}
+    return pulumi.ProviderResource("kubernetes", name, {key: value for key, value in inputs.items() if value}, options)
 
 
 @dataclass(frozen=True)

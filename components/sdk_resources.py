@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pulumi
+from pulumi_kubernetes import Provider
 from pulumi_kubernetes.admissionregistration.v1 import ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding
 from pulumi_kubernetes.apiextensions.v1 import CustomResourceDefinition
 from pulumi_kubernetes.apps.v1 import Deployment
@@ -48,3 +49,17 @@ def sdk_resource(
         return pulumi.CustomResource(token, name, manifest, options)
     fields = {_WORDS.sub("_", key).lower(): value for key, value in manifest.items() if key not in _SET_BY_CLASS}
     return made(name, opts=options, **fields)
+
+
+def sdk_provider(
+    name: str, *, context: str, kubeconfig: str, options: pulumi.ResourceOptions
+) -> pulumi.ProviderResource:
+    """Register the SDK's provider for a cluster; see `kubernetes_object.cluster_provider`."""
+    provider: pulumi.ProviderResource = Provider(
+        name,
+        context=context or None,
+        # Where this is None the SDK writes $KUBECONFIG into the state, which differs between machines.
+        kubeconfig=pulumi.Output.from_input(kubeconfig or None),
+        opts=options,
+    )
+    return provider

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pulumi
 from pulumi.runtime.config import CONFIG, get_config_env
-from pulumi_kubernetes import Provider
 
+from components.kubernetes_object import cluster_provider
 from components.policies.in_force import FolderPolicies
 from components.policies.policy import NoPolicies
 from components.policies.reading import PolicyUnreadable, load_policies
 from program.fleet import FleetTarget, static_fleet
 from program.registration import end_quietly, say_less
-from program.static.config import PROJECT, Cluster, FleetConfig, read_config
+from program.static.config import PROJECT, FleetConfig, read_config
 from program.static.outputs import output_name, stack_outputs
 from program.static.plugin import KubernetesPlugin, missing_plugin_words
 from program.static.reading import Fleet, PlacedService, read_fleet
@@ -91,7 +91,12 @@ async def _registered(config: FleetConfig, fleet: Fleet) -> None:
     for placed in fleet.services:
         name = placed.cluster.name
         if name and name not in providers and is_in_cluster(placed, config):
-            providers[name] = _provider(placed.cluster, config.plugin.version)
+            providers[name] = cluster_provider(
+                name,
+                context=placed.cluster.context,
+                kubeconfig=placed.cluster.kubeconfig,
+                version=config.plugin.version,
+            )
     in_clusters = [placed for placed in fleet.services if is_in_cluster(placed, config)]
     found = await standing(in_clusters, providers, config.plugin)
     places = (
@@ -114,18 +119,6 @@ def is_in_cluster(placed: PlacedService, config: FleetConfig) -> bool:
     objects = placed.rendered.objects
     # Accounts and roles have no spec.
     return any((obj.manifest.get("spec") or {}).get("host") not in config.hosts for obj in objects)
-
-
-def _provider(cluster: Cluster, version: str) -> pulumi.ProviderResource:
-    """Make the provider of one cluster. Only the path of a kubeconfig comes into the state, never what is in it."""
-    provider: pulumi.ProviderResource = Provider(
-        cluster.name,
-        context=cluster.context or None,
-        # Where this is None the SDK writes $KUBECONFIG into the state, which differs between machines.
-        kubeconfig=pulumi.Output.from_input(cluster.kubeconfig or None),
-        opts=pulumi.ResourceOptions(version=version),
-    )
-    return provider
 
 
 if __name__ == "__main__":

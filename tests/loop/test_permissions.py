@@ -40,9 +40,9 @@ ROOT = Path(__file__).parents[2]
 NAMESPACE = "life"
 
 OTHER_TIMES: dict[Row, tuple[str, str]] = {
-    ("", "pods", "delete"): ("automation/serving/replicas.py", "kinds.PODS"),
-    ("", "pods", "patch"): ("automation/serving/replicas.py", "kinds.PODS"),
-    ("", "pods/status", "patch"): ("automation/serving/replicas.py", "status"),
+    ("", "pods", "delete"): ("automation/reconcile/act_on_pods.py", "kinds.PODS"),
+    ("", "pods", "patch"): ("automation/reconcile/act_on_pods.py", "kinds.PODS"),
+    ("", "pods/status", "patch"): ("automation/reconcile/act_on_pods.py", "status"),
     ("", "pods/proxy", "get"): ("kubeapi/pods.py", "proxy"),
     ("", "pods/proxy", "create"): ("kubeapi/pods.py", "proxy"),
     ("", "pods/log", "get"): ("kubeapi/pods.py", "log"),
@@ -69,7 +69,7 @@ OTHER_TIMES: dict[Row, tuple[str, str]] = {
         '"blockOwnerDeletion": True',
     ),
     (permissions.LLMKUBE, "inferenceservices", "get"): (
-        "automation/reconcile/removal.py",
+        "automation/reconcile/remover.py",
         "get(self._services[key.dialect].kind",
     ),
 }

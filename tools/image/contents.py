@@ -43,7 +43,7 @@ LEFT_OUT_PACKAGES: Mapping[str, str] = {
 """Packages of requirements.lock that Herdsman depends on and the image lacks, and why. What only they need is left out,
 too."""
 LEFT_OUT_MODULES: Mapping[str, str] = {
-    "pulumi_kubernetes": "nothing imports it: the loop registers objects by their type; its metadata tell the version",
+    "pulumi_kubernetes": "objects are registered without it, under the same types; its metadata tell the version",
     "kubernetes/aio": "the asyncio half of the client, which nothing imports",
 }
 """Folders of installed packages that the image lacks, and why."""

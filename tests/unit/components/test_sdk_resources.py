@@ -15,8 +15,9 @@ from pulumi_kubernetes.core.v1 import Service
 
 from automation.install.objects import documents
 from automation.install.options import InstallOptions
+from components import kubernetes_object as kubernetes_object_module
 from components import urns
-from components.kubernetes_object import kubernetes_object
+from components.kubernetes_object import cluster_provider, kubernetes_object
 from components.rendered import RenderedObject
 from kubeapi.json_types import Json
 from program.dialects.crds import crd_documents
@@ -115,6 +116,29 @@ def test_a_reader_finds_the_classes_that_the_sdk_has_for_the_kinds() -> None:
         obj = RenderedObject("part", "", {"apiVersion": version, "kind": kind, "metadata": {"name": "a"}, "spec": {}})
         requests([obj], by_sdk=True, made=made)
         assert type(made[0]) is expected
+
+
+def test_without_the_sdk_resources_and_providers_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the operator's image, which has the metadata of the package alone."""
+    monkeypatch.setattr(kubernetes_object_module, "sdk_is_installed", lambda: False)
+    made: list[pulumi.CustomResource] = []
+    obj = RenderedObject("part", "", {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spec": {}})
+    requests([obj], by_sdk=True, made=made)
+    assert type(made[0]) is pulumi.CustomResource
+
+
+@pytest.mark.parametrize("place", [{"context": "c", "kubeconfig": "k"}, {"context": "", "kubeconfig": ""}])
+def test_the_engine_gets_the_same_provider_with_and_without_the_sdk(
+    place: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/somewhere/else")
+
+    async def program() -> None:
+        cluster_provider("near", **place, version="1.2.3")
+
+    by_sdk = registrations.of(program)
+    monkeypatch.setattr(kubernetes_object_module, "sdk_is_installed", lambda: False)
+    assert registrations.of(program) == by_sdk
 
 
 def test_the_loop_does_not_import_the_sdk() -> None:
