@@ -268,8 +268,10 @@ def test_an_upgrade_adds_kserve_and_its_webhook_converts_at_the_address_of_the_s
     with established(node_api, crd_documents("kserve")):
         installer.add_kserve()
         pod = operator.await_leading(other_than=old)
-        path = conversions.write(node_api, place, operator.told)
-        assert conversions.is_converted(node_api, path)
+        address = operator.client.get(kinds.SERVICES, NAMESPACE, NAME)["spec"]["clusterIP"]
+        with real.routed_to(operator.node, address):
+            path = conversions.write(node_api, place, operator.told)
+            assert conversions.is_converted(node_api, path)
         service = {"namespace": NAMESPACE, "name": NAME, "port": 443}
         for client_config in conversions.clients_of(node_api):
             assert service.items() <= client_config["service"].items() and "url" not in client_config

@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,6 +170,20 @@ def cluster_address(client: KubeClient, node: Node, namespace: str, name: str = 
     """The address and port of a Service, as pods use them."""
     spec = client.get(kinds.SERVICES, namespace, name)["spec"]
     return Address(spec["clusterIP"], spec["ports"][0]["port"], node.network.device)
+
+
+@contextlib.contextmanager
+def routed_to(node: Node, address: str) -> Iterator[None]:
+    """Have this machine reach the address of a Service by this node while the block lasts.
+
+    All nodes of a machine route the same range of addresses, and the one that came up first is asked.
+    """
+    route = (f"{address}/32", "via", node.network.address, "dev", node.network.device)
+    subprocess.run(["ip", "route", "replace", *route], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["ip", "route", "del", *route], check=True)
 
 
 def pods(client: KubeClient, namespace: str, selector: str | None = None) -> list[Json]:
