@@ -16,8 +16,8 @@ from automation.engine.pulumi_engine import PulumiEngine
 from components.providers.kubernetes import KubernetesProvider
 from components.providers.plugin_server import EmbeddedPlugins
 from kubeapi.client import KubeClient
-from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
+from tests.engine.single_objects import Object
 from tests.engine.stacks import Stack
 from tests.support.controlplane import Api
 
@@ -45,11 +45,11 @@ def plugins(client: KubeClient) -> Iterator[EmbeddedPlugins]:
 
 
 @pytest.fixture
-def object_of(plugins: EmbeddedPlugins, namespace: str) -> Iterator[Callable[[Kind], Json]]:
+def object_of(plugins: EmbeddedPlugins, namespace: str) -> Iterator[Callable[[Kind], Object]]:
     """Make resources whose provider is asked directly, without an engine."""
     with grpc.insecure_channel(f"127.0.0.1:{plugins.ports['kubernetes']}") as opened:
         stub = provider_pb2_grpc.ResourceProviderStub(opened)
-        yield lambda kind: Json(stub, kind, namespace)
+        yield lambda kind: Object(stub, kind, namespace)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import pytest
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
 from kubeapi.kinds import DEPLOYMENTS, SERVICES, Kind
-from tests.engine.single_objects import pod_of, pods
+from tests.engine.single_objects import Object, pod_of, pods
 from tests.engine.stacks import manager_fields
 
 WHO = "kubectl-edit"
@@ -50,7 +50,7 @@ def numbers(spec: Json) -> list[tuple[str, int, str]]:
 
 @pytest.mark.parametrize("case", PORTS)
 def test_a_services_port_that_was_changed_is_put_back(
-    object_of: Callable[[Kind], Json], client: KubeClient, namespace: str, case: str
+    object_of: Callable[[Kind], Object], client: KubeClient, namespace: str, case: str
 ) -> None:
     wanted, theirs = PORTS[case]
     service = object_of(SERVICES)
@@ -65,7 +65,7 @@ def test_a_services_port_that_was_changed_is_put_back(
 
 
 def test_a_node_port_that_somebody_gave_to_another_port_is_taken_back(
-    object_of: Callable[[Kind], Json], client: KubeClient, namespace: str
+    object_of: Callable[[Kind], Object], client: KubeClient, namespace: str
 ) -> None:
     service = object_of(SERVICES)
     service.apply({"type": "NodePort", "selector": {"app": "web"}, "ports": [FIXED]})
@@ -76,7 +76,7 @@ def test_a_node_port_that_somebody_gave_to_another_port_is_taken_back(
 
 
 def test_ports_that_others_add_beside_stay(
-    object_of: Callable[[Kind], Json], client: KubeClient, namespace: str
+    object_of: Callable[[Kind], Object], client: KubeClient, namespace: str
 ) -> None:
     service = object_of(SERVICES)
     service.apply({"selector": {"app": "web"}, "ports": [HTTP]})
@@ -88,7 +88,7 @@ def test_ports_that_others_add_beside_stay(
 
 
 def test_a_port_that_another_manager_applied_is_put_back(
-    object_of: Callable[[Kind], Json], client: KubeClient, namespace: str
+    object_of: Callable[[Kind], Object], client: KubeClient, namespace: str
 ) -> None:
     """As every other field is: an apply by force takes it."""
     service = object_of(SERVICES)
@@ -106,7 +106,7 @@ def test_a_port_that_another_manager_applied_is_put_back(
 
 @pytest.mark.parametrize("host_port", [False, True], ids=["name", "host port"])
 def test_a_containers_port_that_was_changed_is_put_back(
-    object_of: Callable[[Kind], Json], client: KubeClient, namespace: str, host_port: bool
+    object_of: Callable[[Kind], Object], client: KubeClient, namespace: str, host_port: bool
 ) -> None:
     port: Json = {"containerPort": 8080, **({"hostPort": 8080} if host_port else {"name": "http"})}
     deployment = object_of(DEPLOYMENTS)
@@ -124,7 +124,7 @@ def test_a_containers_port_that_was_changed_is_put_back(
 
 @pytest.mark.parametrize("to", ["containers", "initContainers"])
 def test_a_container_that_was_moved_to_the_other_list_is_put_back(
-    object_of: Callable[[Kind], Json], client: KubeClient, namespace: str, to: str
+    object_of: Callable[[Kind], Object], client: KubeClient, namespace: str, to: str
 ) -> None:
     deployment = object_of(DEPLOYMENTS)
     first, second = ({"name": name, "image": f"example.com/{name}:1"} for name in ("first", "second"))
@@ -147,7 +147,7 @@ def test_a_container_that_was_moved_to_the_other_list_is_put_back(
 
 
 def test_another_fault_beside_is_told_and_nothing_is_changed(
-    object_of: Callable[[Kind], Json], client: KubeClient, namespace: str
+    object_of: Callable[[Kind], Object], client: KubeClient, namespace: str
 ) -> None:
     service = object_of(SERVICES)
     service.apply({"selector": {"app": "web"}, "ports": [HTTP]})

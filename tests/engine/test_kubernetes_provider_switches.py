@@ -13,7 +13,7 @@ import pytest
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
 from kubeapi.kinds import DEPLOYMENTS, SERVICES, Kind
-from tests.engine.single_objects import pod_of, pods
+from tests.engine.single_objects import Object, pod_of, pods
 from tests.engine.stacks import Stack, manager_fields
 
 STATEFUL_SETS = Kind("apps/v1", "StatefulSet", "statefulsets", True)
@@ -114,7 +114,7 @@ def test_a_tour_takes_every_way_once() -> None:
     assert len(set(itertools.pairwise(tour(FRONTS)))) == len(FRONTS) * (len(FRONTS) - 1)
 
 
-def test_a_strategy_is_switched_both_ways(object_of: Callable[[Kind], Json]) -> None:
+def test_a_strategy_is_switched_both_ways(object_of: Callable[[Kind], Object]) -> None:
     deployment = object_of(DEPLOYMENTS)
     for name in tour(STRATEGIES):
         strategy = deployment.apply({**pods(), **STRATEGIES[name]})["spec"]["strategy"]
@@ -126,7 +126,7 @@ def test_a_strategy_is_switched_both_ways(object_of: Callable[[Kind], Json]) -> 
         assert not deployment.replaced
 
 
-def test_a_stateful_sets_updates_are_switched_both_ways(object_of: Callable[[Kind], Json]) -> None:
+def test_a_stateful_sets_updates_are_switched_both_ways(object_of: Callable[[Kind], Object]) -> None:
     stateful = object_of(STATEFUL_SETS)
     for name in tour(UPDATES):
         strategy = stateful.apply({"serviceName": "web", **pods(), **UPDATES[name]})["spec"]["updateStrategy"]
@@ -135,7 +135,7 @@ def test_a_stateful_sets_updates_are_switched_both_ways(object_of: Callable[[Kin
 
 
 @pytest.mark.parametrize("alternatives", [PROBES, HOOKS], ids=["probes", "hooks"])
-def test_handlers_are_switched_both_ways(object_of: Callable[[Kind], Json], alternatives: dict[str, Json]) -> None:
+def test_handlers_are_switched_both_ways(object_of: Callable[[Kind], Object], alternatives: dict[str, Json]) -> None:
     deployment = object_of(DEPLOYMENTS)
     for name in tour(alternatives):
         container = pod_of(deployment.apply(pods(alternatives[name])))["containers"][0]
@@ -143,7 +143,7 @@ def test_handlers_are_switched_both_ways(object_of: Callable[[Kind], Json], alte
         assert {"exec", "httpGet", "tcpSocket", "grpc", "sleep"} & handler.keys() == {name} - {"none"}, name
 
 
-def test_sources_of_variables_are_switched_both_ways(object_of: Callable[[Kind], Json]) -> None:
+def test_sources_of_variables_are_switched_both_ways(object_of: Callable[[Kind], Object]) -> None:
     deployment = object_of(DEPLOYMENTS)
     for name in tour(VARIABLES):
         live = deployment.apply(pods({"env": [{"name": "A", **VARIABLES[name]}, {"name": "B", "value": "b"}]}))
@@ -152,14 +152,14 @@ def test_sources_of_variables_are_switched_both_ways(object_of: Callable[[Kind],
         assert other == {"name": "B", "value": "b"}
 
 
-def test_sources_of_volumes_are_switched_both_ways(object_of: Callable[[Kind], Json]) -> None:
+def test_sources_of_volumes_are_switched_both_ways(object_of: Callable[[Kind], Object]) -> None:
     deployment = object_of(DEPLOYMENTS)
     for name in tour(VOLUMES):
         live = deployment.apply(pods(volumes=[{"name": "v", **VOLUMES[name]}]))
         assert pod_of(live)["volumes"][0].keys() - {"name"} == {"emptyDir" if name == "default" else name}, name
 
 
-def test_the_type_of_a_service_is_switched_both_ways(object_of: Callable[[Kind], Json]) -> None:
+def test_the_type_of_a_service_is_switched_both_ways(object_of: Callable[[Kind], Object]) -> None:
     service = object_of(SERVICES)
     before = ""
     for name in tour(FRONTS):
@@ -186,7 +186,7 @@ def is_fixed(before: str, after: str) -> bool:
     return (before == "headless") is not (after == "headless") or classes
 
 
-def test_the_metrics_of_an_autoscaler_are_switched_both_ways(object_of: Callable[[Kind], Json]) -> None:
+def test_the_metrics_of_an_autoscaler_are_switched_both_ways(object_of: Callable[[Kind], Object]) -> None:
     autoscaler = object_of(AUTOSCALERS)
     target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
     for name in tour(METRICS):
@@ -195,7 +195,7 @@ def test_the_metrics_of_an_autoscaler_are_switched_both_ways(object_of: Callable
         assert spec["metrics"] == (METRICS[name] or METRICS["Utilization"]), name
 
 
-def test_a_budget_a_policy_and_an_ingress_are_switched_both_ways(object_of: Callable[[Kind], Json]) -> None:
+def test_a_budget_a_policy_and_an_ingress_are_switched_both_ways(object_of: Callable[[Kind], Object]) -> None:
     budget, policy, ingress = object_of(BUDGETS), object_of(POLICIES), object_of(INGRESSES)
     for name in tour(BUDGET):
         spec = budget.apply({"selector": {"matchLabels": {"app": "web"}}, **BUDGET[name]})["spec"]
@@ -207,7 +207,7 @@ def test_a_budget_a_policy_and_an_ingress_are_switched_both_ways(object_of: Call
         assert ingress.apply({"defaultBackend": BACKENDS[name]})["spec"]["defaultBackend"] == BACKENDS[name]
 
 
-def test_pods_lose_their_service_account_when_it_is_no_longer_wanted(object_of: Callable[[Kind], Json]) -> None:
+def test_pods_lose_their_service_account_when_it_is_no_longer_wanted(object_of: Callable[[Kind], Object]) -> None:
     deployment = object_of(DEPLOYMENTS)
     pod = pod_of(deployment.apply(pods(serviceAccountName="reader")))
     assert pod["serviceAccount"] == pod["serviceAccountName"] == "reader"
@@ -216,7 +216,7 @@ def test_pods_lose_their_service_account_when_it_is_no_longer_wanted(object_of: 
 
 
 def test_an_object_whose_state_was_lost_is_switched(
-    object_of: Callable[[Kind], Json], client: KubeClient, namespace: str
+    object_of: Callable[[Kind], Object], client: KubeClient, namespace: str
 ) -> None:
     deployment = object_of(DEPLOYMENTS)
     deployment.apply(pods(PROBES["httpGet"]))
@@ -230,7 +230,7 @@ def test_an_object_whose_state_was_lost_is_switched(
 
 @pytest.mark.parametrize("asked", [True, False], ids=["asked", "inherited"])
 def test_an_object_that_is_taken_over_is_switched(
-    object_of: Callable[[Kind], Json], client: KubeClient, namespace: str, asked: bool
+    object_of: Callable[[Kind], Object], client: KubeClient, namespace: str, asked: bool
 ) -> None:
     """Of the controller before, or of anybody when adoption is asked for: all that they wrote in updates is theirs."""
     owner = {"apiVersion": "example.com/v1", "kind": "Model", "name": "m", "uid": "u-1", "controller": True}
@@ -256,7 +256,7 @@ def test_an_object_that_is_taken_over_is_switched(
 
 
 def test_a_field_of_another_manager_is_told_as_a_conflict(
-    object_of: Callable[[Kind], Json], client: KubeClient, namespace: str
+    object_of: Callable[[Kind], Object], client: KubeClient, namespace: str
 ) -> None:
     deployment = object_of(DEPLOYMENTS)
     deployment.apply(pods())
@@ -274,7 +274,7 @@ def test_a_field_of_another_manager_is_told_as_a_conflict(
 
 
 def test_an_alternative_that_somebody_chose_over_the_applied_one_is_told_as_a_conflict(
-    object_of: Callable[[Kind], Json], client: KubeClient, namespace: str
+    object_of: Callable[[Kind], Object], client: KubeClient, namespace: str
 ) -> None:
     deployment = object_of(DEPLOYMENTS)
     deployment.apply(pods(PROBES["httpGet"]))
@@ -290,7 +290,7 @@ def test_an_alternative_that_somebody_chose_over_the_applied_one_is_told_as_a_co
 
 
 def test_a_switch_to_another_strategy_claims_nothing_for_good(
-    object_of: Callable[[Kind], Json], client: KubeClient, namespace: str
+    object_of: Callable[[Kind], Object], client: KubeClient, namespace: str
 ) -> None:
     deployment = object_of(DEPLOYMENTS)
     deployment.apply(pods())
