@@ -117,9 +117,15 @@ def life(client: KubeClient) -> None:
     client.patch(kinds.MODELS, NAMESPACE, "early", {"spec": {"source": "https://models.example/other.gguf"}})
     client.delete(kinds.INFERENCE_SERVICES, NAMESPACE, "hosted")
     eventually(lambda: not client.list(kinds.HOST_PROCESSES, NAMESPACE)["items"], what="no process on the host")
+    # The garbage collector deletes them as well, and what it was faster with the loop would not delete.
+    held = (kinds.DEPLOYMENTS, kinds.SERVICES)
+    for kind in held:
+        client.patch(kind, NAMESPACE, "full", {"metadata": {"finalizers": ["herdsman.test/held"]}})
     client.delete(kinds.INFERENCE_SERVICES, NAMESPACE, "full")
+    time.sleep(5)
+    for kind in held:
+        client.patch(kind, NAMESPACE, "full", {"metadata": {"finalizers": None}})
     eventually(lambda: not client.list(kinds.DEPLOYMENTS, NAMESPACE)["items"], what="no Deployment")
-    time.sleep(2)
 
 
 def _host(client: KubeClient, name: str) -> None:
