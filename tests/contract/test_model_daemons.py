@@ -102,7 +102,7 @@ def test_ollama_pulls_with_progress_once_and_keeps_the_model_for_good(tmp_path: 
         assert daemon.size_of("tiny") == 4000
         daemon.pull("tiny", lambda _done, _total: pytest.fail("it is there"), threading.Event())
         daemon.load("tiny", timeout_s=5)
-        with urllib.request.urlopen(f"http://127.0.0.1:{daemon._wire.port}/calls", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{daemon._connection.port}/calls", timeout=5) as answer:
             calls = json.load(answer)
     assert [path for path, _ in calls].count("/api/pull") == 1
     assert ["/api/generate", {"model": "tiny", "keep_alive": -1, "stream": False}] in calls
@@ -126,4 +126,4 @@ def test_nobody_there_and_somebody_else_there_are_told_apart(tmp_path: Path) -> 
         nobody.load("tiny", timeout_s=1)
     assert caught.value.reason == ProcessReason.DAEMON_UNREACHABLE
     with omlx(tmp_path) as other:
-        assert "is no Ollama" in (Ollama("127.0.0.1", other._wire.port).answers() or "")
+        assert "is no Ollama" in (Ollama("127.0.0.1", other._connection.port).answers() or "")

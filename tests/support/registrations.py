@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -9,6 +11,8 @@ from google.protobuf import json_format
 from pulumi.runtime import mocks, settings, stack, sync_await
 
 from kubeapi.json_types import Json
+
+_OF_STACK = re.compile(r"urn:pulumi:[^:\"]+::[^:\"]+::")
 
 
 class _Nothing(mocks.Mocks):
@@ -28,7 +32,8 @@ class _Recorder(mocks.MockMonitor):
 
     def RegisterResource(self, request: Any) -> Any:
         if request.custom:
-            found = json_format.MessageToDict(request)
+            # Stack and project are global in the SDK, and a program of an earlier test may set them meanwhile.
+            found = json.loads(_OF_STACK.sub("urn:pulumi:stack::project::", json_format.MessageToJson(request)))
             self.requests[request.name] = {k: v for k, v in found.items() if k not in ("sourcePosition", "stackTrace")}
         return super().RegisterResource(request)  # type: ignore[no-untyped-call]
 

@@ -25,7 +25,7 @@ def store(tmp_path: Path) -> Path:
     os.utime(tmp_path / "old/.used", (time.time() - 3600, time.time() - 3600))
     file = FilePlan(source="https://x/m.gguf", cache_key="needed", file_name="m.gguf")
     plan = ProcessPlan(host="h", service="s", argv=("x",), service_name="s", file=file)
-    Store(tmp_path).remember("ns/s", ProcessRecord(plan=plan))
+    Store(tmp_path).write_record("ns/s", ProcessRecord(plan=plan))
     return tmp_path
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pulumi
 import pytest
 
-from program.__main__ import _provider
-from program.static.config import Cluster
+from components.kubernetes_object import cluster_provider
 from tests.support import registrations
 
 
@@ -18,11 +17,10 @@ def test_the_provider_of_the_sdk_is_registered_with_what_the_config_says_and_not
 ) -> None:
     """Of the machine's own $KUBECONFIG nothing may come into the state: the next run may be on another machine."""
     monkeypatch.setenv("KUBECONFIG", "/home/ann/.kube/config:/secret")
-    cluster = Cluster(manifests=("a.yaml",), name="one", context=context, kubeconfig=kubeconfig)
     said = {key: value for key, value in {"context": context, "kubeconfig": kubeconfig}.items() if value}
 
     async def by_sdk() -> None:
-        _provider(cluster, "4.34.2-herdsman")
+        cluster_provider("one", context=context, kubeconfig=kubeconfig, version="4.34.2-herdsman")
 
     async def plain() -> None:
         options = pulumi.ResourceOptions(version="4.34.2-herdsman")
