@@ -15,16 +15,11 @@ from automation.adoption.release import Release
 from automation.approval.approval import Approval
 from automation.cache.cluster_cache import ClusterCache
 from automation.engine.batches import Batcher
+from automation.engine.submissions import Asked
 from automation.reconcile.act import Actor
-from automation.reconcile.decide import (
-    Case,
-    Decision,
-    decide_change,
-    decide_moves,
-    decide_preparation,
-    decide_upkeep,
-)
+from automation.reconcile.decide import Case, decide_change, decide_moves, decide_preparation, decide_upkeep
 from automation.reconcile.desire import Desired
+from automation.reconcile.plan import make_plan
 from automation.reconcile.remover import Remover
 from automation.reconcile.report import Pass, Reporter
 from automation.reconcile.review import Reviewer
@@ -51,7 +46,7 @@ class Controller:
     reviewer: Reviewer
     actor: Actor
     reporter: Reporter
-    removal: Remover
+    remover: Remover
     release: Release
     requeue: Callable[[ServiceKey, float], None]
     clock: Callable[[], datetime]
@@ -70,7 +65,7 @@ class Controller:
         if cr is None or "deletionTimestamp" in cr["metadata"]:
             if cr is not None and services.is_ours(cr):
                 self.actor.act(key, cr, services.patches(key, cr), now=now)
-            self.removal.end(key, cr)
+            self.remover.end(key, cr)
             return
         if not services.is_ours(cr):
             self.release.release_service(key, cr)
@@ -85,9 +80,7 @@ class Controller:
             return
         self._reconcile(services, key, cr, asked, now=now)
 
-    def _reconcile(
-        self, services: Services, key: ServiceKey, cr: Json, asked: tuple[object, ...], *, now: datetime
-    ) -> None:
+    def _reconcile(self, services: Services, key: ServiceKey, cr: Json, asked: Asked, *, now: datetime) -> None:
         with span("observe"):
             observed = services.observe(key, owner=cr["metadata"]["uid"])
         with span("want"):
@@ -103,22 +96,21 @@ class Controller:
         acted = self.actor.act(key, cr, before, now=now)
         desired = replace(desired, unsupported=(*desired.unsupported, *acted.unsupported))
 
-        decision = self._decide(
-            cr,
-            desired,
-            Case(
-                key=key,
-                rendered=review.rendered if desired.service is not None else None,
-                observed=observed,
-                known=services.made_kinds(),
-                mode=desired.mode,
-                asked=asked,
-                may_act=review.may_act,
-                now=now,
-                run=self.batcher.runs.run(key),
-                awaited=self.batcher.runs.awaited(key),
-            ),
+        rendered, run, known = review.rendered, self.batcher.runs.run(key), services.made_kinds()
+        last = run.as_last() if run is not None else None
+        case = Case(
+            key=key,
+            rendered=rendered,
+            plan=make_plan(rendered, observed.live, last=last, known=known) if rendered is not None else None,
+            mode=desired.mode,
+            asked=asked,
+            may_act=review.may_act,
+            now=now,
+            run=run,
+            awaited=self.batcher.runs.awaited(key),
         )
+        while (decision := decide_change(case)).question is not None:
+            case = self.reviewer.answer(decision.question, cr, desired, observed, case, known=known)
         self.actor.act(key, cr, decision.actions, now=now)
         if desired.retry_after_s is not None:
             self.requeue(key, desired.retry_after_s)
@@ -130,12 +122,6 @@ class Controller:
                 expired = self.checks.expired(key, desired.service, observed, review.replicas.proofs, now=now)
                 upkeep = (*upkeep, *expired)
             self.actor.act(key, self.statuses[key.dialect].latest(cr), upkeep, now=now)
-
-    def _decide(self, cr: Json, desired: Desired, case: Case) -> Decision:
-        """Decide, and ask what the decision needs to know. Raises ApiError."""
-        while (decision := decide_change(case)).question is not None:
-            case = self.reviewer.answer(decision.question, cr, desired, case)
-        return decision
 
     def _is_frozen(self, key: ServiceKey, desired: Desired) -> bool:
         return self.approval.modes.is_frozen(key, desired.mode)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import structlog
@@ -29,6 +29,7 @@ from automation.reconcile.remover import Remover
 from automation.serving.sleep import Sleep
 from automation.status.event_recorder import EventRecorder
 from automation.telemetry.tracing import span
+from components import naming
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.json_types import Json
@@ -37,15 +38,13 @@ from program.desired.keys import ServiceKey
 
 log = structlog.get_logger(__name__)
 
-FIELD_MANAGER = "herdsman"
-
 
 @dataclass(frozen=True)
 class Acted:
     """Failures of the actions of a pass, for the status."""
 
     problem: Problem | None = None
-    unsupported: tuple[Problem, ...] = field(default=())
+    unsupported: tuple[Problem, ...] = ()
     """Fields of the service that have no effect, and why."""
 
 
@@ -57,12 +56,12 @@ class Actor:
     batcher: Batcher
     approval: Approval
     drift: DriftWatch
-    removal: Remover
+    remover: Remover
     recorder: EventRecorder
     pods: PodActor
     requeue: Callable[[ServiceKey, float], None]
-    issuer: CertificateIssuer | None = None
-    sleep: Sleep | None = None
+    issuer: CertificateIssuer
+    sleep: Sleep
 
     def act(self, key: ServiceKey, cr: Json, actions: Iterable[Action], *, now: datetime) -> Acted:
         """Carry out actions in their order. Raises ApiError: the pass is repeated, and the rest is done then."""
@@ -76,17 +75,14 @@ class Actor:
             case ApplyObjects():
                 self._apply(action, now=now)
             case DeleteObjects():
-                self.removal.sweep(key, action.objects)
+                self.remover.sweep(key, action.objects)
             case PatchObject():
                 self._patch(action)
             case EnsureCertificate():
-                if self.issuer is not None and (
-                    problem := self.issuer.ensure(key, cr, action.certificate, action.desired)
-                ):
+                if problem := self.issuer.ensure(key, cr, action.certificate, action.desired):
                     return replace(acted, unsupported=(*acted.unsupported, problem))
             case UpdateSleep():
-                if self.sleep is not None:
-                    self.sleep.tend(key, cr, action.desired, action.observed)
+                self.sleep.tend(key, cr, action.desired, action.observed)
             case ClearPending():
                 self.approval.modes.settled(key, action.mode)
             case RecordEvent():
@@ -109,14 +105,9 @@ class Actor:
     def _patch(self, action: PatchObject) -> None:
         """Raises Conflict for an object of another uid, or one that was changed since the cache saw it."""
         metadata = action.obj["metadata"]
-        body = {
-            "metadata": {
-                "uid": metadata["uid"],
-                "resourceVersion": metadata["resourceVersion"],
-                **action.metadata,
-            }
-        }
+        seen = {name: metadata[name] for name in ("uid", "resourceVersion")}
+        body = {"metadata": {**seen, **action.metadata}}
         with suppress(NotFound):
             self.client.patch(
-                action.kind, metadata.get("namespace"), metadata["name"], body, field_manager=FIELD_MANAGER
+                action.kind, metadata.get("namespace"), metadata["name"], body, field_manager=naming.FIELD_MANAGER
             )

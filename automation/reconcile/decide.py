@@ -22,7 +22,7 @@ from automation.reconcile.actions import (
 )
 from automation.reconcile.desire import Desired
 from automation.reconcile.observe import Observed
-from automation.reconcile.plan import Plan, make_plan
+from automation.reconcile.plan import Plan
 from automation.serving.pod_release import unprotect_ready_pods
 from components.rendered import RenderedService
 from program.desired.keys import ServiceKey
@@ -43,9 +43,8 @@ class Case:
     key: ServiceKey
     rendered: RenderedService | None
     """The objects to apply; None while they are not known."""
-    observed: Observed
-    known: frozenset[str]
-    """The kinds whose objects the caches hold."""
+    plan: Plan | None
+    """The difference between them and the live objects."""
     mode: Mode
     asked: Asked
     may_act: bool
@@ -59,12 +58,6 @@ class Case:
     """Fields that others changed; None until the question `drift` is answered."""
     held: bool | None = None
     """Whether the change waits for approval; None until the question `approval` is answered."""
-
-    @property
-    def plan(self) -> Plan:
-        assert self.rendered is not None
-        last = self.run.as_last() if self.run is not None else None
-        return make_plan(self.rendered, self.observed.live, last=last, known=self.known)
 
 
 @dataclass(frozen=True)
@@ -80,10 +73,9 @@ class Decision:
 
 def decide_change(case: Case) -> Decision:
     """Decide whether the engine applies the objects, leftovers are deleted, or nothing is done."""
-    rendered = case.rendered
-    if rendered is None:
+    rendered, plan = case.rendered, case.plan
+    if rendered is None or plan is None:
         return Decision()
-    plan = case.plan
     stands = plan.action == "none" or (plan.only_accessories and bool(refused_by(case.run, rendered.fingerprint)))
     if not case.may_act:
         return Decision(complete=stands)

@@ -1,8 +1,7 @@
 """Parse a service and render its objects, or return the problem that prevents it.
 
-Called by the controller. Reads the caches of `cluster_cache`, calls the dialect, the book of hosts and
-`components.render`; decides nothing about what exists, and writes nothing to the cluster. The book of hosts notes the
-place that it gives.
+Reads the caches of `cluster_cache` and renders by `components.render`. Writes nothing to the cluster. `HostAllocations`
+reserves a host for each replica that it places.
 """
 
 from __future__ import annotations

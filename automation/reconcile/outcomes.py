@@ -40,7 +40,7 @@ class Outcomes:
     recorder: EventRecorder
     requeue: Callable[[ServiceKey, float], None]
     clock: Callable[[], datetime]
-    history: RevisionRecorder | None = None
+    history: RevisionRecorder
 
     def withdrawn(self, namespace: str, submissions: tuple[Submission, ...]) -> frozenset[ServiceKey]:
         """Name the services that are in another mode than their pass knew; called right before a run.
@@ -72,7 +72,7 @@ class Outcomes:
         cr = services.get(key.namespace, key.name)
         if cr is not None and (entry := outcome_entry(outcome, repaired)) is not None:
             self.recorder.record(cr, type=entry.type, reason=entry.reason, message=entry.message)
-        if cr is not None and self.history is not None and cr["metadata"].get("generation") == submission.asked[1]:
+        if cr is not None and cr["metadata"].get("generation") == submission.asked[1]:
             self.history.record(key, cr, services.references(cr), outcome, duration=now - submission.at)
         self.requeue(key, 0.0)
 

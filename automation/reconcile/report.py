@@ -60,25 +60,18 @@ class Reporter:
     def report(self, found: Pass) -> None:
         """Write the status once, and only if it says something new. Raises ApiError."""
         key, cr = found.key, found.cr
-        facts = self.facts(found)
-        if (
-            facts.problem is None
-            and not facts.rollout.timed_out
-            and self.batcher.runs.quiet_for_s(key, now=found.now) > 0
-        ):
+        facts = self._facts(found)
+        is_quiet = self.batcher.runs.quiet_for_s(key, now=found.now) > 0
+        if is_quiet and facts.problem is None and not facts.rollout.timed_out:
             self.requeue(key, QUIET_S)
             return
         self._write(key, cr, found.desired.service, facts, now=found.now)
 
-    def facts(self, found: Pass) -> ServiceFacts:
+    def _facts(self, found: Pass) -> ServiceFacts:
         """Gather all that the status is made of."""
         key, review, service, observed = found.key, found.review, found.desired.service, found.observed
-        run, fingerprint = (
-            self.batcher.runs.run(key),
-            review.rendered.fingerprint if review.rendered is not None else "",
-        )
-        refused = refused_by(run, fingerprint) if review.rendered is not None else ()
-        failed = problem_of_run(run, fingerprint) if review.rendered is not None else None
+        run, fingerprint = self.batcher.runs.run(key), review.rendered.fingerprint if review.rendered else ""
+        refused, failed = refused_by(run, fingerprint), problem_of_run(run, fingerprint)
         facts = self.services[key.dialect].facts(
             key,
             found.cr,
@@ -86,7 +79,7 @@ class Reporter:
             observed,
             # Retrying refused accessories does not change the phase of a service whose other objects exist.
             applying=self.batcher.busy(key) and not (refused and found.complete),
-            objects_exist=found.complete and review.rendered is not None and bool(review.rendered.objects),
+            objects_exist=found.complete and bool(review.rendered and review.rendered.objects),
             problem=review.problem or failed or review.replicas.problem or found.acted.problem,
             quota=review.quota,
             now=found.now,

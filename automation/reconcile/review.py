@@ -83,14 +83,20 @@ class Reviewer:
             may_act=problem is None and quota is None and gate.open,
         )
 
-    def answer(self, question: Question, cr: Json, desired: Desired, case: Case) -> Case:
-        """Find out what a decision needs to know, by requests to the API server. Raises ApiError."""
+    def answer(
+        self, question: Question, cr: Json, desired: Desired, observed: Observed, case: Case, *, known: frozenset[str]
+    ) -> Case:
+        """Find out what a decision needs to know, by requests to the API server. Raises ApiError.
+
+        `known` names the kinds whose objects the caches hold.
+        """
         assert case.rendered is not None
+        assert case.plan is not None
         assert desired.service is not None
-        live = case.observed.live
+        live = observed.live
         if question == "drift":
             last = case.run.as_last() if case.run is not None else None
-            drift = self.drift.consider(case.plan, case.rendered, live, last=last, known=case.known, now=case.now)
+            drift = self.drift.consider(case.plan, case.rendered, live, last=last, known=known, now=case.now)
             return replace(case, drift=drift)
         rendered = case.drift.rendered if case.drift is not None else case.rendered
         held = self.approval.modes.holds(case.key, cr, case.mode, desired.service, rendered, live)

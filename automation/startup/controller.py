@@ -89,14 +89,14 @@ def make_controller(
         history.forget(key)
         batcher.runs.forget(key)
 
-    removal = Remover(client, batcher, services, forget=forget)
+    remover = Remover(client, batcher, services, forget=forget)
     release = Release(cluster, batcher, lambda key: statuses[key.dialect], forget=forget, requeue=requeue)
     actor = Actor(
         client=client,
         batcher=batcher,
         approval=approval,
         drift=drift,
-        removal=removal,
+        remover=remover,
         recorder=recorder,
         pods=PodActor(client, checks.replicas),
         requeue=requeue,
@@ -114,7 +114,7 @@ def make_controller(
         reviewer=Reviewer(cluster, checks, approval, drift),
         actor=actor,
         reporter=Reporter(services, statuses, batcher, drift, approval, checks, recorder, requeue),
-        removal=removal,
+        remover=remover,
         release=release,
         requeue=requeue,
         clock=clock,

@@ -34,7 +34,7 @@ from automation.reconcile.decide import (
 )
 from automation.reconcile.desire import Desired
 from automation.reconcile.observe import Observed
-from automation.reconcile.plan import LiveObject, ObjectName, Plan
+from automation.reconcile.plan import LiveObject, ObjectName, Plan, make_plan
 from components import naming
 from components.rendered import RenderedObject, RenderedService
 from program.desired.facts import Problem, RefusedObject
@@ -74,16 +74,13 @@ def live(of: RenderedService, *more: str, applied: str | None = None) -> tuple[L
     return (*found, *(LiveObject(ObjectName(kind, "chat"), kind) for kind in more))
 
 
-def observed(*objects: LiveObject) -> Observed:
-    return Observed(live=objects, claim_exists=True, deployment=None, pods=())
-
-
 def case(*objects: LiveObject, **fields: Any) -> Case:
+    to_apply, run = fields.get("rendered", SERVICE), fields.get("run")
+    last = run.as_last() if run is not None else None
     known: dict[str, Any] = {
         "key": KEY,
-        "rendered": SERVICE,
-        "observed": observed(*objects),
-        "known": KNOWN,
+        "rendered": to_apply,
+        "plan": make_plan(to_apply, objects, last=last, known=KNOWN) if to_apply is not None else None,
         "mode": "Apply",
         "asked": ("v1",),
         "may_act": True,
@@ -178,7 +175,7 @@ def test_a_service_stands_without_an_accessory_that_was_refused() -> None:
     last = EngineRun(whole.fingerprint, NOW - timedelta(seconds=60), refused=(refused,), retry_at=NOW)
     held_back = case(*there, rendered=whole, run=last, may_act=False)
     assert decide_change(held_back).complete
-    assert not decide_change(replace(held_back, run=None)).complete, "nothing was refused: it is missing"
+    assert not decide_change(case(*there, rendered=whole, may_act=False)).complete, "nothing was refused: it is missing"
 
 
 def test_certificates_are_issued_before_the_pods_that_serve_with_them() -> None:
