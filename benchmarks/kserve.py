@@ -194,6 +194,8 @@ def wait(holds: Callable[[], bool], what: str, *, poll_s: float = POLL_S) -> Non
 class Nothing:
     """A `Lookup` that finds OpenModels of any name and no other object."""
 
+    reads_model_status = False
+
     def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> Json | None:  # noqa: ARG002
         if kind is not kinds.OPEN_MODELS:
             return None

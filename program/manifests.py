@@ -11,7 +11,7 @@ import glob
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -70,6 +70,7 @@ class Manifests:
 
     namespace: str
     """For documents that name none."""
+    reads_model_status: ClassVar[bool] = False
     root: Path = Path()
     """What relative paths are relative to."""
     options: RenderOptions = field(default_factory=RenderOptions)

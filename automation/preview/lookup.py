@@ -60,6 +60,7 @@ class PreviewLookup:
         self._manifests = manifests
         self._known: dict[Identity, Json | None] = {}
         self._lists: dict[tuple[Kind, str], tuple[Json, ...]] = {}
+        self.reads_model_status = True
         self.notes: dict[str, None] = {}
         """What could not be read, each once."""
         self.seen: set[Identity] = set()

@@ -50,6 +50,8 @@ class NotingLookup:
     known, and a service must not be made as if it were not there.
     """
 
+    reads_model_status = True
+
     def __init__(self, caches: DialectCaches, key: ServiceKey, *, for_spec: bool) -> None:
         self._caches = caches
         self._key = key

@@ -29,3 +29,16 @@ class NotYet(DesiredError):
     def __init__(self, *, reason: str, why: str, field: str = "", retry_after_s: float = 30.0) -> None:
         super().__init__(reason=reason, why=why, field=field)
         self.retry_after_s = retry_after_s
+
+
+class ModelNotReady(NotYet):
+    """The Model that a service names is missing, or is not Ready. A change of the Model brings the service back.
+
+    `found` is False for a missing one.
+    """
+
+    def __init__(self, *, model: str, found: bool) -> None:
+        why = f"Model `{model}` is not Ready" if found else f"there is no Model `{model}`"
+        super().__init__(reason="ModelNotReady", why=why, field="spec.modelRef")
+        self.model = model
+        self.found = found

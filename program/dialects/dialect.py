@@ -1,7 +1,7 @@
-"""What a dialect is to everything above it: one kind of custom resource in, desired state and its own status out.
+"""The interface of a dialect: one kind of custom resource in, desired state and the status of that kind out.
 
-`program/dialects/kserve` and `llmaz` each implement it in one package; LLMKube's dialect, whose Models have a life of
-their own, is asked directly. The loop, previews, static fleets and the CLI know dialects by `registry` alone.
+`program/dialects/llmkube`, `kserve` and `llmaz` implement it, one package each. The loop, previews, static fleets and
+the CLI know dialects by `registry` alone.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ class Lookup(Protocol):
 
     In the loop it reads caches, so of objects of Kubernetes' own kinds it gives what `automation.cache.trim` keeps.
     """
+
+    @property
+    def reads_model_status(self) -> bool:
+        """Whether the status of a Model counts. Files have none, and a preview of an edited Model has an old one."""
+        ...
 
     def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> Json | None:
         """Give the object; None where there is none, or where its kind is not served."""

@@ -29,6 +29,8 @@ SERVE = (
 class Nothing:
     """A cluster without any object that a service could refer to."""
 
+    reads_model_status = False
+
     def __call__(self, *_: object) -> None:
         return None
 

@@ -8,8 +8,6 @@ from typing import Literal
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.errors import DesiredError, SpecInvalid
-from program.dialects.llmkube.parse import draft_reference, parse_service
-from program.dialects.llmkube.parse_model import model_of
 from program.dialects.registry import dialect_named
 
 Target = Literal["llmkube", "kserve", "llmaz"]
@@ -22,12 +20,7 @@ def check(documents: Sequence[Json], target: Target) -> None:
     things = {(each["kind"], each["metadata"]["name"]): each for each in documents}
     service = documents[-1]
     try:
-        if target == "llmkube":
-            model = model_of(things["Model", service["spec"]["modelRef"]])
-            draft = things.get(("Model", draft_reference(service)))
-            parse_service(service, model, draft=model_of(draft) if draft is not None else None)
-        else:
-            dialect_named(target).parse(service, _Documents(things))
+        dialect_named(target).parse(service, _Documents(things))
     except DesiredError as error:
         field = error.field or "spec"
         why = f"{WORDS[target]} would not take what it becomes: {service['kind']} {field}: {error.why}"
@@ -36,6 +29,8 @@ def check(documents: Sequence[Json], target: Target) -> None:
 
 class _Documents:
     """Finds documents by kind and name, and nothing else of a cluster."""
+
+    reads_model_status = False
 
     def __init__(self, things: Mapping[tuple[str, str], Json]) -> None:
         self._things = things

@@ -33,6 +33,8 @@ LWS = ObjectName("LeaderWorkerSet", "chat")
 class Nothing:
     """Finds what a test gives it."""
 
+    reads_model_status = False
+
     def __init__(self, *objects: Json) -> None:
         self._objects = objects
 

@@ -19,6 +19,7 @@ FOLDER = Path(__file__).parents[3] / "conformance" / "kserve"
 class Objects:
     """A cluster as `combined` looks at it."""
 
+    reads_model_status = False
     objects: dict[tuple[str, str | None, str], Json] = field(default_factory=dict)
 
     def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> Json | None:

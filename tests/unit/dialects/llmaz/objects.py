@@ -12,6 +12,8 @@ from kubeapi.kinds import Kind
 class Cluster:
     """A `Lookup` over the objects that it was given."""
 
+    reads_model_status = False
+
     def __init__(self, *things: Json) -> None:
         self._things = {(thing["kind"], thing["metadata"]["name"]): thing for thing in things}
 
