@@ -14,10 +14,9 @@ from automation.admission.quota_ledger import QuotaLedger
 from automation.admission.scheduling import Scheduling
 from automation.adoption import ownership
 from automation.cache import trim
-from automation.cache.dialect_cache import DialectCaches
-from automation.cache.dialect_caches import EveryDialect
 from automation.cache.optional_apis import CHECK_EVERY_S, OptionalApis
 from automation.cache.references import MADE, asks_for_work, changed_hands, priority_class_of, uses, without_version
+from automation.cache.service_cache import ServiceCache
 from automation.cache.service_index import ServiceIndex
 from automation.cache.service_index import models_of as models_of
 from automation.hosts.registry import HostRegistry
@@ -29,6 +28,7 @@ from kubeapi.informer import Fault, Informer
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.keys import LABEL_DIALECT, ServiceKey
+from program.dialects.registry import DIALECT_KINDS
 
 DIALECT = "llmkube"
 
@@ -73,10 +73,11 @@ class ClusterCache:
             return Informer(client, kind, transform=transform, on_change=on_change, **{**scope, **options})
 
         of_dialects: dict[str, Any] = {"informer": informer, "enqueue": enqueue, "enqueue_after": self._enqueue_after}
-        self.dialects = EveryDialect(
-            lambda name: DialectCaches(client, name, namespaces=namespaces, check_every_s=api_check_s, **of_dialects)
-        )
-        """What is known of the services of the other dialects, each while its CRDs are installed."""
+        self.caches = {
+            name: ServiceCache(client, name, namespaces=namespaces, check_every_s=api_check_s, **of_dialects)
+            for name in DIALECT_KINDS
+        }
+        """The services of the other dialects by dialect, each followed while its CRDs are installed."""
 
         made_for_service = {"label_selector": naming.LABEL_SERVICE}
         self.services = informer(kinds.INFERENCE_SERVICES, trim.custom_resource, self._service_changed)
@@ -174,11 +175,13 @@ class ClusterCache:
         for informer in self.informers:
             informer.start()
         self.optional.start()
-        self.dialects.start()
+        for cache in self.caches.values():
+            cache.start()
 
     def stop(self) -> None:
         self.optional.stop()
-        self.dialects.stop()
+        for cache in self.caches.values():
+            cache.stop()
         for informer in self.informers:
             informer.stop()
 
@@ -190,31 +193,40 @@ class ClusterCache:
             return max(0.0, deadline - time.monotonic())
 
         of_all = all(each.wait_synced(left_s()) for each in self.informers)
-        return of_all and all(each.wait_synced(left_s()) for each in (self.optional, *self.dialects.apis))
+        return of_all and all(each.wait_synced(left_s()) for each in self._apis)
 
     def faults(self) -> Iterator[Fault]:
         """Tell what is wrong with the informers of all kinds, and which APIs cannot be listed."""
         troubles: dict[Kind, str] = {}
-        for apis in (self.optional, *self.dialects.apis):
+        for apis in self._apis:
             troubles.update(apis.troubles())
         for kind, why in troubles.items():
             yield Fault(f"{kind.full_name} is served and cannot be listed: {why}", restart_helps=False)
-        optional = (informer for apis in (self.optional, *self.dialects.apis) for informer in apis.informers)
-        for informer in (*self.informers, *optional, *self.dialects.config_maps()):
+        optional = (informer for apis in self._apis for informer in apis.informers)
+        config_maps = (informer for cache in self.caches.values() for informer in cache.config_maps.informers)
+        for informer in (*self.informers, *optional, *config_maps):
             yield from informer.faults()
+
+    @property
+    def _apis(self) -> tuple[OptionalApis, ...]:
+        return (self.optional, *(cache.apis for cache in self.caches.values()))
 
     @property
     def indexes(self) -> dict[str, ServiceIndex]:
         """What was made for the services of each dialect."""
-        return {DIALECT: self.index, **{name: each.index for name, each in self.dialects.caches.items()}}
+        return {DIALECT: self.index, **{name: each.index for name, each in self.caches.items()}}
 
     def every_service(self) -> list[Json]:
         """The custom resources of the services of all dialects."""
-        return [*self.services.list(), *(cr for _, cr in self.dialects.services())]
+        return [*self.services.list(), *(cr for _, cr in self.dialect_services())]
+
+    def dialect_services(self) -> list[tuple[str, Json]]:
+        """The custom resources of the services of the other dialects, each with the name of its dialect."""
+        return [(name, cr) for name, cache in self.caches.items() for cr in cache.listed(cache.kind)]
 
     def every_key(self) -> set[ServiceKey]:
         """The keys of all services, those included of which only what was made for them is left."""
-        listed = [*((DIALECT, cr) for cr in self.services.list()), *self.dialects.services()]
+        listed = [*((DIALECT, cr) for cr in self.services.list()), *self.dialect_services()]
         keys = {ServiceKey(name, cr["metadata"]["namespace"], cr["metadata"]["name"]) for name, cr in listed}
         for dialect, index in self.indexes.items():
             keys.update(ServiceKey(dialect, *found) for found in index.services_with_objects())
@@ -222,7 +234,7 @@ class ClusterCache:
 
     def installed(self) -> frozenset[str]:
         """Name the extensions that the cluster serves now, as `RenderOptions.installed` does."""
-        return self.optional.installed() | self.dialects.installed()
+        return frozenset().union(*(apis.installed() for apis in self._apis))
 
     def watched_kinds(self) -> frozenset[str]:
         """The kinds of objects made for services whose existence the caches know; of others nothing can be said."""
@@ -339,8 +351,8 @@ class ClusterCache:
         service = metadata["labels"].get(naming.LABEL_SERVICE, "")
         key = ServiceKey(metadata["labels"].get(LABEL_DIALECT, DIALECT), metadata["namespace"], service)
         self.registry.process_changed(key, new, replica=(new or old or {})["spec"]["replica"])
-        if not self.dialects.process_changed(key, old, new):
-            self._host_process_changed(old, new)
+        cache = self.caches.get(key.dialect)
+        (cache.process_changed if cache is not None else self._host_process_changed)(old, new)
 
     def _pod_changed(self, old: Json | None, new: Json | None) -> None:
         if changed_hands(old, new):
@@ -395,7 +407,8 @@ class ClusterCache:
         self.quotas.set_namespace(name, new["labels"] if new is not None else None)
         said, says = ((each["annotations"], each["labels"]) if each is not None else None for each in (old, new))
         if old is not None and new is not None and (said != says or old["terminating"] != new["terminating"]):
-            self.dialects.namespace_changed(name)
+            for cache in self.caches.values():
+                cache.enqueue_all(name)
         if old is not None and new is not None and old["labels"] != new["labels"]:
             self.registry.namespace_changed(name)
         if said is not None and says is not None and said != says:
@@ -435,7 +448,8 @@ class ClusterCache:
         metadata = (new or old or {})["metadata"]
         names = self.index.services_named(metadata["namespace"], metadata["service"])
         self._enqueue_services(metadata["namespace"], names)
-        self.dialects.slice_changed(metadata["namespace"])
+        for cache in self.caches.values():
+            cache.slice_changed(metadata["namespace"])
 
     def _enqueue_services(self, namespace: str, names: Iterable[str]) -> None:
         for name in names:

@@ -1,6 +1,6 @@
 """Follows single ConfigMaps that services refer to, so that no other is ever read.
 
-Called by `dialect_cache`. As a rule there are few: the settings of a peer, and the configuration of a scheduler where a
+Called by `service_cache`. As a rule there are few: the settings of a peer, and the configuration of a scheduler where a
 user keeps it apart. Each of the first `MOST` has a watch of its own. Any further one is read once a minute.
 """
 

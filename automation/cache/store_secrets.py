@@ -1,6 +1,6 @@
 """Follows what annotations of Secrets say of the S3 stores of KServe's services.
 
-Called by `dialect_cache`. Each Secret that a service needs is looked at when a pass first asks for it, and every five
+Called by `service_cache`. Each Secret that a service needs is looked at when a pass first asks for it, and every five
 minutes after that, because the loop may not watch Secrets (ADR 28). No value of a Secret is asked for or kept.
 """
 

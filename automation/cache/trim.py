@@ -96,6 +96,12 @@ def owned(obj: Json) -> Json:
     return {"metadata": made(obj)}
 
 
+def owned_in_full(obj: Json) -> Json:
+    """Keep all fields of an object made for a service that other services refer to, and who it is and whose it is."""
+    kept = custom_resource(obj)
+    return {**kept, "metadata": {**kept["metadata"], **made(obj), "labels": obj["metadata"].get("labels") or {}}}
+
+
 def deployment(obj: Json) -> Json:
     """Keep of a Deployment: the live replica target and who set it, what a replica asks for, and how far it is."""
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
@@ -118,6 +124,24 @@ def deployment(obj: Json) -> Json:
         "replica_failure": failure.get("message", "")[:MESSAGE_LENGTH] if failure.get("status") == "True" else "",
         "progress_deadline_exceeded": progressing.get("status") == "False"
         and progressing.get("reason") == "ProgressDeadlineExceeded",
+    }
+
+
+def workload(obj: Json) -> Json:
+    """Keep of a Deployment or LeaderWorkerSet that a custom resource describes its kind and conditions as well."""
+    status = obj.get("status") or {}
+    conditions = {
+        kind: {key: str(each.get(key, ""))[:MESSAGE_LENGTH] for key in ("status", "reason", "message")}
+        for kind, each in conditions_of(obj).items()
+        if kind in ("Available", "Progressing")
+    }
+    selector = ((obj.get("spec") or {}).get("selector") or {}).get("matchLabels") or {}
+    chosen = ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
+    return {
+        **deployment(obj),
+        "kind": intern(obj.get("kind", "")),
+        "conditions": conditions,
+        "selector": status.get("hpaPodSelector") or chosen,
     }
 
 
@@ -166,8 +190,22 @@ def _is_false(condition: Json) -> bool:
     return condition.get("status") == "False" and condition.get("reason") != "ScalingDisabled"
 
 
+def autoscaler_with_conditions(obj: Json) -> Json:
+    """Keep of an autoscaler also its conditions without their messages, which change with every measurement."""
+    kept = autoscaler(obj)
+    conditions = [
+        {key: str(each.get(key, "")) for key in ("type", "status", "reason")}
+        for each in (obj.get("status") or {}).get("conditions") or ()
+    ]
+    version = f"{kept['metadata']['resourceVersion']} {conditions}"
+    metadata = {**kept["metadata"], "resourceVersion": version}
+    return {**kept, "metadata": metadata, "status": {"conditions": conditions}}
+
+
 MESSAGE_LENGTH = 1024
 _UNREMARKABLE = (None, "", "Completed", "PodInitializing", "ContainerCreating")
+_ENGINES = ("main", "model-runner")
+"""Names of the containers in which KServe and llmaz run the engine."""
 
 
 def pod(obj: Json) -> Json:
@@ -195,6 +233,13 @@ def pod(obj: Json) -> Json:
         "preempted": disrupted.get("status") == "True" and disrupted.get("reason") == "PreemptionByScheduler",
         "engine": engine_of(obj),
     }
+
+
+def workload_pod(obj: Json) -> Json:
+    """Keep the same of a pod that a custom resource describes; its engine is found by the container's name first."""
+    engine = engine_of(obj, _ENGINES)
+    engine.pop("foreign", None)
+    return {**pod(obj), "engine": engine}
 
 
 def _running_init(status: Json) -> str:

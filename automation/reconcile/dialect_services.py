@@ -13,7 +13,7 @@ from datetime import datetime
 
 from automation.approval.modes import Mode, mode_of
 from automation.cache.cluster_cache import ClusterCache
-from automation.cache.dialect_cache import ANY, DialectCaches, Reference
+from automation.cache.service_cache import ANY, Reference, ServiceCache
 from automation.cache.service_kinds import is_part_of_another
 from automation.engine.submissions import Asked
 from automation.hosts.hosted import without_agent
@@ -52,7 +52,7 @@ class NotingLookup:
 
     reads_model_status = True
 
-    def __init__(self, caches: DialectCaches, key: ServiceKey, *, for_spec: bool) -> None:
+    def __init__(self, caches: ServiceCache, key: ServiceKey, *, for_spec: bool) -> None:
         self._caches = caches
         self._key = key
         self._for_spec = for_spec
@@ -82,7 +82,7 @@ class DialectServices:
 
     status_mark = "Reconciling"
 
-    def __init__(self, cluster: ClusterCache, caches: DialectCaches) -> None:
+    def __init__(self, cluster: ClusterCache, caches: ServiceCache) -> None:
         self.kind = caches.kind
         self.shared_conditions = frozenset({"Ready"}) if caches.name == "kserve" else frozenset()
         self._cluster = cluster
@@ -201,7 +201,7 @@ class DialectServices:
     def forget(self, key: ServiceKey) -> None:
         """Drop the records of a deleted service."""
         self._parsed_from.pop(key, None)
-        self._caches.forget(key)
+        self._caches.drop_service(key)
 
     def patches(self, key: ServiceKey, cr: Json) -> tuple[PatchObject, ...]:
         """Give custom resources the labels that the peer's webhook gives, or take the peer's finalizers off one.

@@ -139,7 +139,7 @@ def assemble(
         quotas=cluster.quotas.listed if shard.is_first else list,
     )
     of_dialects = DialectCollector(
-        lambda: [each for each in cluster.dialects.services() if shard.has(each[1]["metadata"]["namespace"])]
+        lambda: [each for each in cluster.dialect_services() if shard.has(each[1]["metadata"]["namespace"])]
     )
     for collector in (
         of_services,

@@ -58,7 +58,7 @@ def make_controller(
 
     services: Mapping[str, Services] = {
         DIALECT: LlmkubeServices(cluster, sleep),
-        **{name: DialectServices(cluster, caches) for name, caches in cluster.dialects.caches.items()},
+        **{name: DialectServices(cluster, caches) for name, caches in cluster.caches.items()},
     }
     on_written = {DIALECT: metrics.on_service_status}
     statuses = {

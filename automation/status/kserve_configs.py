@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import structlog
 
 from automation.cache.cluster_cache import ClusterCache
-from automation.cache.dialect_cache import ANY, KSERVE_NAMESPACE
+from automation.cache.service_cache import ANY, KSERVE_NAMESPACE
 from automation.leadership.shards import WHOLE, Shard
 from automation.status.ownership import written_by_another
 from automation.status.writer import StatusWriter
@@ -51,7 +51,7 @@ class KserveConfigs:
         """`namespaces` are those that the loop works in (none: all), `shard` the part of them that is its own."""
         self._client = client
         self._cluster = cluster
-        self._caches = cluster.dialects.caches[DIALECT]
+        self._caches = cluster.caches[DIALECT]
         self._namespaces = frozenset(namespaces)
         self._shard = shard
         self._writer = StatusWriter(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from automation.cache.dialect_trim import described_pod
+from automation.cache.trim import workload_pod
 from automation.reconcile.act_on_pods import PodActor
 from automation.serving.completion_check import CompletionCheck, Proof
 from automation.serving.engine_start import start_of
@@ -60,7 +60,7 @@ def pod(
         {"name": each["name"], "containerID": f"run-of-{each['name']}", "state": {"running": {}}}
         for each in (*beside, container)
     ]
-    return described_pod(
+    return workload_pod(
         {
             "metadata": metadata,
             "spec": {"containers": [*beside, container]},

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from automation.cache.dialect_trim import described_pod, scaler, whole, workload
+from automation.cache.trim import autoscaler_with_conditions as with_conditions
+from automation.cache.trim import owned_in_full, workload, workload_pod
 from automation.hosts.registry import HostRegistry
 from automation.reconcile.desire import Desired
 from automation.reconcile.dialect_facts import described_facts
@@ -139,7 +140,7 @@ def test_the_engine_of_a_pod_is_known_by_its_containers_name() -> None:
         "spec": {"containers": [{"name": "istio-proxy"}, {"name": "main", "ports": [{"containerPort": 8000}]}]},
         "status": {"phase": "Running"},
     }
-    kept = described_pod(pod)
+    kept = workload_pod(pod)
     assert (kept["engine"]["port"], "foreign" in kept["engine"]) == (8000, False)
     assert kept["metadata"]["labels"] == {"app.kubernetes.io/component": "c"}
 
@@ -153,13 +154,16 @@ def test_a_measurement_of_an_autoscaler_is_no_change() -> None:
             "status": {"conditions": [condition("ScalingActive", active, "ValidMetricFound", message)]},
         }
 
-    first, second = scaler(measured("1", "cpu at 10%", "True")), scaler(measured("2", "cpu at 12%", "True"))
+    first, second = (
+        with_conditions(measured("1", "cpu at 10%", "True")),
+        with_conditions(measured("2", "cpu at 12%", "True")),
+    )
     assert first == second
-    assert scaler(measured("3", "cpu at 12%", "False")) != first
+    assert with_conditions(measured("3", "cpu at 12%", "False")) != first
 
 
 def test_an_object_that_is_looked_up_keeps_its_own_fields_and_whose_it_is() -> None:
-    kept = whole(
+    kept = owned_in_full(
         {
             "apiVersion": "gateway.networking.k8s.io/v1",
             "kind": "HTTPRoute",

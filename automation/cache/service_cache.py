@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from automation.cache import dialect_trim as keeping
 from automation.cache import trim
 from automation.cache.config_maps import ConfigMaps
 from automation.cache.optional_apis import CHECK_EVERY_S, OptionalApis
@@ -58,7 +57,7 @@ Use = Literal["spec", "status"]
 """What an object was looked up for."""
 
 
-class DialectCaches:
+class ServiceCache:
     """What the loop knows of one dialect's services. Thread-safe."""
 
     def __init__(
@@ -193,8 +192,8 @@ class DialectCaches:
         found = self.get(reference.kind, reference.namespace or None, reference.name)
         return _content_version(found) if found is not None else ""
 
-    def forget(self, key: ServiceKey) -> None:
-        """Let go of a service that is gone."""
+    def drop_service(self, key: ServiceKey) -> None:
+        """Drop the references of a service that is gone."""
         with self._lock:
             for reference in frozenset().union(*self._needed.pop(key, {}).values()):
                 self._drop(reference, key)
@@ -221,20 +220,18 @@ class DialectCaches:
         if kind is self.kind:
             return self._informer(kind, trim.custom_resource, self._service_changed, **options)
         if kind is kinds.PODS:
-            return self._informer(
-                kind, keeping.described_pod, self._pod_changed, label_selector=mark.selector, **options
-            )
+            return self._informer(kind, trim.workload_pod, self._pod_changed, label_selector=mark.selector, **options)
         made = kind in MADE[self.name]
         if kind in (kinds.AUTOSCALERS, kinds.SCALED_OBJECTS):
             options["label_selector"] = mark.selector
-            return self._informer(kind, keeping.scaler, self._both(kind), **options)
+            return self._informer(kind, trim.autoscaler_with_conditions, self._both(kind), **options)
         if kind in self._refers_to:
             # Of these also objects that others made are looked up, so all are followed.
             changed = self._both(kind) if made else self._on_reference(kind)
             if kind in (kinds.LLM_CONFIGS, kinds.GATEWAYS) and self._namespaces:
                 options["namespaces"] = (*self._namespaces, KSERVE_NAMESPACE)
-            return self._informer(kind, keeping.whole if made else trim.custom_resource, changed, **options)
-        kept = {kinds.DEPLOYMENTS: keeping.workload, kinds.LEADER_WORKER_SETS: keeping.workload}.get(kind)
+            return self._informer(kind, trim.owned_in_full if made else trim.custom_resource, changed, **options)
+        kept = {kinds.DEPLOYMENTS: trim.workload, kinds.LEADER_WORKER_SETS: trim.workload}.get(kind)
         options["label_selector"] = mark.selector
         return self._informer(kind, kept or trim.owned, self._on_object(kind), **options)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from automation.cache.cluster_cache import ClusterCache
-from automation.cache.dialect_cache import DialectCaches, Reference
+from automation.cache.service_cache import Reference, ServiceCache
 from automation.reconcile.dialect_services import NotingLookup
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -43,14 +43,14 @@ class Eyes:
             enqueue_model=lambda namespace, name: None,
             api_check_s=0.3,
         )
-        for apis in self.cluster.dialects.apis:
-            apis._retry_s = 0.2
+        for cache in self.cluster.caches.values():
+            cache.apis._retry_s = 0.2
         self.cluster.start()
         assert self.cluster.wait_synced(20)
 
     @property
-    def llmaz(self) -> DialectCaches:
-        return self.cluster.dialects.caches["llmaz"]
+    def llmaz(self) -> ServiceCache:
+        return self.cluster.caches["llmaz"]
 
     def hears_of(self, key: ServiceKey) -> None:
         eventually(lambda: key in self.keys, what=f"{key} to be enqueued")
