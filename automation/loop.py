@@ -302,7 +302,7 @@ class Loop:
             with bound_contextvars(**about), span("reconcile", **about) as here:
                 try:
                     reconcile(key)
-                    queue.forget(key)
+                    queue.reset_backoff(key)
                     self._failed_keys.discard(key)
                 except ApiError as error:
                     result = "api-error"

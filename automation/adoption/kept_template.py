@@ -158,14 +158,14 @@ class KeptTemplates:
         """
         ours = deployment is not None and deployment["metadata"]["owner"] == cr["metadata"]["uid"]
         if deployment is None or not ours or _deployment(rendered) is None or not may_keep(cr, rendered, deployment):
-            self.forget(key)
+            self.drop_service(key)
             return rendered, None
         template = self._template(key, wanted_digest(cr), noted=record_of(deployment) is not None)
         if template is None:
             return rendered, None
         return keeping(cr, rendered, deployment, template), problem_of(key)
 
-    def forget(self, key: ServiceKey) -> None:
+    def drop_service(self, key: ServiceKey) -> None:
         """Let go of a service that keeps nothing, or is gone."""
         with self._lock:
             self._packed.pop(key, None)

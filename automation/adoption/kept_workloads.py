@@ -144,11 +144,11 @@ class KeptWorkloads:
                 if kept is not None:
                     found[name] = kept
         if not found:
-            self.forget(key)
+            self.drop_service(key)
             return rendered, None
         return _keeping(rendered, digests, found, known), problem_of(key, len(found))
 
-    def forget(self, key: ServiceKey) -> None:
+    def drop_service(self, key: ServiceKey) -> None:
         """Let go of a service that keeps nothing, or is gone."""
         with self._lock:
             self._packed.pop(key, None)

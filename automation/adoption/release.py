@@ -30,7 +30,7 @@ RELEASE_RECHECK_S = 5.0
 class Release:
     """Releases services of other controllers. One per loop; thread-safe for different services.
 
-    `statuses` returns the writer of a service's status. `forget` drops what the controller's parts remember of a
+    `statuses` returns the writer of a service's status. `drop_service` drops what the controller's parts remember of a
     service; it changes no object.
     """
 
@@ -40,13 +40,13 @@ class Release:
         batcher: Batcher,
         statuses: Callable[[ServiceKey], StatusWriter],
         *,
-        forget: Callable[[ServiceKey], object],
+        drop_service: Callable[[ServiceKey], object],
         requeue: Callable[[ServiceKey, float], None],
     ) -> None:
         self._cluster = cluster
         self._batcher = batcher
         self._statuses = statuses
-        self._forget = forget
+        self._drop_service = drop_service
         self._requeue = requeue
         self._released: set[ServiceKey] = set()
 
@@ -67,7 +67,7 @@ class Release:
             statuses = self._statuses(key)
             if held or statuses.has_written(key.namespace, key.name):
                 statuses.leave(cr)
-            self._forget(key)
+            self._drop_service(key)
             if held:
                 self._batcher.release(key)
                 self._requeue(key, RELEASE_RECHECK_S)

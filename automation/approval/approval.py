@@ -31,10 +31,10 @@ class Approval:
         self.policies = policies
         self.modes = modes
 
-    def forget(self, key: ServiceKey) -> None:
+    def drop_service(self, key: ServiceKey) -> None:
         """Drop what is remembered of a deleted service."""
-        self.policies.forget(key)
-        self.modes.forget(key)
+        self.policies.drop_service(key)
+        self.modes.drop_service(key)
 
 
 def modes_now(

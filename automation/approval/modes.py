@@ -127,7 +127,7 @@ class Modes:
     ) -> bool:
         """Decide about a change that a pass is about to make; True: it must not. Raises ApiError."""
         if mode == "Apply":
-            self.forget(key)
+            self.drop_service(key)
             return False
         with self._lock:
             known = self._known.setdefault(key, _Known())
@@ -153,14 +153,14 @@ class Modes:
     def settled(self, key: ServiceKey, mode: Mode) -> None:
         """Note that a service is as it should be, or that something else keeps it from being changed."""
         if mode == "Apply":
-            self.forget(key)
+            self.drop_service(key)
             return
         with self._lock:
             before = self._known.get(key, _Known())
             self._known[key] = _Known(looked=True, spent=before.spent)
 
-    def forget(self, key: ServiceKey) -> None:
-        """Drop what is remembered of a service that is deleted, or in mode Apply."""
+    def drop_service(self, key: ServiceKey) -> None:
+        """Drop what is remembered of a deleted service, or of one in mode Apply."""
         with self._lock:
             self._known.pop(key, None)
 

@@ -113,8 +113,8 @@ class PolicyChecker:
             self._asked[key] = _Asked(of, verdict, now + again_s)
         return verdict
 
-    def forget(self, key: ServiceKey) -> None:
-        """Let go of a service that is gone."""
+    def drop_service(self, key: ServiceKey) -> None:
+        """Drop what is remembered of a deleted service."""
         with self._lock:
             self._asked.pop(key, None)
 

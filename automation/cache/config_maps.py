@@ -146,7 +146,7 @@ class ConfigMaps:
                 self._changed(namespace, name)
 
         def listed(_kind: kinds.Kind) -> None:
-            self._backoff.forget(at)
+            self._backoff.reset(at)
             # The informer takes the list in after this call.
             threading.Thread(target=answered, name="config-map", daemon=True).start()
 

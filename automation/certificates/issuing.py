@@ -126,11 +126,11 @@ class CertificateIssuer:
             known = self._issued.get(key)
         if known is None or secret_metadata(self._client, key.namespace, known.secret) is not None:
             return False
-        self.forget(key)
+        self.drop_service(key)
         return True
 
-    def forget(self, key: ServiceKey) -> None:
-        """Let go of a service that is gone. Its Secret goes with the custom resource that owns it."""
+    def drop_service(self, key: ServiceKey) -> None:
+        """Drop what is remembered of a deleted service. Its Secret goes with the custom resource that owns it."""
         with self._lock:
             self._issued.pop(key, None)
 

@@ -82,7 +82,7 @@ class Contests:
             ends = [each.over for each in self._repairs.get(key, {}).values() if each.pause_s and now < each.over]
         return max(((end - now).total_seconds() for end in ends), default=0.0)
 
-    def forget(self, key: ServiceKey) -> None:
+    def drop_service(self, key: ServiceKey) -> None:
         with self._lock:
             self._repairs.pop(key, None)
 

@@ -142,12 +142,12 @@ class DriftWatch:
             reported = self._reported.get(key, ())
         return contested + tuple(Problem(reason=REPORTED, message=_with_time(drifted)) for drifted in reported)
 
-    def forget(self, key: ServiceKey) -> None:
-        """Let go of a service that is gone."""
+    def drop_service(self, key: ServiceKey) -> None:
+        """Drop what is remembered of a deleted service."""
         with self._lock:
             for known in (self._looks, self._reported, self._repairing):
                 known.pop(key, None)
-        self._contests.forget(key)
+        self._contests.drop_service(key)
 
     def _look(
         self,

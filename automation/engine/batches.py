@@ -188,7 +188,7 @@ class Batcher:
             raise failed[0]
         return len(namespaces)
 
-    def forget_namespace(self, namespace: str) -> bool:
+    def discard_namespace(self, namespace: str) -> bool:
         """Drop the stacks of a namespace that is gone. False when its state still holds something. Blocks.
 
         Raises EngineFailed.
@@ -201,8 +201,8 @@ class Batcher:
             held = (self._engine.export(stack).get("deployment") or {}).get("resources") or ()
             if any(not str(each.get("type", "")).startswith("pulumi:") for each in held):
                 return False
-            self._engine.forget(stack)
-            self._sharding.forget(stack)
+            self._engine.discard_stack(stack)
+            self._sharding.drop_stack(stack)
             log.info("Forgot the stack of a namespace that is gone", stack_name=stack.name)
         return True
 

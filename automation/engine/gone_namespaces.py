@@ -28,13 +28,13 @@ SOON_S = 5.0
 class GoneNamespaces:
     """A queue of namespaces and one thread. Thread-safe.
 
-    `forget` drops the stacks of a namespace, and returns False when the state still holds something.
+    `discard` deletes the stacks of a namespace, and returns False when the state still holds something.
     """
 
-    def __init__(self, client: KubeClient, forget: Callable[[str], bool], *, soon_s: float = SOON_S) -> None:
+    def __init__(self, client: KubeClient, discard: Callable[[str], bool], *, soon_s: float = SOON_S) -> None:
         """`soon_s` is the time until a namespace is looked at, and between the first two tries."""
         self._client = client
-        self._forget = forget
+        self._discard = discard
         self._queue: WorkQueue[str] = WorkQueue(backoff=Backoff(base_s=soon_s, cap_s=600.0))
         self._soon_s = soon_s
         self._thread = threading.Thread(target=self._work, name="gone-namespaces", daemon=True)
@@ -53,15 +53,22 @@ class GoneNamespaces:
     def _work(self) -> None:
         while (namespace := self._queue.get()) is not None:
             try:
-                if self._exists(namespace) or self._forget(namespace):
-                    self._queue.forget(namespace)
+                if self._exists(namespace) or self._discard(namespace):
+                    self._queue.reset_backoff(namespace)
                 else:
                     self._queue.add_failed(namespace)
             except (ApiError, EngineFailed) as error:
                 retry_in_s = self._queue.add_failed(namespace)
-                log.debug("Could not forget a namespace", namespace=namespace, error=str(error), retry_in_s=retry_in_s)
+                log.debug(
+                    "Could not discard the stacks of a namespace",
+                    namespace=namespace,
+                    error=str(error),
+                    retry_in_s=retry_in_s,
+                )
             except Exception:
-                log.exception("Could not forget a namespace by a defect of Herdsman", namespace=namespace)
+                log.exception(
+                    "Could not discard the stacks of a namespace by a defect of Herdsman", namespace=namespace
+                )
                 self._queue.add_failed(namespace)
             finally:
                 self._queue.done(namespace)

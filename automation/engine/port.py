@@ -251,6 +251,6 @@ class Engine(Protocol):
         """How many resources the stack's state holds of each of these services: objects, and components around them."""
         ...
 
-    def forget(self, stack: Stack) -> None:
+    def discard_stack(self, stack: Stack) -> None:
         """Drop the state of a stack and touch no object: for a namespace that is gone, objects and all."""
         ...

@@ -229,7 +229,7 @@ class PulumiEngine:
         with self._using(stack, run := Run(QUERY_TIMEOUT_S)):
             return self._states.holder(stack, run)
 
-    def forget(self, stack: Stack) -> None:
+    def discard_stack(self, stack: Stack) -> None:
         """Drop the stack's state; its objects stay."""
         with self._using(stack, run := Run(QUERY_TIMEOUT_S)) as handle:
             self._states.remove(stack, run)

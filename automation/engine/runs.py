@@ -141,8 +141,8 @@ class EngineRuns:
             failures = self._removals[key] = self._removals.get(key, 0) + 1
         return _retry_after_s(failures, error)
 
-    def forget(self, key: ServiceKey) -> None:
-        """Let go of a service that is gone."""
+    def drop_service(self, key: ServiceKey) -> None:
+        """Drop what is remembered of a deleted service."""
         with self._lock:
             self._runs.pop(key, None)
 

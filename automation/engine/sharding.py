@@ -83,8 +83,8 @@ class Sharding:
             known = {*(self._known or ()), *self._held}
         return sorted(stack for stack in known if stack.namespace == namespace)
 
-    def forget(self, stack: Stack) -> None:
-        """Note that a stack is no more."""
+    def drop_stack(self, stack: Stack) -> None:
+        """Drop a deleted stack."""
         with self._lock:
             self._held.pop(stack, None)
             if self._known is not None:

@@ -105,7 +105,7 @@ class StackStates:
     def rebuild(self, stack: Stack, run: Run) -> None:
         """Start the stack anew: the state is a cache, and the next apply adopts what is ours."""
         log.warning("The state of a stack could not be read and is made anew from what lives", stack_name=stack.name)
-        self._workspace.forget_key(stack)
+        self._workspace.discard_settings(stack)
         if self._files:
             self._files.mend()
             self._files.set_aside(stack)
@@ -121,10 +121,10 @@ class StackStates:
         """
         export = self.export(stack, run)
         if export is None or not export.get("deployment"):
-            self._workspace.forget_key(stack)
+            self._workspace.discard_settings(stack)
             return
         self.replace(stack, resealed(export, self._keeper), run)
-        self._workspace.forget_key(stack)
+        self._workspace.discard_settings(stack)
         log.warning(
             "The passphrase does not open the key of a stack, which seals nothing; gave it a new key",
             stack_name=stack.name,

@@ -75,8 +75,8 @@ class Workspace:
         root = self.root / "stacks"
         return {Stack.parse(path.name) for path in root.iterdir()} if root.is_dir() else set()
 
-    def forget_key(self, stack: Stack) -> None:
-        """Have the stack's settings made again, with a key that fits."""
+    def discard_settings(self, stack: Stack) -> None:
+        """Delete the stack's settings; `directory` then writes them again with a key that opens."""
         (self.root / "stacks" / stack.name / f"Pulumi.{stack.name}.yaml").unlink(missing_ok=True)
 
     def discard(self, stack: Stack) -> None:

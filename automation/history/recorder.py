@@ -115,7 +115,7 @@ class RevisionRecorder:
                     log.warning("Recorded no revision, too many wait to be written", service=str(key))
                 self._dropping = True
 
-    def forget(self, key: ServiceKey) -> None:
+    def drop_service(self, key: ServiceKey) -> None:
         """Let go of a service that is gone; the garbage collector takes its revisions."""
         self._last.pop(key, None)
         self._pruned.discard(key)

@@ -207,7 +207,7 @@ class HostEndpoints:
                 self._queue.add_failed(name)
                 _log.exception("Failed to publish an endpoint", namespace=name.namespace, process=name.name)
             else:
-                self._queue.forget(name)
+                self._queue.reset_backoff(name)
                 if again_s is not None:
                     self._queue.add_after(name, again_s)
             finally:

@@ -98,9 +98,9 @@ class ModelController:
         """Bring one Model's status up to date. Raises ApiError when the API server cannot take it."""
         cached = self._models.get(namespace, name)
         if cached is None or "deletionTimestamp" in cached["metadata"]:
-            self._statuses.forget(namespace, name)
+            self._statuses.drop_object(namespace, name)
             if self._transfers is not None:
-                self._transfers.forget(namespace, name)
+                self._transfers.drop_model(namespace, name)
             self._on_gone(namespace, name)
             return
         if not self._ours(cached):

@@ -110,7 +110,7 @@ class TransferWatch:
         with self._lock:
             return self._fetched.get(Key(namespace, model))
 
-    def forget(self, namespace: str, model: str) -> None:
+    def drop_model(self, namespace: str, model: str) -> None:
         """Let go of a model that is gone; a download that still runs is forgotten with its last pod."""
         with self._lock:
             self._fetched.pop(Key(namespace, model), None)

@@ -198,7 +198,7 @@ class DialectServices:
         objects = (self._caches.get(each.kind, each.namespace or None, each.name) for each in found if each.name)
         return tuple(obj for obj in objects if obj and obj["kind"] in _RECORDED)
 
-    def forget(self, key: ServiceKey) -> None:
+    def drop_service(self, key: ServiceKey) -> None:
         """Drop the records of a deleted service."""
         self._parsed_from.pop(key, None)
         self._caches.drop_service(key)

@@ -113,7 +113,7 @@ class LlmkubeServices:
         """LLMKube has no webhook and no finalizer."""
         return ()
 
-    def forget(self, key: ServiceKey) -> None:
+    def drop_service(self, key: ServiceKey) -> None:
         """Nothing is remembered here."""
 
     def _model(self, key: ServiceKey, cr: Json) -> Json | None:

@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 
 class Remover:
-    """One per loop; thread-safe for different services. `forget` makes the controller's parts forget a service."""
+    """One per loop; thread-safe for different services. `drop_service` drops what the controller's parts remember."""
 
     def __init__(
         self,
@@ -32,12 +32,12 @@ class Remover:
         batcher: Batcher,
         services: Mapping[str, Services],
         *,
-        forget: Callable[[ServiceKey], object],
+        drop_service: Callable[[ServiceKey], object],
     ) -> None:
         self._client = client
         self._batcher = batcher
         self._services = services
-        self._forget = forget
+        self._drop_service = drop_service
 
     def end(self, key: ServiceKey, cr: Json | None) -> None:
         """Do what the deletion of a custom resource asks for: delete its objects, leave them, or forget them."""
@@ -45,7 +45,7 @@ class Remover:
         if cascade is Cascade.BACKGROUND:
             self._remove(key)
             return
-        self._forget(key)
+        self._drop_service(key)
         # With Foreground the garbage collector deletes the objects. The engine deletes with Background, which
         # would end the wait for the pods of a Deployment.
         if cascade is Cascade.ORPHAN and self._may_hold(key):
@@ -56,7 +56,7 @@ class Remover:
 
         Objects that are not in the engine's state, because the state was lost, are deleted here.
         """
-        self._forget(key)
+        self._drop_service(key)
         if self._may_hold(key):
             self._batcher.remove(key)
             return

@@ -102,6 +102,6 @@ class Services(Protocol):
         """Change the custom resource as the webhooks and the controller of its upstream project do."""
         ...
 
-    def forget(self, key: ServiceKey) -> None:
+    def drop_service(self, key: ServiceKey) -> None:
         """Drop the records of a deleted service."""
         ...

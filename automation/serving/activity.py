@@ -54,7 +54,7 @@ class ActivityReadings:
     def renew(self, starts: Starts) -> None:
         """Have `latest` ask anew."""
         for start in starts:
-            self._readings.forget(start)
+            self._readings.drop_answer(start)
 
     def say_idle(self, desired: DesiredService, starts: Starts, *, changed: Changed) -> bool:
         """Tell whether each engine says that it works on no request at this moment; True where none can be asked."""

@@ -87,8 +87,8 @@ class Background(Generic[K, A]):
                 return math.inf
             return max(0.0, entry.due_at - self._clock())
 
-    def forget(self, key: K) -> None:
-        """Drop what is known, so that the next `latest` asks anew. An answer under way counts for nobody."""
+    def drop_answer(self, key: K) -> None:
+        """Drop the answer, so that the next `latest` asks again. An answer that is still being made is not stored."""
         with self._lock:
             self._entries.pop(key, None)
 

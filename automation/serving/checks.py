@@ -149,14 +149,14 @@ class Checks:
         """Choose a pod that is too old; see `PodLifetime.expired`."""
         return self._lifetime.expired(key, desired, observed.deployment, observed.pods, proofs, now=now)
 
-    def forget(self, key: ServiceKey) -> None:
-        """Let go of a service that is gone."""
-        self.replicas.forget(key)
-        self._rollback.forget(key)
-        self._kept.forget(key)
-        self._kept_workloads.forget(key)
+    def drop_service(self, key: ServiceKey) -> None:
+        """Drop what is remembered of a deleted service."""
+        self.replicas.drop_service(key)
+        self._rollback.drop_service(key)
+        self._kept.drop_service(key)
+        self._kept_workloads.drop_service(key)
         if key.dialect == "llmkube":
-            self._metrics.forget_service(key.namespace, key.name)
+            self._metrics.drop_service(key.namespace, key.name)
 
     def idle(self) -> bool:
         """Whether no answer is awaited."""

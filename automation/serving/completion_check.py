@@ -139,10 +139,6 @@ class CompletionCheck:
         """Seconds until the next try; infinity when there is none to come."""
         return self._answers.due_in_s(start)
 
-    def forget(self, start: EngineStart) -> None:
-        """Let go of a start that is gone."""
-        self._answers.forget(start)
-
     def idle(self) -> bool:
         return self._answers.idle()
 

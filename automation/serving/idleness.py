@@ -45,7 +45,7 @@ class IdleCheck:
         """Say what a replica said in the last seconds, None while the answer is awaited. Never blocks."""
         if self._answers.due_in_s(start) == 0.0:
             # An old answer is worth nothing here: what was idle then may have been busy since.
-            self._answers.forget(start)
+            self._answers.drop_answer(start)
         return self._answers.latest(start, lambda _before: self.ask(start, probe), who="", changed=changed)
 
     def ask(self, start: EngineStart, probe: IdleProbe) -> Idleness:

@@ -111,8 +111,8 @@ class Replicas:
             count = before.count + 1 if before is not None else 1
             self._replaced[key] = Replaced(generation, count, pod, now)
 
-    def forget(self, key: ServiceKey) -> None:
-        """Let go of a service that is gone."""
+    def drop_service(self, key: ServiceKey) -> None:
+        """Drop what is remembered of a deleted service."""
         with self._lock:
             self._replaced.pop(key, None)
             self._stalled.pop(key, None)

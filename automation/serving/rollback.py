@@ -67,7 +67,7 @@ class Rollback:
         if held is None and wanted and failed is not None:
             held = self._begin(cr, wish, failed)
         if held is None:
-            self.forget(key)
+            self.drop_service(key)
             return rendered, RolloutFacts(failed=failed)
         template = self._template(key, served)
         if template is None:
@@ -77,7 +77,7 @@ class Rollback:
             self._held[key] = (wish, held)
         return with_template(rendered, template), RolloutFacts(rolled_back=held)
 
-    def forget(self, key: ServiceKey) -> None:
+    def drop_service(self, key: ServiceKey) -> None:
         """Let go of a service that runs what it should, or is gone."""
         with self._lock:
             self._held.pop(key, None)

@@ -158,7 +158,7 @@ class Sleep:
             if not life.leading:
                 self._watch(life, cr, desired, observed)
 
-    def forget(self, key: ServiceKey) -> None:
+    def drop_service(self, key: ServiceKey) -> None:
         """Let go of a service that is gone; its slice goes with it."""
         with self._lock:
             life = self._lives.pop(f"{key.namespace}/{key.name}", None)

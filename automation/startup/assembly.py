@@ -176,7 +176,7 @@ def assemble(
         withdrawn=withdrawn,
         on_known=on_known,
     )
-    gone_namespaces = GoneNamespaces(client, batcher.forget_namespace)
+    gone_namespaces = GoneNamespaces(client, batcher.discard_namespace)
     stack.callback(gone_namespaces.stop)
     cluster.on_namespace_gone = lambda namespace: gone_namespaces.gone(namespace) if shard.has(namespace) else None
     checks = Checks(client, settings=settings, metrics=metrics, requeue=services.add_after)
@@ -366,7 +366,7 @@ def _models(
         transfers=transfers,
         prefetcher=prefetcher,
         on_written=metrics.on_model_status,
-        on_gone=metrics.forget_model,
+        on_gone=metrics.drop_model,
         ours=cluster.model_is_ours,
     )
     return controller, prefetcher

@@ -74,23 +74,23 @@ def make_controller(
     }
     drift = DriftWatch(client, requeue=requeue, ignored=ignored)
 
-    def forget(key: ServiceKey) -> None:
+    def drop_service(key: ServiceKey) -> None:
         """Drop what every part remembers of a service."""
         release.note_owned(key)
-        statuses[key.dialect].forget(key.namespace, key.name)
-        services[key.dialect].forget(key)
-        issuer.forget(key)
-        checks.forget(key)
-        approval.forget(key)
-        sleep.forget(key)
+        statuses[key.dialect].drop_object(key.namespace, key.name)
+        services[key.dialect].drop_service(key)
+        issuer.drop_service(key)
+        checks.drop_service(key)
+        approval.drop_service(key)
+        sleep.drop_service(key)
         cluster.quotas.release(key)
         cluster.registry.release(key)
-        drift.forget(key)
-        history.forget(key)
-        batcher.runs.forget(key)
+        drift.drop_service(key)
+        history.drop_service(key)
+        batcher.runs.drop_service(key)
 
-    remover = Remover(client, batcher, services, forget=forget)
-    release = Release(cluster, batcher, lambda key: statuses[key.dialect], forget=forget, requeue=requeue)
+    remover = Remover(client, batcher, services, drop_service=drop_service)
+    release = Release(cluster, batcher, lambda key: statuses[key.dialect], drop_service=drop_service, requeue=requeue)
     actor = Actor(
         client=client,
         batcher=batcher,

@@ -192,4 +192,4 @@ class KserveConfigs:
     def _forget(self, gone: set[tuple[str, str]]) -> None:
         for at in gone:
             self._problems.pop(at, None)
-            self._writer.forget(*at)
+            self._writer.drop_object(*at)

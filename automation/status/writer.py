@@ -109,9 +109,9 @@ class StatusWriter:
         """
         with suppress(NotFound):
             leave_status(self._client, self._kind, cr, shared=self._shared)
-        self.forget(cr["metadata"]["namespace"], cr["metadata"]["name"])
+        self.drop_object(cr["metadata"]["namespace"], cr["metadata"]["name"])
 
-    def forget(self, namespace: str, name: str) -> None:
+    def drop_object(self, namespace: str, name: str) -> None:
         """Let go of an object that is gone."""
         with self._lock:
             self._written.pop((namespace, name), None)

@@ -137,13 +137,13 @@ class Metrics:
         """Count one replica of a service that was replaced because it made no token."""
         self.stalled_replicas.labels(namespace, name).inc()
 
-    def forget_service(self, namespace: str, name: str) -> None:
-        """Let go of what is counted by service; each series would stay for the life of the loop."""
+    def drop_service(self, namespace: str, name: str) -> None:
+        """Drop what is counted for a service; each series would stay for the life of the loop."""
         with suppress(KeyError):
             self.stalled_replicas.remove(namespace, name)
 
-    def forget_model(self, namespace: str, name: str) -> None:
-        """Let go of what is counted by model."""
+    def drop_model(self, namespace: str, name: str) -> None:
+        """Drop what is counted for a model."""
         with suppress(KeyError):
             self.download_bytes.remove(namespace, name)
 

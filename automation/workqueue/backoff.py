@@ -54,7 +54,7 @@ class Backoff(Generic[K]):
         with self._lock:
             return self._failures.get(key, 0)
 
-    def forget(self, key: K) -> None:
-        """Start afresh: the key succeeded, or is gone."""
+    def reset(self, key: K) -> None:
+        """Set the count of failures of `key` to zero."""
         with self._lock:
             self._failures.pop(key, None)

@@ -75,9 +75,9 @@ class WorkQueue(Generic[K]):
         """How many times in a row `key` failed."""
         return self._backoff.failures(key)
 
-    def forget(self, key: K) -> None:
-        """End the back-off of `key`. It stays queued if it is."""
-        self._backoff.forget(key)
+    def reset_backoff(self, key: K) -> None:
+        """Reset the back-off of `key`. A queued key stays queued."""
+        self._backoff.reset(key)
 
     def get(self, timeout_s: float | None = None) -> K | None:
         """Take the next key, waiting for one; its `done` must follow. None at shutdown or when the time ran out."""

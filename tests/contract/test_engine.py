@@ -387,7 +387,7 @@ def test_a_forgotten_stack_leaves_its_objects_and_is_adopted_again(world: World)
     stack, rendered = Stack(world.namespace), service("a", namespace=world.namespace)
     world.engine.up(Batch(stack, (rendered,)))
     before = specs(world)
-    world.engine.forget(stack)
+    world.engine.discard_stack(stack)
     assert specs(world) == before
     assert stack not in world.engine.stacks()
     assert world.engine.up(Batch(stack, (rendered,))).services[rendered.key].ok

@@ -68,7 +68,7 @@ class Object:
         assert told_alike(planned, decode(self._outputs)["spec"])
         return decode(self._outputs)
 
-    def forget(self) -> None:
+    def lose_state(self) -> None:
         """Lose the state, so that the next apply takes the object over."""
         self._inputs = None
 

@@ -218,7 +218,7 @@ class Stack:
         run.text = self.select(lambda: None).destroy(on_event=run.events.append, color="never").stdout
         return run
 
-    def forget(self) -> None:
+    def lose_state(self) -> None:
         """Lose the state, as a deleted state directory does."""
         self.select(lambda: None).workspace.remove_stack(self._name, force=True)
         self._selected = None

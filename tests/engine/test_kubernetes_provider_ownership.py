@@ -132,7 +132,7 @@ def test_a_controller_made_anew_under_its_name_keeps_its_objects(
 def test_a_lost_state_converges_on_the_same_objects(stack: Stack, client: KubeClient, namespace: str) -> None:
     stack.up(deployment(namespace, 3))
     before = client.get(DEPLOYMENTS, namespace, "web")["metadata"]
-    stack.forget()
+    stack.lose_state()
     assert stack.up(deployment(namespace, 3)).steps() == {"web": "create"}
     after = client.get(DEPLOYMENTS, namespace, "web")["metadata"]
     assert (after["uid"], after["generation"]) == (before["uid"], before["generation"])
@@ -297,6 +297,6 @@ def test_a_lost_state_does_not_reset_replicas_that_are_not_set_any_more(
     stack: Stack, client: KubeClient, namespace: str
 ) -> None:
     stack.up(deployment(namespace, 4))
-    stack.forget()
+    stack.lose_state()
     stack.up(deployment(namespace, None))
     assert client.get(DEPLOYMENTS, namespace, "web")["spec"]["replicas"] == 4

@@ -221,7 +221,7 @@ def test_an_object_whose_state_was_lost_is_switched(
     deployment = object_of(DEPLOYMENTS)
     deployment.apply(pods(PROBES["httpGet"]))
     uid = client.get(DEPLOYMENTS, namespace, "web")["metadata"]["uid"]
-    deployment.forget()
+    deployment.lose_state()
     live = deployment.apply({**pods(PROBES["exec"]), **STRATEGIES["Recreate"]})
     assert live["metadata"]["uid"] == uid
     assert live["spec"]["strategy"] == {"type": "Recreate"}

@@ -58,7 +58,7 @@ def test_another_script_alone_restarts_nothing(stack: Stack, client: KubeClient,
     assert (script_of(live), live["spec"]["replicas"]) == ("echo old", 2)
 
     # A lost state knows neither text. The first run finds the old one in the cluster, and so do all after it.
-    stack.forget()
+    stack.lose_state()
     stack.up(deployment(namespace, script="echo new", replicas=2))
     stack.up(deployment(namespace, script="echo new", replicas=3))
     live = client.get(DEPLOYMENTS, namespace, "web")
@@ -108,7 +108,7 @@ def test_pods_of_a_release_before_end_as_they_did_until_their_template_changes(
     }
     stack.up(program(more))
     assert replicas_and_end() == (2, False, 30)
-    stack.forget()
+    stack.lose_state()
     stack.up(program(more))
     stack.up(program(desired))
     assert replicas_and_end() == (1, False, 30)

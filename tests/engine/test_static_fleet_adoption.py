@@ -67,7 +67,7 @@ def test_what_the_fleet_made_before_is_imported(fleet: Fleet, client: KubeClient
     fleet.stack.up(fleet.program)
     before = client.get(kinds.DEPLOYMENTS, namespace, "chat")
     # As after a run that was killed before it wrote the state.
-    fleet.stack.forget()
+    fleet.stack.lose_state()
     fleet = Fleet(fleet.root.parent / "again", fleet.stack, namespace)
     fleet.write(service("chat", replicas=2, resources={"cpu": "1000m"}))
     fleet.write(service("new"))
@@ -91,7 +91,7 @@ def test_what_a_loop_let_go_of_is_imported_and_marked(fleet: Fleet, client: Kube
     taken = {"metadata": {"annotations": {naming.ANNOTATION_FLEET: naming.FLEET_TO_COME}}}
     for kind in (kinds.DEPLOYMENTS, kinds.SERVICES):
         client.patch(kind, namespace, "chat", taken, field_manager=naming.FIELD_MANAGER)
-    fleet.stack.forget()
+    fleet.stack.lose_state()
     fleet = Fleet(fleet.root.parent / "again", fleet.stack, namespace)
     fleet.write(service("chat"))
     planned = fleet.stack.preview(fleet.program)

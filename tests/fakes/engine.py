@@ -132,7 +132,7 @@ class FakeEngine:
             components = {(key, urn.partition("$")[0]) for key, urn in objects}
             return dict(Counter(key for key, _ in (*objects, *components)))
 
-    def forget(self, stack: Stack) -> None:
+    def discard_stack(self, stack: Stack) -> None:
         self._states.pop(stack, None)
 
     # --- inside ---------------------------------------------------------------------------------------------------

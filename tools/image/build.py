@@ -269,7 +269,7 @@ class _Build:
         listing.write_text(json.dumps(builds))
         kept = {tag for chain in builds for tag in chain}
         if set(self._layout.tags()) - kept:
-            self._layout.forget(sorted(kept))
+            self._layout.keep_only(sorted(kept))
         for record in (self._cache / "parts").iterdir():
             if record.stem not in kept:
                 record.unlink()

@@ -57,7 +57,7 @@ class Layout:
         settings += [f"--config.exposedports={contents.PORT}/tcp", f"--created={_moment(time_s)}", "--no-history"]
         self._umoci("config", "--image", self._at(base), "--tag", tag, *settings)
 
-    def forget(self, kept: Sequence[str]) -> None:
+    def keep_only(self, kept: Sequence[str]) -> None:
         """Remove all other tags, and the layers that only they had."""
         for tag in set(self.tags()) - set(kept):
             self._umoci("rm", "--image", self._at(tag))

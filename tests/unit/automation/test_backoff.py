@@ -43,6 +43,6 @@ def test_keys_fail_apart_and_start_afresh_when_forgotten() -> None:
     backoff: Backoff[str] = Backoff(base_s=1.0, cap_s=60.0, dice=lambda: 0.0)
     assert [backoff.failed("a"), backoff.failed("a"), backoff.failed("b")] == [1.0, 2.0, 1.0]
     assert (backoff.failures("a"), backoff.failures("b"), backoff.failures("c")) == (2, 1, 0)
-    backoff.forget("a")
+    backoff.reset("a")
     assert backoff.failures("a") == 0
     assert backoff.failed("a") == 1.0

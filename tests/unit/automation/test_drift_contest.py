@@ -43,7 +43,7 @@ def test_other_fields_and_other_hands_do_not_wait() -> None:
     assert contests.wait_s(KEY, drift("spec.ports"), now=T0) == 0.0
     assert contests.wait_s(KEY, drift(manager="kubectl-edit"), now=T0) == 0.0
     assert contests.wait_s(KEY._replace(name="other"), drift(), now=T0) == 0.0
-    contests.forget(KEY)
+    contests.drop_service(KEY)
     assert contests.wait_s(KEY, drift(), now=T0) == 0.0
 
 

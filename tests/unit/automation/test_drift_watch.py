@@ -237,5 +237,5 @@ def test_a_contest_is_named_and_waits() -> None:
     (problem,) = it.watch.problems(KEY, now=NOW)
     assert problem.reason == "DriftContested" and "by `rival`" in problem.message
     assert it.watch.problems(KEY, now=NOW + timedelta(seconds=it.requeued[-1])) == ()
-    it.watch.forget(KEY)
+    it.watch.drop_service(KEY)
     assert it.watch.problems(KEY, now=NOW) == ()

@@ -97,7 +97,7 @@ def test_an_outcome_counts_for_the_fingerprint_that_was_submitted() -> None:
 def test_what_is_forgotten_is_judged_anew() -> None:
     runs = EngineRuns(Requests().get)
     failed(runs, NOW)
-    runs.forget(KEY)
+    runs.drop_service(KEY)
     assert runs.run(KEY) is None
 
 
@@ -106,7 +106,7 @@ def test_a_removal_that_fails_is_tried_again_with_longer_and_longer_waits() -> N
     locked = StackLocked("locked", by="ann", since="now")
     waits = []
     for _ in range(12):
-        runs.forget(KEY)  # each try forgets what was done for the service, and not that removing it fails
+        runs.drop_service(KEY)  # each try forgets what was done for the service, and not that removing it fails
         waits.append(runs.removed(KEY, EngineFailed("ApplyFailed", "no")))
     assert waits == sorted(waits) and 0 < waits[0] <= 1.0 and waits[-1] > 100 * waits[0]
     assert runs.removed(KEY, locked) <= locked.retry_cap_s, "somebody else's lock is gone without a word"

@@ -31,14 +31,14 @@ def eventually(look: Callable[[], bool]) -> None:
 def test_the_stacks_of_a_namespace_are_dropped_when_it_is_gone_and_empty() -> None:
     asked: list[str] = []
 
-    def forget(namespace: str) -> bool:
+    def discard(namespace: str) -> bool:
         asked.append(namespace)
         if len(asked) == 1:
             raise StateUnreachable("away")
         return len(asked) > 2
 
     cluster: Any = Cluster("there")
-    made = GoneNamespaces(cluster, forget, soon_s=0.01)
+    made = GoneNamespaces(cluster, discard, soon_s=0.01)
     made.start()
     made.gone("there")
     made.gone("gone")

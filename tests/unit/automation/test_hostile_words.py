@@ -81,8 +81,8 @@ def test_nothing_is_counted_any_more_by_names_that_are_gone() -> None:
     model: dict[str, Any] = {"metadata": {"namespace": "ns", "name": "m"}}
     metrics.on_model_status(model, {"download": {"bytes": 5}})
     for _ in range(2):
-        metrics.forget_service("ns", "svc")
-        metrics.forget_model("ns", "m")
+        metrics.drop_service("ns", "svc")
+        metrics.drop_model("ns", "m")
     assert metrics.registry.get_sample_value("herdsman_stalled_replicas_total", names) is None
     left = [s for family in metrics.registry.collect() for s in family.samples if s.labels.get("namespace")]
     assert left == []

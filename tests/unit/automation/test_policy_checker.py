@@ -84,7 +84,7 @@ def test_a_service_that_stays_is_asked_about_once(loop: Loop, monkeypatch: pytes
     loop.verdict(generation=2, tier="prod")
     loop.verdict(service(replicas=2), generation=2, tier="prod")
     assert len(asked) == 4
-    loop.checker.forget(KEY)
+    loop.checker.drop_service(KEY)
     loop.verdict(service(replicas=2), generation=2, tier="prod")
     assert len(asked) == 5
 

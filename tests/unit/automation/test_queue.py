@@ -106,7 +106,7 @@ def test_failures_back_off_until_forgotten(queue: WorkQueue[str], clock: Clock) 
     assert take(queue) == "a"
     queue.done("a")
     assert queue.add_failed("a") == 2.0
-    queue.forget("a")
+    queue.reset_backoff("a")
     assert queue.failures("a") == 0
     assert queue.add_failed("a") == 1.0
 

@@ -47,7 +47,7 @@ class Parts:
             world,
             parts,
             lambda _: parts,
-            forget=lambda _: self.done.append("forget"),
+            drop_service=lambda _: self.done.append("forget"),
             requeue=lambda _, delay_s: self.requeued.append(delay_s),
         )
 

@@ -245,7 +245,7 @@ def test_a_failed_start_is_told_to_who_waits_and_not_for_ever(world: World) -> N
 
 def test_a_service_that_is_deleted_leaves_nothing(world: World) -> None:
     world.go_to_sleep()
-    world.sleep.forget(KEY)
+    world.sleep.drop_service(KEY)
     world.eventually(lambda: world.sleep.proxy.states() == [])
 
 

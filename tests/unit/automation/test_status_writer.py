@@ -64,7 +64,7 @@ def test_statuses_of_objects_that_nobody_asks_for_again_are_let_go_of_too() -> N
     assert all(writer.has_written("ns", str(number)) for number in range(200))
     api.cache.clear()
     writer.write(api.make("new"), STATUS)
-    writer.forget("ns", "new")
+    writer.drop_object("ns", "new")
     assert held(writer) == 0
     assert not writer.has_written("ns", "new")
 

@@ -455,13 +455,13 @@ def test_the_stacks_of_a_namespace_that_is_gone_are_dropped_once_they_are_empty(
         made.submit(service(name))
     assert made.drain(TIMEOUT_S)
     assert engine.stacks() == {Stack("default"), Stack("default", 1)}
-    assert not made.forget_namespace("default"), "it holds two services"
+    assert not made.discard_namespace("default"), "it holds two services"
     for name in ("a", "b"):
         made.remove(key(name))
     assert made.drain(TIMEOUT_S)
     for stack in engine.stacks():
         engine.release(stack, [])  # what its services shared
-    assert made.forget_namespace("default")
+    assert made.discard_namespace("default")
     assert not engine.stacks()
     made.submit(service("a"))
     assert made.drain(TIMEOUT_S)
