@@ -16,14 +16,15 @@ from components.providers.kubernetes_diff import MISSING, Path, covers, parse_pa
 from components.rendered import RenderedObject
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
-from program.desired.keys import ANNOTATION_DRIFT_IGNORE, SERVICE_MARKS
+from program.desired.keys import ANNOTATION_DRIFT_IGNORE
 from program.desired.service import DriftPolicy
+from program.dialects.registry import DIALECTS
 
 _PROTECTED: tuple[Path, ...] = (
     ("metadata", "name"),
     ("metadata", "namespace"),
     ("metadata", "ownerReferences"),
-    *(("metadata", "labels", mark.label) for mark in SERVICE_MARKS.values()),
+    *(("metadata", "labels", each.mark.label) for each in DIALECTS.values()),
     ("metadata", "annotations", naming.ANNOTATION_APPLIED_HASH),
     ("metadata", "annotations", naming.ANNOTATION_TEMPLATE_HASH),
     ("metadata", "annotations", naming.ANNOTATION_UNCOUNTED),

@@ -267,7 +267,9 @@ class Manifests:
             return
         metadata, api_version, kind = cr["metadata"], str(cr.get("apiVersion")), str(cr.get("kind"))
         own = api_version == kinds.MODELS.api_version
-        dialect = LLMKUBE if own and kind == kinds.INFERENCE_SERVICES.kind else dialect_of(api_version, kind)
+        dialect = dialect_of(cr)
+        if dialect == LLMKUBE and not own:
+            dialect = ""  # a version of LLMKube's API that does not exist yet
         referred = next((each for each in _REFERRED if (each.group, each.kind) == _group_kind(api_version, kind)), None)
         is_model = own and kind == kinds.MODELS.kind
         of_cluster = referred is not None and not referred.namespaced

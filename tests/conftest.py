@@ -15,7 +15,7 @@ import pytest
 
 from kubeapi.discovery import BUILT_IN
 from kubeapi.kinds import OPTIONAL
-from program.dialects.registry import DIALECT_KINDS, REFERS_TO
+from program.dialects.registry import DIALECTS
 from tests.support import controlplane, definitions
 from tests.support.logging_of_tests import give_logging_to_pytest
 from tools.localcluster import LocalCluster
@@ -29,7 +29,7 @@ _SHARED: list[LocalCluster] = []
 """The shared control plane, once a test has asked for it."""
 _FOLLOWED = {
     f"{kind.plural}.{kind.group}"
-    for kind in (*OPTIONAL, *(kind for refers in REFERS_TO.values() for kind in refers), *DIALECT_KINDS.values())
+    for kind in (*OPTIONAL, *(kind for each in DIALECTS.values() for kind in (*each.refers_to, each.kind)))
     if kind not in BUILT_IN.values() and not kind.group.endswith(("llmkube.dev", "herdsman.dev"))
 }
 """Definitions of others by which a loop decides what it makes."""

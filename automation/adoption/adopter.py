@@ -25,7 +25,6 @@ from automation.adoption.described import (
 from automation.adoption.kept_template import digest_of, record_of
 from automation.adoption.kept_workloads import workload_digest
 from automation.adoption.upstream_controller import UPSTREAM_CONTROLLERS
-from automation.cache.service_kinds import LLMKUBE, dialect_of_cr, kind_of_cr
 from automation.reconcile.plan import ObjectName
 from components import naming
 from kubeapi import kinds
@@ -33,6 +32,7 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.json_types import Json
 from program.desired.keys import ANNOTATION_ADOPT, ANNOTATION_CONTROLLER, ANNOTATION_KEPT_TEMPLATE
+from program.dialects.registry import LLMKUBE, dialect_of, kind_of
 
 POLL_S = 0.1
 SLOW_POLL_S = 1.0
@@ -77,7 +77,7 @@ class Adopter:
         """Judge services by what exists for them; a handful of requests for each namespace."""
         by_place: dict[tuple[str, str], list[Json]] = defaultdict(list)
         for service in services:
-            by_place[service["metadata"]["namespace"], dialect_of_cr(service)].append(service)
+            by_place[service["metadata"]["namespace"], dialect_of(service)].append(service)
         found: list[Candidate] = []
         for (namespace, dialect), there in sorted(by_place.items()):
             if dialect == LLMKUBE:
@@ -155,7 +155,7 @@ class Adopter:
 
     def _annotate(self, one: Candidate, annotations: dict[str, Any]) -> None:
         body = {"metadata": {"uid": one.cr["metadata"]["uid"], "annotations": annotations}}
-        self._client.patch(kind_of_cr(one.cr), one.key.namespace, one.key.name, body, field_manager=FIELD_MANAGER)
+        self._client.patch(kind_of(one.cr), one.key.namespace, one.key.name, body, field_manager=FIELD_MANAGER)
 
     def _clean(self, one: Candidate) -> None:
         """Take our notes off the Deployment: a later adoption must not take it for one that was applied."""
@@ -253,7 +253,7 @@ class Adopter:
         return f"{ready.get('reason')}: {ready.get('message')}" if ready.get("status") == "False" else ""
 
     def _status(self, one: Candidate) -> Json:
-        found = self._client.get(kind_of_cr(one.cr), one.key.namespace, one.key.name)
+        found = self._client.get(kind_of(one.cr), one.key.namespace, one.key.name)
         return dict(found.get("status") or {})
 
     def _deployment(self, one: Candidate) -> Json | None:

@@ -8,13 +8,13 @@ from enum import StrEnum
 
 from automation.adoption.kept_template import digest_of
 from automation.adoption.ownership import controller_of
-from automation.cache.service_kinds import key_of
 from automation.reconcile.plan import ObjectName
 from components import naming
 from components.providers.kubernetes_ownership import managers_words
 from components.providers.kubernetes_records import applied_fields
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
+from program.dialects.registry import key_of
 
 MANAGED_BY_AGENT = ("llmkube.ai/managed-by", "metal-agent")
 

@@ -14,7 +14,6 @@ from automation.adoption.candidates import Candidate, State, is_applied
 from automation.adoption.kept_workloads import digests_text
 from automation.adoption.ownership import controller_of
 from automation.cache.owners import selector_of
-from automation.cache.service_kinds import dialect_of_cr, is_part_of_another
 from automation.reconcile.plan import ObjectName
 from components import naming
 from components.object_metadata import owner_reference
@@ -26,6 +25,7 @@ from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.keys import ANNOTATION_ADOPT, ANNOTATION_KEPT_TEMPLATE, Owner
 from program.dialects.llmaz.naming import ANNOTATION_WORKLOAD, LABEL_GROUP
+from program.dialects.registry import dialect_of, is_part_of_another
 
 _RUNS = (kinds.DEPLOYMENTS, kinds.LEADER_WORKER_SETS)
 _HELD = {kind.kind: kind for kind in (*_RUNS, kinds.SERVICES)}
@@ -36,7 +36,7 @@ _TRIES = 10
 
 def described_candidates(client: KubeClient, services: Sequence[Json], controller_class: str) -> Iterable[Candidate]:
     """Judge services of one dialect in one namespace by what exists for them. Raises ApiError."""
-    dialect, namespace = dialect_of_cr(services[0]), services[0]["metadata"]["namespace"]
+    dialect, namespace = dialect_of(services[0]), services[0]["metadata"]["namespace"]
     said = client.get(kinds.NAMESPACES, None, namespace)["metadata"].get("annotations") or {}
     running = [obj for kind in _RUNS for obj in _listed(client, kind, namespace)]
     between = _listed(client, kinds.LLMAZ_SERVICES, namespace) if dialect == "llmaz" else []

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from automation.adoption.kept_template import REASON, Record, comparable, digest_of, record_of, template_by_digest
-from automation.cache.service_kinds import qualified
 from automation.reconcile.plan import ObjectName
 from automation.serving.replica_sets import replica_sets_of
 from components import naming
@@ -27,6 +26,7 @@ from kubeapi.errors import NotFound
 from kubeapi.json_types import Json
 from program.desired.facts import Problem
 from program.desired.keys import ANNOTATION_KEPT_TEMPLATE, ServiceKey
+from program.dialects.registry import qualified
 
 _FIELDS = {kinds.DEPLOYMENTS.kind: "template", kinds.LEADER_WORKER_SETS.kind: "leaderWorkerTemplate"}
 """Where each kind has what its pods are made from."""

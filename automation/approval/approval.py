@@ -8,7 +8,6 @@ from automation.adoption.ownership import is_ours
 from automation.approval.modes import Mode, Modes, approved, mode_of
 from automation.approval.policy_checker import PolicyChecker
 from automation.cache.cluster_cache import SPREAD_S, ClusterCache
-from automation.cache.service_kinds import key_of, kind_of_cr
 from automation.engine.port import APPLY_FAILED, EngineFailed
 from automation.preview.changes import ServicePreview
 from automation.preview.previewer import Previewer
@@ -22,6 +21,7 @@ from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
+from program.dialects.registry import key_of, kind_of
 
 
 class Approval:
@@ -82,7 +82,7 @@ def is_current(client: KubeClient, cr: Json) -> bool:
     """Return whether the spec and annotations of a service are still those of `cr`. Raises ApiError."""
     metadata = cr["metadata"]
     try:
-        now = client.get(kind_of_cr(cr), metadata["namespace"], metadata["name"])["metadata"]
+        now = client.get(kind_of(cr), metadata["namespace"], metadata["name"])["metadata"]
     except NotFound:
         return False
     same = all(now.get(name) == metadata.get(name) for name in ("uid", "generation"))

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from automation.cache.service_kinds import dialect_of_cr
 from components import naming
 from kubeapi.json_types import Json
-from program.desired.keys import LABEL_DIALECT, SERVICE_MARKS, ServiceKey
+from program.desired.keys import LABEL_DIALECT, ServiceKey
+from program.dialects.registry import DIALECTS, dialect_of
 
 
 def service_of(obj: Json) -> ServiceKey | None:
@@ -22,27 +22,27 @@ def service_of(obj: Json) -> ServiceKey | None:
     metadata = obj["metadata"]
     namespace = str(metadata.get("namespace") or "")
     for reference in metadata.get("ownerReferences") or ():
-        if reference.get("controller") and (dialect := dialect_of_cr(reference)):
+        if reference.get("controller") and (dialect := dialect_of(reference)):
             return ServiceKey(dialect, namespace, str(reference["name"]))
     labels = metadata.get("labels") or {}
     if LABEL_DIALECT in labels and naming.LABEL_SERVICE in labels:
         return ServiceKey(str(labels[LABEL_DIALECT]), namespace, str(labels[naming.LABEL_SERVICE]))
-    for dialect, mark in SERVICE_MARKS.items():
-        if name := mark.service_of(labels):
+    for dialect, each in DIALECTS.items():
+        if name := each.mark.service_of(labels):
             return ServiceKey(dialect, namespace, str(name))
     return None
 
 
 def labels_of(key: ServiceKey) -> dict[str, str]:
     """Give the labels by which an object of ours is found as one of this service."""
-    mark = SERVICE_MARKS[key.dialect]
+    mark = DIALECTS[key.dialect].mark
     label, given, value = mark.selector.partition("=")
     return {**({label: value} if given else {}), mark.label: key.name}
 
 
 def selector_of(dialect: str, names: Iterable[str] = ()) -> str:
     """Write the label selector of all that was made for services of a dialect: for those named, or for all of them."""
-    mark = SERVICE_MARKS[dialect]
+    mark = DIALECTS[dialect].mark
     wanted = sorted(set(names))
     if not wanted:
         return mark.selector

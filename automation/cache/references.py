@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
-from program.desired.keys import ANNOTATION_EXPOSE, SERVICE_MARKS
+from program.desired.keys import ANNOTATION_EXPOSE
+from program.dialects.registry import DIALECTS, LLMKUBE
 
 MADE = frozenset(
     {
@@ -50,7 +51,7 @@ def asks_for_work(old: Json, new: Json) -> bool:
 def changed_hands(
     old: Json | None,
     new: Json | None,
-    service_of: Callable[[Mapping[str, str]], str] = SERVICE_MARKS["llmkube"].service_of,
+    service_of: Callable[[Mapping[str, str]], str] = DIALECTS[LLMKUBE].mark.service_of,
 ) -> bool:
     """Tell whether somebody gave an object the label of another service: for the first it is gone."""
     if old is None or new is None:

@@ -23,22 +23,11 @@ from kubeapi.client import KubeClient
 from kubeapi.informer import Informer
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
-from program.desired.keys import SERVICE_MARKS, ServiceKey
-from program.dialects.registry import DIALECT_KINDS, REFERS_TO
+from program.desired.keys import ServiceKey
+from program.dialects.registry import DIALECTS
 
 SPREAD_S = 0.02
 """When an API appears or goes, the services that it may concern come one after the other, this far apart."""
-_OF_PODS = (kinds.DEPLOYMENTS, kinds.SERVICES, kinds.AUTOSCALERS, kinds.LEADER_WORKER_SETS)
-_OF_KSERVE = (
-    *(kinds.SERVICE_ACCOUNTS, kinds.ROLES, kinds.ROLE_BINDINGS),
-    *(kinds.HTTP_ROUTES, kinds.INFERENCE_POOLS, kinds.SCALED_OBJECTS, kinds.CLAIM_TEMPLATES),
-)
-MADE: dict[str, tuple[Kind, ...]] = {
-    "kserve": (*_OF_PODS, *_OF_KSERVE),
-    "llmaz": _OF_PODS,
-    "llmaz-service": _OF_PODS,
-}
-"""By dialect the kinds of objects that are made for its services, as far as a namespace holds them."""
 KSERVE_NAMESPACE = "kserve"
 """Where KServe keeps its presets and its gateway: followed also by a loop that works in other namespaces only."""
 ANY = ""
@@ -76,8 +65,8 @@ class ServiceCache:
         """Is told of each change of what is looked up (a service too), in its informer's thread; name ANY: of all in a
         namespace, which says something else of them now."""
         self.name = name
-        self.kind = DIALECT_KINDS[name]
-        self.index = ServiceIndex(SERVICE_MARKS[name])
+        self.kind = DIALECTS[name].kind
+        self.index = ServiceIndex(DIALECTS[name].mark)
         self._enqueue = enqueue
         self._enqueue_after = enqueue_after
         self._informer = informer
@@ -100,12 +89,12 @@ class ServiceCache:
             kinds.CONFIG_MAPS: self.config_maps,
             kinds.SECRETS: self.store_secrets,
         }
-        referred = [kind for kind in REFERS_TO[name] if kind not in self._one_by_one]
+        referred = [kind for kind in DIALECTS[name].refers_to if kind not in self._one_by_one]
         self._refers_to = frozenset(referred)
         self._process_changed = self._on_object(kinds.HOST_PROCESSES)
         self.apis = OptionalApis(
             client,
-            dict.fromkeys((self.kind, *MADE[name], kinds.PODS, *referred)),
+            dict.fromkeys((self.kind, *DIALECTS[name].creates, kinds.PODS, *referred)),
             make=self._make,
             on_change=self._apis_changed,
             namespace=min(namespaces, default=None),
@@ -161,7 +150,7 @@ class ServiceCache:
 
     def made_kinds(self) -> frozenset[str]:
         """Name the kinds of objects made for services that are followed now."""
-        return frozenset(kind.kind for kind in MADE[self.name] if kind in self.apis.served)
+        return frozenset(kind.kind for kind in DIALECTS[self.name].creates if kind in self.apis.served)
 
     # --- who depends on what --------------------------------------------------------------------------------------
 
@@ -213,7 +202,7 @@ class ServiceCache:
     # --- changes, each told in its informer's thread ----------------------------------------------------------------
 
     def _make(self, kind: Kind) -> Informer:
-        mark = SERVICE_MARKS[self.name]
+        mark = DIALECTS[self.name].mark
         options: dict[str, Any] = {"on_missing": self.apis.recheck}
         if not kind.namespaced:
             options["namespaces"] = None
@@ -221,7 +210,7 @@ class ServiceCache:
             return self._informer(kind, trim.custom_resource, self._service_changed, **options)
         if kind is kinds.PODS:
             return self._informer(kind, trim.workload_pod, self._pod_changed, label_selector=mark.selector, **options)
-        made = kind in MADE[self.name]
+        made = kind in DIALECTS[self.name].creates
         if kind in (kinds.AUTOSCALERS, kinds.SCALED_OBJECTS):
             options["label_selector"] = mark.selector
             return self._informer(kind, trim.autoscaler_with_conditions, self._both(kind), **options)
@@ -248,7 +237,7 @@ class ServiceCache:
 
     def _on_object(self, kind: Kind) -> Callable[[Json | None, Json | None], None]:
         def changed(old: Json | None, new: Json | None) -> None:
-            if kind is not kinds.HOST_PROCESSES and changed_hands(old, new, SERVICE_MARKS[self.name].service_of):
+            if kind is not kinds.HOST_PROCESSES and changed_hands(old, new, DIALECTS[self.name].mark.service_of):
                 changed(old, None)
                 old = None
             service = self.index.object_changed(kind.kind, old, new)
@@ -268,7 +257,7 @@ class ServiceCache:
                 self._enqueue(ServiceKey(self.name, at, service))
 
     def _pod_changed(self, old: Json | None, new: Json | None) -> None:
-        if changed_hands(old, new, SERVICE_MARKS[self.name].service_of):
+        if changed_hands(old, new, DIALECTS[self.name].mark.service_of):
             self._pod_changed(old, None)
             old = None
         service = self.index.pod_changed(old, new)
@@ -325,7 +314,7 @@ class ServiceCache:
 
     def _left_out(self) -> bool:
         """Whether a kind that every cluster has is not followed yet."""
-        builtin = [kind for kind in (*MADE[self.name], kinds.PODS) if kind in kinds.WELL_KNOWN]
+        builtin = [kind for kind in (*DIALECTS[self.name].creates, kinds.PODS) if kind in kinds.WELL_KNOWN]
         return any(kind not in self.apis.served for kind in builtin)
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from components import naming
 from kubeapi.json_types import Json
-from program.desired.keys import SERVICE_MARKS, ServiceMark
+from program.dialects.registry import DIALECTS, LLMKUBE, ServiceMark
 
 
 class ServiceIndex:
     """Relations between cached objects, of the services of one dialect. Thread-safe."""
 
-    def __init__(self, mark: ServiceMark = SERVICE_MARKS["llmkube"]) -> None:
+    def __init__(self, mark: ServiceMark = DIALECTS[LLMKUBE].mark) -> None:
         """`mark` tells which service an object was made for."""
         self._mark = mark
         self._lock = threading.Lock()

@@ -20,11 +20,10 @@ from automation.hosts.reading import capacity_of
 from automation.serving.engine_start import engine_of
 from components import naming
 from components.rendered import fingerprint_of
-from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired.keys import LABEL_DIALECT, LABEL_LLMAZ_SERVICE, LABEL_PLAYGROUND
 from program.dialects.quantities import read_quantity
-from program.dialects.registry import DIALECT_KINDS
+from program.dialects.registry import KINDS
 
 
 def custom_resource(obj: Json) -> Json:
@@ -39,7 +38,7 @@ def custom_resource(obj: Json) -> Json:
     return {**obj, "metadata": metadata}
 
 
-_OWNERS = frozenset({kinds.INFERENCE_SERVICES.kind, *(kind.kind for kind in DIALECT_KINDS.values())})
+_OWNERS = frozenset(kind.kind for kind in KINDS.values())
 
 
 def _is_ours(owner: Json) -> bool:

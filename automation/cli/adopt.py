@@ -88,7 +88,7 @@ def adopt(
 
 
 def _services(client: KubeClient, names: Sequence[str], namespace: str | None, *, everywhere: bool) -> list[Json]:
-    from automation.cache.service_kinds import is_part_of_another
+    from program.dialects.registry import is_part_of_another
 
     if names:
         return [find_service(client, namespace, name) for name in dict.fromkeys(names)]
@@ -199,13 +199,13 @@ def _in_turn(act: Any, wanted: Sequence[Candidate], *, parallel: int, keep_going
 def _preview(client: KubeClient, adopter: Adopter, wanted: Sequence[Candidate]) -> Preview:
     """Preview services as they would be marked: with the pod template that they run."""
     from automation.adoption.described import notes_of
-    from automation.cache.service_kinds import LLMKUBE
     from automation.preview.changes import Preview
     from automation.preview.lookup import PreviewLookup
     from automation.preview.loop_options import previewer_of_loop
     from automation.preview.previewer import Subject
     from kubeapi import kinds
     from program.dialects.llmkube.parse import draft_reference
+    from program.dialects.registry import LLMKUBE
 
     models = {
         (model["metadata"]["namespace"], model["metadata"]["name"]): model

@@ -13,7 +13,6 @@ from typing import Annotated
 
 import typer
 
-from automation.cache.service_kinds import kind_of_cr
 from automation.cli.output import OutputFormat, complain, print_json, say
 from automation.cli.service_lookup import NAME_HELP, find_service
 from automation.cli.service_view import conditions_of, judged_generation, pending_of
@@ -22,6 +21,7 @@ from kubeapi.errors import Conflict, KubeError
 from kubeapi.json_types import Json
 from program.desired.keys import ANNOTATION_APPROVED
 from program.dialects.conditions import Reason
+from program.dialects.registry import kind_of
 
 FIELD_MANAGER = "herdsman-approve"
 EXIT_NOTHING_PENDING = 2
@@ -138,7 +138,7 @@ def _write(client: KubeClient, service: Json, pending: Json) -> None:
 
     The loop's own word in the status makes a new version too; there the same change still waits.
     """
-    metadata, kind = service["metadata"], kind_of_cr(service)
+    metadata, kind = service["metadata"], kind_of(service)
     for _ in range(TRIES):
         body = {
             "metadata": {
@@ -160,7 +160,7 @@ def _write(client: KubeClient, service: Json, pending: Json) -> None:
 
 def _outcome(client: KubeClient, service: Json, pending: Json, *, timeout_s: float) -> str:
     """Wait until the change was made, another is pending, or the time is over; then say what stands in the way."""
-    metadata, kind, deadline = service["metadata"], kind_of_cr(service), time.monotonic() + timeout_s
+    metadata, kind, deadline = service["metadata"], kind_of(service), time.monotonic() + timeout_s
     while True:
         found = client.get(kind, metadata["namespace"], metadata["name"])
         now = pending_of(found)

@@ -20,8 +20,8 @@ from program.desired.errors import DesiredError
 from program.dialects.converting.checking import Target
 from program.dialects.converting.convert import Converted, Writing, describe
 from program.dialects.converting.described import Loss
-from program.dialects.registry import DIALECT_KINDS
-from program.manifests import LLMKUBE, Document, Manifests
+from program.dialects.registry import DIALECTS
+from program.manifests import Document, Manifests
 
 EXIT_LOST = 2
 
@@ -72,7 +72,7 @@ def convert(
 
 def _convert_all(manifests: Manifests, to: Target) -> list[Converted]:
     found, writing = [], Writing(to)
-    for dialect in (LLMKUBE, *DIALECT_KINDS):
+    for dialect in DIALECTS:
         for document in manifests.services_of(dialect):
             if one := _convert_one(manifests, dialect, document, to, writing):
                 found.append(one)

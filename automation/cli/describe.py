@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.text import Text
 
 from automation.cache.owners import process_selector_of, selector_of
-from automation.cache.service_kinds import LLMKUBE, key_of, kind_text
 from automation.cli.get import model_row, processes_by_service, runs_on
 from automation.cli.output import OutputFormat, complain, phase_style, print_json, print_table, styled
 from automation.cli.reading import age_text, duration_text
@@ -23,6 +22,7 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import Forbidden, KubeError, NotFound
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
+from program.dialects.registry import LLMKUBE, key_of, kind_text
 
 EVENTS_SHOWN = 20
 _PROOF = {"Answered": "yes", "Unverified": "unknown", "CompletionFailed": "no"}

@@ -42,11 +42,11 @@ def drift(
 
 
 def _look(name: str | None, namespace: str | None, kubeconfig: str | None) -> Listing:
-    from automation.cache.service_kinds import is_part_of_another
     from automation.cli.service_lookup import find_service, listed
     from automation.drift.listing import list_drift
     from automation.preview.loop_options import options_of_loop
     from kubeapi.client import KubeClient
+    from program.dialects.registry import is_part_of_another
 
     client = KubeClient.default(kubeconfig)
     try:

@@ -138,7 +138,7 @@ def forget(
 
 def _named(manifests: Manifests, names: list[str]) -> list[Document]:
     """Find services among a fleet's files. Ends the command, with all that is wrong."""
-    from automation.cache.service_kinds import KINDS, kind_text, qualified
+    from program.dialects.registry import KINDS, kind_text, qualified
 
     found: dict[str, Document] = {}
     problems = list(manifests.errors)
@@ -165,8 +165,8 @@ def _named(manifests: Manifests, names: list[str]) -> list[Document]:
 
 def _forgotten(given: str, namespace: str, deployment: Json) -> list[str]:
     """Find what a stack is to forget by `NAME` or `KIND/NAME`; nothing for a service that it does not know."""
-    from automation.cache.service_kinds import KINDS, qualified
     from program.desired.keys import ServiceKey
+    from program.dialects.registry import KINDS, qualified
 
     dialect, name = split_or_end(given)
     keys = [ServiceKey(each, namespace, name) for each in ([dialect] if dialect else KINDS)]
@@ -223,21 +223,21 @@ def _tell(moves: list[Move], words: str) -> None:
 
 def _once(documents: Iterable[Json]) -> list[Json]:
     """Give each document once, what services refer to before them."""
-    from automation.cache.service_kinds import dialect_of_cr
+    from program.dialects.registry import dialect_of
 
     found: dict[tuple[str, str, str], Json] = {}
     for each in documents:
         metadata = each["metadata"]
         found.setdefault((each["kind"], metadata.get("namespace", ""), metadata["name"]), each)
-    return sorted(found.values(), key=lambda each: bool(dialect_of_cr(each)))
+    return sorted(found.values(), key=lambda each: bool(dialect_of(each)))
 
 
 def _config(moves: list[Move], into: Path, options: RenderOptions) -> Json:
     """Say what a stack must be told to render the same."""
     from pydantic.alias_generators import to_camel
 
-    from automation.cache.service_kinds import LLMKUBE
     from components.options import RenderOptions
+    from program.dialects.registry import LLMKUBE
 
     namespaces = sorted({move.key.namespace for move in moves})
     config: Json = {"herdsman:manifests": [str(into)], "herdsman:namespace": namespaces[0]}

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from automation.cache.owners import service_of
-from automation.cache.service_kinds import LLMKUBE, dialect_of_cr, is_part_of_another, key_of, kind_text
 from automation.cli.output import OutputFormat, complain, print_json, print_table
 from automation.cli.reading import age_text, condition_of
 from automation.cli.service_lookup import listed, split_or_end
@@ -19,6 +18,7 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
+from program.dialects.registry import LLMKUBE, dialect_of, is_part_of_another, key_of, kind_text
 
 MODELS = frozenset({"model", "models", "mdl"})
 """Words that, as the first one, ask for Models instead of services."""
@@ -109,7 +109,7 @@ def _services_named(client: KubeClient, namespace: str | None, names: list[str])
     asked = {split_or_end(name) for name in names}
     found, seen = [], set()
     for cr in listed(client, namespace):
-        own, alone = (dialect_of_cr(cr), cr["metadata"]["name"]), (None, cr["metadata"]["name"])
+        own, alone = (dialect_of(cr), cr["metadata"]["name"]), (None, cr["metadata"]["name"])
         if own in asked or ((alone in asked or not asked) and not is_part_of_another(cr)):
             found.append(cr)
             seen |= {own, alone}

@@ -10,7 +10,6 @@ import typer
 
 from automation.cache.owners import selector_of
 from automation.cache.service_index import models_of as named_models
-from automation.cache.service_kinds import LLMKUBE, dialect_of_cr, key_of
 from automation.cli.output import OutputFormat, complain, print_json, print_table, say_yaml
 from automation.cli.reading import age_text
 from automation.cli.service_lookup import NAME_HELP, find_service
@@ -20,6 +19,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound
 from kubeapi.json_types import Json
+from program.dialects.registry import LLMKUBE, dialect_of, key_of
 
 COLUMNS = ("REVISION", "AGE", "BY", "RESULT", "TOOK", "CHANGES", "CAUSE")
 
@@ -62,7 +62,7 @@ def revisions_of(client: KubeClient, service: Json) -> tuple[Revision, ...]:
 
 def models_of(client: KubeClient, service: Json) -> list[Json]:
     """Read the Models, or what else of `revision.RECORDED` a service names, as far as it exists. Raises KubeError."""
-    if dialect_of_cr(service) != LLMKUBE:
+    if dialect_of(service) != LLMKUBE:
         # Imported here: it brings the dialects.
         from automation.preview.dialect_requests import find_references
 

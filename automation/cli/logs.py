@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 
 from automation.cache.owners import selector_of, service_of
-from automation.cache.service_kinds import KINDS, LLMKUBE, qualified
 from automation.cli.agent_options import default_store
 from automation.cli.log_sources import LogSource, NoLog, agent_log, local_log, log_on_host
 from automation.cli.output import complain
@@ -26,6 +25,7 @@ from kubeapi.errors import ApiError, Forbidden, KubeError, NotFound
 from kubeapi.json_types import Json
 from kubeapi.pods import read_log
 from program.desired.keys import ServiceKey
+from program.dialects.registry import KINDS, LLMKUBE, qualified
 
 POLL_S = 1.0
 ENGINES = ("main", "model-runner")

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import typer
 
 from automation.cache.service_index import models_of as named_models
-from automation.cache.service_kinds import LLMKUBE, dialect_of_cr, key_of, kind_of_cr
 from automation.cli.history import models_of, revisions_of
 from automation.cli.output import OutputFormat, complain, print_json, say, say_painted
 from automation.cli.service_lookup import NAME_HELP, find_service
@@ -24,6 +23,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, KubeError
 from kubeapi.json_types import Json
+from program.dialects.registry import LLMKUBE, dialect_of, key_of, kind_of
 
 FIELD_MANAGER = "herdsman-rollback"
 
@@ -114,7 +114,7 @@ def _referred(reference: str) -> str:
 def _users(client: KubeClient, service: Json, written: tuple[Json, ...]) -> list[str]:
     """Name the other services that a change of what this one refers to touches."""
     metadata = service["metadata"]
-    if dialect_of_cr(service) != LLMKUBE:
+    if dialect_of(service) != LLMKUBE:
         from automation.preview.dialect_requests import services_that_refer_to
         from automation.preview.lookup import Identity, PreviewLookup
         from automation.preview.loop_options import previewer_of_loop
@@ -140,7 +140,7 @@ def _preview(client: KubeClient, plan: _Plan, models: list[Json]) -> Any:
     from automation.preview.previewer import Subject
     from program.dialects.llmkube.parse import draft_reference
 
-    dialect = dialect_of_cr(plan.service)
+    dialect = dialect_of(plan.service)
     if dialect != LLMKUBE:
         look = PreviewLookup(client, asked={Identity.of(each): each for each in plan.models})
         subject = Subject(plan.service, dialect=dialect, look=look)
@@ -174,7 +174,7 @@ def _write(client: KubeClient, plan: _Plan) -> None:
     """Replace the objects as they were read: an edit in between is a Conflict, and nothing is lost."""
     referred = {kind.kind: kind for kind in RECORDED}
     writes = [(referred[model["kind"]], model) for model in plan.models]
-    for kind, obj in (*writes, (kind_of_cr(plan.service), plan.service)):
+    for kind, obj in (*writes, (kind_of(plan.service), plan.service)):
         metadata = obj["metadata"]
         client.request(
             "PUT",

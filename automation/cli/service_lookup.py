@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import typer
 
-from automation.cache.service_kinds import (
+from automation.cli.output import complain
+from kubeapi.client import KubeClient
+from kubeapi.errors import Forbidden, NotFound
+from kubeapi.json_types import Json
+from program.dialects.registry import (
     KINDS,
     LLMKUBE,
-    dialect_of_cr,
+    dialect_of,
     is_part_of_another,
     kind_text,
     qualified,
     split_name,
 )
-from automation.cli.output import complain
-from kubeapi.client import KubeClient
-from kubeapi.errors import Forbidden, NotFound
-from kubeapi.json_types import Json
 
 NAME_HELP = "NAME, or KIND/NAME where several kinds have it (playground/chat, llminferenceservice/chat)."
 
@@ -38,8 +38,8 @@ def find_service(client: KubeClient, namespace: str | None, name: str) -> Json:
         where = f" in namespace `{namespace}`" if namespace else ""
         complain(f"no {kind_text(dialect or LLMKUBE)} `{name}`{where}", hint=_others(dialect))
         raise typer.Exit(1)
-    if len({dialect_of_cr(cr) for cr in found}) > 1:
-        choices = " or ".join(dict.fromkeys(qualified(dialect_of_cr(cr), name) for cr in found))
+    if len({dialect_of(cr) for cr in found}) > 1:
+        choices = " or ".join(dict.fromkeys(qualified(dialect_of(cr), name) for cr in found))
         complain(f"`{name}` means several services", hint=f"say {choices}")
         raise typer.Exit(1)
     if len(found) > 1:

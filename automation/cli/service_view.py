@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from automation.cache.service_kinds import LLMKUBE, dialect_of_cr, kind_text
 from kubeapi.json_types import Json
 from program.dialects.kserve.labels import COMPONENT, LEADER, PART_OF, WORKLOAD
+from program.dialects.registry import LLMKUBE, dialect_of, kind_text
 
 KSERVE_PART = "llminferenceservice"
 _DIGEST = re.compile(r"--digest ([0-9a-f]+)")
@@ -36,7 +36,7 @@ class ServiceView:
 
 def view_of(service: Json) -> ServiceView:
     """Read a custom resource of any dialect."""
-    dialect = dialect_of_cr(service)
+    dialect = dialect_of(service)
     if dialect in ("", LLMKUBE):
         return _of_llmkube(service)
     return _of_kserve(service) if dialect == "kserve" else _of_llmaz(service, kind_text(dialect))

@@ -22,7 +22,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from automation.cache.service_kinds import is_part_of_another
 from automation.cli import top_rows
 from automation.cli.output import OutputFormat, complain, phase_style, print_json, size_text, styled
 from automation.cli.service_lookup import listed
@@ -32,6 +31,7 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
+from program.dialects.registry import is_part_of_another
 
 REFRESH_S = 2.0
 _REST = 4

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from automation.cache.service_kinds import LLMKUBE, dialect_of_cr
 from automation.cli.host_rows import state_of
 from automation.cli.service_view import view_of
 from components import naming
 from kubeapi.json_types import Json
 from program.desired.keys import LABEL_DIALECT
+from program.dialects.registry import LLMKUBE, dialect_of
 
 Order = Literal["name", "memory", "tokens"]
 _SLEEPING = frozenset({"Stopped", "Asleep"})
@@ -99,7 +99,7 @@ def service_uses(services: Iterable[Json], processes: Iterable[Json], hosts: Ite
     uses = []
     for service in services:
         metadata, view = service["metadata"], view_of(service)
-        own = of_service.get((dialect_of_cr(service) or LLMKUBE, metadata["namespace"], metadata["name"]), [])
+        own = of_service.get((dialect_of(service) or LLMKUBE, metadata["namespace"], metadata["name"]), [])
         told = [figures.get(f"{each['metadata']['namespace']}/{each['metadata']['name']}", {}) for each in own]
         uses.append(
             ServiceUse(

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from automation.cache.service_kinds import LLMKUBE, dialect_of_cr
 from automation.drift.field_drift import ObjectDrift, fields_of
 from automation.preview.live import Live
 from automation.preview.lookup import PreviewLookup
@@ -26,6 +25,7 @@ from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from program.desired.service import DriftAction
 from program.dialects.llmkube.parse import draft_reference
+from program.dialects.registry import LLMKUBE, dialect_of
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -55,7 +55,7 @@ def list_drift(client: KubeClient, services: Iterable[Json], *, options: RenderO
     found = [cr for cr in services if "deletionTimestamp" not in cr["metadata"]]
     models = {
         (model["metadata"]["namespace"], model["metadata"]["name"]): model
-        for namespace in sorted({cr["metadata"]["namespace"] for cr in found if dialect_of_cr(cr) == LLMKUBE})
+        for namespace in sorted({cr["metadata"]["namespace"] for cr in found if dialect_of(cr) == LLMKUBE})
         for model in client.list(kinds.MODELS, namespace)["items"]
     }
     look = PreviewLookup(client)
@@ -83,7 +83,7 @@ def list_drift(client: KubeClient, services: Iterable[Json], *, options: RenderO
 
 
 def _subject(cr: Json, models: dict[tuple[str, str], Json], look: PreviewLookup) -> Subject:
-    dialect = dialect_of_cr(cr)
+    dialect = dialect_of(cr)
     if dialect != LLMKUBE:
         return Subject(cr, edited=False, dialect=dialect, look=look)
     namespace = cr["metadata"]["namespace"]

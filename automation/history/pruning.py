@@ -17,7 +17,7 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.json_types import Json
 from kubeapi.rest import METADATA_LIST
-from program.desired.keys import SERVICE_MARKS
+from program.dialects.registry import DIALECTS
 
 PAGE_SIZE = 500
 _NUMBER = re.compile(r"-v(\d+)(\.[a-z-]+)?$", re.ASCII)
@@ -30,7 +30,7 @@ def prune(client: KubeClient, *, kept: int, namespaces: tuple[str, ...], has: Ca
     """
     removed = 0
     for namespace in namespaces or (None,):
-        for dialect in SERVICE_MARKS:
+        for dialect in DIALECTS:
             by_owner: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
             for metadata in _listed(client, dialect, namespace):
                 number = _NUMBER.search(metadata["name"])

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from automation.cache.owners import selector_of
-from automation.cache.service_kinds import KINDS
 from automation.history import revision
 from automation.workqueue.backoff import backoff_s
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from kubeapi.json_types import Json
+from program.dialects.registry import KINDS
 
 log = structlog.get_logger(__name__)
 

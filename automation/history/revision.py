@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from automation.cache.owners import labels_of
-from automation.cache.service_kinds import LLMKUBE, key_of
 from automation.engine.port import APPLIED_WITHOUT
 from components.object_metadata import owner_reference
 from components.rendered import fingerprint_of
@@ -20,6 +19,7 @@ from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired import keys
 from program.desired.keys import Owner
+from program.dialects.registry import LLMKUBE, key_of
 
 ANNOTATION_CHANGED_BY = "herdsman.dev/changed-by"
 ANNOTATION_CHANGED_AT = "herdsman.dev/changed-at"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from automation.cache.service_kinds import KINDS, dialect_of_cr
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.json_types import Json
@@ -15,6 +14,7 @@ from kubeapi.kinds import HOST_PROCESSES
 from program.desired.errors import SpecInvalid
 from program.desired.service import DriftPolicy
 from program.dialects.annotations import read_annotations
+from program.dialects.registry import KINDS, dialect_of
 
 Record = Callable[..., None]
 """`EventRecorder.record`."""
@@ -46,7 +46,7 @@ def may_repair_unit(
 def _service_of(client: KubeClient, process: Json) -> Json | None:
     metadata = process["metadata"]
     for reference in metadata.get("ownerReferences") or ():
-        dialect = dialect_of_cr(reference)
+        dialect = dialect_of(reference)
         if reference.get("controller") and dialect:
             try:
                 found: Json = client.get(KINDS[dialect], metadata["namespace"], reference["name"])

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from automation.cache.service_kinds import dialect_of_cr, is_part_of_another, kind_text
 from automation.preview.custom_resources import CustomResources, Name, dry_run_documents, listing, names_of, reads
 from automation.preview.lookup import Identity, PreviewLookup
 from automation.preview.previewer import Previewer, Subject
@@ -22,7 +21,7 @@ from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.errors import DesiredError
 from program.desired.keys import ServiceKey
-from program.dialects.registry import DIALECT_KINDS, REFERS_TO, dialect_named
+from program.dialects.registry import DIALECT_KINDS, DIALECTS, dialect_named, dialect_of, is_part_of_another, kind_text
 from program.manifests import Document, Manifests
 
 SHARED_NAMESPACES = ("", "kserve", "llmaz-system")
@@ -136,7 +135,7 @@ def services_that_refer_to(
     """Find the services that refer to changed objects, without those in `but`."""
     subjects = []
     for dialect, kind in DIALECT_KINDS.items():
-        refers_to = {(each.group, each.kind) for each in REFERS_TO[dialect]}
+        refers_to = {(each.group, each.kind) for each in DIALECTS[dialect].refers_to}
         concerned = {each for each in changed if each[:2] in refers_to}
         if not concerned:
             continue
@@ -157,7 +156,7 @@ def services_that_refer_to(
 def find_references(client: KubeClient, cr: Json) -> list[Json]:
     """Read what a service of a dialect refers to, as far as it exists. Raises ApiError."""
     look = PreviewLookup(client)
-    _looked_at(dialect_of_cr(cr), cr, look)
+    _looked_at(dialect_of(cr), cr, look)
     return look.found()
 
 

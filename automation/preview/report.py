@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from automation.cache.service_kinds import kind_text
 from automation.console.terminal_text import cleaned
 from automation.preview.changes import Download, ObjectChange, Preview, ServicePreview
 from kubeapi.json_types import Json
 from program.dialects.llmkube.model_status import human_size
+from program.dialects.registry import kind_text
 
 if TYPE_CHECKING:
     from automation.engine.port import Op

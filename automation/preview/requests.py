@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from automation.cache.service_kinds import kind_text, qualified, split_name
 from automation.preview.changes import Preview, ServicePreview
 from automation.preview.custom_resources import CustomResources, Name, dry_run_documents, listing, names_of, reads
 from automation.preview.live import Live
@@ -21,6 +20,7 @@ from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
 from program.dialects.conditions import Reason
 from program.dialects.llmkube.parse import draft_reference
+from program.dialects.registry import kind_text, qualified, split_name
 from program.manifests import Manifests
 
 if TYPE_CHECKING:

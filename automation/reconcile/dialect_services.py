@@ -14,7 +14,6 @@ from datetime import datetime
 from automation.approval.modes import Mode, mode_of
 from automation.cache.cluster_cache import ClusterCache
 from automation.cache.service_cache import ANY, Reference, ServiceCache
-from automation.cache.service_kinds import is_part_of_another
 from automation.engine.submissions import Asked
 from automation.hosts.hosted import without_agent
 from automation.reconcile.actions import PatchObject
@@ -35,7 +34,7 @@ from program.desired.facts import Problem, ServiceFacts
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 from program.dialects.dialect import Dialect
-from program.dialects.registry import dialect_named
+from program.dialects.registry import dialect_named, is_part_of_another
 
 API_UNAVAILABLE = "ApiUnavailable"
 """Reason of a service that depends on an API whose objects cannot be listed now."""

@@ -13,8 +13,8 @@ from typing import Any
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from automation.cache.service_kinds import is_part_of_another
 from kubeapi.json_types import Json
+from program.dialects.registry import is_part_of_another
 
 MARK = "Reconciling"
 """A condition that every status of ours has, and those of the peers have not."""

@@ -10,12 +10,8 @@ from __future__ import annotations
 from components import naming
 from components.providers.kubernetes_objects import ADOPT_ANNOTATION, Identity, adoption_asked
 from components.providers.kubernetes_ownership import controller_of, fleet_of
-from kubeapi import kinds
 from kubeapi.json_types import Json
-from program.dialects.registry import dialect_of
-
-_LLMAZ_SERVICE = "llmaz-service"
-"""`service` alone means Kubernetes' own kind."""
+from program.dialects.registry import dialect_of, qualified
 
 
 def may_adopt(live: Json, wanted: Json) -> bool:
@@ -35,7 +31,7 @@ def foreign_words(kind: str, identity: Identity, held_by: str, *, live: Json, wa
 def is_of_loop(live: Json) -> bool:
     """Tell whether a loop looks after an object: its controller is a service's custom resource."""
     controller = controller_of(live)
-    return controller is not None and _is_service(controller)
+    return controller is not None and bool(dialect_of(controller))
 
 
 def of_loop_words(asked: str, live: Json) -> str:
@@ -53,13 +49,13 @@ def _moved_by_command(live: Json, wanted: Json) -> str:
     """Give the advice where one side is a loop and the other a static fleet; empty else."""
     mark, ours = fleet_of(live), fleet_of(wanted)
     holder, owner = controller_of(live), controller_of(wanted)
-    if ours and holder is not None and _is_service(holder):
+    if ours and holder is not None and dialect_of(holder):
         return (
             "A loop in the cluster looks after that service. To move it into the static fleet, run "
             f"`herdsman fleet take {_named(holder)}{_namespaced(wanted)} --into FILE`; to leave it to the loop, take "
             "its document out of the fleet's files."
         )
-    if mark and owner is not None and _is_service(owner):
+    if mark and owner is not None and dialect_of(owner):
         give = f"herdsman fleet give {_named(owner)}{_namespaced(live)} -f FILES"
         this = f"{owner.get('kind')} `{owner.get('name')}`"
         if mark == naming.FLEET_TO_COME:
@@ -86,22 +82,9 @@ def _between_fleets(live: Json, wanted: Json) -> str:
     )
 
 
-def _is_service(reference: Json) -> bool:
-    return bool(_dialect(reference))
-
-
-def _dialect(reference: Json) -> str:
-    api_version, kind = str(reference.get("apiVersion", "")), str(reference.get("kind", ""))
-    own = kinds.INFERENCE_SERVICES
-    if (kind, api_version.rpartition("/")[0]) == (own.kind, own.group):
-        return own.kind
-    return dialect_of(api_version, kind)
-
-
 def _named(reference: Json) -> str:
-    """Name a service as the commands take it."""
-    word = _LLMAZ_SERVICE if _dialect(reference) == _LLMAZ_SERVICE else str(reference.get("kind", "")).lower()
-    return f"{word}/{reference.get('name')}"
+    """Return a service's name as the commands take it."""
+    return qualified(dialect_of(reference), str(reference.get("name")))
 
 
 def _namespaced(obj: Json) -> str:

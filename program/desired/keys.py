@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from kubeapi.json_types import JsonView
@@ -106,29 +105,6 @@ class ServiceKey(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.dialect}/{self.namespace}/{self.name}"
-
-
-class ServiceMark(NamedTuple):
-    """How objects that were made for services of one dialect, and their pods, are found."""
-
-    selector: str
-    """Label selector that all of them match."""
-    label: str
-    """The label whose value is the service's name."""
-
-    def service_of(self, labels: Mapping[str, str]) -> str:
-        """Name the service that an object with these labels was made for; empty when it is none of the dialect's."""
-        name, _, value = self.selector.partition("=")
-        return labels.get(self.label, "") if name in labels and (not value or labels[name] == value) else ""
-
-
-SERVICE_MARKS: dict[str, ServiceMark] = {
-    "llmkube": ServiceMark("inference.llmkube.dev/service", "inference.llmkube.dev/service"),
-    "kserve": ServiceMark("app.kubernetes.io/part-of=llminferenceservice", "app.kubernetes.io/name"),
-    "llmaz": ServiceMark(LABEL_PLAYGROUND, LABEL_PLAYGROUND),
-    "llmaz-service": ServiceMark(LABEL_LLMAZ_SERVICE, LABEL_LLMAZ_SERVICE),
-}
-"""By dialect. Those of LLMKube and KServe are the peers' own labels, so that what they made is found too."""
 
 
 class Owner(FrozenModel):

@@ -1,14 +1,35 @@
-"""All dialects, by name and by kind. The code of a dialect is imported when it is asked for: most clusters have one."""
+"""The registry of dialects: each kind of custom resource that is a service, and what is known of it without its code.
+
+The code of a dialect is imported when a service needs it (`dialect_named`), since most clusters have only one dialect.
+"""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 from kubeapi import kinds
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
+from program.desired.keys import LABEL_LLMAZ_SERVICE, LABEL_PLAYGROUND, ServiceKey
 from program.dialects.dialect import Dialect
+
+
+class ServiceMark(NamedTuple):
+    """The labels of the objects that were made for services of one dialect, and of their pods."""
+
+    selector: str
+    """Label selector that all of them match."""
+    label: str
+    """The label whose value is the service's name."""
+
+    def service_of(self, labels: Mapping[str, str]) -> str:
+        """Return the name of the service that an object with these labels was made for; empty for another dialect's."""
+        name, _, value = self.selector.partition("=")
+        return labels.get(self.label, "") if name in labels and (not value or labels[name] == value) else ""
+
 
 LLMKUBE = "llmkube"
 
@@ -23,8 +44,18 @@ class DialectInfo:
     """The custom resource in its storage version. Its CRD says whether the cluster has the dialect."""
     module: str
     """The module whose `DIALECT` is the dialect."""
+    mark: ServiceMark
+    """How the objects of its services are found."""
+    singular: str
+    """How commands write the kind before a name: `playground/chat`."""
     refers_to: tuple[Kind, ...]
     """The kinds that its parser and its status look up."""
+    creates: tuple[Kind, ...]
+    """The kinds of the objects that are made for its services in their namespace, HostProcesses aside."""
+    short_name: str = ""
+    """The short name that kubectl takes for the kind."""
+    display_name: str = ""
+    """The kind in messages, where its own name could mean another kind."""
     status_mark: str = "Reconciling"
     """A condition that Herdsman writes in every status, and that the upstream controller never writes."""
     shared_conditions: frozenset[str] = frozenset()
@@ -33,6 +64,9 @@ class DialectInfo:
     """Leave a service to the upstream controller that has, or had, it in its hands, until somebody says otherwise."""
 
 
+_PODS = (kinds.DEPLOYMENTS, kinds.SERVICES, kinds.AUTOSCALERS)
+_LLMAZ = (kinds.OPEN_MODELS, kinds.BACKEND_RUNTIMES, kinds.CONFIG_MAPS)
+
 DIALECTS: dict[str, DialectInfo] = {
     each.name: each
     for each in (
@@ -40,7 +74,15 @@ DIALECTS: dict[str, DialectInfo] = {
             LLMKUBE,
             kinds.INFERENCE_SERVICES,
             "program.dialects.llmkube.dialect",
+            # LLMKube's own labels, so that objects that its controller made are found too; KServe's likewise.
+            ServiceMark("inference.llmkube.dev/service", "inference.llmkube.dev/service"),
+            singular="inferenceservice",
+            short_name="isvc",
             refers_to=(kinds.MODELS,),
+            creates=(
+                *(*_PODS, kinds.DISRUPTION_BUDGETS, kinds.NETWORK_POLICIES, kinds.INGRESSES),
+                *(kinds.HTTP_ROUTES, kinds.SCALED_OBJECTS, kinds.POD_MONITORS, kinds.SERVICE_LEVEL_OBJECTIVES),
+            ),
             status_mark="Ready",
             yields=False,
         ),
@@ -48,10 +90,17 @@ DIALECTS: dict[str, DialectInfo] = {
             "kserve",
             kinds.LLM_SERVICES,
             "program.dialects.kserve.dialect",
+            ServiceMark("app.kubernetes.io/part-of=llminferenceservice", "app.kubernetes.io/name"),
+            singular="llminferenceservice",
+            short_name="llmisvc",
             refers_to=(
                 *(kinds.LLM_CONFIGS, kinds.LLM_SERVICES, kinds.CONFIG_MAPS, kinds.SERVICE_ACCOUNTS, kinds.SECRETS),
                 *(kinds.GATEWAYS, kinds.HTTP_ROUTES, kinds.INFERENCE_POOLS, kinds.SERVICES),
                 *(kinds.AUTOSCALERS, kinds.SCALED_OBJECTS),
+            ),
+            creates=(
+                *(*_PODS, kinds.LEADER_WORKER_SETS, kinds.SERVICE_ACCOUNTS, kinds.ROLES, kinds.ROLE_BINDINGS),
+                *(kinds.HTTP_ROUTES, kinds.INFERENCE_POOLS, kinds.SCALED_OBJECTS, kinds.CLAIM_TEMPLATES),
             ),
             shared_conditions=frozenset({"Ready"}),
         ),
@@ -59,32 +108,101 @@ DIALECTS: dict[str, DialectInfo] = {
             "llmaz",
             kinds.PLAYGROUNDS,
             "program.dialects.llmaz.playgrounds",
-            refers_to=(kinds.OPEN_MODELS, kinds.BACKEND_RUNTIMES, kinds.CONFIG_MAPS, kinds.LLMAZ_SERVICES),
+            ServiceMark(LABEL_PLAYGROUND, LABEL_PLAYGROUND),
+            singular="playground",
+            short_name="pl",
+            refers_to=(*_LLMAZ, kinds.LLMAZ_SERVICES),
+            creates=(*_PODS, kinds.LEADER_WORKER_SETS),
         ),
         DialectInfo(
             "llmaz-service",
             kinds.LLMAZ_SERVICES,
             "program.dialects.llmaz.services",
-            refers_to=(kinds.OPEN_MODELS, kinds.BACKEND_RUNTIMES, kinds.CONFIG_MAPS, kinds.PLAYGROUNDS),
+            ServiceMark(LABEL_LLMAZ_SERVICE, LABEL_LLMAZ_SERVICE),
+            singular="llmaz-service",  # `service` means Kubernetes' own kind
+            display_name="llmaz Service",
+            refers_to=(*_LLMAZ, kinds.PLAYGROUNDS),
+            creates=(*_PODS, kinds.LEADER_WORKER_SETS),
         ),
     )
 }
 """LLMKube's comes first, which Herdsman's own CRDs are of."""
 
-DIALECT_KINDS: dict[str, Kind] = {name: each.kind for name, each in DIALECTS.items() if name != LLMKUBE}
-"""The custom resources of the dialects whose CRDs Herdsman does not install."""
+KINDS: dict[str, Kind] = {name: each.kind for name, each in DIALECTS.items()}
+"""The custom resource of each dialect."""
 
-REFERS_TO: dict[str, tuple[Kind, ...]] = {name: each.refers_to for name, each in DIALECTS.items()}
-"""The kinds that a dialect looks up."""
+DIALECT_KINDS: dict[str, Kind] = {name: kind for name, kind in KINDS.items() if name != LLMKUBE}
+"""The custom resources of the dialects whose CRDs Herdsman does not install."""
 
 
 def dialect_named(name: str) -> Dialect:
-    """Return a dialect. Raises KeyError for a name that is none of `DIALECTS`."""
+    """Import and return a dialect. Raises KeyError for a name that is none of `DIALECTS`."""
     module = importlib.import_module(DIALECTS[name].module)
     return cast(Dialect, module.DIALECT)
 
 
-def dialect_of(api_version: str, kind: str) -> str:
-    """Name the dialect of a custom resource in any version; empty for none of these."""
-    group = api_version.rpartition("/")[0]
-    return next((name for name, of in DIALECT_KINDS.items() if of.kind == kind and of.group == group), "")
+def dialect_of(obj: Json) -> str:
+    """Return the dialect whose custom resource this object, or owner reference, is, in any version; else empty."""
+    kind, group = obj.get("kind"), str(obj.get("apiVersion", "")).rpartition("/")[0]
+    return next((name for name, own in KINDS.items() if own.kind == kind and own.group == group), "")
+
+
+def kind_of(cr: Json) -> Kind:
+    """Return the kind of a service's custom resource. Raises KeyError where it is no service."""
+    return KINDS[dialect_of(cr)]
+
+
+def key_of(cr: Json) -> ServiceKey:
+    """Return the key of the service that a custom resource describes."""
+    metadata = cr["metadata"]
+    return ServiceKey(dialect_of(cr), str(metadata.get("namespace") or "default"), str(metadata["name"]))
+
+
+def is_part_of_another(cr: Json) -> bool:
+    """Tell whether a service was made for another one: a Service of llmaz that a Playground controls."""
+    references = cr["metadata"].get("ownerReferences") or ()
+    return any(each.get("controller") and each.get("kind") == kinds.PLAYGROUNDS.kind for each in references)
+
+
+# --- how people write kinds and names ---------------------------------------------------------------------------------
+
+
+def dialect_by_word(word: str) -> str | None:
+    """Return the dialect that a word means: the dialect's name, or what kubectl takes for its kind; else None.
+
+    `services` are Kubernetes' own, so those of llmaz need their group, or the dialect's name.
+    """
+    word = word.lower()
+    for name, each in DIALECTS.items():
+        words = {each.kind.kind.lower(), each.kind.plural}
+        accepted = {name, each.singular, each.short_name, *(f"{one}.{each.kind.group}" for one in words)}
+        if each.singular in words:
+            accepted |= words
+        if word and word in accepted:
+            return name
+    return None
+
+
+def split_name(name: str) -> tuple[str | None, str]:
+    """Split `KIND/NAME` into dialect and name; the dialect is None where only a name is given.
+
+    Raises ValueError for a word that is no kind of service.
+    """
+    word, slash, rest = name.partition("/")
+    if not slash:
+        return None, name
+    dialect = dialect_by_word(word)
+    if dialect is None or not rest:
+        known = ", ".join(qualified(each, "NAME") for each in DIALECTS)
+        raise ValueError(f"`{name}` names no kind of service; write one of {known}")
+    return dialect, rest
+
+
+def qualified(dialect: str, name: str) -> str:
+    """Return `KIND/NAME`, which means a service of one dialect only."""
+    return f"{DIALECTS[dialect].singular}/{name}"
+
+
+def kind_text(dialect: str) -> str:
+    """Return the kind of a dialect's services as messages name it."""
+    return DIALECTS[dialect].display_name or DIALECTS[dialect].kind.kind

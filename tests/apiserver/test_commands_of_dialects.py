@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import yaml
 
-from automation.cache.service_kinds import dialect_of_cr, key_of, kind_of_cr
 from automation.cli.main import EXIT_FAILED, invoke
 from automation.cli.preview import EXIT_CHANGED
 from automation.engine.port import Change, ServiceOutcome
@@ -25,7 +24,7 @@ from components.render import RenderOptions, render
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
-from program.dialects.registry import dialect_named
+from program.dialects.registry import dialect_named, dialect_of, key_of, kind_of
 from tests.support import controlplane, dialects, previews
 from tools.localcluster import LocalCluster
 
@@ -118,7 +117,7 @@ def apply(client: KubeClient, namespace: str, cr: Json) -> Json:
 def make(client: KubeClient, namespace: str, cr: Json) -> Json:
     """Apply a service, and make its objects as the loop does."""
     applied = apply(client, namespace, cr)
-    desired = dialect_named(dialect_of_cr(cr)).parse(applied, PreviewLookup(client)).desired
+    desired = dialect_named(dialect_of(cr)).parse(applied, PreviewLookup(client)).desired
     for each in render(desired, INSTALLED).objects:
         kind = client.mapping(each.manifest["apiVersion"], each.kind)
         where = namespace if kind.namespaced else None
@@ -256,7 +255,7 @@ def test_a_pending_change_is_found_in_the_condition_where_the_status_keeps_no_ot
         "observedGeneration": cr["metadata"]["generation"],
     }
     body = {"status": {"conditions": [condition]}}
-    client.patch(kind_of_cr(cr), namespace, "chat", body, subresource="status")
+    client.patch(kind_of(cr), namespace, "chat", body, subresource="status")
     words = ["approve", "chat", "-n", namespace, "--kubeconfig", str(plane.kubeconfig), "-o", "json", "--no-wait"]
     assert invoke([*words, "--digest", "ffff"]) == 3
     assert invoke([*words, "--yes"]) == 0
@@ -311,7 +310,7 @@ def test_a_move_is_refused_with_its_reason_and_writes_nothing(
     other = make(client, namespace, llm("other", **routed))
     primary = {"kind": "Deployment", "name": "other-kserve", "readyReplicas": 1}
     serves = {"status": {"workloads": {"primary": primary}}}
-    client.patch(kind_of_cr(other), namespace, "other", serves, subresource="status")
+    client.patch(kind_of(other), namespace, "other", serves, subresource="status")
     make(client, namespace, llm(**routed))
     code, said = take("llmisvc/chat")
     assert code == 1 and "HTTPRoute chat-kserve-route would lead requests elsewhere" in said, said

@@ -49,7 +49,7 @@ def rendered(family: str) -> Iterator[tuple[str, RenderedObject]]:
         for number, stage in enumerate(vector.stages()):
             look = file_lookup(vector, number)
             for cr in stage.inputs:
-                name = dialect_of(cr["apiVersion"], cr["kind"])
+                name = dialect_of(cr)
                 if not name:
                     continue
                 dialect = dialect_named(name)

@@ -35,7 +35,7 @@ def parsed(
 ) -> Iterator[tuple[Dialect, Json, DesiredService | DesiredError]]:
     """Read every service of a stage as the loop would."""
     for cr in stage.inputs:
-        name = dialect_of(cr["apiVersion"], cr["kind"])
+        name = dialect_of(cr)
         if not name:
             continue
         dialect = dialect_named(name)

@@ -12,7 +12,7 @@ from kubeapi.kinds import Kind
 from program.desired.errors import DesiredError
 from program.desired.facts import ServiceFacts
 from program.dialects.dialect import Lookup
-from program.dialects.registry import DIALECT_KINDS, REFERS_TO, dialect_named, dialect_of
+from program.dialects.registry import DIALECT_KINDS, DIALECTS, dialect_named, dialect_of
 from tests.conformance.environment import file_lookup
 from tests.conformance.vectors import all_vectors
 
@@ -41,7 +41,7 @@ def test_every_kind_that_is_looked_up_is_followed(family: str) -> None:
     for vector in all_vectors(family):
         for number, stage in enumerate(vector.stages()):
             for cr in stage.inputs:
-                name = dialect_of(str(cr.get("apiVersion")), str(cr.get("kind")))
+                name = dialect_of(cr)
                 if not name:
                     continue
                 look, dialect, desired = Noting(file_lookup(vector, number)), dialect_named(name), None
@@ -54,4 +54,4 @@ def test_every_kind_that_is_looked_up_is_followed(family: str) -> None:
         {"kserve"} if family == "kserve" else set(seen) - {"kserve"}
     )
     for name, kinds in seen.items():
-        assert kinds <= {*REFERS_TO[name], DIALECT_KINDS[name]}, name
+        assert kinds <= {*DIALECTS[name].refers_to, DIALECTS[name].kind}, name

@@ -33,7 +33,7 @@ def template_hashes(vector: Vector) -> dict[str, tuple[str, str]]:
     for number, stage in enumerate(vector.stages()):
         look = file_lookup(vector, number)
         for cr in stage.inputs:
-            if not (name := dialect_of(cr["apiVersion"], cr["kind"])):
+            if not (name := dialect_of(cr)):
                 continue
             owned = {**cr, "metadata": {**cr["metadata"], "namespace": vector.namespace, "uid": "uid-of-a-test"}}
             try:

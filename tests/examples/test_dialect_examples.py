@@ -15,7 +15,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
-from program.dialects.registry import DIALECT_KINDS, dialect_of
+from program.dialects.registry import KINDS, dialect_of
 from tests.support import controlplane, dialects
 from tests.support.loop import eventually, find, grant_loop_rights, install_crds, loop_process
 
@@ -29,7 +29,7 @@ def documents(example: Path) -> list[Json]:
 
 def services(example: Path) -> list[tuple[str, Json]]:
     """Give the services of an example with their dialects."""
-    found = ((dialect_of(doc["apiVersion"], doc["kind"]), doc) for doc in documents(example))
+    found = ((dialect_of(doc), doc) for doc in documents(example))
     return [(dialect, doc) for dialect, doc in found if dialect]
 
 
@@ -102,7 +102,7 @@ def test_an_example_is_made_by_the_loop(example: Path, cluster: KubeClient) -> N
             what=f"{kind.kind} {name}",
             timeout_s=90,
         )
-        own = DIALECT_KINDS[dialect]
+        own = KINDS[dialect]
         eventually(
             lambda own=own, cr=cr: "SpecHonoured" in _true(client.get(own, namespace, cr["metadata"]["name"])),  # type: ignore[misc]
             what=f"the status of {cr['metadata']['name']}",

@@ -26,7 +26,6 @@ from automation.adoption.moving.move import (
 )
 from automation.adoption.moving.planning import OF_FILE
 from automation.cache.owners import service_of
-from automation.cache.service_kinds import KINDS, kind_text
 from automation.certificates.issuing import ANNOTATION_NAMES
 from components import naming
 from components.object_metadata import owner_reference
@@ -37,6 +36,7 @@ from kubeapi.json_types import Json
 from kubeapi.rest import METADATA
 from program.desired import keys
 from program.dialects.llmkube.model_status import known_status
+from program.dialects.registry import KINDS, kind_text
 
 MANAGER = "herdsman-move"
 SETTLE_S = 2.0

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from automation.adoption.moving.move import Move, annotations_of
-from automation.cache.service_kinds import qualified
 from components import naming
 from components.providers.kubernetes_templates import as_made
 from components.rendered import RenderedObject
 from kubeapi.json_types import Json
 from program.desired.keys import ANNOTATION_KEPT_TEMPLATE
+from program.dialects.registry import qualified
 
 RUNS = {"Deployment": "template", "LeaderWorkerSet": "leaderWorkerTemplate"}
 """Where each kind that runs pods says what they are made from."""

@@ -15,7 +15,6 @@ from automation.adoption.moving.comparing import RUNS, compare, differences, lef
 from automation.adoption.moving.move import Move, is_gone, is_of_a_fleet, is_owned, owned_objects, written
 from automation.adoption.moving.planning import NOTHING_MADE, NOTHING_OF_A_FLEET, extensions_of
 from automation.cache.owners import service_of
-from automation.cache.service_kinds import KINDS, is_part_of_another, key_of, kind_text
 from automation.preview.lookup import Identity, PreviewLookup
 from components.render import RenderOptions, render
 from components.rendered import RenderedService
@@ -27,7 +26,7 @@ from kubeapi.json_types import Json
 from program.desired.errors import DesiredError
 from program.desired.keys import ANNOTATION_HOST
 from program.desired.service import DesiredService
-from program.dialects.registry import dialect_named
+from program.dialects.registry import KINDS, dialect_named, is_part_of_another, key_of, kind_text
 from program.manifests import Manifests
 from program.static.scaling import scaled_without_loop
 

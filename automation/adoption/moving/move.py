@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from automation.cache.service_kinds import KINDS
 from components import naming
 from components.rendered import RenderedService
 from kubeapi import kinds
@@ -14,6 +13,7 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.json_types import Json
 from program.desired import keys
+from program.dialects.registry import KINDS
 
 _PODS = (kinds.DEPLOYMENTS, kinds.SERVICES, kinds.AUTOSCALERS)
 _LLMKUBE = (kinds.DISRUPTION_BUDGETS, kinds.NETWORK_POLICIES, kinds.INGRESSES)

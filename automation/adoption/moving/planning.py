@@ -17,7 +17,6 @@ from automation.adoption.moving.move import (
 )
 from automation.cache.owners import service_of
 from automation.cache.service_index import models_of
-from automation.cache.service_kinds import LLMKUBE, dialect_of_cr, key_of
 from components import naming
 from components.render import RenderOptions, render
 from kubeapi import kinds
@@ -28,6 +27,7 @@ from program.desired.errors import DesiredError
 from program.dialects.llmkube.model_status import CACHE_MOUNT, known_status
 from program.dialects.llmkube.parse import draft_reference, parse_service
 from program.dialects.llmkube.parse_model import model_of
+from program.dialects.registry import LLMKUBE, dialect_of, key_of
 from program.manifests import Document, Manifests
 
 OF_FILE = ("cacheKey", "gguf", "path", "sourceContentLength", "stagedFiles")
@@ -36,7 +36,7 @@ OF_FILE = ("cacheKey", "gguf", "path", "sourceContentLength", "stagedFiles")
 
 def plan_take(client: KubeClient, cr: Json, *, options: RenderOptions) -> Move:
     """Work out what a service takes along from the loop to a fleet, and whether its pods would stay as they are."""
-    if dialect_of_cr(cr) != LLMKUBE:
+    if dialect_of(cr) != LLMKUBE:
         from automation.adoption.moving.described import plan_take as plan_described
 
         return plan_described(client, cr, options=options)
@@ -77,7 +77,7 @@ NOTHING_OF_A_FLEET = "no object in the cluster is a fleet's: there is nothing to
 def plan_give(client: KubeClient, document: Document, manifests: Manifests, *, options: RenderOptions) -> Move:
     """Work out whether the loop would leave a fleet's service as it is. `manifests`: the files of the fleet."""
     service = document.cr
-    if dialect_of_cr(service) != LLMKUBE:
+    if dialect_of(service) != LLMKUBE:
         from automation.adoption.moving.described import plan_give as plan_described
 
         return plan_described(client, service, manifests, options=options)

@@ -19,7 +19,7 @@ from program.dialects.llmkube.hosted import wait_for_host
 from program.dialects.llmkube.scheduling import unscheduled
 from program.dialects.llmkube.service_schema import Phase
 from program.dialects.pod_causes import Cause, fetches_model, gib, worst_cause
-from program.dialects.registry import dialect_of
+from program.dialects.registry import LLMKUBE, dialect_of
 
 PENDING_REASONS = frozenset(
     {Reason.DEPENDENCY_MISSING, Reason.MODEL_NOT_READY, Reason.WAITING_FOR_HOST, Reason.QUOTA_EXCEEDED}
@@ -101,8 +101,8 @@ def waiting_for_consent(cr: Json, pending: PendingChange) -> str:
         return f"{pending.summary}; nothing is changed in mode Paused (annotation {ANNOTATION_MODE})"
     metadata = cr["metadata"]
     # Names are unique only within a kind; where none is said, people mean an InferenceService.
-    dialect = dialect_of(str(cr.get("apiVersion", "")), str(cr.get("kind", "")))
-    name = f"{dialect}/{metadata['name']}" if dialect else metadata["name"]
+    dialect = dialect_of(cr)
+    name = f"{dialect}/{metadata['name']}" if dialect not in ("", LLMKUBE) else metadata["name"]
     command = f"herdsman approve {name} -n {metadata['namespace']} --digest {pending.digest}"
     return f"{pending.summary}; approve it with `{command}`"
 

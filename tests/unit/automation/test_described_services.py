@@ -21,7 +21,7 @@ from kubeapi.json_types import Json
 from program.desired.facts import Problem, ServiceFacts
 from program.desired.workloads import PodSet, Workloads
 from program.dialects.common_conditions import judge_service
-from program.dialects.registry import DIALECT_KINDS
+from program.dialects.registry import KINDS
 from tests.support.workloads import described
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -196,6 +196,6 @@ def test_an_object_that_is_looked_up_keeps_its_own_fields_and_whose_it_is() -> N
 )
 def test_what_the_peer_holds_or_made_is_left_to_it(dialect: str, metadata: Json, taken: bool) -> None:
     world: Any = SimpleNamespace(is_ours=lambda _, held: not held)
-    caches: Any = SimpleNamespace(name=dialect, kind=DIALECT_KINDS[dialect])
+    caches: Any = SimpleNamespace(name=dialect, kind=KINDS[dialect])
     services = DialectServices(world, caches)
     assert services.is_ours({"metadata": {"name": "a", "namespace": "ns", **metadata}}) is taken

@@ -14,9 +14,9 @@ from components.render import render
 from components.rendered import RenderedObject
 from kubeapi import kinds
 from program.desired.errors import NotYet, SpecInvalid
-from program.desired.keys import SERVICE_MARKS
 from program.desired.service import DriftPolicy
 from program.desired.workloads import Access, PodGroup, ScaleTarget, Workloads
+from program.dialects.registry import DIALECTS
 from tests.support.workloads import IMAGE, described, everything, group_set, hpa, keda, marks, pod_set
 
 ALL = RenderOptions(installed=frozenset(kind.full_name for kind in kinds.OPTIONAL))
@@ -53,7 +53,7 @@ def test_all_that_is_described_is_made_and_the_pods_that_serve_come_last() -> No
 def test_objects_are_owned_and_found_and_the_cluster_wide_one_has_neither_namespace_nor_owner() -> None:
     for obj in render(described(), ALL).objects:
         metadata = obj.manifest["metadata"]
-        assert SERVICE_MARKS["kserve"].service_of(metadata["labels"]) == "svc"
+        assert DIALECTS["kserve"].mark.service_of(metadata["labels"]) == "svc"
         if obj.kind == "ClusterRoleBinding":
             assert "namespace" not in metadata
             assert "ownerReferences" not in metadata

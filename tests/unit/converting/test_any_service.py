@@ -19,8 +19,8 @@ from program.desired.errors import DesiredError, SpecInvalid
 from program.dialects.converting.checking import Target
 from program.dialects.converting.convert import Writing, describe, write
 from program.dialects.converting.described import ENGINES, Described, Scaling, Source, Weights
-from program.dialects.registry import DIALECT_KINDS
-from program.manifests import LLMKUBE, Manifests
+from program.dialects.registry import DIALECTS, LLMKUBE
+from program.manifests import Manifests
 
 ROOT = Path(__file__).parents[3]
 TARGETS: tuple[Target, ...] = get_args(Target)
@@ -156,7 +156,7 @@ def assert_told(error: SpecInvalid) -> None:
 
 def described(found: Manifests) -> list[Described]:
     services = []
-    for dialect in (LLMKUBE, *DIALECT_KINDS):
+    for dialect in DIALECTS:
         for document in found.services_of(dialect):
             services.append(describe(dialect, document.cr, look=found, find_model=found.model_document))
     return services
@@ -198,7 +198,7 @@ def all_services() -> tuple[tuple[str, Described], ...]:
     for name, documents in inputs():
         found = Manifests("default")
         found.read_text(name, json.dumps({"kind": "List", "items": documents}, default=str))
-        for dialect in (LLMKUBE, *DIALECT_KINDS):
+        for dialect in DIALECTS:
             for document in found.services_of(dialect):
                 # Many vectors are about what is wrong with a service.
                 with suppress(DesiredError):

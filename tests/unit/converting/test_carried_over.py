@@ -11,8 +11,8 @@ from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.dialects.converting.checking import Target
 from program.dialects.converting.convert import Converted, describe, write
-from program.dialects.registry import DIALECT_KINDS
-from program.manifests import LLMKUBE, Manifests
+from program.dialects.registry import DIALECTS
+from program.manifests import Manifests
 
 CPU = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 60}}}
 BEHAVIOR = {"scaleDown": {"stabilizationWindowSeconds": 60}}
@@ -24,7 +24,7 @@ def converted(to: Target, *documents: Json) -> Converted:
     found = Manifests("default")
     found.read_text("documents", json.dumps({"kind": "List", "items": documents}))
     assert found.errors == []
-    for dialect in (LLMKUBE, *DIALECT_KINDS):
+    for dialect in DIALECTS:
         for document in found.services_of(dialect):
             return write(describe(dialect, document.cr, look=found, find_model=found.model_document), to)
     raise AssertionError("no service is among the documents")

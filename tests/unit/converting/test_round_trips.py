@@ -13,8 +13,8 @@ import pytest
 from program.desired.errors import DesiredError, SpecInvalid
 from program.dialects.converting.convert import Converted, Target, describe, write
 from program.dialects.converting.described import Described
-from program.dialects.registry import DIALECT_KINDS
-from program.manifests import LLMKUBE, Manifests
+from program.dialects.registry import DIALECTS
+from program.manifests import Manifests
 from program.runtimes.flags import flags_of
 
 ROOT = Path(__file__).parents[3]
@@ -48,7 +48,7 @@ def manifests_of(documents: Any) -> Manifests:
 
 
 def described(manifests: Manifests) -> Iterator[Described]:
-    for dialect in (LLMKUBE, *DIALECT_KINDS):
+    for dialect in DIALECTS:
         for document in manifests.services_of(dialect):
             try:
                 yield describe(dialect, document.cr, look=manifests, find_model=manifests.model_document)

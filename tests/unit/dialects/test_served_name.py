@@ -8,8 +8,8 @@ import pytest
 
 from kubeapi.json_types import Json
 from program.desired.service import DesiredService
-from program.dialects.registry import DIALECT_KINDS
-from program.manifests import LLMKUBE, Manifests
+from program.dialects.registry import DIALECTS
+from program.manifests import Manifests
 from program.runtimes import runtime_for
 from tests.support.hostile_documents import as_yaml
 
@@ -79,7 +79,7 @@ def llmaz_service() -> tuple[Json, Json]:
 
 
 def test_every_dialect_is_here() -> None:
-    assert {LLMKUBE, *DIALECT_KINDS} == {"llmkube", "kserve", "llmaz", "llmaz-service"}
+    assert {*DIALECTS} == {"llmkube", "kserve", "llmaz", "llmaz-service"}
 
 
 @pytest.mark.parametrize(

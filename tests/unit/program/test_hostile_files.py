@@ -29,8 +29,8 @@ from kubeapi.json_types import Json
 from program.desired.errors import DesiredError, SpecInvalid
 from program.dialects.llmkube.parse import parse_service
 from program.dialects.llmkube.parse_model import model_of
-from program.dialects.registry import DIALECT_KINDS, dialect_named
-from program.manifests import LLMKUBE, Manifests
+from program.dialects.registry import DIALECT_KINDS, DIALECTS, dialect_named
+from program.manifests import Manifests
 from program.static.config import KEYS, read_config
 from program.static.reading import marked, read_fleet
 from tests.fakes.echoing_client import EchoingClient
@@ -109,7 +109,7 @@ def test_a_service_of_any_file_moves_to_the_loop_or_is_told_why_not(documents: l
         if each.manifest["kind"] in ("Deployment", "Service", "LeaderWorkerSet")
     ]
     client = EchoingClient(live)
-    for dialect in (LLMKUBE, *DIALECT_KINDS):
+    for dialect in DIALECTS:
         for document in manifests.services_of(dialect):
             try:
                 plan_give(client, document, manifests, options=RenderOptions())

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from program.desired.keys import SERVICE_MARKS
-from program.dialects.registry import dialect_named, dialect_of
+from program.dialects.registry import DIALECTS, dialect_named, dialect_of
 from tests.unit.dialects.kserve.combining import service
 from tests.unit.dialects.kserve.parsing import annotated, made, parsed
 
@@ -16,7 +15,8 @@ KSERVE = dialect_named("kserve")
 
 @pytest.mark.parametrize("version", ["v1alpha1", "v1alpha2"])
 def test_it_is_found_by_the_kind_of_any_version(version: str) -> None:
-    assert dialect_of(f"serving.kserve.io/{version}", "LLMInferenceService") == KSERVE.name == "kserve"
+    cr = {"apiVersion": f"serving.kserve.io/{version}", "kind": "LLMInferenceService"}
+    assert dialect_of(cr) == KSERVE.name == "kserve"
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_pods_and_pool_are_found_by_the_labels_that_services_are_known_by() -> N
     )
     cr["spec"]["prefill"]["scaling"] = cr["spec"]["scaling"]
     workloads = made(cr)
-    mark = SERVICE_MARKS["kserve"]
+    mark = DIALECTS["kserve"].mark
     labelled = [
         *workloads.pods,
         *workloads.services,

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from automation.cache.owners import labels_of, process_selector_of, selector_of, service_of
-from automation.cache.service_kinds import (
+from kubeapi import kinds
+from kubeapi.json_types import Json
+from kubeapi.kinds import Kind
+from program.desired.keys import ServiceKey
+from program.dialects.registry import (
     dialect_by_word,
-    dialect_of_cr,
+    dialect_of,
     is_part_of_another,
     key_of,
     qualified,
     split_name,
 )
-from kubeapi import kinds
-from kubeapi.json_types import Json
-from kubeapi.kinds import Kind
-from program.desired.keys import ServiceKey
 
 
 def cr(kind: Kind, name: str = "chat", *, controller: Kind | None = None) -> Json:
@@ -68,10 +68,10 @@ def test_a_name_alone_means_any_kind_and_a_wrong_word_is_told() -> None:
 
 
 def test_kinds_of_one_name_are_told_apart_by_their_group_and_versions_are_not() -> None:
-    assert dialect_of_cr(cr(kinds.SERVICES)) == ""
-    assert dialect_of_cr(cr(kinds.LLMAZ_SERVICES)) == "llmaz-service"
-    assert dialect_of_cr({"apiVersion": "serving.kserve.io/v1alpha1", "kind": "LLMInferenceService"}) == "kserve"
-    assert dialect_of_cr({"apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService"}) == ""
+    assert dialect_of(cr(kinds.SERVICES)) == ""
+    assert dialect_of(cr(kinds.LLMAZ_SERVICES)) == "llmaz-service"
+    assert dialect_of({"apiVersion": "serving.kserve.io/v1alpha1", "kind": "LLMInferenceService"}) == "kserve"
+    assert dialect_of({"apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService"}) == ""
     assert key_of(cr(kinds.PLAYGROUNDS)) == ServiceKey("llmaz", "ns", "chat")
 
 
