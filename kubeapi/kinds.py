@@ -143,4 +143,5 @@ WELL_KNOWN = (
     ROLE_BINDINGS,
     CLUSTER_ROLE_BINDINGS,
 )
-"""All of the above, for a mapping without a request."""
+"""Kubernetes' own kinds that Herdsman uses and the kinds of its own CRDs: every cluster with Herdsman serves them. The
+other dialects' kinds are in `program.dialects.registry`."""

@@ -28,13 +28,11 @@ from program.dialects.llmkube.parse import draft_reference, parse_service, unsup
 from program.dialects.llmkube.parse_model import model_of
 from program.dialects.object_shape import check_metadata, check_referred
 from program.dialects.reading import read, unknown_fields, without_nulls
-from program.dialects.registry import DIALECT_KINDS, dialect_named, dialect_of
+from program.dialects.registry import DIALECT_KINDS, LLMKUBE, dialect_named, dialect_of
 from program.runtimes.host_rules import DEFAULT, Allowance, allowance_of
 
 SUFFIXES = (".yaml", ".yml", ".json")
 """Files of a folder or a pattern that count as manifests."""
-
-LLMKUBE = "llmkube"
 
 _Names = tuple[str, str]
 """Namespace and name."""

@@ -17,7 +17,8 @@ from kubeapi.json_types import Json
 from program.desired.errors import DesiredError, SpecInvalid
 from program.desired.keys import ANNOTATION_HOST
 from program.desired.service import DesiredService
-from program.manifests import LLMKUBE, Document, Manifests
+from program.dialects.registry import LLMKUBE
+from program.manifests import Document, Manifests
 from program.runtimes.host_rules import DEFAULT, UNRESTRICTED
 from program.static.config import Cluster, FleetConfig
 from program.static.scaling import scaled_without_loop
