@@ -60,8 +60,8 @@ bench: setup ## Measure (benchmarks/README.md says what; ARGS="--peer …" compa
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 crds: install-files ## Generate the CRDs in docs/crds again, and what is made of them
-	@$(BIN)/python -m tools.pod_fields program/dialects/pod_fields.json
-	@$(BIN)/python -m program.dialects.crds docs/crds
+	@$(BIN)/python -m tools.pod_fields program/dialects/pods/pod_fields.json
+	@$(BIN)/python -m program.dialects.crds.definitions docs/crds
 
 install-files: $(STAMP) ## Generate docs/install and the Helm chart again
 	@$(BIN)/python -m automation.install.generate .

@@ -37,7 +37,7 @@ from benchmarks import (
 from benchmarks.subject import Subject, own_loop
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from program.dialects.crds import crd_documents
+from program.dialects.crds.definitions import crd_documents
 from tools.localcluster import LocalCluster
 from tools.tiny_model import write_tiny_model
 

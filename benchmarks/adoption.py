@@ -28,7 +28,7 @@ from components import naming
 from components.priority_classes import priority_classes
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from program.dialects.crds import crd_documents
+from program.dialects.crds.definitions import crd_documents
 from tests.conformance.vectors import FIXTURES
 from tests.support import llmkube
 from tests.support.loop import http_folder

@@ -30,7 +30,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError
 from kubeapi.json_types import Json
-from program.dialects.crds import crd_documents
+from program.dialects.crds.definitions import crd_documents
 from tests.support.relay import Relay
 from tools import toolchain
 from tools.localcluster import LocalCluster

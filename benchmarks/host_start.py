@@ -19,7 +19,7 @@ from benchmarks.subject import Subject, own_loop
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
-from program.dialects.crds import crd_documents
+from program.dialects.crds.definitions import crd_documents
 from tools.localcluster import LocalCluster
 from tools.tiny_model import write_tiny_model
 

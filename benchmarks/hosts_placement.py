@@ -32,8 +32,8 @@ from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from program.desired.model import DesiredModel, GgufFacts
-from program.dialects.llmkube.parse import parse_service
-from program.dialects.llmkube.parse_model import model_of
+from program.dialects.llmkube.parse.model import model_of
+from program.dialects.llmkube.parse.service import parse_service
 from tools.localcluster import LocalCluster
 
 GIB = 1 << 30

@@ -28,7 +28,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
-from program.dialects.crds import crd_documents
+from program.dialects.crds.definitions import crd_documents
 from program.dialects.registry import dialect_named
 from tests.support import peer_crds
 from tools.localcluster import LocalCluster

@@ -27,7 +27,7 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, NotFound
 from kubeapi.json_types import Json
 from program.desired.keys import ANNOTATION_MODE
-from program.dialects.crds import crd_documents
+from program.dialects.crds.definitions import crd_documents
 from tests.support.postgres import Postgres, stack_key
 from tools.localcluster import LocalCluster
 

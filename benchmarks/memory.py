@@ -30,7 +30,7 @@ from benchmarks.subject import Subject
 from components.priority_classes import priority_classes
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from program.dialects.crds import crd_documents
+from program.dialects.crds.definitions import crd_documents
 from tools import fake_nodes
 from tools.localcluster import LocalCluster
 from tools.toolchain import locate, override_variable

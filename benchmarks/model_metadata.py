@@ -31,7 +31,7 @@ from rich.table import Table
 from benchmarks.subject import own_loop, running
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from program.dialects.crds import crd_documents
+from program.dialects.crds.definitions import crd_documents
 from tools.localcluster import LocalCluster
 
 FILE_BYTES = 40 * 10**9

@@ -29,9 +29,9 @@ from components.render import RenderOptions, render
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
-from program.dialects.crds import crd_documents
-from program.dialects.llmkube.parse import parse_service
-from program.dialects.llmkube.parse_model import model_of
+from program.dialects.crds.definitions import crd_documents
+from program.dialects.llmkube.parse.model import model_of
+from program.dialects.llmkube.parse.service import parse_service
 from tools.localcluster import LocalCluster
 
 LIMITS = {"one change, p50 (s)": 0.7, "fleet of new services (s)": 15.0, "fleet, all edited (s)": 15.0}

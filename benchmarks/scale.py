@@ -26,7 +26,7 @@ from components.priority_classes import priority_classes
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.informer import Informer
-from program.dialects.crds import crd_documents
+from program.dialects.crds.definitions import crd_documents
 from tools import fake_nodes
 from tools.localcluster import LocalCluster
 

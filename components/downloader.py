@@ -15,7 +15,7 @@ from kubeapi.json_types import Json
 from program.desired.engines import SecretKey
 from program.desired.hub import Hub
 from program.desired.model import DesiredModel, SourceKind
-from program.dialects.llmkube.source import file_set, hub_location, repository_url
+from program.dialects.llmkube.parse.source import file_set, hub_location, repository_url
 from program.runtimes.base import secret_env
 
 HOST_FILE = "/host-model/model.gguf"

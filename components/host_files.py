@@ -13,7 +13,7 @@ from program.desired.engines import LlamaCpp
 from program.desired.errors import SpecInvalid
 from program.desired.model import DesiredModel, ModelFormat, SourceKind
 from program.desired.service import DesiredService
-from program.dialects.llmkube.source import cache_key, file_set, file_url, object_key
+from program.dialects.llmkube.parse.source import cache_key, file_set, file_url, object_key
 
 PROJECTOR = "mmproj"
 DRAFT = "draft"

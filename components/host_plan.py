@@ -19,8 +19,8 @@ from kubeapi.json_types import Json
 from program import sizing
 from program.desired.priorities import PRIORITIES
 from program.desired.service import DesiredService, HostPlacement
-from program.dialects.host_names import hosted_service_name
-from program.dialects.hosted_env import SHARED_ENGINES
+from program.dialects.hosts.env import SHARED_ENGINES
+from program.dialects.hosts.names import hosted_service_name
 from program.runtimes.base import secret_env
 
 

@@ -24,7 +24,7 @@ from kubeapi.json_types import Json
 from program.desired.engines import SecretKey, Sglang, TensorRtLlm, Tgi, Vllm
 from program.desired.model import DesiredModel, SourceKind
 from program.desired.service import DesiredService
-from program.dialects.llmkube.source import needs_cache
+from program.dialects.llmkube.parse.source import needs_cache
 from program.runtimes import runtime_for
 
 CACHE_MOUNT = "/models"

@@ -14,7 +14,7 @@ from program.desired.keys import ANNOTATION_HOST as ANNOTATION_HOST
 from program.desired.keys import ANNOTATION_KEPT_TEMPLATE as ANNOTATION_KEPT_TEMPLATE
 from program.desired.keys import LABEL_DIALECT as LABEL_DIALECT
 from program.desired.keys import ServiceKey, service_dns_name
-from program.dialects.host_names import hosted_service_name
+from program.dialects.hosts.names import hosted_service_name
 
 FIELD_MANAGER = "herdsman"
 PROJECT = "herdsman"

@@ -14,8 +14,8 @@ from components.pod_autoscaler import DEFAULT_TARGET, target_average, target_uti
 from components.rendered import RenderedObject
 from kubeapi import kinds
 from kubeapi.json_types import Json
+from program.desired.quantities import parse_quantity
 from program.desired.service import Autoscaling, DesiredService, ScalingMetric
-from program.dialects.quantities import parse_quantity
 from program.runtimes import runtime_for
 
 _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)

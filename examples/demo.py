@@ -27,7 +27,7 @@ from components.priority_classes import priority_classes
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, KubeError, NotFound
-from program.dialects.crds import crd_documents
+from program.dialects.crds.definitions import crd_documents
 from tools.localcluster import LocalCluster
 from tools.localcluster.layout import State
 from tools.localcluster.processes import end, find, spawn

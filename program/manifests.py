@@ -23,11 +23,10 @@ from kubeapi.kinds import Kind
 from program.desired.errors import DesiredError, SpecInvalid
 from program.desired.model import DesiredModel
 from program.desired.service import DesiredService
-from program.dialects.llmkube.model_schema import ModelSpec
-from program.dialects.llmkube.parse import draft_reference, parse_service, unsupported_fields
-from program.dialects.llmkube.parse_model import model_of
-from program.dialects.object_shape import check_metadata, check_referred
-from program.dialects.reading import read, unknown_fields, without_nulls
+from program.dialects.crds.reading import check_metadata, check_referred, read, unknown_fields, without_nulls
+from program.dialects.llmkube.parse.model import model_of
+from program.dialects.llmkube.parse.service import draft_reference, parse_service, unsupported_fields
+from program.dialects.llmkube.schema.model import ModelSpec
 from program.dialects.registry import DIALECT_KINDS, LLMKUBE, dialect_named, dialect_of
 from program.runtimes.host_rules import DEFAULT, Allowance, allowance_of
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from program.desired.engines import LlamaCpp
 from program.desired.facts import MemoryFacts
 from program.desired.model import DesiredModel, GgufFacts
+from program.desired.quantities import bytes_of
 from program.desired.service import DesiredService
-from program.dialects.quantities import bytes_of
 from program.runtimes import runtime_for
 from program.runtimes.llamacpp import host_argv
 from program.runtimes.llamacpp_memory import (

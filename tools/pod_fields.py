@@ -1,6 +1,6 @@
 """Write down which fields a PodSpec of Kubernetes has, as the models of the package `kubernetes` know them.
 
-`make crds` runs this. `program.dialects.pod_fields` checks pod specs by the result, without the package, whose import
+`make crds` runs this. `program.dialects.pods.fields` checks pod specs by the result, without the package, whose import
 takes a second.
 """
 

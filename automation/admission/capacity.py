@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from program.dialects.quantities import read_quantity
+from program.desired.quantities import read_quantity
 
 _COUNTED = ("cpu", "memory", "ephemeral-storage")
 

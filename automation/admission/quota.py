@@ -17,9 +17,9 @@ from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
 from program.desired.keys import ANNOTATION_HOST, ANNOTATION_HOST_SELECTOR
 from program.desired.priorities import PRIORITIES
+from program.desired.quantities import bytes_of
 from program.desired.service import DesiredService
 from program.desired.workloads import Workloads
-from program.dialects.quantities import bytes_of
 
 REASON = "QuotaExceeded"
 

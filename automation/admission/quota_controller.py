@@ -23,8 +23,8 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, NotFound
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
-from program.dialects.conditions import Type, set_condition
-from program.dialects.quantities import read_quantity
+from program.desired.quantities import read_quantity
+from program.dialects.status.conditions import Type, set_condition
 
 log = structlog.get_logger(__name__)
 

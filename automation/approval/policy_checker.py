@@ -24,7 +24,7 @@ from kubeapi.json_types import Json
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
-from program.dialects.conditions import Reason
+from program.dialects.status.conditions import Reason
 
 log = structlog.get_logger(__name__)
 

@@ -15,7 +15,7 @@ from automation.cache.secret_metadata import secret_metadata
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Forbidden
 from kubeapi.json_types import Json
-from program.dialects.kserve.store_secrets import store_secret
+from program.dialects.kserve.parse.store_secrets import store_secret
 
 Name = tuple[str, str]
 """Namespace and name."""

@@ -22,7 +22,7 @@ from components import naming
 from components.rendered import fingerprint_of
 from kubeapi.json_types import Json
 from program.desired.keys import LABEL_DIALECT, LABEL_LLMAZ_SERVICE, LABEL_PLAYGROUND
-from program.dialects.quantities import read_quantity
+from program.desired.quantities import read_quantity
 from program.dialects.registry import KINDS
 
 

@@ -204,7 +204,7 @@ def _preview(client: KubeClient, adopter: Adopter, wanted: Sequence[Candidate]) 
     from automation.preview.loop_options import previewer_of_loop
     from automation.preview.previewer import Subject
     from kubeapi import kinds
-    from program.dialects.llmkube.parse import draft_reference
+    from program.dialects.llmkube.parse.service import draft_reference
     from program.dialects.registry import LLMKUBE
 
     models = {

@@ -297,8 +297,8 @@ def _allowance(path: Path | None) -> Allowance | None:
 
     from kubeapi.yaml_text import load
     from program.desired.errors import SpecInvalid
-    from program.dialects.host_schema import AllowSpec
-    from program.dialects.reading import read, unknown_fields
+    from program.dialects.crds.reading import read, unknown_fields
+    from program.dialects.hosts.schema import AllowSpec
     from program.runtimes.host_rules import allowance_of
 
     try:

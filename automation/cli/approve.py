@@ -20,8 +20,8 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, KubeError
 from kubeapi.json_types import Json
 from program.desired.keys import ANNOTATION_APPROVED
-from program.dialects.conditions import Reason
 from program.dialects.registry import kind_of
+from program.dialects.status.conditions import Reason
 
 FIELD_MANAGER = "herdsman-approve"
 EXIT_NOTHING_PENDING = 2

@@ -45,9 +45,9 @@ from kubeapi.errors import KubeError, NotFound
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.keys import Owner
-from program.dialects.llmkube.model_judging import prefetch_problem
-from program.dialects.llmkube.model_status import human_size, known_status
-from program.dialects.llmkube.parse_model import model_of
+from program.dialects.llmkube.parse.model import model_of
+from program.dialects.llmkube.status.model import human_size, known_status
+from program.dialects.llmkube.status.model_phase import prefetch_problem
 
 app = typer.Typer(no_args_is_help=True)
 

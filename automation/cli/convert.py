@@ -17,9 +17,8 @@ from automation.cli.output import complain, say, say_yaml, styled
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired.errors import DesiredError
-from program.dialects.converting.checking import Target
-from program.dialects.converting.convert import Converted, Writing, describe
-from program.dialects.converting.described import Loss
+from program.dialects.converting.convert import Converted, Target, Writing, describe
+from program.dialects.converting.description import Loss
 from program.dialects.registry import DIALECTS
 from program.manifests import Document, Manifests
 

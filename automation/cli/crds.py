@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from automation.cli.output import say
-from program.dialects.crds import as_yaml, crd_documents
+from program.dialects.crds.definitions import as_yaml, crd_documents
 
 
 class ManifestFormat(StrEnum):

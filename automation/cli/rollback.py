@@ -138,7 +138,7 @@ def _preview(client: KubeClient, plan: _Plan, models: list[Json]) -> Any:
     from automation.preview.lookup import Identity, PreviewLookup
     from automation.preview.loop_options import previewer_of_loop
     from automation.preview.previewer import Subject
-    from program.dialects.llmkube.parse import draft_reference
+    from program.dialects.llmkube.parse.service import draft_reference
 
     dialect = dialect_of(plan.service)
     if dialect != LLMKUBE:

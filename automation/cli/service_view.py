@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from kubeapi.json_types import Json
-from program.dialects.kserve.labels import COMPONENT, LEADER, PART_OF, WORKLOAD
+from program.dialects.kserve.naming import COMPONENT, LEADER, PART_OF, WORKLOAD
 from program.dialects.registry import LLMKUBE, dialect_of, kind_text
 
 KSERVE_PART = "llminferenceservice"

@@ -24,7 +24,7 @@ from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from program.desired.service import DriftAction
-from program.dialects.llmkube.parse import draft_reference
+from program.dialects.llmkube.parse.service import draft_reference
 from program.dialects.registry import LLMKUBE, dialect_of
 
 Item = TypeVar("Item")

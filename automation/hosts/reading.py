@@ -17,8 +17,8 @@ from kubeapi.json_types import JsonView
 from program import sizing
 from program.desired.errors import SpecInvalid
 from program.desired.priorities import PRIORITIES
+from program.desired.quantities import bytes_of
 from program.desired.service import DesiredService
-from program.dialects.quantities import bytes_of
 from program.runtimes.host_rules import Need, allowance_of
 
 

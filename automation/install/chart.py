@@ -15,7 +15,7 @@ from automation.install.objects import CONDITIONS, Part, parts
 from automation.install.options import DECIDED, InstallOptions, default_image, version
 from automation.settings import SYSTEM_NAMESPACE, Settings
 from kubeapi.json_types import Json
-from program.dialects.crds import crd_files
+from program.dialects.crds.definitions import crd_files
 
 KEEP = {"helm.sh/resource-policy": "keep"}
 """On what outlives the operator: `helm uninstall` leaves it."""

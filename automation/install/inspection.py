@@ -24,9 +24,9 @@ from kubeapi.client import KubeClient
 from kubeapi.discovery import served
 from kubeapi.errors import ApiError, Forbidden, KubeError
 from kubeapi.json_types import Json
-from program.dialects.conditions import Reason
-from program.dialects.crds import crd_documents
+from program.dialects.crds.definitions import crd_documents
 from program.dialects.registry import DIALECT_KINDS
+from program.dialects.status.conditions import Reason
 
 PARALLEL = 8
 MOST_NAMED = 4

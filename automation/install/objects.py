@@ -17,7 +17,7 @@ from automation.install.options import InstallOptions
 from automation.settings import SYSTEM_NAMESPACE
 from components.priority_classes import priority_classes
 from kubeapi.json_types import Json
-from program.dialects.crds import crd_documents
+from program.dialects.crds.definitions import crd_documents
 
 LOOP_ROLE = "herdsman-loop"
 AGENT_ROLE = "herdsman-agent"

@@ -17,7 +17,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.json_types import Json
-from program.dialects.crds import crd_documents
+from program.dialects.crds.definitions import crd_documents
 
 PAGE = 500
 POLL_S = 0.5

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from components.cache_pod import KEY
 from components.naming import CACHE_CLAIM
 from kubeapi.json_types import Json
-from program.dialects.llmkube.source import cache_key
+from program.dialects.llmkube.parse.source import cache_key
 
 _LINE = re.compile(r"cache (\S+) ([0-9]{1,18}) ([0-9]{1,9}) ([0-9]{1,12}) ([01])")
 _OUTCOME = re.compile(r"(deleted|busy|gone|failed) ([0-9a-f]{16})")

@@ -25,9 +25,9 @@ from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.facts import ClaimFacts, ModelFacts, ProbeFacts, Problem
 from program.desired.model import GPU_RESOURCES, DesiredModel, GpuVendor, ModelGpu, SourceKind
-from program.dialects.llmkube.model_status import known_status, model_status
-from program.dialects.llmkube.parse_model import model_of
-from program.dialects.llmkube.source import FIELD, file_set
+from program.dialects.llmkube.parse.model import model_of
+from program.dialects.llmkube.parse.source import FIELD, file_set
+from program.dialects.llmkube.status.model import known_status, model_status
 
 log = structlog.get_logger(__name__)
 

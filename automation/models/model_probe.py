@@ -27,7 +27,7 @@ from program.desired.facts import ProbeFacts
 from program.desired.hub import HUB
 from program.desired.model import ModelSource
 from program.desired.web_address import shown
-from program.dialects.llmkube.model_judging import NOT_FOUND
+from program.dialects.llmkube.status.model_phase import NOT_FOUND
 
 __all__ = ["ModelProbe", "ProbeSettings", "SourcePolicy"]
 

@@ -23,7 +23,7 @@ from kubeapi.json_types import Json
 from program.desired.facts import PrefetchFacts
 from program.desired.keys import Owner
 from program.desired.model import DesiredModel
-from program.dialects.llmkube.model_judging import PREFETCHED, prefetch_problem
+from program.dialects.llmkube.status.model_phase import PREFETCHED, prefetch_problem
 
 log = structlog.get_logger(__name__)
 

@@ -35,7 +35,7 @@ from program.desired.facts import ProbeFacts
 from program.desired.hub import Hub
 from program.desired.model import GgufFacts, ModelSource, SourceKind
 from program.desired.web_address import AddressInvalid, WebAddress
-from program.dialects.llmkube.source import file_url, object_key
+from program.dialects.llmkube.parse.source import file_url, object_key
 
 ReadSecret = Callable[[str, str], Credentials]
 """Reads the credentials of a namespace's Secret; raises SecretUnreadable."""

@@ -18,7 +18,7 @@ from program.desired.model import DesiredModel, SourceKind
 from program.desired.service import DesiredService
 from program.desired.web_address import shown
 from program.desired.workloads import Workloads
-from program.dialects.llmkube.source import needs_cache
+from program.dialects.llmkube.parse.source import needs_cache
 from program.runtimes import runtime_for
 
 _LOADING = frozenset({"main", "prefill"})

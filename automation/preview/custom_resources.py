@@ -17,7 +17,7 @@ from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from kubeapi.rest import PATH_NOT_FOUND
 from program.desired.errors import SpecInvalid
-from program.dialects.object_shape import check_shape
+from program.dialects.crds.reading import check_shape
 from program.manifests import Document
 
 Name = tuple[str, str]

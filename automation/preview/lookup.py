@@ -15,7 +15,7 @@ from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from kubeapi.rest import METADATA
 from program.desired.errors import NotYet
-from program.dialects.kserve.store_secrets import store_secret
+from program.dialects.kserve.parse.store_secrets import store_secret
 
 if TYPE_CHECKING:
     from program.manifests import Manifests

@@ -22,10 +22,10 @@ from program.desired.errors import DesiredError, SpecInvalid
 from program.desired.facts import Problem
 from program.desired.keys import ANNOTATION_CONTROLLER, ANNOTATION_KEPT_TEMPLATE, ANNOTATION_MODE
 from program.desired.service import DesiredService
-from program.dialects.conditions import Reason
-from program.dialects.llmkube.model_status import known_status
-from program.dialects.llmkube.parse import draft_reference, parse_service, unsupported_fields
-from program.dialects.llmkube.parse_model import model_of
+from program.dialects.llmkube.parse.model import model_of
+from program.dialects.llmkube.parse.service import draft_reference, parse_service, unsupported_fields
+from program.dialects.llmkube.status.model import known_status
+from program.dialects.status.conditions import Reason
 
 if TYPE_CHECKING:
     from automation.preview.live import Live

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from automation.console.terminal_text import cleaned
 from automation.preview.changes import Download, ObjectChange, Preview, ServicePreview
 from kubeapi.json_types import Json
-from program.dialects.llmkube.model_status import human_size
+from program.dialects.llmkube.status.model import human_size
 from program.dialects.registry import kind_text
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
-from program.dialects.conditions import Reason
-from program.dialects.llmkube.parse import draft_reference
+from program.dialects.llmkube.parse.service import draft_reference
 from program.dialects.registry import kind_text, qualified, split_name
+from program.dialects.status.conditions import Reason
 from program.manifests import Manifests
 
 if TYPE_CHECKING:

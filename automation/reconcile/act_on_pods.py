@@ -25,7 +25,7 @@ from kubeapi.json_types import Json
 from kubeapi.pods import evict
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
-from program.dialects.conditions import timestamp
+from program.dialects.status.conditions import timestamp
 
 log = structlog.get_logger(__name__)
 

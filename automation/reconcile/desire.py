@@ -26,10 +26,10 @@ from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
 from program.desired.model import DesiredModel, SourceKind
 from program.desired.service import DesiredService
-from program.dialects.conditions import Reason
-from program.dialects.llmkube.model_status import failure_of, known_status
-from program.dialects.llmkube.parse import draft_reference, parse_service, unsupported_fields
-from program.dialects.llmkube.parse_model import model_of
+from program.dialects.llmkube.parse.model import model_of
+from program.dialects.llmkube.parse.service import draft_reference, parse_service, unsupported_fields
+from program.dialects.llmkube.status.model import failure_of, known_status
+from program.dialects.status.conditions import Reason
 
 DRAFT_RECHECK_S = 300.0
 

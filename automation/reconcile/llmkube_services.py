@@ -18,7 +18,7 @@ from kubeapi.json_types import Json
 from program.desired.facts import Problem, ServiceFacts
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
-from program.dialects.llmkube.service_status import service_status
+from program.dialects.llmkube.status.service import service_status
 
 
 class LlmkubeServices:

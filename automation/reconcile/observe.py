@@ -36,7 +36,7 @@ from program.desired.facts import (
 )
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
-from program.dialects.llmkube.model_status import failure_of
+from program.dialects.llmkube.status.model import failure_of
 
 
 @dataclass(frozen=True)

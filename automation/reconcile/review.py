@@ -24,7 +24,7 @@ from components.rendered import RenderedService
 from kubeapi.json_types import Json
 from program.desired.facts import Problem, RolloutFacts
 from program.desired.keys import ServiceKey
-from program.dialects.conditions import Reason
+from program.dialects.status.conditions import Reason
 
 
 @dataclass(frozen=True)

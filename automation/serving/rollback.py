@@ -18,7 +18,7 @@ from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
 from program.desired.facts import Problem, RolloutFacts
 from program.desired.keys import ServiceKey
-from program.dialects.conditions import Type
+from program.dialects.status.conditions import Type
 
 ROLLED_BACK = "RolledBack"
 ROLLOUT_FAILED = "RolloutFailed"

@@ -18,7 +18,7 @@ from components.rendered import RenderedService
 from kubeapi.json_types import Json
 from program.desired.facts import Problem, RolloutFacts
 from program.desired.service import RolloutPolicy
-from program.dialects.conditions import Type
+from program.dialects.status.conditions import Type
 
 RECHECK_S = 5.0
 CRASH_RESTARTS = 3

@@ -17,7 +17,7 @@ from kubeapi.json_types import Json
 from program.desired import keys
 from program.desired.facts import Problem
 from program.desired.service import DesiredService
-from program.dialects.conditions import MODEL_TRANSFER_REASONS, Reason
+from program.dialects.status.conditions import MODEL_TRANSFER_REASONS, Reason
 from program.runtimes import runtime_for
 from program.runtimes.base import ProgressMetrics
 

@@ -14,8 +14,8 @@ from automation.engine.outcomes import told
 from automation.engine.port import ServiceOutcome
 from automation.status.event_recorder import EventType
 from program.desired.facts import ServiceFacts
-from program.dialects.conditions import MODEL_TRANSFER_REASONS, Reason
-from program.dialects.llmkube.scheduling import PREEMPTED
+from program.dialects.llmkube.status.waiting import PREEMPTED
+from program.dialects.status.conditions import MODEL_TRANSFER_REASONS, Reason
 
 Status = Mapping[str, Any]
 

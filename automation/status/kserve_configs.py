@@ -26,7 +26,7 @@ from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.errors import DesiredError
 from program.desired.keys import ServiceKey
-from program.dialects.kserve.config_use import PEER_FINALIZER, is_held_by_peer, referred_to
+from program.dialects.kserve.status.config_use import PEER_FINALIZER, is_held_by_peer, referred_to
 
 log = structlog.get_logger(__name__)
 
@@ -150,7 +150,7 @@ class KserveConfigs:
         if "deletionTimestamp" in config["metadata"] and not users:
             self._let_go(config)
             return
-        from program.dialects.kserve.config_status import config_status
+        from program.dialects.kserve.status.config import config_status
 
         current = self._writer.latest(config)
         status = config_status(current, users, self._problem(config), now=datetime.now(UTC))
@@ -168,7 +168,7 @@ class KserveConfigs:
         at, version = (metadata["namespace"], metadata["name"]), (metadata["uid"], metadata["generation"])
         known = self._problems.get(at)
         if known is None or known[:2] != version:
-            from program.dialects.kserve.config_status import config_problem
+            from program.dialects.kserve.status.config import config_problem
 
             known = self._problems[at] = (*version, config_problem(config))
         return known[2]

@@ -107,7 +107,7 @@ DIALECTS: dict[str, DialectInfo] = {
         DialectInfo(
             "llmaz",
             kinds.PLAYGROUNDS,
-            "program.dialects.llmaz.playgrounds",
+            "program.dialects.llmaz.parse.playground",
             ServiceMark(LABEL_PLAYGROUND, LABEL_PLAYGROUND),
             singular="playground",
             short_name="pl",
@@ -117,7 +117,7 @@ DIALECTS: dict[str, DialectInfo] = {
         DialectInfo(
             "llmaz-service",
             kinds.LLMAZ_SERVICES,
-            "program.dialects.llmaz.services",
+            "program.dialects.llmaz.parse.service",
             ServiceMark(LABEL_LLMAZ_SERVICE, LABEL_LLMAZ_SERVICE),
             singular="llmaz-service",  # `service` means Kubernetes' own kind
             display_name="llmaz Service",

@@ -12,7 +12,7 @@ import pulumi
 
 from program.desired.service import DesiredService
 from program.desired.web_address import shown
-from program.dialects.llmkube.service_status import endpoint_url
+from program.dialects.llmkube.status.service import endpoint_url
 from program.dialects.registry import LLMKUBE
 from program.static.reading import PlacedService
 

@@ -16,7 +16,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.json_types import Json
-from program.dialects.llmkube.source import cache_key
+from program.dialects.llmkube.parse.source import cache_key
 from tests.support.controlplane import eventually
 from tests.support.loop import install_crds
 from tests.support.model_server import File, FileServer

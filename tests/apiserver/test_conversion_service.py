@@ -10,7 +10,7 @@ import structlog.testing
 from automation.webhook.registration import CRDS, Endpoint, register
 from automation.webhook.webhook import ConversionServer
 from kubeapi.client import KubeClient
-from program.dialects.crds import crd_documents
+from program.dialects.crds.definitions import crd_documents
 from tests.support import controlplane
 from tests.support.conversions import clients_of
 from tests.support.definitions import CRDS as PATH

@@ -9,7 +9,7 @@ import pytest
 
 from agent.contract import ProcessPhase, ProcessPlan, ProcessReport
 from kubeapi.json_types import Json
-from program.dialects.crds import crd_documents
+from program.dialects.crds.definitions import crd_documents
 from tests.support import controlplane
 from tests.support.definitions import CRDS, establish, holds
 from tests.support.vectors import Vector, merged, vectors

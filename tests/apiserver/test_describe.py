@@ -28,8 +28,8 @@ from program.desired.facts import (
 )
 from program.desired.model import ModelGpu
 from program.desired.service import Exposure
-from program.dialects.crds import crd_documents
-from program.dialects.llmkube.service_status import service_status
+from program.dialects.crds.definitions import crd_documents
+from program.dialects.llmkube.status.service import service_status
 from tests.support import controlplane
 from tests.support.statuses import LATER, NOW, facts, parsed
 from tools.localcluster import LocalCluster

@@ -12,7 +12,7 @@ import pytest
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
-from program.dialects.crds import crd_documents
+from program.dialects.crds.definitions import crd_documents
 from tests.support.controlplane import Api, eventually
 from tools.localcluster import LocalCluster
 

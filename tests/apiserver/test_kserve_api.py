@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kubeapi.json_types import Json
-from program.dialects.crds import crd_documents
+from program.dialects.crds.definitions import crd_documents
 from tests.support import controlplane
 from tests.support.definitions import CRDS, established, holds
 from tests.unit.dialects.kserve.recorded import numbers, vector

@@ -20,7 +20,7 @@ from automation.webhook.registration import CRDS
 from automation.webhook.webhook import ConversionServer
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
-from program.dialects.crds import crd_documents
+from program.dialects.crds.definitions import crd_documents
 from program.dialects.kserve.conversion import HUB_FIELDS
 from tests.support import controlplane
 from tests.support.definitions import established

@@ -11,7 +11,7 @@ import pytest
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
-from program.dialects.llmkube.source import cache_key
+from program.dialects.llmkube.parse.source import cache_key
 from tests.support.controlplane import eventually
 from tests.support.loop import install_crds
 from tests.support.model_server import File, FileServer

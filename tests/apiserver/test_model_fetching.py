@@ -16,7 +16,7 @@ from kubeapi.client import KubeClient
 from kubeapi.config import Access, Endpoint
 from kubeapi.errors import Invalid, NotFound
 from kubeapi.json_types import Json
-from program.dialects.llmkube.source import cache_key
+from program.dialects.llmkube.parse.source import cache_key
 from tests.support.controlplane import eventually
 from tests.support.loop import RBAC, grant_loop_rights, install_crds
 from tests.support.model_server import File, FileServer

@@ -21,8 +21,8 @@ from kubeapi import kinds
 from kubeapi.client import JSON_PATCH, MERGE_PATCH, KubeClient
 from kubeapi.errors import Invalid, NotFound
 from kubeapi.json_types import Json
-from program.dialects.llmkube.parse import parse_service
-from program.dialects.llmkube.parse_model import model_of
+from program.dialects.llmkube.parse.model import model_of
+from program.dialects.llmkube.parse.service import parse_service
 from tests.support import controlplane, previews
 from tests.support.previews import apply_model, make, model_cr, service_cr, versions
 from tools.localcluster import LocalCluster

@@ -15,7 +15,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from program.desired.errors import NotYet
 from program.desired.keys import ServiceKey
-from program.dialects.crds import crd_documents
+from program.dialects.crds.definitions import crd_documents
 from tests.support import controlplane, extensions
 from tests.support.loop import eventually, install_crds
 

@@ -11,7 +11,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, Invalid
 from kubeapi.json_types import Json
-from program.dialects.crds import crd_documents
+from program.dialects.crds.definitions import crd_documents
 from tests.support import controlplane
 
 THEN = "2026-11-21T10:00:00Z"

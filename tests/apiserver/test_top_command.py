@@ -22,7 +22,7 @@ from automation.cli.main import invoke
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.kinds import Kind
-from program.dialects.crds import crd_documents
+from program.dialects.crds.definitions import crd_documents
 from tests.support.controlplane import Api, eventually
 
 GIB = 1 << 30

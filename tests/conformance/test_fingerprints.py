@@ -14,8 +14,8 @@ import pytest
 
 from components.render import RenderOptions, render
 from program.desired.errors import SpecInvalid
-from program.dialects.llmkube.parse import parse_service
-from program.dialects.llmkube.parse_model import model_of
+from program.dialects.llmkube.parse.model import model_of
+from program.dialects.llmkube.parse.service import parse_service
 from tests.conformance.vectors import Vector, all_vectors
 
 RECORDED: dict[str, dict[str, str]] = json.loads((Path(__file__).parent / "fingerprints.json").read_text())

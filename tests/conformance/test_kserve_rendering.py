@@ -13,7 +13,7 @@ from components.render import render
 from kubeapi.json_types import Json
 from program.desired.errors import DesiredError
 from program.dialects.dialect import Lookup, Parsed
-from program.dialects.kserve.parse import parse_service
+from program.dialects.kserve.parse.service import parse_service
 from tests.conformance import kserve_form
 from tests.conformance.environment import file_lookup
 from tests.conformance.families import as_text, compare, corrections_of

@@ -11,8 +11,8 @@ import pytest
 from components.render import RenderOptions, render
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
-from program.dialects.llmkube.parse import parse_service
-from program.dialects.llmkube.parse_model import model_of
+from program.dialects.llmkube.parse.model import model_of
+from program.dialects.llmkube.parse.service import parse_service
 from tests.conformance import corrections
 from tests.conformance.comparison import ABSENT, Defect, as_text, compare_flat, flatten_all
 from tests.conformance.llmkube_rules import corrections_of

@@ -32,7 +32,7 @@ from kubeapi.kinds import (
     NAMESPACES,
     SERVICES,
 )
-from program.dialects.crds import crd_documents
+from program.dialects.crds.definitions import crd_documents
 from tests.support.agents import REACHED, AgentProcess, agent, gone, llama_plan
 from tests.support.controlplane import Api, eventually
 from tests.support.endpoints import publishing

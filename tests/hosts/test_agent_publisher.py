@@ -26,7 +26,7 @@ from kubeapi.errors import Conflict
 from kubeapi.informer import Informer
 from kubeapi.json_types import Json
 from kubeapi.kinds import CRDS, ENDPOINT_SLICES, HOST_PROCESSES, HOSTS, SERVICES
-from program.dialects.crds import crd_documents
+from program.dialects.crds.definitions import crd_documents
 from tests.support.controlplane import Api, eventually
 from tests.support.endpoints import living, make_host, publishing
 

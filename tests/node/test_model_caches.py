@@ -11,7 +11,7 @@ from automation.cli.main import invoke
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
-from program.dialects.llmkube.source import cache_key
+from program.dialects.llmkube.parse.source import cache_key
 from tests.support.loop import eventually, model
 from tests.support.model_server import File, FileServer
 from tools.localcluster import LocalCluster

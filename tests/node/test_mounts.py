@@ -5,7 +5,7 @@ from __future__ import annotations
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
-from program.dialects.kserve.parse import parse_service
+from program.dialects.kserve.parse.service import parse_service
 from tests.support.loop import eventually
 from tools.node.image_set import LLAMA_SERVER_IMAGE
 

@@ -19,7 +19,7 @@ from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
-from program.dialects.crds import crd_documents
+from program.dialects.crds.definitions import crd_documents
 from tests.support import conversions
 from tests.support import node as real
 from tests.support.client_load import under_load

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from automation.webhook.registration import CRDS
 from kubeapi.json_types import Json
-from program.dialects.crds import crd_documents
+from program.dialects.crds.definitions import crd_documents
 from tests.support.controlplane import Api
 from tests.support.definitions import established
 from tests.support.loop import eventually

@@ -12,7 +12,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.kinds import Kind
-from program.dialects.crds import crd_documents
+from program.dialects.crds.definitions import crd_documents
 from tests.support import extensions, peer_crds
 from tests.support.loop import eventually
 

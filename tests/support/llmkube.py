@@ -17,7 +17,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import AlreadyExists
 from kubeapi.json_types import Json
-from program.dialects.llmkube.source import cache_key
+from program.dialects.llmkube.parse.source import cache_key
 from tests.conformance.vectors import FOLDER, Vector
 
 MANAGER = "llmkube"

@@ -12,9 +12,9 @@ from components.rendered import RenderedService
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
-from program.dialects.crds import crd_documents
-from program.dialects.llmkube.parse import parse_service
-from program.dialects.llmkube.parse_model import model_of
+from program.dialects.crds.definitions import crd_documents
+from program.dialects.llmkube.parse.model import model_of
+from program.dialects.llmkube.parse.service import parse_service
 from tests.support import controlplane
 
 SOURCE = "https://example.com/base.gguf?signature=hunter2"

@@ -9,10 +9,10 @@ from kubeapi.json_types import Json
 from program.desired.facts import ServiceFacts
 from program.desired.model import DesiredModel
 from program.desired.service import DesiredService
-from program.dialects.conditions import Reason
-from program.dialects.llmkube.parse import parse_service
-from program.dialects.llmkube.service_status import service_status
-from program.dialects.llmkube.source import parse_source
+from program.dialects.llmkube.parse.service import parse_service
+from program.dialects.llmkube.parse.source import parse_source
+from program.dialects.llmkube.status.service import service_status
+from program.dialects.status.conditions import Reason
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)

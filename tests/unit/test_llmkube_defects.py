@@ -12,8 +12,8 @@ import pytest
 from components.options import RenderOptions
 from components.render import render
 from program.desired.model import DesiredModel
-from program.dialects.llmkube.parse import parse_service
-from program.dialects.llmkube.source import parse_source
+from program.dialects.llmkube.parse.service import parse_service
+from program.dialects.llmkube.parse.source import parse_source
 from tests.support.statuses import service
 
 ROOT = Path(__file__).parents[2]

@@ -35,7 +35,7 @@ from kubeapi.errors import Conflict, NotFound
 from kubeapi.json_types import Json
 from kubeapi.rest import METADATA
 from program.desired import keys
-from program.dialects.llmkube.model_status import known_status
+from program.dialects.llmkube.status.model import known_status
 from program.dialects.registry import KINDS, kind_text
 
 MANAGER = "herdsman-move"

@@ -24,9 +24,9 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.json_types import Json
 from program.desired.errors import DesiredError
-from program.dialects.llmkube.model_status import CACHE_MOUNT, known_status
-from program.dialects.llmkube.parse import draft_reference, parse_service
-from program.dialects.llmkube.parse_model import model_of
+from program.dialects.llmkube.parse.model import model_of
+from program.dialects.llmkube.parse.service import draft_reference, parse_service
+from program.dialects.llmkube.status.model import CACHE_MOUNT, known_status
 from program.dialects.registry import LLMKUBE, dialect_of, key_of
 from program.manifests import Document, Manifests
 

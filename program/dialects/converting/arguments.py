@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from program.dialects.converting.described import Engine
+from kubeapi.json_types import Json
+from program.dialects.converting.description import Engine, Source, Weights, Written
+from program.dialects.converting.fields import Fields
 from program.runtimes.flags import Flag, flags_of
 from program.runtimes.ranks import ranks_of, share_of
 
@@ -182,3 +185,94 @@ def with_draft(arguments: Iterable[str], model: str) -> list[str]:
     tokens = found.get(DRAFTED, "")
     config = {"model": model, **({"num_speculative_tokens": int(tokens)} if tokens.isdecimal() else {})}
     return [*rest, "--speculative-config", json.dumps(config)]
+
+
+ADAPTER_LIMITS = {"maxRank": "--max-lora-rank", "maxAdapters": "--max-loras", "maxCpuAdapters": "--max-cpu-loras"}
+"""KServe's fields, and vLLM's flags."""
+_ADAPTER = re.compile(r"[^=\s{}]+=[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+
+
+def split_adapters(engine: Engine, arguments: Iterable[str]) -> tuple[list[str], tuple[Weights, ...]]:
+    """Take vLLM's adapters out of its arguments, where all of them are repositories; give what stays, and them."""
+    words = list(arguments)
+    flags = list(flags_of(words))
+    named = [word for flag in flags if flag.name == "--lora-modules" for word in flag.words[1:]]
+    found = [word.split("=", 1) for word in named if _ADAPTER.fullmatch(word)]
+    names = {name for name, _ in found}
+    if engine != "vllm" or not named or len(found) != len(named) or len(names) != len(found):
+        return words, ()
+    rest: list[str] = []
+    for flag in flags:
+        # --enable-lora is a switch: what follows it is no value of it.
+        rest += {"--lora-modules": (), "--enable-lora": flag.words[1:]}.get(flag.name, flag.words)
+    return rest, tuple(Weights(name=name, source=Source(kind="hub", address=at)) for name, at in found)
+
+
+def split_adapter_limits(arguments: Iterable[str]) -> tuple[list[str], dict[str, int]]:
+    """Take KServe's limits of LoRA out of vLLM's arguments; give what stays, and them."""
+    words = list(arguments)
+    rest, found = without(words, *ADAPTER_LIMITS.values())
+    if any(not value.isdecimal() or not int(value) for value in found.values()):
+        return words, {}
+    return rest, {name: int(found[flag]) for name, flag in ADAPTER_LIMITS.items() if flag in found}
+
+
+def adapter_arguments(written: Written, *, target: str) -> list[str]:
+    """Write the adapters as arguments of vLLM's."""
+    adapters: tuple[Weights, ...] = written.take("adapters")
+    if not adapters:
+        return []
+    if written.described.engine != "vllm" or any(each.source.kind != "hub" for each in adapters):
+        written.lose("adapters", f"{target} fetches no adapters; vLLM takes those of Hugging Face as arguments")
+        return []
+    if any(each.source.revision for each in adapters):
+        written.lose("adapters", "vLLM takes adapters of the main branch only")
+        return []
+    named = [f"{each.name}={each.source.address}" for each in adapters]
+    return ["--enable-lora", "--lora-modules", *named]
+
+
+_PARALLEL_SIZES = {"pipeline": "--pipeline-parallel-size", "data": "--data-parallel-size"}
+_EXPERT = "--enable-expert-parallel"
+
+
+def parallel_arguments(engine: Engine, fields: Fields) -> list[str]:
+    """Read `parallelism` of an LLMInferenceService as arguments; what is not understood stays, and is named."""
+    found: list[str] = []
+    if engine in SHARES or fields.peek("parallelism", "tensor") is None:
+        tensor = fields.take("parallelism", "tensor")
+        found += [SHARES[engine], str(tensor)] if isinstance(tensor, int) and tensor > 1 else []
+    if engine != "vllm" or fields.peek("worker") is not None:
+        return found
+    for name, flag in _PARALLEL_SIZES.items():
+        number = fields.peek("parallelism", name)
+        # Copies in other pods exist in groups only.
+        if not isinstance(number, int) or (name == "data" and fields.peek("parallelism", "dataLocal") != number):
+            continue
+        fields.take("parallelism", name)
+        if name == "data":
+            fields.take("parallelism", "dataLocal")
+        if number > 1:
+            found += [flag, str(number)]
+    if fields.take("parallelism", "expert"):
+        found.append(_EXPERT)
+    return found
+
+
+def parallel_fields(arguments: Iterable[str]) -> tuple[list[str], Json]:
+    """Take what KServe has fields for out of vLLM's arguments; give what stays, and `parallelism`."""
+    rest, found = without(arguments, SHARES["vllm"], *_PARALLEL_SIZES.values())
+    numbers = {flag: int(value) for flag, value in found.items() if value.isdecimal() and int(value)}
+    pipeline, data = numbers.get(_PARALLEL_SIZES["pipeline"]), numbers.get(_PARALLEL_SIZES["data"])
+    if len(numbers) != len(found) or (pipeline is not None and data is not None):
+        return list(arguments), {}
+    fields: Json = {}
+    for name, number in (("tensor", numbers.get(SHARES["vllm"])), ("pipeline", pipeline), ("data", data)):
+        if number is not None:
+            fields[name] = number
+    if data is not None:
+        fields["dataLocal"] = data
+    kept = [word for flag in flags_of(rest) if flag.words != (_EXPERT,) for word in flag.words]
+    if len(kept) < len(rest):
+        fields["expert"] = True
+    return kept, fields

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from kubeapi.json_types import Json
-from program.desired.errors import SpecInvalid
-from program.dialects.converting.checking import WORDS, Target, check
-from program.dialects.converting.described import Described, Loss, Written
-from program.dialects.converting.kserve import read_kserve
-from program.dialects.converting.kserve_writing import write_kserve
-from program.dialects.converting.llmaz import read_llmaz
-from program.dialects.converting.llmaz_services import read_llmaz_service
-from program.dialects.converting.llmaz_writing import write_llmaz
-from program.dialects.converting.llmkube import Find, read_llmkube
-from program.dialects.converting.llmkube_writing import write_llmkube
+from kubeapi.kinds import Kind
+from program.desired.errors import DesiredError, SpecInvalid
+from program.dialects.converting.description import Described, Loss, Written
+from program.dialects.converting.kserve_reader import read_kserve
+from program.dialects.converting.kserve_writer import write_kserve
+from program.dialects.converting.llmaz_reader import read_llmaz
+from program.dialects.converting.llmaz_service_reader import read_llmaz_service
+from program.dialects.converting.llmaz_writer import write_llmaz
+from program.dialects.converting.llmkube_reader import Find, read_llmkube
+from program.dialects.converting.llmkube_writer import write_llmkube
 from program.dialects.dialect import Lookup
-from program.dialects.hosted_args import POD_PATHS
+from program.dialects.hosts.arguments import POD_PATHS
+from program.dialects.registry import dialect_named
 
+Target = Literal["llmkube", "kserve", "llmaz"]
+
+WORDS: dict[Target, str] = {"llmkube": "LLMKube", "kserve": "KServe", "llmaz": "llmaz"}
 _WORDS_OF: dict[str, str] = {"llmkube": "LLMKube", "kserve": "KServe", "llmaz": "llmaz", "llmaz-service": "llmaz"}
 _WRITERS: dict[Target, Callable[[Written], list[Json]]] = {
     "llmkube": write_llmkube,
@@ -111,3 +116,33 @@ def _of_paths(described: Described) -> Iterator[Loss]:
                 yield Loss(described.document, described.origin(attribute), why)
     if described.worker is not None:
         yield from _of_paths(described.worker)
+
+
+def check(documents: Sequence[Json], target: Target) -> None:
+    """Read documents as their dialect will, the service last. Raises SpecInvalid for what it does not allow."""
+    things = {(each["kind"], each["metadata"]["name"]): each for each in documents}
+    service = documents[-1]
+    try:
+        dialect_named(target).parse(service, _Documents(things))
+    except DesiredError as error:
+        field = error.field or "spec"
+        why = f"{WORDS[target]} would not take what it becomes: {service['kind']} {field}: {error.why}"
+        raise SpecInvalid(field="spec", why=why) from None
+
+
+class _Documents:
+    """Finds documents by kind and name, and nothing else of a cluster."""
+
+    reads_model_status = False
+
+    def __init__(self, things: Mapping[tuple[str, str], Json]) -> None:
+        self._things = things
+
+    def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> Json | None:
+        del namespace
+        return self._things.get((kind.kind, name))
+
+    def listed(self, kind: Kind, namespace: str) -> tuple[Json, ...]:
+        """Give none."""
+        del kind, namespace
+        return ()

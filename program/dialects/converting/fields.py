@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from kubeapi.json_types import Json
-from program.dialects.converting.described import Loss
-from program.dialects.reading import without_nulls
+from program.desired import keys
+from program.dialects.annotations import not_in_workloads
+from program.dialects.converting.description import NOT_LOST, OF_ONE_DIALECT, PEER_PREFIXES, Described, Loss, Written
+from program.dialects.crds.reading import without_nulls
 
 _Path = tuple[str | int, ...]
 
@@ -60,3 +65,80 @@ class Fields:
 def told(path: _Path) -> str:
     """Write a path below the spec as the API server does."""
     return "spec" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+
+
+_NOT_IN_NAMES = re.compile(r"[^a-z0-9.-]+")
+PORTS = {"llamacpp": 8080, "vllm": 8000, "sglang": 30000, "tgi": 80, "tensorrt-llm": 8000, "ollama": 11434}
+"""Where LLMKube's pods listen."""
+
+
+def kept_metadata(cr: Json, document: str) -> tuple[dict[str, str], dict[str, str], tuple[Loss, ...]]:
+    """Give labels and annotations that mean the same in every dialect, and name those that are one dialect's own."""
+    kept: list[dict[str, str]] = []
+    lost: list[Loss] = []
+    for part in ("labels", "annotations"):
+        words: dict[str, str] = {}
+        for name, value in ((cr.get("metadata") or {}).get(part) or {}).items():
+            if name.startswith(PEER_PREFIXES) or name in OF_ONE_DIALECT:
+                lost.append(Loss(document, f"metadata.{part}[{name}]", "means something in its own dialect only"))
+            elif name not in NOT_LOST:
+                words[name] = str(value)
+        kept.append(words)
+    return kept[0], kept[1], tuple(lost)
+
+
+def metadata_of(written: Written, *, has_effect: Callable[[str], bool] = lambda _: True) -> Json:
+    """Write the metadata of a service; `has_effect` says which annotations the dialect honours."""
+    d = written.described
+    metadata: Json = {"name": d.name, "namespace": d.namespace}
+    if labels := written.take("labels"):
+        metadata["labels"] = dict(labels)
+    kept = {}
+    for name, value in written.take("annotations").items():
+        if has_effect(name):
+            kept[name] = value
+        else:
+            written.lose(f"annotations[{name}]", "has an effect on LLMKube's services only")
+    if kept:
+        metadata["annotations"] = kept
+    return metadata
+
+
+def effect_on_described_pods(annotations: Mapping[str, str]) -> Callable[[str], bool]:
+    """Say which annotations have an effect on services of KServe's and llmaz's."""
+    unread = set() if on_hosts(annotations) else {problem.field for problem in not_in_workloads(annotations)}
+    return lambda name: f"metadata.annotations[{name}]" not in unread
+
+
+def on_hosts(annotations: Mapping[str, str]) -> bool:
+    """Tell whether annotations place a service on hosts."""
+    return bool(annotations.get(keys.ANNOTATION_HOST) or annotations.get(keys.ANNOTATION_HOST_SELECTOR))
+
+
+def label_of(name: str) -> str:
+    """Make a label's value, and the name of an object, of a model's name, which may be a path."""
+    return _NOT_IN_NAMES.sub("-", name.lower()).strip("-.")[:63].strip("-.")
+
+
+def draft_name(name: str, main: str, *, same: bool) -> str:
+    """Name the object of a draft model apart from that of the main one, unless both are the `same` weights."""
+    return name if name != main else main if same else f"{main[:57].rstrip('-.')}-draft"
+
+
+def moved_probe(probe: Json, port: int) -> Json:
+    """Have a probe ask at the port where the other dialect's pods listen."""
+    moved: Any = copy.deepcopy(probe)
+    for handler in ("httpGet", "tcpSocket", "grpc"):
+        if handler in moved:
+            moved[handler]["port"] = port
+    return moved  # type: ignore[no-any-return]
+
+
+def file_of_url(url: str) -> str:
+    """Give the name of the file that a URL leads to, as it lies on a disk: decoded, and without a query."""
+    return unquote(urlsplit(url).path.rpartition("/")[2])
+
+
+def pod_port(described: Described) -> int:
+    """Tell where LLMKube's pods of this engine listen."""
+    return PORTS.get(described.engine, 8080)

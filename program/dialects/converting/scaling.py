@@ -12,7 +12,7 @@ from typing import Any
 from kubeapi.json_types import Json
 from program.desired.engines import EngineSettings, Generic, LlamaCpp, Ollama, Sglang, TensorRtLlm, Tgi, Vllm
 from program.desired.service import DEFAULT_UTILIZATION
-from program.dialects.converting.described import Scaling, Written
+from program.dialects.converting.description import Scaling, Written
 from program.dialects.converting.fields import Fields
 from program.runtimes import runtime_for
 

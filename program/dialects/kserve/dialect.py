@@ -11,10 +11,10 @@ from program.desired.facts import ServiceFacts
 from program.desired.keys import is_dns_label
 from program.desired.service import DesiredService
 from program.dialects.dialect import Dialect, Lookup, Parsed
-from program.dialects.kserve import labels
-from program.dialects.kserve.parse import parse_service
-from program.dialects.kserve.status import service_status
-from program.dialects.kserve.subject import value_at
+from program.dialects.kserve import naming
+from program.dialects.kserve.parse.service import parse_service
+from program.dialects.kserve.parse.subject import value_at
+from program.dialects.kserve.status.service import service_status
 
 
 class KserveDialect:
@@ -37,7 +37,7 @@ class KserveDialect:
     def labels(self, cr: Json) -> dict[str, str]:
         """Label a service with its routing group, by which its members are listed."""
         group = value_at(cr, "spec", "router", "route", "group")
-        return {labels.ROUTING_GROUP: group} if isinstance(group, str) and is_dns_label(group) else {}
+        return {naming.ROUTING_GROUP: group} if isinstance(group, str) and is_dns_label(group) else {}
 
 
 DIALECT: Dialect = KserveDialect()

@@ -10,11 +10,11 @@ from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from program.dialects.annotations import Annotated
 from program.dialects.dialect import Parsed
-from program.dialects.hosted_model import HostedModel
-from program.dialects.hosting import HostedArgs, hosted_service, not_on_hosts
-from program.dialects.kserve.subject import MAIN, Subject, is_stopped, main_container, value_at
-from program.dialects.pod_engine import engine_in
-from program.dialects.pod_gpus import gpu_of_container
+from program.dialects.hosts.model import HostedModel
+from program.dialects.hosts.service import HostedArgs, hosted_service, not_on_hosts
+from program.dialects.kserve.parse.subject import MAIN, Subject, is_stopped, main_container, value_at
+from program.dialects.pods.engine import engine_in
+from program.dialects.pods.gpus import gpu_of_container
 
 _PROGRAMS = {"llama-server": "llamacpp", "vllm": "vllm"}
 _STARTS = re.compile(r"(^|[\s;&|/])vllm(\s|$)")

@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from program.desired.facts import Problem
+from program.dialects.crds.reading import unknown_fields
 from program.dialects.kserve import naming
-from program.dialects.kserve.devices import KNOWN as DEVICE_ANNOTATIONS
-from program.dialects.kserve.devices import PREFIX as DEVICE_PREFIX
-from program.dialects.kserve.picker_config import DEFAULT_SINCE, FIELD, deprecations
-from program.dialects.kserve.picker_migration import picker_version
-from program.dialects.kserve.scaling import scaler_fault
-from program.dialects.kserve.scheduler import CONFIG_FLAGS
-from program.dialects.kserve.schema import ServiceSpec
-from program.dialects.kserve.storage import INITIALIZER, Weights
-from program.dialects.kserve.subject import MAIN, Subject, value_at
-from program.dialects.reading import unknown_fields
+from program.dialects.kserve.parse.devices import KNOWN as DEVICE_ANNOTATIONS
+from program.dialects.kserve.parse.devices import PREFIX as DEVICE_PREFIX
+from program.dialects.kserve.parse.scaling import scaler_fault
+from program.dialects.kserve.parse.storage import INITIALIZER, Weights
+from program.dialects.kserve.parse.subject import MAIN, Subject, value_at
+from program.dialects.kserve.router.picker_config import DEFAULT_SINCE, FIELD, deprecations
+from program.dialects.kserve.router.picker_migration import picker_version
+from program.dialects.kserve.router.scheduler import CONFIG_FLAGS
+from program.dialects.kserve.schema.service import ServiceSpec
 
 _OF_PICKER = ("template", "config", "replicas", "tokenizer", "labels", "annotations")
 

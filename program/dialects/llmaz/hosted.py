@@ -12,13 +12,13 @@ from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
 from program.dialects.annotations import Annotated
 from program.dialects.dialect import Parsed
-from program.dialects.hosted_model import HostedModel
-from program.dialects.hosting import HostedArgs, hosted_service, not_honoured, not_on_hosts
-from program.dialects.llmaz.flavors import Choice
+from program.dialects.hosts.model import HostedModel
+from program.dialects.hosts.service import HostedArgs, hosted_service, not_honoured, not_on_hosts
 from program.dialects.llmaz.naming import ANNOTATION_SKIP_LOADER, ANNOTATION_WORKLOAD, RUNNER
-from program.dialects.llmaz.open_models import Model
-from program.dialects.llmaz.playground_schema import PlaygroundSpec
-from program.dialects.llmaz.service_schema import ServiceSpec
+from program.dialects.llmaz.parse.flavors import Choice
+from program.dialects.llmaz.parse.models import Model
+from program.dialects.llmaz.schema.playground import PlaygroundSpec
+from program.dialects.llmaz.schema.service import ServiceSpec
 
 
 def hosted_playground(

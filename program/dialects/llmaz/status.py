@@ -12,15 +12,9 @@ from datetime import datetime
 from kubeapi.json_types import Json
 from program.desired.facts import ServiceFacts
 from program.desired.service import DesiredService
-from program.dialects.common_conditions import (
-    ConditionSet,
-    Judgement,
-    judge_service,
-    same_status,
-    set_common,
-)
-from program.dialects.conditions import Reason, Type
-from program.dialects.llmaz.open_models import WAITING
+from program.dialects.llmaz.parse.models import WAITING
+from program.dialects.status.conditions import Reason, Type
+from program.dialects.status.service_conditions import ConditionSet, Judgement, judge_service, same_status, set_common
 
 ABORTED = "AbortProcessing"
 PEERS = (str(Type.AVAILABLE), str(Type.PROGRESSING))

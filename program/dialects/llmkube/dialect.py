@@ -11,12 +11,12 @@ from program.desired.errors import ModelNotReady, NotYet, SpecInvalid
 from program.desired.facts import ServiceFacts
 from program.desired.model import DesiredModel, SourceKind
 from program.desired.service import DesiredService
-from program.dialects.conditions import Reason
 from program.dialects.dialect import Dialect, Lookup, Parsed
-from program.dialects.llmkube.model_status import failure_of, known_status
-from program.dialects.llmkube.parse import draft_reference, parse_service, unsupported_fields
-from program.dialects.llmkube.parse_model import model_of
-from program.dialects.llmkube.service_status import service_status
+from program.dialects.llmkube.parse.model import model_of
+from program.dialects.llmkube.parse.service import draft_reference, parse_service, unsupported_fields
+from program.dialects.llmkube.status.model import failure_of, known_status
+from program.dialects.llmkube.status.service import service_status
+from program.dialects.status.conditions import Reason
 
 DRAFT_RECHECK_S = 300.0
 """Seconds until a service looks again at a draft Model that is not Ready. A change of the Model comes earlier."""

@@ -18,8 +18,8 @@ from agent.server.cluster.host_spec import HostSpec, HostSpecWatch, read_host_sp
 from agent.server.cluster.host_status import NUMBERS_EVERY_S, host_status, worth_writing
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
-from program.dialects.crd_schema import CrdModel
-from program.dialects.host_schema import HostStatus
+from program.dialects.crds.schema import CrdModel
+from program.dialects.hosts.schema import HostStatus
 
 GIB = 1 << 30
 FACTS = HostFacts(

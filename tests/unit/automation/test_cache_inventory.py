@@ -26,7 +26,7 @@ from automation.models.cache_pods import CacheUnreachable, check_bound, why_pend
 from components.cache_pod import inspector_pod, pruning_pod
 from components.options import RenderOptions
 from kubeapi.json_types import Json
-from program.dialects.llmkube.source import cache_key
+from program.dialects.llmkube.parse.source import cache_key
 from tests.support import needs
 
 URL = "https://example.com/a.gguf"

@@ -20,8 +20,8 @@ from automation.status.dialect_event_log import dialect_status_events
 from kubeapi.json_types import Json
 from program.desired.facts import Problem, ServiceFacts
 from program.desired.workloads import PodSet, Workloads
-from program.dialects.common_conditions import judge_service
 from program.dialects.registry import KINDS
+from program.dialects.status.service_conditions import judge_service
 from tests.support.workloads import described
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -19,7 +19,7 @@ from automation.models.source_credentials import SecretUnreadable
 from program.desired.facts import ProbeFacts
 from program.desired.model import ModelSource, SourceKind
 from program.desired.web_address import WebAddress
-from program.dialects.llmkube.source import parse_source
+from program.dialects.llmkube.parse.source import parse_source
 from tests.support.model_server import File, FileServer
 
 FIXTURES = Path(__file__).resolve().parents[2] / "conformance" / "llmkube" / "fixtures"

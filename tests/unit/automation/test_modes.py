@@ -15,7 +15,7 @@ from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.facts import PendingChange, ServiceFacts
 from program.desired.keys import ServiceKey
-from program.dialects.llmkube.service_status import service_status
+from program.dialects.llmkube.status.service import service_status
 from tests.support.builders import service
 from tests.support.statuses import NOW
 

@@ -36,7 +36,7 @@ from automation.telemetry.monitoring.engine_metrics import BY_PREFIX
 from automation.telemetry.monitoring.grafana import COLUMNS
 from automation.telemetry.service_metrics import ServiceCollector
 from kubeapi.json_types import Json
-from program.dialects.conditions import Reason, Type
+from program.dialects.status.conditions import Reason, Type
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 OF_THE_PROCESS = re.compile(r"process_[a-z_]+")

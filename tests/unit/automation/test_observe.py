@@ -18,7 +18,7 @@ from program.desired.facts import ClaimFacts, Problem, QueuePosition, ServiceFac
 from program.desired.keys import ServiceKey
 from program.desired.model import DesiredModel, ModelSource, SourceKind
 from program.desired.service import Autoscaling, DesiredService
-from program.dialects.llmkube.judging import judge
+from program.dialects.llmkube.status.phase import judge
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -15,7 +15,7 @@ from components.render import RenderOptions, render
 from program.desired.facts import Problem, ServiceFacts
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
-from program.dialects.llmkube.service_status import service_status
+from program.dialects.llmkube.status.service import service_status
 from tests.support.builders import service
 from tests.support.statuses import NOW
 from tests.unit.policies.folders import document, folder

@@ -13,7 +13,7 @@ from pathlib import Path
 from automation.models.model_probe import ModelProbe, SourcePolicy
 from automation.models.probe_marks import Interrupted, ProbeMarks
 from program.desired.facts import ProbeFacts
-from program.dialects.llmkube.source import parse_source
+from program.dialects.llmkube.parse.source import parse_source
 from tests.support.controlplane import eventually
 from tests.support.model_server import File, FileServer
 
@@ -25,7 +25,7 @@ import sys, time
 from pathlib import Path
 from automation.models.probe_marks import ProbeMarks
 from automation.models.model_probe import ModelProbe, SourcePolicy
-from program.dialects.llmkube.source import parse_source
+from program.dialects.llmkube.parse.source import parse_source
 
 probe = ModelProbe(SourcePolicy(allowed_remote_hosts=("127.0.0.1",)), marks=ProbeMarks(Path(sys.argv[1])))
 probe.latest(parse_source(sys.argv[2]), sha256=None, model_format="gguf", who="ns/m", changed=lambda: None)

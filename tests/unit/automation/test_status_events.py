@@ -19,7 +19,7 @@ from program.desired.facts import (
     ServiceFacts,
 )
 from program.desired.model import ModelGpu
-from program.dialects.llmkube.service_status import service_status
+from program.dialects.llmkube.status.service import service_status
 from tests.support.statuses import LATER, NOW, facts, parsed, service, status_of
 
 WAITS = PodFacts(

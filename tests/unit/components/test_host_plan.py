@@ -14,7 +14,7 @@ from program.desired.engines import Generic, LlamaCpp, Ollama, Omlx, SecretKey, 
 from program.desired.errors import SpecInvalid
 from program.desired.model import DesiredModel, Gpu, ModelFormat, ModelSource, SourceKind
 from program.desired.service import HostPlacement, PodSettings
-from program.dialects.llmkube.source import parse_source
+from program.dialects.llmkube.parse.source import parse_source
 from program.runtimes.ollama import ollama_name
 from tests.support.builders import claim_model, http_model, repository_model, service
 

@@ -20,7 +20,7 @@ from components import urns
 from components.kubernetes_object import cluster_provider, kubernetes_object
 from components.rendered import RenderedObject
 from kubeapi.json_types import Json
-from program.dialects.crds import crd_documents
+from program.dialects.crds.definitions import crd_documents
 from tests.conformance.test_described_objects_stay import rendered
 from tests.conformance.test_rendering import render_all
 from tests.conformance.vectors import all_vectors

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from components.options import RenderOptions
 from components.render import render
 from program.desired.errors import DesiredError, SpecInvalid
-from program.dialects.converting.checking import Target
-from program.dialects.converting.convert import Writing, describe, write
-from program.dialects.converting.described import ENGINES, Described, Scaling, Source, Weights
+from program.dialects.converting.convert import Target, Writing, describe, write
+from program.dialects.converting.description import ENGINES, Described, Scaling, Source, Weights
 from program.dialects.registry import DIALECTS, LLMKUBE
 from program.manifests import Manifests
 

@@ -9,8 +9,7 @@ import pytest
 
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
-from program.dialects.converting.checking import Target
-from program.dialects.converting.convert import Converted, describe, write
+from program.dialects.converting.convert import Converted, Target, describe, write
 from program.dialects.registry import DIALECTS
 from program.manifests import Manifests
 

@@ -12,7 +12,7 @@ import pytest
 
 from program.desired.errors import DesiredError, SpecInvalid
 from program.dialects.converting.convert import Converted, Target, describe, write
-from program.dialects.converting.described import Described
+from program.dialects.converting.description import Described
 from program.dialects.registry import DIALECTS
 from program.manifests import Manifests
 from program.runtimes.flags import flags_of

@@ -8,7 +8,7 @@ import pytest
 
 from kubeapi.json_types import Json
 from program.dialects.converting.arguments import taken_apart, without
-from program.dialects.converting.llmkube import hub_file
+from program.dialects.converting.llmkube_reader import hub_file
 from tests.unit.converting.test_carried_over import converted, kserve, lost, open_model, playground, spec_of
 
 API = "inference.llmkube.dev/v1alpha1"

@@ -10,8 +10,8 @@ from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.model import DesiredModel
 from program.desired.service import DesiredService
-from program.dialects.llmkube.parse import parse_service
-from program.dialects.llmkube.source import parse_source
+from program.dialects.llmkube.parse.service import parse_service
+from program.dialects.llmkube.parse.source import parse_source
 
 
 def model(name: str = "base", source: str = "https://example.com/m.gguf", **fields: Any) -> DesiredModel:

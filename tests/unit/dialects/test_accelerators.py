@@ -10,9 +10,9 @@ from components.workloads import demand
 from program.desired.accelerators import count_of, is_accelerator, vendor_of
 from program.desired.model import GpuVendor
 from program.dialects.converting.arguments import with_gpus, without_gpus
-from program.dialects.converting.containers import amounts_of
-from program.dialects.llmkube.parse import unsupported_fields
-from program.dialects.pod_gpus import gpu_of_container
+from program.dialects.converting.pods import amounts_of
+from program.dialects.llmkube.parse.service import unsupported_fields
+from program.dialects.pods.gpus import gpu_of_container
 from tests.unit.dialects.kserve.combining import service as kserve_service
 from tests.unit.dialects.kserve.parsing import parsed
 from tests.unit.dialects.services import model, parse, service

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from program.desired.facts import MemoryFacts, PodFacts, Problem, RolloutFacts, ServiceFacts
-from program.dialects.common_conditions import COMMON, ConditionSet, judge_service, same_status, set_common
-from program.dialects.conditions import Type
-from program.dialects.llmaz.playgrounds import DIALECT
+from program.dialects.llmaz.parse.playground import DIALECT
+from program.dialects.status.conditions import Type
+from program.dialects.status.service_conditions import COMMON, ConditionSet, judge_service, same_status, set_common
 from tests.unit.dialects.llmaz.objects import Cluster, open_model, playground
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

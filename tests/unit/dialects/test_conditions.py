@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
 
-from program.dialects.conditions import (
+from program.dialects.status.conditions import (
     Condition,
     drop_conditions,
     mark_idle,

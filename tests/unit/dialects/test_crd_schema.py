@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from automation.cli.crds import ManifestFormat, OptionalDialect, crds
-from program.dialects.crd_schema import CrdModel, Int64, Time, optional, required, rule, structural_schema
-from program.dialects.crds import crd_files, main
+from program.dialects.crds.definitions import crd_files, main
+from program.dialects.crds.schema import CrdModel, Int64, Time, optional, required, rule, structural_schema
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "crds"
 

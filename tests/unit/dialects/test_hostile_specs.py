@@ -13,9 +13,9 @@ from program.desired import keys
 from program.desired.errors import DesiredError
 from program.desired.model import GpuVendor, ModelGpu
 from program.dialects.annotations import ANNOTATION_IDLE_ENDPOINT
-from program.dialects.crd_schema import CrdModel
-from program.dialects.llmkube.parse import draft_reference, parse_service, unsupported_fields
-from program.dialects.llmkube.service_schema import ServiceSpec
+from program.dialects.crds.schema import CrdModel
+from program.dialects.llmkube.parse.service import draft_reference, parse_service, unsupported_fields
+from program.dialects.llmkube.schema.service import ServiceSpec
 from program.runtimes import runtime_for
 from tests.unit.dialects.services import model, service
 

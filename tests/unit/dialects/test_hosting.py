@@ -14,8 +14,8 @@ from program.desired.keys import ServiceKey
 from program.desired.model import ModelFormat, SourceKind
 from program.dialects.annotations import read_annotations
 from program.dialects.dialect import Parsed
-from program.dialects.hosted_model import HostedModel
-from program.dialects.hosting import HostedArgs, hosted_service, not_on_hosts, on_host
+from program.dialects.hosts.model import HostedModel
+from program.dialects.hosts.service import HostedArgs, hosted_service, not_on_hosts, on_host
 
 GGUF = "hf://org/repo@main/tiny.q4.gguf"
 

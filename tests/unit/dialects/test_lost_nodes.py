@@ -9,7 +9,7 @@ import pytest
 from automation.cache import trim
 from kubeapi.json_types import Json
 from program.desired.facts import PodFacts
-from program.dialects.pod_causes import worst_cause
+from program.dialects.status.pod_causes import worst_cause
 from tests.support.statuses import facts, message, protocol, status_of
 
 SILENT = "NodeStatusUnknown: Kubelet stopped posting node status."

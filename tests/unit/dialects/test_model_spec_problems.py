@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from program.desired.facts import ModelFacts
-from program.dialects.llmkube.model_status import model_status
+from program.dialects.llmkube.status.model import model_status
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 

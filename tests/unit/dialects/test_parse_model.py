@@ -8,8 +8,8 @@ import pytest
 
 from program.desired.errors import SpecInvalid
 from program.desired.model import GpuVendor, ModelFormat, ModelGpu, SourceKind
-from program.dialects.llmkube.parse_model import model_of
-from program.dialects.llmkube.source import cache_key
+from program.dialects.llmkube.parse.model import model_of
+from program.dialects.llmkube.parse.source import cache_key
 
 URL = "https://example.com/model.gguf"
 KEY = cache_key(URL)

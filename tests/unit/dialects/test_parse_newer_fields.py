@@ -19,8 +19,8 @@ from program.desired.service import (
     RolloutPolicy,
     ServiceLevelObjective,
 )
-from program.dialects.llmkube.parse import draft_reference
-from program.dialects.llmkube.parse_policies import NO_END_S
+from program.dialects.llmkube.parse.policies import NO_END_S
+from program.dialects.llmkube.parse.service import draft_reference
 from tests.unit.dialects.services import model, parse, refused, service
 
 CLAIM = {"name": "gpu", "resourceClaimTemplateName": "one-gpu"}

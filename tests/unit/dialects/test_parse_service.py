@@ -11,8 +11,8 @@ from program.desired.engines import Generic, LlamaCpp, PersonaPlex, RopeScaling,
 from program.desired.errors import NotYet
 from program.desired.model import DesiredModel, Gpu, GpuVendor, ModelFormat, ModelGpu
 from program.desired.service import Autoscaling, Endpoint, HostPlacement, ScalingMetric
-from program.dialects.llmkube.parse import unsupported_fields
-from program.dialects.llmkube.pod_schema import ResourceFieldSelector
+from program.dialects.llmkube.parse.service import unsupported_fields
+from program.dialects.pods.schema import ResourceFieldSelector
 from tests.support.vectors import Vector, vectors
 from tests.unit.components.views import container
 from tests.unit.dialects.services import model, parse, refused, service

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from program.desired.facts import MemoryFacts, PodFacts
-from program.dialects.conditions import MODEL_TRANSFER_REASONS, Reason
-from program.dialects.pod_causes import cause_of, gib, transfer_failure, worst_cause
+from program.dialects.status.conditions import MODEL_TRANSFER_REASONS, Reason
+from program.dialects.status.pod_causes import cause_of, gib, transfer_failure, worst_cause
 
 ENGINE: dict[str, Any] = {"name": "svc-1", "container": "llama-server", "phase": "Running"}
 DOWNLOADER: dict[str, Any] = {"name": "svc-1", "container": "model-downloader", "init": True}

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from program.desired.errors import SpecInvalid
-from program.dialects.pod_fields import POD_SPEC, check_fields
+from program.dialects.pods.fields import POD_SPEC, check_fields
 from tools.pod_fields import as_json
 
 
 def test_the_table_is_what_the_kubernetes_package_says() -> None:
-    written = (resources.files("program.dialects") / "pod_fields.json").read_text()
+    written = (resources.files("program.dialects.pods") / "pod_fields.json").read_text()
     assert written == as_json(), "run `make crds`"
 
 

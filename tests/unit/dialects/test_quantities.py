@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from kubernetes.utils import quantity as of_the_package
 
 from program.desired.errors import SpecInvalid
-from program.desired.quantities import read_quantity
-from program.dialects.quantities import bytes_of, parse_quantity
+from program.desired.quantities import bytes_of, parse_quantity, read_quantity
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from pydantic import Field, StringConstraints
 
 from program.desired.errors import SpecInvalid
-from program.dialects.crd_schema import CrdModel
-from program.dialects.reading import read
+from program.dialects.crds.reading import read
+from program.dialects.crds.schema import CrdModel
 
 
 class Inner(CrdModel):

@@ -9,9 +9,9 @@ import pytest
 from kubeapi.json_types import Json
 from program.desired.facts import HostedFacts, ServiceFacts
 from program.desired.service import DesiredService
-from program.dialects.llmkube.parse import parse_service, unsupported_fields
-from program.dialects.llmkube.parse_model import model_of
-from program.dialects.llmkube.service_status import service_status
+from program.dialects.llmkube.parse.model import model_of
+from program.dialects.llmkube.parse.service import parse_service, unsupported_fields
+from program.dialects.llmkube.status.service import service_status
 from tests.support.vectors import Situation, Vector, vectors
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)

@@ -9,7 +9,7 @@ import pytest
 from kubeapi.json_types import Json
 from program.desired.facts import HostedFacts, PodFacts, Problem, QueuePosition
 from program.desired.model import ModelGpu
-from program.dialects.llmkube.service_status import service_status
+from program.dialects.llmkube.status.service import service_status
 from tests.support.statuses import LATER, NOW, conditions, facts, message, protocol, service, status_of
 
 

@@ -21,7 +21,7 @@ from program.desired.facts import (
 )
 from program.desired.model import ModelGpu
 from program.desired.service import Autoscaling, DesiredService, Exposure
-from program.dialects.llmkube.service_status import service_status
+from program.dialects.llmkube.status.service import service_status
 from tests.support.statuses import LATER, NOW, conditions, facts, message, parsed, protocol, service, status_of
 
 GIB = 1 << 30

@@ -19,7 +19,7 @@ from program.desired.facts import (
     ServiceFacts,
 )
 from program.desired.model import Gpu, ModelGpu
-from program.dialects.llmkube.service_status import service_status
+from program.dialects.llmkube.status.service import service_status
 from tests.support.statuses import LATER, NOW, conditions, facts, parsed, protocol, service, status_of
 
 GIB = 1 << 30

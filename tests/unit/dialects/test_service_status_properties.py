@@ -23,8 +23,8 @@ from program.desired.facts import (
     ServiceFacts,
 )
 from program.desired.model import ModelGpu
-from program.dialects.conditions import MODEL_TRANSFER_REASONS, Reason
-from program.dialects.llmkube.service_status import service_status
+from program.dialects.llmkube.status.service import service_status
+from program.dialects.status.conditions import MODEL_TRANSFER_REASONS, Reason
 from tests.support.statuses import LATER, NOW, conditions, facts, parsed, service
 
 WORDS = st.sampled_from(

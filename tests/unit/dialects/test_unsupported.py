@@ -8,9 +8,9 @@ import pytest
 
 from kubeapi.json_types import Json
 from program.desired.model import DesiredModel, ModelFormat, ModelGpu
-from program.dialects.llmkube.parse import parse_service, unsupported_fields
-from program.dialects.llmkube.parse_model import model_of
-from program.dialects.llmkube.source import parse_source
+from program.dialects.llmkube.parse.model import model_of
+from program.dialects.llmkube.parse.service import parse_service, unsupported_fields
+from program.dialects.llmkube.parse.source import parse_source
 
 HOST = {"herdsman.dev/host": "box"}
 

@@ -12,7 +12,7 @@ from automation.install.inspection import judge_crd, judge_lease, judge_operator
 from automation.install.objects import documents
 from automation.install.options import InstallOptions
 from kubeapi.json_types import Json
-from program.dialects.crds import crd_documents
+from program.dialects.crds.definitions import crd_documents
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -138,7 +138,7 @@ OWN_FILES = {
     "automation/install/blanks.py": "asks how YAML reads one of its own words",
     "kubeapi/yaml_text.py": "is the loader",
     "program/dialects/kserve/presets/__init__.py": "reads files of this package, with a tag of their own",
-    "program/dialects/llmaz/backend_runtimes.py": "reads files of this package",
+    "program/dialects/llmaz/parse/runtimes.py": "reads files of this package",
 }
 """Modules that read YAML by another loader, and why they may."""
 

@@ -15,9 +15,9 @@ from agent.sources.errors import GgufInvalid
 from kubeapi.json_types import Json
 from program.desired.facts import ClaimFacts, ModelFacts, PrefetchFacts, ProbeFacts, Problem
 from program.desired.model import GgufFacts
-from program.dialects.llmkube.model_status import human_size, model_status
-from program.dialects.llmkube.parse_model import model_of
-from program.dialects.llmkube.source import cache_key
+from program.dialects.llmkube.parse.model import model_of
+from program.dialects.llmkube.parse.source import cache_key
+from program.dialects.llmkube.status.model import human_size, model_status
 from tests.support.vectors import DIRECTORY, Vector, vectors
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)

@@ -11,10 +11,10 @@ import pytest
 from kubeapi.json_types import Json
 from program.desired.facts import ModelFacts, PrefetchFacts, ProbeFacts, TransferFacts
 from program.desired.model import GgufFacts
-from program.dialects.llmkube.model_judging import prefetch_problem
-from program.dialects.llmkube.model_status import human_duration, model_status
-from program.dialects.llmkube.parse_model import model_of
-from program.dialects.llmkube.source import cache_key
+from program.dialects.llmkube.parse.model import model_of
+from program.dialects.llmkube.parse.source import cache_key
+from program.dialects.llmkube.status.model import human_duration, model_status
+from program.dialects.llmkube.status.model_phase import prefetch_problem
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)

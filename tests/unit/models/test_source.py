@@ -12,7 +12,7 @@ from program.desired.errors import SpecInvalid
 from program.desired.hub import Hub
 from program.desired.model import SourceKind
 from program.desired.web_address import WebAddress
-from program.dialects.llmkube.source import (
+from program.dialects.llmkube.parse.source import (
     cache_key,
     file_name,
     file_set,

@@ -27,8 +27,8 @@ from kubeapi.config import ConfigInvalid, kubeconfig_access
 from kubeapi.errors import KubeError
 from kubeapi.json_types import Json
 from program.desired.errors import DesiredError, SpecInvalid
-from program.dialects.llmkube.parse import parse_service
-from program.dialects.llmkube.parse_model import model_of
+from program.dialects.llmkube.parse.model import model_of
+from program.dialects.llmkube.parse.service import parse_service
 from program.dialects.registry import DIALECT_KINDS, DIALECTS, dialect_named
 from program.manifests import Manifests
 from program.static.config import KEYS, read_config

@@ -16,7 +16,7 @@ from components.options import RenderOptions
 from components.render import render
 from program.desired.engines import Ollama
 from program.desired.model import DesiredModel, Gpu, GpuVendor
-from program.dialects.llmkube.parse import parse_service
+from program.dialects.llmkube.parse.service import parse_service
 from program.dialects.llmkube.unsupported.service import unsupported_fields
 from tests.support.builders import http_model, repository_model, service
 from tests.support.controlplane import eventually

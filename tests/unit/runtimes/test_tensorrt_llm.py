@@ -9,7 +9,7 @@ import pytest
 from program.desired.engines import SecretKey, TensorRtLlm
 from program.desired.errors import SpecInvalid
 from program.desired.model import Gpu, ModelFormat
-from program.dialects.llmkube.parse import parse_service
+from program.dialects.llmkube.parse.service import parse_service
 from program.dialects.llmkube.unsupported.service import unsupported_fields
 from program.runtimes import runtime_for
 from tests.support.builders import claim_model, repository_model, service

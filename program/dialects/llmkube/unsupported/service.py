@@ -15,18 +15,18 @@ from program.desired.facts import Problem
 from program.desired.model import SourceKind
 from program.desired.service import DesiredService
 from program.dialects.annotations import lost_name
-from program.dialects.llmkube.engine_schema import (
+from program.dialects.crds.reading import read, unknown_fields, without_nulls
+from program.dialects.llmkube.parse.engines import UNKNOWN_ALGORITHMS, UNKNOWN_PARSERS
+from program.dialects.llmkube.parse.gpu import split_problem
+from program.dialects.llmkube.schema.engine import (
     SglangSpec,
     SglangSpeculativeSpec,
     SpeculativeSpec,
     TensorRtLlmSpec,
     VllmSpec,
 )
-from program.dialects.llmkube.parse_gpu import split_problem
-from program.dialects.llmkube.service_schema import ResourcesSpec, ServiceSpec
-from program.dialects.llmkube.sglang_settings import UNKNOWN_ALGORITHMS, UNKNOWN_PARSERS
-from program.dialects.llmkube.unsupported.by_platform import in_pods, not_supported, on_hosts, wire_name
-from program.dialects.reading import read, unknown_fields, without_nulls
+from program.dialects.llmkube.schema.service import ResourcesSpec, ServiceSpec
+from program.dialects.llmkube.unsupported.platform import in_pods, not_supported, on_hosts, wire_name
 from program.runtimes import runtime_for
 from program.runtimes.ollama import ollama_name, pulls_by_name
 from program.runtimes.ranks import misfit, ranks_of

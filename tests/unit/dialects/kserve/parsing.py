@@ -7,7 +7,7 @@ from typing import Any
 from kubeapi.json_types import Json
 from program.desired.workloads import PodSet, Workloads
 from program.dialects.dialect import Parsed
-from program.dialects.kserve.parse import parse_service
+from program.dialects.kserve.parse.service import parse_service
 from tests.unit.dialects.kserve.combining import Objects, cluster, main, service
 
 NAMESPACE = "team"

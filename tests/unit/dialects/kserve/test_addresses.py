@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kubeapi.json_types import Json
-from program.dialects.kserve.addresses import Served, addresses, external_url, kind_of, service_address
+from program.dialects.kserve.router.addresses import Served, addresses, external_url, kind_of, service_address
 from tests.conformance.environment import FileLookup
 
 SERVED = Served(published=("publishers/ns/models/m", "publishers/ns/models/l"), plain=("m", "l"))

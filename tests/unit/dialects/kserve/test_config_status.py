@@ -12,9 +12,9 @@ import pytest
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from program.dialects.kserve import presets
-from program.dialects.kserve.config_status import config_problem, config_status
-from program.dialects.kserve.config_use import PEER_FINALIZER, referred_to
-from program.dialects.kserve.status_schema import ConfigStatus
+from program.dialects.kserve.schema.status import ConfigStatus
+from program.dialects.kserve.status.config import config_problem, config_status
+from program.dialects.kserve.status.config_use import PEER_FINALIZER, referred_to
 from tests.unit.dialects.kserve.combining import FOLDER, config, service
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

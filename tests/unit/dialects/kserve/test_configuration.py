@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.dialects.kserve import presets
-from program.dialects.kserve.configuration import AppliedConfig, combined
-from program.dialects.kserve.selection import wanted_presets
+from program.dialects.kserve.configuration.combine import AppliedConfig, combined
+from program.dialects.kserve.presets.selection import wanted_presets
 from tests.unit.dialects.kserve.combining import (
     Objects,
     Recorded,

@@ -6,7 +6,7 @@ import pytest
 
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
-from program.dialects.kserve.lora import adapters
+from program.dialects.kserve.parse.lora import adapters
 from tests.unit.dialects.kserve.combining import service
 from tests.unit.dialects.kserve.parsing import serving
 

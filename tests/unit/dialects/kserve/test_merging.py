@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
-from program.dialects.kserve.merging import merged
+from program.dialects.kserve.configuration.merge import merged
 
 
 def pod(*containers: Json, **fields: Any) -> Json:

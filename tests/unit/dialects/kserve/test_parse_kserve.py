@@ -15,8 +15,8 @@ from program.desired.errors import DesiredError, SpecInvalid
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
 from program.desired.model import GpuVendor
-from program.dialects.kserve.parse import parse_service
-from program.dialects.pod_annotations import NOT_IN_WORKLOADS
+from program.dialects.annotations import NOT_IN_WORKLOADS
+from program.dialects.kserve.parse.service import parse_service
 from tests.conformance.vectors import all_vectors
 from tests.unit.dialects.kserve.combining import Objects, cluster, service
 from tests.unit.dialects.kserve.parsing import annotated, made, parsed

@@ -9,7 +9,13 @@ import pytest
 import yaml
 
 from kubeapi.json_types import Json
-from program.dialects.kserve.picker_migration import Version, deprecated, migrated, picker_version, without_old_flags
+from program.dialects.kserve.router.picker_migration import (
+    Version,
+    deprecated,
+    migrated,
+    picker_version,
+    without_old_flags,
+)
 from tests.unit.dialects.kserve.combining import main, service
 from tests.unit.dialects.kserve.parsing import made, parsed, pod, pods_of
 

@@ -15,7 +15,7 @@ import yaml
 
 from kubeapi.json_types import Json
 from program.dialects.kserve import naming, presets
-from program.dialects.kserve.configuration import combined
+from program.dialects.kserve.configuration.combine import combined
 from program.dialects.kserve.presets.__main__ import main as print_presets
 from tests.unit.dialects.kserve.combining import Recorded, cluster, main, recorded, service, settings_map
 

@@ -8,7 +8,7 @@ import pytest
 
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
-from program.dialects.kserve.configuration import combined
+from program.dialects.kserve.configuration.combine import combined
 from tests.unit.dialects.kserve.combining import cluster, service, settings_map
 
 

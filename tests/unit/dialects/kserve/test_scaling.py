@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from kubeapi.json_types import Json
-from program.dialects.kserve.status import service_status
+from program.dialects.kserve.status.service import service_status
 from tests.unit.dialects.kserve.combining import cluster, service, settings_map
 from tests.unit.dialects.kserve.parsing import made, parsed, pods_of
 from tests.unit.dialects.kserve.replaying import facts_of

@@ -9,8 +9,8 @@ import yaml
 
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
-from program.dialects.kserve.access import BINDING
-from program.dialects.kserve.picker_config import default_config, given_config
+from program.dialects.kserve.parse.accounts import BINDING
+from program.dialects.kserve.router.picker_config import default_config, given_config
 from tests.unit.dialects.kserve.combining import cluster, main, service, settings_map
 from tests.unit.dialects.kserve.parsing import made, mounted, pod, pods_of
 

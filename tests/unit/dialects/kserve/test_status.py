@@ -10,9 +10,9 @@ import pytest
 from kubeapi.json_types import Json
 from program.desired.errors import DesiredError
 from program.desired.facts import ConditionFact, HostedFacts, PodFacts, Problem, ServiceFacts
-from program.dialects.kserve.access import BINDING
-from program.dialects.kserve.parse import parse_service
-from program.dialects.kserve.status import FIELDS, service_status
+from program.dialects.kserve.parse.accounts import BINDING
+from program.dialects.kserve.parse.service import parse_service
+from program.dialects.kserve.status.service import FIELDS, service_status
 from tests.conformance.environment import FileLookup, objects
 from tests.conformance.families import as_text, compare_status, status_corrections_of
 from tests.conformance.vectors import Vector, all_vectors

@@ -9,8 +9,8 @@ import pytest
 
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
-from program.dialects.kserve.model_address import read_address, source_of
-from program.dialects.kserve.store_secrets import store_secret as kept_of_secret
+from program.dialects.kserve.parse.source import read_address, source_of
+from program.dialects.kserve.parse.store_secrets import store_secret as kept_of_secret
 from tests.unit.dialects.kserve.combining import service, settings_map
 from tests.unit.dialects.kserve.parsing import account, annotated, made, mounted, named, parsed, pod, serving, variables
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
-from program.dialects.kserve.rendering import render
 from program.dialects.kserve.settings import Settings
-from program.dialects.kserve.template_data import spec_data, template_data
-from program.dialects.kserve.template_functions import functions, shell_quote
+from program.dialects.kserve.templating.data import spec_data, template_data
+from program.dialects.kserve.templating.functions import functions, shell_quote
+from program.dialects.kserve.templating.render import render
 
 SPEC: Json = {
     "model": {"uri": "hf://o/m", "name": "qwen", "lora": {"adapters": [{"name": "sql", "uri": "hf://o/sql"}]}},

@@ -6,7 +6,7 @@ import pytest
 
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
-from program.dialects.kserve.validation import check, check_config
+from program.dialects.kserve.schema.validation import check, check_config
 from tests.support.vectors import merged
 from tests.unit.dialects.kserve.recorded import numbers, vector
 

@@ -9,10 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from program.desired.errors import SpecInvalid
-from program.dialects.llmaz import playgrounds
-from program.dialects.llmaz.merging import limit_below_request, merged_env, merged_resources, with_limits
-from program.dialects.llmaz.open_models import Claim, find_models
-from program.dialects.llmaz.template_variables import fill, variables_of
+from program.dialects.llmaz.parse.models import Claim, find_models
+from program.dialects.llmaz.parse.playground import DIALECT as PLAYGROUNDS
+from program.dialects.llmaz.parse.runtimes import (
+    fill,
+    limit_below_request,
+    merged_env,
+    merged_resources,
+    variables_of,
+    with_limits,
+)
 from tests.unit.dialects.llmaz.objects import Cluster, open_model, playground
 
 VARIABLES = {"ModelPath": "/workspace/models/x", "ModelName": "m", "TP": "2", "Empty": ""}
@@ -125,7 +131,7 @@ def test_a_limit_below_its_request_is_found() -> None:
 
 def test_a_variable_in_a_playgrounds_own_arguments_is_handed_on_and_told() -> None:
     own = ["{{ .ModelPath }}", "--chat-template={{ .messages }}", "plain", "--tp={{ .TP }}"]
-    parsed = playgrounds.DIALECT.parse(
+    parsed = PLAYGROUNDS.parse(
         playground(backendRuntimeConfig={"args": own}),
         Cluster(open_model(flavors=[{"name": "a", "params": {"TP": "2"}}])),
     )

@@ -8,8 +8,8 @@ import pytest
 
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
-from program.dialects.llmaz.flavors import Choice, choose, lost_of, with_affinity
-from program.dialects.llmaz.open_models import Claim, Model, find_models
+from program.dialects.llmaz.parse.flavors import Choice, choose, lost_of, with_affinity
+from program.dialects.llmaz.parse.models import Claim, Model, find_models
 from tests.unit.dialects.llmaz.objects import Cluster, open_model
 
 A10 = {"name": "a10", "limits": {"nvidia.com/gpu": 2}, "nodeSelector": {"gpu": "a10"}, "params": {"TP": "2"}}

@@ -17,7 +17,8 @@ from kubeapi.json_types import Json
 from program.desired.errors import DesiredError
 from program.desired.facts import Problem, ServiceFacts
 from program.dialects.dialect import Dialect
-from program.dialects.llmaz import playgrounds, services
+from program.dialects.llmaz.parse.playground import DIALECT as PLAYGROUNDS
+from program.dialects.llmaz.parse.service import DIALECT as SERVICES
 from tests.unit.dialects.llmaz.objects import Cluster, open_model, playground, runner, runtime, service
 
 TEXTS = st.sampled_from(
@@ -136,9 +137,9 @@ def read(dialect: Dialect, cr: Json, things: dict[str, Json]) -> None:
 
 def test_the_whole_objects_are_right() -> None:
     for dialect, name in (
-        (playgrounds.DIALECT, "playground"),
-        (services.DIALECT, "service"),
-        (services.DIALECT, "single"),
+        (PLAYGROUNDS, "playground"),
+        (SERVICES, "service"),
+        (SERVICES, "single"),
     ):
         render(dialect.parse(OBJECTS[name], Cluster(OBJECTS["model"], OBJECTS["runtime"])).desired, RenderOptions())
 
@@ -151,9 +152,9 @@ def test_junk_anywhere_ends_in_an_error_that_names_a_field(
     name, path = place
     things = {**OBJECTS, name: changed(OBJECTS[name], path, junk)}
     for dialect, served in (
-        (playgrounds.DIALECT, "playground"),
-        (services.DIALECT, "service"),
-        (services.DIALECT, "single"),
+        (PLAYGROUNDS, "playground"),
+        (SERVICES, "service"),
+        (SERVICES, "single"),
     ):
         cr = things[served]
         read(dialect, {**cr, "metadata": {**cr["metadata"], "annotations": annotations}}, things)
@@ -166,6 +167,6 @@ def test_what_is_of_another_kind_at_each_place_ends_in_an_error_that_names_a_fie
     name, path = place
     for junk in (None, 7, "text", [], {}, [{}], [None], {"name": None}, [[1]]):
         things = {**OBJECTS, name: changed(OBJECTS[name], path, junk)}
-        read(playgrounds.DIALECT, things["playground"], things)
-        read(services.DIALECT, things["service"], things)
-        read(services.DIALECT, things["single"], things)
+        read(PLAYGROUNDS, things["playground"], things)
+        read(SERVICES, things["service"], things)
+        read(SERVICES, things["single"], things)

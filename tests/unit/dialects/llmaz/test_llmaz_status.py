@@ -18,7 +18,8 @@ from program.desired.facts import (
     WorkloadFacts,
 )
 from program.desired.service import DesiredService
-from program.dialects.llmaz import playgrounds, services
+from program.dialects.llmaz.parse.playground import DIALECT as PLAYGROUNDS
+from program.dialects.llmaz.parse.service import DIALECT as SERVICES
 from tests.unit.dialects.llmaz.objects import Cluster, open_model, playground, service
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -31,7 +32,7 @@ CLUSTER = Cluster(open_model())
 
 
 def wanted() -> DesiredService:
-    return playgrounds.DIALECT.parse(playground(replicas=2), CLUSTER).desired
+    return PLAYGROUNDS.parse(playground(replicas=2), CLUSTER).desired
 
 
 def status(
@@ -40,7 +41,7 @@ def status(
     cr = {**playground(replicas=2), "status": previous or {}}
     if desired is None and (facts.problem is None or not facts.problem.field):
         desired = wanted()
-    return playgrounds.DIALECT.status(cr, desired, facts, CLUSTER, now=now)
+    return PLAYGROUNDS.status(cr, desired, facts, CLUSTER, now=now)
 
 
 def told(said: Json, *kinds: str) -> list[tuple[str, str]]:
@@ -208,7 +209,7 @@ def test_nothing_but_the_peers_fields_is_written() -> None:
 
 def test_the_selector_is_that_of_the_pods() -> None:
     group = playground({"herdsman.dev/workload": "LeaderWorkerSet"})
-    desired = playgrounds.DIALECT.parse(group, CLUSTER).desired
+    desired = PLAYGROUNDS.parse(group, CLUSTER).desired
     known = "leaderworkerset.sigs.k8s.io/name=chat,leaderworkerset.sigs.k8s.io/worker-index=0"
     assert status(STARTING, desired=desired)["selector"] == known
     facts = WorkloadFacts(part="main", kind="LeaderWorkerSet", name="chat", selector="as=its,controller=says")
@@ -217,7 +218,7 @@ def test_the_selector_is_that_of_the_pods() -> None:
 
 def test_a_service_on_hosts_has_no_selector() -> None:
     cr = playground({"herdsman.dev/host": "mac"})
-    desired = playgrounds.DIALECT.parse(
+    desired = PLAYGROUNDS.parse(
         cr, Cluster(open_model(modelHub={"modelID": "a/tiny-GGUF", "filename": "t.gguf"}))
     ).desired
     assert "selector" not in status(STARTING, desired=desired)
@@ -235,9 +236,9 @@ def test_a_service_says_what_the_peer_says(
     before: ServiceFacts | None, facts: ServiceFacts, available: tuple[str, str], progressing: tuple[str, str]
 ) -> None:
     cr: dict[str, Any] = service()
-    desired = services.DIALECT.parse(cr, CLUSTER).desired
+    desired = SERVICES.parse(cr, CLUSTER).desired
     if before is not None:
-        cr["status"] = services.DIALECT.status(cr, desired, before, CLUSTER, now=NOW)
-    said = services.DIALECT.status(cr, desired, facts, CLUSTER, now=NOW)
+        cr["status"] = SERVICES.status(cr, desired, before, CLUSTER, now=NOW)
+    said = SERVICES.status(cr, desired, facts, CLUSTER, now=NOW)
     assert told(said, "Available", "Progressing") == [available, progressing]
     assert said["selector"] == "herdsman.dev/llmaz-service=wide"

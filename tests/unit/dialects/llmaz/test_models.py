@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from program.desired.errors import NotYet, SpecInvalid
-from program.dialects.llmaz import playgrounds, services
-from program.dialects.llmaz.model_schema import ModelHub
-from program.dialects.llmaz.open_models import Claim, claims_of, find_models, labels_of
-from program.dialects.llmaz.playground_schema import ModelClaim, ModelClaims
-from program.dialects.llmaz.sources import hub_source, uri_source
+from program.dialects.llmaz.parse.models import Claim, claims_of, find_models, labels_of
+from program.dialects.llmaz.parse.playground import DIALECT as PLAYGROUNDS
+from program.dialects.llmaz.parse.service import DIALECT as SERVICES
+from program.dialects.llmaz.parse.source import hub_source, uri_source
+from program.dialects.llmaz.schema.model import ModelHub
+from program.dialects.llmaz.schema.playground import ModelClaim, ModelClaims
 from tests.unit.dialects.llmaz.objects import Cluster, open_model, playground, service
 
 
@@ -217,9 +218,9 @@ def test_one_of_the_two_ways_to_name_a_model_is_taken() -> None:
 
 
 def test_an_open_model_is_labelled_with_its_family() -> None:
-    for dialect in (playgrounds.DIALECT, services.DIALECT):
+    for dialect in (PLAYGROUNDS, SERVICES):
         assert dialect.labels(open_model()) == {"llmaz.io/model-family-name": "acme-lm"}
-    assert services.DIALECT.labels(service()) == {}
+    assert SERVICES.labels(service()) == {}
     assert labels_of({"spec": {"familyName": "no label!"}}) == {}
     assert labels_of({}) == {}
 
@@ -235,8 +236,8 @@ def test_what_cannot_be_a_label_is_left_off_the_pods_and_told(name: str, family:
     model = open_model(name)
     model["spec"]["familyName"] = family
     for dialect, cr in (
-        (playgrounds.DIALECT, playground(modelClaims={"models": [{"name": name}]})),
-        (services.DIALECT, service(modelClaims={"models": [{"name": name}]})),
+        (PLAYGROUNDS, playground(modelClaims={"models": [{"name": name}]})),
+        (SERVICES, service(modelClaims={"models": [{"name": name}]})),
     ):
         assert label not in dialect.labels(cr)
         parsed = dialect.parse(cr, Cluster(model))

@@ -10,7 +10,7 @@ from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired.errors import NotYet, SpecInvalid
 from program.desired.service import DesiredService
-from program.dialects.llmaz.playgrounds import DIALECT
+from program.dialects.llmaz.parse.playground import DIALECT
 from tests.unit.dialects.llmaz.objects import Cluster, made, open_model, playground, runtime, service
 
 TRIGGER = {"hpa": {"metrics": [{"type": "Resource", "resource": {"name": "cpu"}}]}}

@@ -9,7 +9,7 @@ import pytest
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.service import DesiredService
-from program.dialects.llmaz.services import DIALECT
+from program.dialects.llmaz.parse.service import DIALECT
 from tests.unit.dialects.llmaz.objects import Cluster, open_model, runner, service
 
 LEADER = {"spec": {"containers": [runner(image="registry.example/leader:1", ports=[{"containerPort": 40000}])]}}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kubeapi.json_types import Json
-from program.dialects.llmaz.backend_runtimes import SHIPPED, find_runtime, shipped
+from program.dialects.llmaz.parse.runtimes import SHIPPED, find_runtime, shipped
 from tests.unit.dialects.llmaz.objects import Cluster
 
 RECORDED = Path(__file__).parents[3] / "conformance" / "llmaz" / "fixtures" / "backendruntimes.json"

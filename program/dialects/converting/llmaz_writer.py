@@ -1,0 +1,181 @@
+"""llmaz's OpenModel, Playground and BackendRuntime, written from a description. Pure; Called by `llmaz`."""
+
+from __future__ import annotations
+
+import re
+
+from kubeapi.json_types import Json
+from program.desired import keys
+from program.desired.errors import SpecInvalid
+from program.dialects.converting.arguments import DRAFTED, adapter_arguments, with_gpus, without
+from program.dialects.converting.description import Scaling, Source, Written
+from program.dialects.converting.fields import draft_name, effect_on_described_pods, metadata_of, moved_probe, on_hosts
+from program.dialects.converting.llmaz_reader import PORT
+from program.dialects.converting.pods import PROBES, amounts
+from program.dialects.llmaz.parse.runtimes import DEFAULT_CONFIG, shipped
+from program.dialects.llmaz.schema.common import LONGEST_SERVICE, SERVICE_LABEL
+
+MODELS = "llmaz.io/v1alpha1"
+SERVING = "inference.llmaz.io/v1alpha1"
+_FLAVOR = "chosen"
+"""Name of the one flavor that a model gets where its service chooses nodes."""
+_LABEL = re.compile(r"[^a-z0-9-]+")
+
+
+def write_llmaz(written: Written) -> list[Json]:
+    """Write OpenModels, a Playground, and a BackendRuntime where none that llmaz ships will do."""
+    d = written.described
+    if len(d.name) > LONGEST_SERVICE or not re.fullmatch(SERVICE_LABEL, d.name):
+        why = f"is no name for llmaz: Service `{d.name}-lb` needs a lower-case label that begins with a letter"
+        raise SpecInvalid(field="metadata.name", why=f"`{d.name}` {why}")
+    name = _name(written.named(written.take("model_name") or d.name))
+    models = [_open_model(name, d.source, "source")]
+    selector = written.take("pod.nodeSelector")
+    if selector and on_hosts(d.annotations):
+        written.lose("pod.nodeSelector", f"chooses no host with llmaz; say it by {keys.ANNOTATION_HOST_SELECTOR}")
+    elif selector:
+        models[0]["spec"]["inferenceConfig"] = {"flavors": [{"name": _FLAVOR, "nodeSelector": dict(selector)}]}
+    for attribute in ("model_format", "quantization"):
+        written.take(attribute)  # the weights themselves tell
+    claim: Json = {"modelClaim": {"modelName": name}}
+    draft = written.take("draft")
+    if draft is not None and d.engine in ("llamacpp", "vllm"):
+        drafting = draft_name(_name(written.named(draft.name)), name, same=draft.source == d.source)
+        both = [{"name": name, "role": "main"}, {"name": drafting, "role": "draft"}]
+        claim = {"modelClaims": {"models": both}}
+        if drafting != name:
+            models.append(_open_model(drafting, draft.source, "draft"))
+    elif draft is not None:
+        written.lose("draft", f"llmaz starts no draft with {d.engine}")
+    config, runtimes = _runtime(written, name)
+    spec: Json = {"replicas": written.take("replicas"), **claim, "backendRuntimeConfig": config}
+    scaling = written.take("scaling")
+    if scaling is not None:
+        spec["elasticConfig"] = _elastic(written, scaling)
+    port = written.take("port")
+    if port not in (0, PORT):
+        written.lose("port", f"llmaz asks its pods at port {PORT}, and this server listens at {port}; change that")
+    metadata = metadata_of(written, has_effect=effect_on_described_pods(d.annotations))
+    metadata["name"] = d.name
+    playground = {"apiVersion": SERVING, "kind": "Playground", "metadata": metadata, "spec": spec}
+    return [*models, *runtimes, playground]
+
+
+def _name(text: str) -> str:
+    """Make a DNS label of a model's name."""
+    return _LABEL.sub("-", text.lower()).strip("-")[:63].strip("-") or "model"
+
+
+def _open_model(name: str, source: Source, field: str) -> Json:
+    spec: Json = {"familyName": name, "source": _written_source(source, field)}
+    return {"apiVersion": MODELS, "kind": "OpenModel", "metadata": {"name": name}, "spec": spec}
+
+
+def _written_source(source: Source, field: str) -> Json:
+    match source.kind:
+        case "hub" | "modelscope":
+            hub: Json = {"modelID": source.address}
+            if source.kind == "modelscope":
+                hub["name"] = "ModelScope"
+            if source.files:
+                hub["allowPatterns"] = list(source.files)
+            elif source.file:
+                hub["filename"] = source.file
+            if source.revision:
+                hub["revision"] = source.revision
+            return {"modelHub": hub}
+        case "s3" | "oss" | "gcs":
+            path = f"{source.address.rstrip('/')}/{source.file}" if source.file else source.address
+            return {"uri": f"{source.kind}://{path}"}
+        case "path":
+            return {"uri": f"host://{source.address}"}
+        case "ollama":
+            return {"uri": f"ollama://{source.address}"}
+        case _:
+            raise SpecInvalid(
+                field=field, why=f"llmaz cannot fetch `{source.kind}` addresses such as `{source.address}`"
+            )
+
+
+def _runtime(written: Written, model: str) -> tuple[Json, list[Json]]:
+    """Choose the backend: a shipped one by its name, or one of the service's own beside it."""
+    d = written.described
+    image, command = written.take("image"), written.take("command")
+    # A host has a program of its own for each engine that it knows.
+    if on_hosts(d.annotations) and d.engine != "generic":
+        image, command = "", ()
+    args = _arguments(written, model)
+    probes = {each: probe for each in PROBES if (probe := written.take(f"probes.{each}"))}
+    ours = shipped().get(d.engine)
+    repository, _, tag = image.rpartition(":") if ":" in image.rpartition("/")[2] else (image, "", "latest")
+    config: Json = {}
+    made: list[Json] = []
+    if ours is not None and not command and not probes and (not image or repository == ours.spec["image"]):
+        config["backendName"] = ours.name
+        if image:
+            config["version"] = tag
+        if args:
+            config["args"] = args
+    else:
+        if not image and ours is None:
+            raise SpecInvalid(field="image", why="llmaz has no runtime of its own for it; name an image")
+        name = _name(written.named(f"{d.name}-runtime"))
+        spec: Json = dict(ours.spec) if ours is not None else {}
+        if image:
+            spec["image"], spec["version"] = repository, tag
+        if command:
+            spec["command"] = list(command)
+        if ours is None:
+            spec["recommendedConfigs"] = [{"name": DEFAULT_CONFIG, "args": args}]
+        elif args:
+            config["args"] = args
+        for each, probe in probes.items():
+            spec[f"{each}Probe"] = moved_probe(probe, PORT) if d.engine != "generic" else probe
+        config["backendName"] = name
+        made.append({"apiVersion": SERVING, "kind": "BackendRuntime", "metadata": {"name": name}, "spec": spec})
+    envs = list(written.take("env"))
+    if token := written.take("hub_token"):
+        written.lose("hub_token", "llmaz reads the Secret `modelhub-secret`, key HF_TOKEN; put the token there")
+        envs = [entry for entry in envs if entry["name"] not in ("HF_TOKEN",)] if token else envs
+    if envs:
+        config["envs"] = envs
+    if resources := amounts(written):
+        config["resources"] = resources
+    if size := written.take("shared_memory"):
+        config["sharedMemorySize"] = size
+    return config, made
+
+
+def _arguments(written: Written, model: str) -> list[str]:
+    d = written.described
+    args, served = list(written.take("args")), written.take("served_name")
+    if d.draft is not None and d.engine == "vllm":
+        args, found = without(args, DRAFTED)
+        if found.get(DRAFTED) not in (None, "5"):
+            written.lose("args", "how many tokens are drafted is the BackendRuntime's to say")
+    if d.draft is not None and d.engine == "llamacpp":
+        args = without(args, "--spec-type")[0]
+    args += adapter_arguments(written, target="llmaz")
+    aliases = written.take("aliases") if d.engine == "vllm" else ()
+    if served and (served != model or aliases) and d.engine in ("vllm", "sglang"):
+        args += ["--served-model-name", served, *aliases]
+    if d.engine == "ollama" and args:
+        written.lose("args", "Ollama takes no arguments")
+        return []
+    return with_gpus(d.engine, args, d.gpus)
+
+
+def _elastic(written: Written, scaling: Scaling) -> Json:
+    if scaling.min_replicas < 1:
+        written.lose("scaling", "llmaz keeps at least one replica")
+    found: Json = {"minReplicas": max(1, scaling.min_replicas), "maxReplicas": scaling.max_replicas}
+    hpa: Json = {}
+    if scaling.metrics:
+        hpa["metrics"] = list(scaling.metrics)
+    if scaling.behavior:
+        hpa["behavior"] = scaling.behavior
+    if hpa.get("metrics"):
+        found["scaleTrigger"] = {"hpa": hpa}
+    else:
+        written.lose("scaling", "names no metric, and llmaz's runtimes have none of their own")
+    return found

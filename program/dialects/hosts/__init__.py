@@ -1,0 +1,1 @@
+"""Services of every dialect that run as processes on hosts, and the custom resources Host and HostProcess."""

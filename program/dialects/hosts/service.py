@@ -1,0 +1,153 @@
+"""Services of the newer dialects on hosts: a model that llama.cpp, oMLX, Ollama or vLLM serves as a process. Pure.
+
+The dialects of KServe and llmaz call this where annotations place a service on hosts. What comes out is an ordinary
+`DesiredService`, as LLMKube's dialect makes it: engine, model and placement, no pods. What the custom resource asks for
+beside that, and a process cannot have, comes back as problems for condition SpecHonoured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kubeapi.json_types import Json
+from program.desired import keys
+from program.desired.engines import EngineSettings
+from program.desired.errors import SpecInvalid
+from program.desired.facts import Problem
+from program.desired.keys import ServiceKey, owner_of
+from program.desired.model import DesiredModel, Gpu, ModelFormat
+from program.desired.service import DesiredService, Endpoint, PodSettings, Written
+from program.dialects.annotations import POD_ONLY_ANNOTATIONS, Annotated, lost_name
+from program.dialects.dialect import Parsed
+from program.dialects.hosts.arguments import taken_over
+from program.dialects.hosts.env import hosted_env, lost_env
+from program.dialects.hosts.model import HostedModel, accelerator_of, engine_of, model_of
+
+NOT_ON_HOSTS = "has no effect on a host, where the service runs as a process"
+_PORTS = {"kserve": 8000}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostedArgs:
+    """The arguments that a dialect's own pod would have had for its engine."""
+
+    engine: str = ""
+    """Whose they are: the `kind` of an engine's settings; empty where nobody knows."""
+    preset: Sequence[str] = ()
+    """Those of a preset or runtime. They go with the engine: where another one serves, they mean nothing."""
+    own: Sequence[str] = ()
+    """The user's. None is dropped in silence."""
+    field: str = "spec"
+    """Path of the list with the user's own."""
+
+
+def on_host(annotated: Annotated) -> bool:
+    """Tell whether annotations place a service on hosts: `herdsman.dev/host` or `herdsman.dev/host-selector`."""
+    return annotated.hosting.pinned or bool(annotated.hosting.selector)
+
+
+def hosted_service(
+    cr: Json,
+    *,
+    key: ServiceKey,
+    annotated: Annotated,
+    model: HostedModel,
+    draft: HostedModel | None = None,
+    args: HostedArgs = HostedArgs(),
+    env: Iterable[Json] = (),
+    env_field: str = "spec.env",
+    replicas: int = 1,
+    memory: str | None = None,
+    gpus: int = 0,
+    unsupported: Iterable[Problem] = (),
+) -> Parsed:
+    """Describe the service as processes on hosts.
+
+    `env` are the user's EnvVars, at `env_field`; `memory` is the quantity that its resources ask for, which engines
+    other than llama.cpp need, because nobody can tell what they take; `gpus` are those that a pod would have asked for.
+    `unsupported` are fields that the dialect found to have no effect on hosts (`not_on_hosts`).
+    Raises SpecInvalid for a model that no host can have, and for one that no engine of a host can read.
+    """
+    metadata = cr["metadata"]
+    annotations: Mapping[str, str] = metadata.get("annotations") or {}
+    hosting = annotated.hosting
+    if hosting.host is not None and not keys.is_label_value(hosting.host):
+        raise SpecInvalid(
+            field=f"metadata.annotations[{keys.ANNOTATION_HOST}]",
+            why=f"`{hosting.host[:64]}` is not the name of a host",
+        )
+    resolved = model_of(model, annotations, of=key.name)
+    chosen = engine_of(resolved, asked=args.engine, field=model.field)
+    accelerator = accelerator_of(hosting.selector, resolved, gpus=gpus)
+    drafting = model_of(draft, {}, of=f"{key.name}-draft") if draft is not None else None
+    if drafting is not None and (chosen != "llamacpp" or drafting.format is not ModelFormat.GGUF):
+        drafting = None
+    engine, lost = taken_over(chosen, args.engine, preset=args.preset, own=args.own, field=args.field, draft=drafting)
+    variables = tuple(env)
+    desired = DesiredService(
+        key=key,
+        owner=owner_of(cr),
+        generation=int(metadata.get("generation") or 0),
+        model=resolved.model_copy(update={"accelerator": accelerator}),
+        engine=engine,
+        replicas=min(replicas, 1) if hosting.pinned else replicas,
+        endpoint=Endpoint(port=_PORTS.get(key.dialect)),
+        gpu=Gpu(count=max(1, gpus)) if accelerator not in ("cpu", "metal") else None,
+        pod=PodSettings(env=hosted_env(variables, field=env_field), memory_request=memory),
+        host_placement=hosting.model_copy(update={"written": _written(args, variables, env_field, model.field)}),
+        draft=drafting,
+        completion_check=annotated.completion_check,
+        sleep=annotated.sleep,
+        served_name=annotated.served_name,
+        drift=annotated.drift,
+        adopt=annotations.get(keys.ANNOTATION_ADOPT) == "true",
+    )
+    problems = (
+        *unsupported,
+        *lost,
+        *_of_draft(draft, drafting, engine),
+        *lost_env(variables, field=env_field, engine=chosen),
+        *_of_place(replicas, desired),
+        *of_annotations(annotations),
+        *lost_name(desired),
+    )
+    return Parsed(desired=desired, unsupported=tuple(dict.fromkeys(problems)))
+
+
+def not_on_hosts(fields: Iterable[str]) -> tuple[Problem, ...]:
+    """Say of fields, by their paths, that they describe pods and mean nothing to a process."""
+    return tuple(not_honoured(field, NOT_ON_HOSTS) for field in fields)
+
+
+def not_honoured(field: str, message: str) -> Problem:
+    """Say of one field why it has no effect."""
+    return Problem(reason="NotHonoured", message=message, field=field, terminal=True)
+
+
+def of_annotations(annotations: Mapping[str, str]) -> Iterator[Problem]:
+    """Name the annotations that mean nothing to a process on a host."""
+    for name in POD_ONLY_ANNOTATIONS:
+        if annotations.get(name, "") not in ("", "false"):
+            yield not_honoured(f"metadata.annotations[{name}]", NOT_ON_HOSTS)
+
+
+def _written(args: HostedArgs, variables: Sequence[Json], env_field: str, model_field: str) -> Written:
+    return Written(
+        arguments=tuple(args.own),
+        arguments_field=args.field,
+        variables=tuple(str(variable["name"]) for variable in variables),
+        variables_field=env_field,
+        model_field=model_field,
+    )
+
+
+def _of_draft(draft: HostedModel | None, used: DesiredModel | None, engine: EngineSettings) -> Iterator[Problem]:
+    if draft is not None and used is None:
+        yield not_honoured(draft.field, f"is no draft for engine {engine.kind} on a host; llama.cpp takes a GGUF file")
+
+
+def _of_place(replicas: int, desired: DesiredService) -> Iterator[Problem]:
+    if desired.host_placement is not None and desired.host_placement.pinned and replicas > 1:
+        why = f"a host runs one replica of a service, and {keys.ANNOTATION_HOST} names one host, not {replicas}"
+        yield not_honoured("spec.replicas", why)

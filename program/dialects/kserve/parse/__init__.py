@@ -1,0 +1,1 @@
+"""From an LLMInferenceService to desired state. Start with `service.py`."""

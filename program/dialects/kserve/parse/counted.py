@@ -1,0 +1,44 @@
+"""What hashes count of the pods: they as the presets of the first release make them. Pure; `parse` calls it.
+
+A change of a preset then restarts no pods (docs/adr/0042), and neither does another wording of the endpoint picker's
+configuration that pickers pass over. What users say is in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from program.desired.workloads import PodSet
+from program.dialects.kserve import presets
+from program.dialects.kserve.configuration.combine import combined
+from program.dialects.kserve.parse.subject import Subject
+
+
+def with_counted(
+    subject: Subject, sets: tuple[PodSet, ...], made: Callable[[Subject], Iterable[PodSet]]
+) -> tuple[PodSet, ...]:
+    """Note on sets of pods what hashes count of each; `made` describes the sets of a service."""
+    changed = any(presets.is_counted_otherwise(config.name) for config in subject.combined.applied)
+    if not changed and subject.at("router", "scheduler", "config") is None and not _is_told_by_flag(subject):
+        return sets
+    known_before = combined(subject.cr, subject.look, counted=True) if changed else subject.combined
+    before = replace(subject, combined=known_before, counted=True)
+    known = {pods.part: pods for pods in made(before)}
+    return tuple(_counted(pods, known[pods.part]) for pods in sets)
+
+
+def _is_told_by_flag(subject: Subject) -> bool:
+    """Tell whether the endpoint picker's configuration may stand in its arguments."""
+    containers = subject.at("router", "scheduler", "template", "containers") or ()
+    words = [str(word) for each in containers for field in ("command", "args") for word in each.get(field) or ()]
+    return any(word.startswith("--config-text") for word in words)
+
+
+def _counted(pods: PodSet, before: PodSet) -> PodSet:
+    changed: dict[str, object] = {}
+    if pods.template != before.template:
+        changed["counted"] = before.template
+    if pods.group is not None and before.group is not None and pods.group.leader != before.group.leader:
+        changed["group"] = pods.group.model_copy(update={"counted_leader": before.group.leader})
+    return pods.model_copy(update=changed) if changed else pods

@@ -1,0 +1,138 @@
+"""Addresses of models and adapters as KServe writes them: `hf://`, `s3://`, `pvc://`, `oci://`, `oci+native://`. Pure.
+
+KServe accepts any address at first and fails later, in status alone; here what cannot be served is refused at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from program.desired.errors import SpecInvalid
+from program.desired.model import ModelSource, SourceKind
+from program.desired.web_address import AddressInvalid, check_characters, read_authority, shown
+from program.dialects.annotations import is_name
+from program.dialects.kserve.naming import LOCAL_MODEL
+from program.dialects.kserve.settings import StorageSettings
+
+Scheme = Literal["hf", "s3", "pvc", "oci", "oci+native"]
+SCHEMES: tuple[Scheme, ...] = ("hf", "s3", "pvc", "oci", "oci+native")
+LOCAL_MODEL_SOURCE = f"{LOCAL_MODEL}-sourceuri"
+LOCAL_MODEL_CLAIM = f"{LOCAL_MODEL}-pvc-name"
+"""Annotations of a service whose model lies in a cache on the nodes: from where, and on which claim."""
+
+_ADDRESS = re.compile(r"(?P<scheme>[a-z0-9+]+)://(?P<rest>[^\s\x00-\x1f\x7f]+)", re.ASCII)
+_REPOSITORY = re.compile(
+    r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<revision>[\w.\-/]+))?", re.ASCII
+)
+_LONGEST = 2048
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a model comes from, read once."""
+
+    written: str
+    scheme: Scheme
+    rest: str
+    """What follows `://`."""
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether an init container brings the files into the pod."""
+        return self.scheme in ("hf", "s3")
+
+    @property
+    def claim(self) -> str:
+        """Name of the claim of a `pvc://` address."""
+        return self.rest.partition("/")[0]
+
+    @property
+    def path(self) -> str:
+        """Path on that claim; empty for its root."""
+        return self.rest.partition("/")[2].strip("/")
+
+
+def read_address(written: str, *, field: str) -> Address:
+    """Read an address. Raises SpecInvalid at `field` for one that no pod of ours could get a model from."""
+    match = _ADDRESS.fullmatch(written)
+    if match is None or len(written) > _LONGEST:
+        raise SpecInvalid(
+            field=field, why=f"`{written[:64]}` is not the address of a model; write for example `hf://org/repo`"
+        )
+    for scheme in SCHEMES:
+        if scheme == match["scheme"]:
+            address = Address(written=written, scheme=scheme, rest=match["rest"])
+            _check(address, field)
+            return address
+    raise SpecInvalid(
+        field=field,
+        why=f"`{match['scheme']}` is a scheme that models are not fetched from; use {', '.join(SCHEMES)}",
+    )
+
+
+def model_address(written: str, annotations: Mapping[str, str], storage: StorageSettings, *, field: str) -> Address:
+    """Read the model's address: where its cache on the nodes has it, that; with the way of mounting images settled."""
+    address = read_address(_cached(written, annotations), field=field)
+    if address.scheme != "oci":
+        return address
+    if storage.oci_model_mode == "native":
+        return Address(written=address.written, scheme="oci+native", rest=address.rest)
+    if not storage.modelcar and storage.oci_model_mode != "modelcar":
+        raise SpecInvalid(
+            field=field,
+            why="is an image, and this cluster's settings turn the sidecar for images off (`enableModelcar`); write "
+            "`oci+native://`, or turn it on",
+        )
+    return address
+
+
+def source_of(address: Address) -> ModelSource:
+    """Say where the model comes from in the words of every dialect."""
+    if address.scheme == "hf":
+        match = _REPOSITORY.fullmatch(address.rest)
+        assert match is not None  # read_address has looked
+        return ModelSource(
+            kind=SourceKind.REPOSITORY,
+            address=address.written,
+            repository=match["repository"],
+            revision=match["revision"] or "",
+        )
+    if address.scheme == "s3":
+        bucket, _, key = address.rest.partition("/")
+        return ModelSource(kind=SourceKind.S3, address=address.written, bucket=bucket, path=key)
+    if address.scheme == "pvc":
+        return ModelSource(kind=SourceKind.CLAIM, address=address.written, claim=address.claim, path=address.path)
+    return ModelSource(kind=SourceKind.OTHER, address=address.written)
+
+
+def _check(address: Address, field: str) -> None:
+    try:
+        check_characters(address.rest)
+        if address.scheme == "s3" and not address.rest.startswith("/"):
+            # The loader takes what stands before the first slash for a host, as any parser of URLs does.
+            read_authority(address.rest.partition("/")[0])
+    except AddressInvalid as error:
+        raise SpecInvalid(field=field, why=f"`{shown(address.written)[:64]}` {error}") from None
+    if address.scheme == "hf" and _REPOSITORY.fullmatch(address.rest) is None:
+        raise SpecInvalid(
+            field=field, why=f"`{address.written[:64]}` is not `hf://org/repo` or `hf://org/repo:revision`"
+        )
+    if address.scheme == "pvc" and not is_name(address.claim):
+        why = f"`{address.claim[:64]}` is not the name of a claim; write `pvc://claim` or `pvc://claim/path`"
+        raise SpecInvalid(field=field, why=why)
+    if address.scheme == "s3" and address.rest.startswith("/"):
+        raise SpecInvalid(field=field, why=f"`{address.written[:64]}` names no bucket; write `s3://bucket/path`")
+    if address.scheme in ("pvc", "s3") and any(part == ".." for part in address.rest.split("/")):
+        raise SpecInvalid(field=field, why=f"`{address.written[:64]}` leaves its place by `..`")
+
+
+def _cached(written: str, annotations: Mapping[str, str]) -> str:
+    source, claim = annotations.get(LOCAL_MODEL_SOURCE, ""), annotations.get(LOCAL_MODEL_CLAIM, "")
+    if not source or not claim or not (written == source or written.startswith(f"{source.rstrip('/')}/")):
+        return written
+    folder = hashlib.sha256(source.encode()).hexdigest()[:16]
+    return f"pvc://{claim}/models/{folder}{written[len(source.rstrip('/')) :]}"

@@ -1,0 +1,91 @@
+"""One LLMInferenceService with all that its objects are made of, as this package hands it around. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kubeapi.json_types import Json
+from program.desired.errors import SpecInvalid
+from program.dialects.dialect import Lookup
+from program.dialects.kserve.configuration.combine import Combined
+from program.dialects.kserve.settings import Settings
+
+MAIN = "main"
+"""The container that serves, in every pod of a service."""
+STOP = "serving.kserve.io/stop"
+"""Annotation of a service: `"true"`, in any case, takes all of it away until it is taken back."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A service, its configuration combined."""
+
+    cr: Json
+    combined: Combined
+    look: Lookup
+    counted: bool = False
+    """It is described as hashes count it (`counted`), and not as new pods are made."""
+
+    @property
+    def name(self) -> str:
+        """Name of the custom resource."""
+        return str(self.cr["metadata"]["name"])
+
+    @property
+    def namespace(self) -> str:
+        """Namespace of the custom resource."""
+        return str(self.cr["metadata"].get("namespace") or "default")
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Labels of the custom resource."""
+        return self.cr["metadata"].get("labels") or {}
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """Annotations of the custom resource."""
+        return self.cr["metadata"].get("annotations") or {}
+
+    @property
+    def spec(self) -> Json:
+        """The merged and rendered spec."""
+        return self.combined.spec
+
+    @property
+    def settings(self) -> Settings:
+        """What holds for every service of the cluster."""
+        return self.combined.settings
+
+    @property
+    def model_name(self) -> str:
+        """What clients ask for."""
+        return self.combined.model_name
+
+    def at(self, *path: str) -> Any:
+        """Give the value at a path of the spec; None where any part of it is absent."""
+        return value_at(self.spec, *path)
+
+
+def value_at(value: Any, *path: str) -> Any:
+    """Give the value at a path of objects; None where any part of it is absent."""
+    for name in path:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(name)
+    return value
+
+
+def is_stopped(cr: Json) -> bool:
+    """Tell whether the stop annotation takes a service away."""
+    return str((cr["metadata"].get("annotations") or {}).get(STOP)).lower() == "true"
+
+
+def main_container(pod_spec: Json | None, *, field: str) -> Json:
+    """Find the container that serves. Raises SpecInvalid where there is none."""
+    for container in (pod_spec or {}).get("containers") or ():
+        if container.get("name") == MAIN:
+            found: Json = container
+            return found
+    raise SpecInvalid(field=f"{field}.containers", why=f"has no container named `{MAIN}`; the one that serves needs it")

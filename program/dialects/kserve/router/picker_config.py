@@ -1,0 +1,161 @@
+"""The configuration of the endpoint picker: which pods may take a request, and how each is scored. Pure.
+
+What the user gives goes before what is worked out here. The text is written as KServe writes it, key by key, so that
+the endpoint picker of a service that is taken over does not restart.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any
+
+import yaml
+
+from kubeapi.json_types import Json
+from kubeapi.yaml_text import load
+from program.desired.errors import SpecInvalid
+from program.dialects.kserve.router.picker_migration import Version, deprecated, migrated
+
+FIELD = "spec.router.scheduler.config"
+DEFAULT_SINCE: Version = (0, 9)
+"""The first version that knows all that `default_config` writes."""
+METRICS = "metrics-data-source"
+_LORA = "lora-affinity-scorer"
+_API = {"apiVersion": "llm-d.ai/v1alpha1", "kind": "EndpointPickerConfig"}
+_PICKER = "max-score-picker"
+_DECIDER = "always-disagg-pd-decider"
+_LONGEST = 100_000
+
+_Profile = tuple[tuple[str, int | None], ...]
+_DEFAULT: _Profile = (
+    ("queue-scorer", 2),
+    ("kv-cache-utilization-scorer", 2),
+    ("prefix-cache-scorer", 3),
+    ("no-hit-lru-scorer", 2),
+    (_PICKER, None),
+)
+_PREFILL: _Profile = (
+    ("prefill-filter", None),
+    ("prefix-cache-scorer", 3),
+    ("queue-scorer", 2),
+    ("kv-cache-utilization-scorer", 2),
+    (_PICKER, None),
+)
+_DECODE: _Profile = (
+    ("decode-filter", None),
+    ("active-request-scorer", 2),
+    ("prefix-cache-scorer", 3),
+    (_PICKER, None),
+)
+_DISAGGREGATED = (
+    "disagg-headers-handler",
+    "prefill-filter",
+    "decode-filter",
+    "queue-scorer",
+    "kv-cache-utilization-scorer",
+    "active-request-scorer",
+    "prefix-cache-scorer",
+    _PICKER,
+    _DECIDER,
+)
+
+
+@functools.lru_cache(maxsize=16)
+def default_config(*, prefill: bool, adapters: bool, tls: bool) -> str:
+    """Write the configuration of a service that has none of its own."""
+    if prefill:
+        plugins: list[Json] = [{"type": name} for name in _DISAGGREGATED]
+        plugins.append({"type": "disagg-profile-handler", "parameters": {"deciders": {"prefill": _DECIDER}}})
+        profiles = {"prefill": _PREFILL, "decode": _DECODE}
+    else:
+        plugins = [{"type": "single-profile-handler"}, *({"type": name} for name, _ in _DEFAULT)]
+        profiles = {"default": _DEFAULT}
+    if adapters:
+        plugins.append({"type": _LORA})
+        profiles = {name: _with_adapters(profile) for name, profile in profiles.items()}
+    config = {
+        **_API,
+        "plugins": plugins,
+        "schedulingProfiles": [
+            {"name": name, "plugins": [_reference(plugin, weight) for plugin, weight in profile]}
+            for name, profile in profiles.items()
+        ],
+    }
+    return _written(_over_tls(config) if tls else config)
+
+
+def given_config(
+    inline: Any, *, tls: bool, version: Version | None = None, tokenizer: str = "", counted: bool = False
+) -> str:
+    """Write the user's own configuration, an object or text of YAML, in the words of the picker's version.
+
+    With TLS the picker is told to read the pods' metrics by https, unless the configuration says where they come from.
+    Raises SpecInvalid for text that is no configuration.
+    """
+    return _given(inline if isinstance(inline, str) else json.dumps(inline), tls, version, tokenizer, counted)
+
+
+@functools.lru_cache(maxsize=256)
+def _given(text: str, tls: bool, version: Version | None, tokenizer: str, counted: bool) -> str:
+    config = migrated(_read(text), version, tokenizer=tokenizer, counted=counted)
+    return _written(_over_tls(config) if tls else config)
+
+
+@functools.lru_cache(maxsize=256)
+def flagged_config(text: str, version: Version | None, tokenizer: str = "", counted: bool = False) -> str:
+    """Give the configuration of a flag in the words of the picker's version; as it is written if that has them all.
+
+    What makes no sense is the picker's to refuse.
+    """
+    try:
+        config = _read(text)
+    except SpecInvalid:
+        return text
+    told = migrated(config, version, tokenizer=tokenizer, counted=counted)
+    return text if told is config else _written(told)
+
+
+def deprecations(inline: Any, version: Version | None) -> list[str]:
+    """Name the plugins that the picker's version does without. Raises SpecInvalid as `given_config` does."""
+    return deprecated(_read(inline) if isinstance(inline, str) else inline, version)
+
+
+@functools.lru_cache(maxsize=256)
+def _read(text: str) -> Json:
+    """Read a configuration, which nobody may change: every pass over a service asks for the same."""
+    if len(text) > _LONGEST:
+        raise SpecInvalid(field=FIELD, why=f"is longer than {_LONGEST} characters")
+    try:
+        config = json.loads(text) if text.lstrip().startswith("{") else load(text)
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        raise SpecInvalid(field=FIELD, why=f"is not YAML: {str(error)[:200]}") from None
+    if not isinstance(config, dict):
+        raise SpecInvalid(field=FIELD, why="is not an object with plugins and schedulingProfiles")
+    return config
+
+
+def _with_adapters(profile: _Profile) -> _Profile:
+    """Score first by which pod has the adapter: filters have no weight and stay in front."""
+    filters = tuple(entry for entry in profile if entry[1] is None and entry[0] != _PICKER)
+    return (*filters, (_LORA, 4), *(entry for entry in profile if entry not in filters))
+
+
+def _reference(plugin: str, weight: int | None) -> Json:
+    return {"pluginRef": plugin} if weight is None else {"pluginRef": plugin, "weight": weight}
+
+
+def _over_tls(config: Json) -> Json:
+    plugins = config.get("plugins")
+    known = plugins if isinstance(plugins, list) else []
+    if any(isinstance(plugin, dict) and plugin.get("type") == METRICS for plugin in known):
+        return config
+    return {**config, "plugins": [*known, {"type": METRICS, "parameters": {"scheme": "https"}}]}
+
+
+_Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+def _written(config: Json) -> str:
+    text: str = yaml.dump(config, Dumper=_Dumper, sort_keys=True, default_flow_style=False)
+    return text

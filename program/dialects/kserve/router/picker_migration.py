@@ -1,0 +1,268 @@
+"""What endpoint pickers were told in the words of older versions, in those of the version that runs. Pure.
+
+Pickers read their configuration strictly: one word that was renamed, and they do not start. KServe rewrites what users
+wrote for older ones on every pass, so that its services still hold such words. Only what is known to be renamed is
+touched; a configuration in today's words stays as it is, key by key.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from kubeapi.json_types import Json
+
+VERSION = "app.kubernetes.io/version"
+"""Annotation of the picker's pod: the version of its configuration, where the image's tag tells none."""
+DEPRECATED = {
+    "precise-prefix-cache-scorer": (
+        (0, 9),
+        "is three plugins since version 0.9: token-producer, precise-prefix-cache-producer and prefix-cache-scorer",
+    ),
+}
+"""Plugins that cannot be rewritten without knowing more than the configuration says: since when, and what to do."""
+
+Version = tuple[int, int]
+"""Major and minor."""
+_TAG = re.compile(r"[^:]+(?::\d+/[^:]+)?:v?(\d+)\.(\d+)(?:[.-].*)?", re.ASCII)
+_WRITTEN = re.compile(r"v?(\d+)\.(\d+)(?:[.-].*)?", re.ASCII)
+_RENAMED_SINCE: Version = (0, 7)
+_RENAMED = {"prefill-header-handler": "disagg-headers-handler", "pd-profile-handler": "disagg-profile-handler"}
+_NO_SCHEME_SINCE: Version = (0, 9)
+_PRODUCERS_SINCE: Version = (0, 9)
+"""Since then prefixes are found by a plugin beside the scorer, and configurations have an API group of llm-d's own."""
+_OLD_API, _API = "inference.networking.x-k8s.io/v1alpha1", "llm-d.ai/v1alpha1"
+_CHARACTERS_PER_TOKEN = 4
+"""Older thresholds count characters. This many are a token in English text."""
+_SCHEME = "--model-server-metrics-scheme"
+_PROFILES = "disagg-profile-handler"
+_ALWAYS, _BY_PREFIX = "always-disagg-pd-decider", "prefix-based-pd-decider"
+_GONE = ("deciderPluginName", "threshold", "hashBlockSize")
+"""Parameters of the profile handler before it had deciders of several kinds."""
+
+
+def picker_version(image: str, annotations: Mapping[str, str]) -> Version | None:
+    """Tell which version of the picker runs; None where neither image nor annotation says it."""
+    found = _TAG.fullmatch(image.partition("@")[0]) or _WRITTEN.fullmatch(str(annotations.get(VERSION) or ""))
+    return (int(found[1]), int(found[2])) if found is not None else None
+
+
+def migrated(config: Json, version: Version | None, *, tokenizer: str = "", counted: bool = False) -> Json:
+    """Give the configuration in the words of a version; the very same where there is nothing to rewrite.
+
+    `tokenizer` is the URL of the service's tokenizer, if it has one. With `counted` as hashes count it: with the words
+    that newer pickers pass over, which the first release left in (docs/adr/0042).
+    """
+    told = _renamed(config, version)
+    if version is None or version < _PRODUCERS_SINCE or not isinstance(told.get("plugins"), list):
+        return told
+    if tokenizer:
+        told = told_apart(told, tokenizer)
+    if not counted:
+        told = {**told, "plugins": [_without_gone(each) for each in told["plugins"]]}
+        if told.get("apiVersion") == _OLD_API:
+            told = {**told, "apiVersion": _API}
+    return config if told == config else told
+
+
+def _without_gone(plugin: Any) -> Any:
+    """Leave out parameters that plugins lost: how prefixes are cut is the producers' business."""
+    given = _object(plugin).get("parameters")
+    if not isinstance(given, dict):
+        return plugin
+    is_scorer = plugin.get("type") == "prefix-cache-scorer"
+    rest = {
+        key: value
+        for key, value in given.items()
+        if key != "hashBlockSize" and (not is_scorer or key == "prefixMatchInfoProducerName")
+    }
+    if rest == given:
+        return plugin
+    without = {key: value for key, value in plugin.items() if key != "parameters"}
+    return {**without, "parameters": rest} if rest else without
+
+
+def _renamed(config: Json, version: Version | None) -> Json:
+    plugins = config.get("plugins")
+    if version is None or version < _RENAMED_SINCE or not isinstance(plugins, list):
+        return config
+    told = [_plugin(each) for each in plugins]
+    # A plugin is declared before the one that names it.
+    told = [found for each in told for found in (*_decider(each, told), _without_old_parameters(each))]
+    profiles = config.get("schedulingProfiles")
+    # A plugin is referred to by its name, and by its type where it has none.
+    own = {_object(each).get("name") for each in plugins}
+    renamed = {old: new for old, new in _RENAMED.items() if old not in own}
+    named = [_profile(each, renamed) for each in profiles] if isinstance(profiles, list) else profiles
+    if told == plugins and named == profiles:
+        return config
+    return {**config, "plugins": told, **({"schedulingProfiles": named} if named is not None else {})}
+
+
+def without_old_flags(words: list[str], version: Version | None) -> list[str]:
+    """Take out the flag that tells how metrics are read, which is a plugin's parameter now: newer pickers refuse it."""
+    if version is None or version < _NO_SCHEME_SINCE:
+        return words
+    kept: list[str] = []
+    skip = False
+    for word in words:
+        if not skip and word != _SCHEME and not word.startswith(f"{_SCHEME}="):
+            kept.append(word)
+        skip = not skip and word == _SCHEME
+    return kept
+
+
+def deprecated(config: Json, version: Version | None) -> list[str]:
+    """Name the plugins of a configuration that the version does without, each with what to write instead."""
+    plugins = config.get("plugins")
+    types = [str(_object(each).get("type")) for each in plugins] if isinstance(plugins, list) else []
+    if version is None:
+        return []
+    return [f"{name} {why}" for name, (since, why) in DEPRECATED.items() if name in types and version >= since]
+
+
+def _plugin(plugin: Any) -> Any:
+    kind = _object(plugin).get("type")
+    if not isinstance(kind, str):
+        return plugin
+    named = {**plugin, "type": _RENAMED.get(kind, kind)}
+    given = _object(plugin.get("parameters"))
+    if kind == "prefix-cache-scorer" and "blockSize" in given:
+        rest = {key: value for key, value in given.items() if key != "blockSize"}
+        named["parameters"] = {"blockSizeTokens": given["blockSize"], **rest}
+    indexer = _object(given.get("indexerConfig"))
+    if "tokenProcessorConfig" in indexer:
+        rest = {key: value for key, value in indexer.items() if key != "tokenProcessorConfig"}
+        processor = given.get("tokenProcessorConfig") or indexer["tokenProcessorConfig"]
+        named["parameters"] = {**given, "indexerConfig": rest, "tokenProcessorConfig": processor}
+    return named
+
+
+def _decider(plugin: Any, plugins: list[Any]) -> tuple[Json, ...]:
+    """Give the decider that a profile handler of the old kind had built in; none where it named one, or has one."""
+    given = _object(_object(plugin).get("parameters"))
+    if not _is_of_old(plugin) or given.get("deciderPluginName"):
+        return ()
+    name = _decider_name(given)
+    if name in {each.get("name") or each.get("type") for each in map(_object, plugins)}:
+        return ()
+    decider: Json = {"type": name}
+    if name == _BY_PREFIX:
+        decider["parameters"] = {"nonCachedTokens": _tokens(given["threshold"])}
+    return (decider,)
+
+
+def _tokens(characters: Any) -> Any:
+    """Convert a threshold; what is no number is the picker's to refuse."""
+    if isinstance(characters, bool) or not isinstance(characters, (int, float)):
+        return characters
+    return max(1, math.ceil(characters / _CHARACTERS_PER_TOKEN))
+
+
+def _without_old_parameters(plugin: Any) -> Any:
+    if not _is_of_old(plugin):
+        return plugin
+    given = plugin["parameters"]
+    rest = {key: value for key, value in given.items() if key not in _GONE}
+    return {**plugin, "parameters": {"deciders": {"prefill": _decider_name(given)}, **rest}}
+
+
+def _is_of_old(plugin: Any) -> bool:
+    given = _object(_object(plugin).get("parameters"))
+    return bool(_object(plugin).get("type") == _PROFILES and any(name in given for name in _GONE))
+
+
+def _decider_name(given: Mapping[str, Any]) -> str:
+    written = given.get("deciderPluginName")
+    if isinstance(written, str) and written:
+        return written
+    return _BY_PREFIX if given.get("threshold") else _ALWAYS
+
+
+def _profile(profile: Any, renamed: Mapping[str, str]) -> Any:
+    plugins = _object(profile).get("plugins")
+    if not isinstance(plugins, list):
+        return profile
+    return {**profile, "plugins": [_reference(each, renamed) for each in plugins]}
+
+
+def _reference(reference: Any, renamed: Mapping[str, str]) -> Any:
+    name = _object(reference).get("pluginRef")
+    return {**reference, "pluginRef": renamed[name]} if isinstance(name, str) and name in renamed else reference
+
+
+OLD = "precise-prefix-cache-scorer"
+_TOKENS, _INDEX, _SCORER = "token-producer", "precise-prefix-cache-producer", "prefix-cache-scorer"
+_MODEL = "/mnt/models/base"
+"""What the tokenizer of the presets calls its model."""
+
+
+def told_apart(config: Json, tokenizer: str) -> Json:
+    """Replace the one plugin by the three, and have tokens come from the service's tokenizer at this URL."""
+    plugins: list[Any] = config["plugins"]
+    at = next((at for at, each in enumerate(plugins) if _type(each) == OLD), None)
+    if at is None:
+        return {**config, "plugins": [_asking(each, tokenizer) for each in plugins]}
+    old = plugins[at]
+    index: Json = {"type": _INDEX}
+    if parameters := _of_index(_object(old.get("parameters"))):
+        index["parameters"] = parameters
+    scorer: Json = {"type": _SCORER, "parameters": {"prefixMatchInfoProducerName": _INDEX}}
+    own = next((each for each in plugins if _type(each) == _TOKENS), {"type": _TOKENS})
+    three = [_asking(own, tokenizer), index, scorer]
+    # One scorer is enough, and so is one source of tokens.
+    first = [each for each in plugins[:at] if _type(each) not in (_SCORER, _TOKENS)]
+    rest = [each for each in plugins[at + 1 :] if _type(each) not in (_SCORER, _TOKENS)]
+    names = {OLD, str(old.get("name") or OLD)}
+    names |= {str(each.get("name")) for each in plugins if _type(each) == _SCORER and each.get("name")}
+    profiles = config.get("schedulingProfiles")
+    told = [_scored_profile(each, names) for each in profiles] if isinstance(profiles, list) else profiles
+    return {
+        **config,
+        "plugins": [*first, *three, *rest],
+        **({"schedulingProfiles": told} if told is not None else {}),
+    }
+
+
+def _of_index(given: Mapping[str, Any]) -> Json:
+    """Give the old plugin's parameters without those of its own tokenizer."""
+    found = dict(given)
+    if isinstance(indexer := given.get("indexerConfig"), dict):
+        rest = {key: value for key, value in indexer.items() if key != "tokenizersPoolConfig"}
+        found = {key: value for key, value in found.items() if key != "indexerConfig"}
+        if rest:
+            found["indexerConfig"] = rest
+    return found
+
+
+def _asking(plugin: Any, tokenizer: str) -> Any:
+    """Say where tokens come from, as far as the plugin does not say it itself."""
+    if _type(plugin) != _TOKENS:
+        return plugin
+    given = _object(plugin.get("parameters"))
+    vllm = {"url": tokenizer, **_object(given.get("vllm"))}
+    return {**plugin, "parameters": {"modelName": _MODEL, **given, "vllm": vllm}}
+
+
+def _scored_profile(profile: Any, names: set[str]) -> Any:
+    """Refer to the scorer where the old plugin was meant, once."""
+    listed = _object(profile).get("plugins")
+    if not isinstance(listed, list):
+        return profile
+    found: list[Any] = []
+    for each in listed:
+        is_scorer = _object(each).get("pluginRef") in {*names, _SCORER}
+        told = {**each, "pluginRef": _SCORER} if is_scorer else each
+        if not (is_scorer and any(_object(other).get("pluginRef") == _SCORER for other in found)):
+            found.append(told)
+    return {**profile, "plugins": found}
+
+
+def _type(plugin: Any) -> Any:
+    return _object(plugin).get("type")
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

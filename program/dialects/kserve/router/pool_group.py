@@ -1,0 +1,34 @@
+"""The API group of InferencePools, as routing sidecars and endpoint pickers are told it. Pure.
+
+KServe makes each pool in two groups, and its shipped presets name the older one; we make pools of today's alone. With
+the older name an endpoint picker finds no pool, and a sidecar lets no prompt through to the pods that prefill.
+"""
+
+from __future__ import annotations
+
+import re
+
+from program.dialects.kserve.parse.pod_draft import Container
+
+POOL_GROUP = "inference.networking.k8s.io"
+OLD_POOL_GROUP = "inference.networking.x-k8s.io"
+
+_FLAG = "--pool-group"
+_IN_ONE_WORD = re.compile(rf"({_FLAG}[= ]['\"]?){re.escape(OLD_POOL_GROUP)}(?![\w.-])", re.ASCII)
+
+
+def name_group_of_today(container: Container) -> None:
+    """Have a container look for the pools that there are, whatever its preset or the service says."""
+    for field in ("command", "args"):
+        words = container.get(field)
+        if words and (told := _told(list(words))) != words:
+            container.set(field, told)
+
+
+def _told(words: list[str]) -> list[str]:
+    return [
+        POOL_GROUP
+        if word == OLD_POOL_GROUP and at and words[at - 1] == _FLAG
+        else _IN_ONE_WORD.sub(rf"\g<1>{POOL_GROUP}", word)
+        for at, word in enumerate(words)
+    ]

@@ -1,0 +1,1 @@
+"""KServe's kinds, field by field as KServe publishes them."""

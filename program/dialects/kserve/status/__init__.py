@@ -1,0 +1,1 @@
+"""The statuses of LLMInferenceServices and of their configs."""

@@ -1,0 +1,120 @@
+"""The status of an LLMInferenceServiceConfig: whether services can be laid over it, and which ones are. Pure.
+
+Called by `automation.status.kserve_configs`, which writes it. Whether a config makes sense for a service is said by
+that service; here only what no service could make good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from kubeapi.json_types import Json
+from program.desired.errors import DesiredError
+from program.desired.keys import ServiceKey
+from program.dialects.kserve.configuration.merge import merged
+from program.dialects.kserve.conversion import to_hub
+from program.dialects.kserve.schema.validation import check_config
+from program.dialects.kserve.settings import Settings
+from program.dialects.kserve.status.config_use import is_held_by_peer
+from program.dialects.kserve.templating.data import spec_data, template_data
+from program.dialects.kserve.templating.functions import functions
+from program.dialects.kserve.templating.render import render
+from program.dialects.status.conditions import Type
+from program.dialects.status.service_conditions import ConditionSet, same_status
+
+FIELDS = ("conditions", "observedGeneration", "referencedBy")
+"""What is written; the rest of a status is somebody else's."""
+
+IN_USE = "ConfigInUse"
+_TYPES = ("Ready", IN_USE)
+_MOST_NAMED = 10
+"""Services that a message names; `referencedBy` has all."""
+
+_CONTAINERS: Json = {"containers": [{"name": "main", "image": "sample"}]}
+_WORKLOAD: Json = {
+    "replicas": 1,
+    "parallelism": {"tensor": 1, "pipeline": 1, "data": 1, "dataLocal": 1, "dataRPCPort": 5555, "expert": True},
+    "template": _CONTAINERS,
+    "worker": _CONTAINERS,
+    "kvCacheOffloading": {"cpu": "1Gi", "evictionPolicy": "lru"},
+    "rolloutStrategy": {"maxUnavailable": 1, "maxSurge": 1},
+}
+_SAMPLE: Json = {
+    **_WORKLOAD,
+    "model": {
+        "uri": "hf://sample/sample",
+        "name": "sample",
+        "lora": {"adapters": [{"uri": "hf://sample/adapter", "name": "adapter"}], "maxRank": 8, "maxAdapters": 1},
+    },
+    "prefill": _WORKLOAD,
+    "router": {"route": {"http": {}}, "gateway": {}, "scheduler": {"replicas": 1, "pool": {}}},
+    "tracing": {"exporterEndpoint": "http://sample", "sampler": "sample", "samplerArg": "1", "exporter": "otlp"},
+}
+"""A service that sets all that templates ask for. No real one sets all of it: it is for nothing else."""
+
+
+class _AnyWord(dict[str, str]):
+    """Labels or annotations of which every one is set: a config may ask for those that its services have."""
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+    def __missing__(self, key: str) -> str:
+        return "sample"
+
+
+def config_problem(cr: Json) -> DesiredError | None:
+    """Say why no service can be laid over a config; None where one can."""
+    try:
+        check_config(cr)
+        spec: Json = to_hub(cr).get("spec") or {}
+        over = merged(_SAMPLE, spec)
+        words = _AnyWord(sample="sample")
+        metadata = {**cr["metadata"], "name": "sample", "labels": words, "annotations": words}
+        render(spec, template_data(metadata, over, Settings()), functions(spec_data(over)), field="spec")
+    except DesiredError as error:
+        return error
+    return None
+
+
+def config_status(cr: Json, users: Iterable[ServiceKey], problem: DesiredError | None, *, now: datetime) -> Json:
+    """Return the complete status of `cr`; the very dict `cr["status"]` when it already says all of this.
+
+    `users` are the services that are made of it, `problem` what `config_problem` said of it.
+    """
+    previous: Json = cr.get("status") or {}
+    by_name = sorted(users, key=lambda key: (key.namespace, key.name))
+    conditions = ConditionSet(cr, _TYPES, now=now)
+    if problem is None:
+        reason, message = "ConfigValid", "Services can be laid over it"
+    else:
+        reason, message = problem.reason, str(problem)
+    conditions.set(Type.READY, "True" if problem is None else "False", reason, message)
+    conditions.set(Type.RECONCILING, "False", reason, message)
+    conditions.set(Type.STALLED, "False" if problem is None else "True", reason, message)
+    if not by_name:
+        conditions.set(IN_USE, "False", "NotInUse", "No service is made of it")
+    elif is_held_by_peer(cr) and "deletionTimestamp" in cr["metadata"]:
+        message = f"It is deleted once no service is made of it any more; now {_named(by_name)}"
+        conditions.set(IN_USE, "True", "DeletionBlocked", message)
+    else:
+        conditions.set(IN_USE, "True", "InUse", f"Made of it: {_named(by_name)}")
+    status: Json = {
+        "observedGeneration": int(cr["metadata"].get("generation") or 0),
+        "conditions": [_as_the_peer_writes(condition) for condition in conditions.listed()],
+    }
+    if by_name:
+        status["referencedBy"] = [{"name": key.name, "namespace": key.namespace} for key in by_name]
+    return previous if same_status(status, previous, FIELDS, _TYPES) else status
+
+
+def _named(keys: Sequence[ServiceKey]) -> str:
+    named = ", ".join(f"{key.namespace}/{key.name}" for key in keys[:_MOST_NAMED])
+    return named if len(keys) <= _MOST_NAMED else f"{named} and {len(keys) - _MOST_NAMED} more"
+
+
+def _as_the_peer_writes(condition: Json) -> Json:
+    """KServe's conditions know no generation, and its CRDs refuse what they do not know."""
+    written = {key: value for key, value in condition.items() if key not in ("observedGeneration", "severity")}
+    return {**written, "severity": "Info"} if condition["type"] == IN_USE else written

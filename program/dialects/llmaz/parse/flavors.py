@@ -1,0 +1,132 @@
+"""Flavors of a model: which hardware its pods may run on, what they take of it, which is preferred. Pure.
+
+The peer leaves node selectors to a scheduler of its own. Kubernetes' scheduler does the same with node affinity: any
+chosen flavor's nodes are allowed, and weights that halve make the order strict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kubeapi.json_types import Json
+from program.desired.errors import SpecInvalid
+from program.desired.facts import Problem
+from program.dialects.llmaz.parse.models import Model
+from program.dialects.llmaz.schema.model import Flavor
+
+_HEAVIEST = 64
+"""Weight of the first flavor. Halved six times it is 1; the eighth, the last that there may be, needs none."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The flavors of a service, the preferred first; empty where the model has none."""
+
+    flavors: tuple[Flavor, ...] = ()
+    asked: tuple[str, ...] = ()
+    """Those that the service names; empty where it takes what the model has."""
+
+    @property
+    def limits(self) -> dict[str, str]:
+        """What each pod takes: that of the first flavor, since a pod cannot ask for one thing or another."""
+        return {name: str(value) for name, value in self.flavors[0].limits.items()} if self.flavors else {}
+
+    @property
+    def params(self) -> dict[str, str]:
+        """Values that arguments may name, of the first flavor."""
+        return dict(self.flavors[0].params) if self.flavors else {}
+
+
+def choose(model: Model, asked: Sequence[str], *, field: str) -> Choice:
+    """Choose the flavors of the main model. Raises SpecInvalid for one that it does not have."""
+    # Of two of one name the first counts, as where none is asked for.
+    known = {flavor.name: flavor for flavor in reversed(model.flavors)}
+    for index, name in enumerate(asked):
+        if name not in known:
+            has = f"it has {', '.join(flavor.name for flavor in model.flavors)}" if known else "it has none"
+            raise SpecInvalid(
+                field=f"{field}[{index}]", why=f"OpenModel `{model.name}` has no flavor `{name[:64]}`; {has}"
+            )
+    if not asked:
+        return Choice(model.flavors)
+    return Choice(tuple(known[name] for name in dict.fromkeys(asked)), tuple(asked))
+
+
+def with_affinity(spec: Json, choice: Choice) -> Json:
+    """Return a pod spec that goes to the nodes of the chosen flavors, beside where its user wants it anyway."""
+    # A flavor without a selector may run on any node, and then nothing is required of the others' either.
+    anywhere = any(not flavor.node_selector for flavor in choice.flavors)
+    required = [] if anywhere else [_term(flavor.node_selector) for flavor in choice.flavors]
+    preferred = list(_preferences(choice.flavors))
+    if not required and not preferred:
+        return spec
+    affinity: dict[str, Any] = dict(spec.get("affinity") or {})
+    node: dict[str, Any] = dict(affinity.get("nodeAffinity") or {})
+    if required:
+        selector = dict(node.get("requiredDuringSchedulingIgnoredDuringExecution") or {})
+        users = list(selector.get("nodeSelectorTerms") or ())
+        node["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": _both(users, required)}
+    if preferred:
+        kept = list(node.get("preferredDuringSchedulingIgnoredDuringExecution") or ())
+        node["preferredDuringSchedulingIgnoredDuringExecution"] = [*kept, *preferred]
+    return {**spec, "affinity": {**affinity, "nodeAffinity": node}}
+
+
+def lost_of(model: Model, choice: Choice, arguments: Sequence[str]) -> Iterator[Problem]:
+    """Name what flavors say and pods cannot have: amounts of one that is not the first, unused parameters."""
+    where = f"OpenModel `{model.name}` spec.inferenceConfig.flavors"
+    for flavor in choice.flavors[1:]:
+        if flavor.limits and {name: str(value) for name, value in flavor.limits.items()} != choice.limits:
+            yield Problem(
+                reason="NotHonoured",
+                field=model.claim.field,
+                message=f"{where}[{flavor.name}].limits have no effect: pods ask for those of the first flavor, "
+                f"`{choice.flavors[0].name}`, on whichever node they run",
+                terminal=True,
+            )
+    text = " ".join(arguments)
+    for name, flags in _PARALLELISM.items():
+        value = choice.params.get(name, "1")
+        if value != "1" and not any(flag in text for flag in (f".{name} ", f".{name}}}", *flags)):
+            yield Problem(
+                reason="NotHonoured",
+                field=model.claim.field,
+                message=f"{where}[{choice.flavors[0].name}].params.{name}={value[:16]} has no effect: no argument "
+                f"names it; add `{flags[0]}` (the args of a BackendRuntime may say `{{{{ .{name} }}}}`)",
+                terminal=True,
+            )
+
+
+_PARALLELISM: dict[str, tuple[str, ...]] = {
+    "TP": ("--tensor-parallel-size", "--tensor_parallel_size", "-tp ", "--tp", "--tp_size", "--num-shard"),
+    "PP": ("--pipeline-parallel-size", "--pipeline_parallel_size", "-pp ", "--pp", "--pp_size"),
+}
+"""Parameters that stand for parallelism, with the flags by which engines are told."""
+
+
+def _term(selector: Mapping[str, str]) -> Json:
+    return {"matchExpressions": [{"key": key, "operator": "In", "values": [selector[key]]} for key in sorted(selector)]}
+
+
+def _preferences(flavors: Sequence[Flavor]) -> Iterator[Json]:
+    if len(flavors) < 2:
+        return
+    for index, flavor in enumerate(flavors):
+        weight = _HEAVIEST >> index
+        # The last of flavors that are all required needs no weight: it is what remains.
+        if weight and flavor.node_selector and index < len(flavors) - 1:
+            yield {"weight": weight, "preference": _term(flavor.node_selector)}
+
+
+def _both(users: Sequence[Json], ours: Sequence[Json]) -> list[Json]:
+    """Demand one of the user's terms and one of ours: terms are alternatives, the parts of one go together."""
+    if not users:
+        return list(ours)
+    joined = []
+    for theirs in users:
+        for term in ours:
+            expressions = [*(theirs.get("matchExpressions") or ()), *term["matchExpressions"]]
+            joined.append({**theirs, "matchExpressions": expressions})
+    return joined

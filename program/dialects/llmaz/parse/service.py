@@ -1,0 +1,208 @@
+"""Services of llmaz: pods as their user wrote them, also groups of a leader and workers. The dialect `llmaz-service`.
+
+`DIALECT` is what the registry loads. Pure. Models are fetched into the pods, flavors and labels added; arguments are
+the user's and are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from kubeapi import kinds
+from kubeapi.json_types import Json
+from program.desired.errors import SpecInvalid
+from program.desired.facts import Problem, ServiceFacts
+from program.desired.keys import LABEL_LLMAZ_SERVICE
+from program.desired.service import DesiredService
+from program.desired.workloads import PodGroup
+from program.dialects.annotations import read_annotations
+from program.dialects.crds.reading import check_shape, read, unknown_fields, without_nulls
+from program.dialects.dialect import Lookup, Parsed
+from program.dialects.hosts.service import on_host
+from program.dialects.llmaz.hosted import hosted_pods
+from program.dialects.llmaz.naming import ANNOTATION_SKIP_LOADER, RUNNER
+from program.dialects.llmaz.parse import workloads
+from program.dialects.llmaz.parse.flavors import Choice, choose, lost_of
+from program.dialects.llmaz.parse.models import Model, claims_of, find_models, labels_of
+from program.dialects.llmaz.parse.pods import PodPlan, completed, counted, unlabelled
+from program.dialects.llmaz.schema.service import RolloutStrategy, ServiceSpec
+from program.dialects.llmaz.settings import global_config
+from program.dialects.llmaz.status import SERVICE_WORDS, service_status
+from program.dialects.pods.engine import engine_in
+from program.dialects.pods.fields import POD_SPEC, check_fields
+from program.dialects.status.conditions import Reason
+
+_TEMPLATE = "spec.workloadTemplate"
+
+
+class Services:
+    """The dialect of Services."""
+
+    name = "llmaz-service"
+    kind = kinds.LLMAZ_SERVICES
+    peer_finalizers: tuple[str, ...] = ()
+
+    def parse(self, cr: Json, look: Lookup) -> Parsed:
+        """Read a Service with its models. Raises SpecInvalid and NotYet as `Dialect` says."""
+        check_shape(cr)
+        raw: dict[str, Any] = without_nulls(cr.get("spec") or {})
+        spec = read(ServiceSpec, raw, field="spec")
+        key = workloads.key_of(cr, self.name)
+        _check_not_derived(cr)
+        written = raw["workloadTemplate"]
+        worker, leader = written["workerTemplate"], written.get("leaderTemplate")
+        check_fields(worker["spec"], POD_SPEC, field=f"{_TEMPLATE}.workerTemplate.spec")
+        if leader is not None:
+            check_fields(leader["spec"], POD_SPEC, field=f"{_TEMPLATE}.leaderTemplate.spec")
+        if not any(container["name"] == RUNNER for container in worker["spec"]["containers"]):
+            raise SpecInvalid(
+                field=f"{_TEMPLATE}.workerTemplate.spec.containers",
+                why=f"none is named `{RUNNER}`; name the one that serves so",
+            )
+        models, choice = _models(spec, look)
+        annotations: Mapping[str, str] = cr["metadata"].get("annotations") or {}
+        annotated = read_annotations(annotations)
+        single = leader if leader is not None else worker
+        engine = _engine_of(single)
+        unknown = tuple(
+            Problem(reason="NotHonoured", message="is no field of a Service", field=path, terminal=True)
+            for path, _ in unknown_fields(spec, field="spec")
+        )
+        if on_host(annotated):
+            return hosted_pods(cr, key, annotated, spec, models, engine, choice, single, problems=unknown)
+        settings = global_config(look)
+        labels = {LABEL_LLMAZ_SERVICE: key.name}
+        fetched = annotations.get(ANNOTATION_SKIP_LOADER) != "true"
+        plan = PodPlan(models, choice, labels, settings, fetched)
+        group = _group(spec, written, annotations, leader, plan)
+        template = worker if group is not None else single
+        described = workloads.workloads(
+            key,
+            models,
+            template=completed(template, plan),
+            counted=counted(template, plan),
+            labels=labels,
+            replicas=spec.replicas,
+            fetched=fetched,
+            group=group,
+            rollout=_pace(spec.rollout_strategy),
+        )
+        problems = (
+            *unknown,
+            *_lost(models, choice, worker, leader),
+            *(_of_groups(spec) if group is None else ()),
+            *unlabelled(plan),
+            *settings.problems,
+        )
+        return workloads.desired_service(cr, key, models, engine, described, problems=problems)
+
+    def status(
+        self, cr: Json, desired: DesiredService | None, facts: ServiceFacts, look: Lookup, *, now: datetime
+    ) -> Json:
+        """Return the complete status, in the peer's words and then in Herdsman's."""
+        del look
+        return service_status(cr, desired, facts, SERVICE_WORDS, now=now)
+
+    def labels(self, cr: Json) -> dict[str, str]:
+        """Give none, since llmaz puts no labels on Services; of an OpenModel that of its family."""
+        return labels_of(cr) if cr.get("kind") == kinds.OPEN_MODELS.kind else {}
+
+
+DIALECT = Services()
+
+
+def _check_not_derived(cr: Json) -> None:
+    """Refuse what llmaz's controller made of a Playground: Herdsman renders the Playground itself."""
+    for owner in cr["metadata"].get("ownerReferences") or ():
+        if owner.get("kind") == kinds.PLAYGROUNDS.kind and owner.get("controller"):
+            raise SpecInvalid(
+                reason=Reason.FOREIGN_OBJECT,
+                field="metadata.ownerReferences",
+                why=f"llmaz's controller made it for Playground `{owner.get('name')}`, which is served without it",
+            )
+
+
+def _models(spec: ServiceSpec, look: Lookup) -> tuple[tuple[Model, ...], Choice]:
+    if spec.model_claims is None:
+        return (), Choice()
+    claims, flavors, field = claims_of(None, spec.model_claims)
+    models = find_models(claims, look)
+    return models, choose(models[0], flavors, field=field)
+
+
+def _engine_of(template: Json) -> str:
+    runner = next((each for each in template["spec"]["containers"] if each["name"] == RUNNER), None)
+    if runner is None:
+        return ""
+    words = [*(runner.get("command") or ()), *(runner.get("args") or ()), str(runner.get("image") or "")]
+    return engine_in(str(word) for word in words)
+
+
+def _group(
+    spec: ServiceSpec, written: Json, annotations: Mapping[str, str], leader: Json | None, plan: PodPlan
+) -> PodGroup | None:
+    """Describe the group; None where one pod is all, and nothing in it reads what only a LeaderWorkerSet gives."""
+    template = spec.workload_template
+    asked = workloads.workload_asked(annotations)
+    rollout = spec.rollout_strategy.rolling_update_configuration if spec.rollout_strategy is not None else None
+    if template.size > 1 and asked == "Deployment":
+        raise SpecInvalid(
+            field=f"{_TEMPLATE}.size", why=f"{template.size} pods in a group need a LeaderWorkerSet, not a Deployment"
+        )
+    needed = (
+        template.size > 1
+        or template.sub_group_policy is not None
+        or bool(rollout is not None and rollout.partition)
+        or workloads.mentions_group(written["workerTemplate"], written.get("leaderTemplate"))
+    )
+    if asked == "Deployment" or not (needed or asked):
+        return None
+    return PodGroup(
+        size=template.size,
+        leader=completed(leader, plan) if leader is not None else None,
+        counted_leader=counted(leader, plan) if leader is not None else None,
+        restart_policy=template.restart_policy,
+        startup_policy="LeaderReady",
+        sub_group_policy=written.get("subGroupPolicy"),
+        rollout={
+            "type": "RollingUpdate",
+            "rollingUpdateConfiguration": {
+                **_pace(spec.rollout_strategy),
+                **({"partition": rollout.partition} if rollout is not None and rollout.partition else {}),
+            },
+        },
+    )
+
+
+def _pace(strategy: RolloutStrategy | None) -> dict[str, Any]:
+    """Say how a change rolls out."""
+    said = strategy.rolling_update_configuration if strategy is not None else None
+    if said is None:
+        return dict(workloads.ONE_AT_A_TIME)
+    return {"maxUnavailable": said.max_unavailable, "maxSurge": said.max_surge}
+
+
+def _of_groups(spec: ServiceSpec) -> Iterator[Problem]:
+    """Name what only groups have, where a Deployment was asked for all the same."""
+    rollout = spec.rollout_strategy.rolling_update_configuration if spec.rollout_strategy is not None else None
+    for field, value in (
+        (f"{_TEMPLATE}.subGroupPolicy", spec.workload_template.sub_group_policy),
+        ("spec.rolloutStrategy.rollingUpdateConfiguration.partition", rollout.partition if rollout else None),
+    ):
+        if value:
+            yield Problem(reason="NotHonoured", field=field, message="has no effect on a Deployment", terminal=True)
+
+
+def _lost(models: tuple[Model, ...], choice: Choice, worker: Json, leader: Json | None) -> Iterator[Problem]:
+    if not models:
+        return
+    words = [
+        str(word)
+        for template in (worker, leader)
+        if template is not None
+        for container in template["spec"]["containers"]
+        for word in (*(container.get("command") or ()), *(container.get("args") or ()))
+    ]
+    yield from lost_of(models[0], choice, words)

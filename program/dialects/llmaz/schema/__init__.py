@@ -1,0 +1,1 @@
+"""llmaz's kinds, field by field as llmaz publishes them."""

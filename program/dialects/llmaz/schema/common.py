@@ -1,0 +1,99 @@
+"""Pieces that several kinds of llmaz share: quantities, environment, resources, triggers, status."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, ConfigDict, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from program.desired.errors import SpecInvalid
+from program.desired.quantities import parse_quantity
+from program.dialects.crds.schema import CrdModel, optional, required, rule
+from program.dialects.llmkube.schema.status import Condition as Condition
+from program.dialects.pods.schema import QUANTITY, EnvVar
+
+MOST = 16
+"""Entries of a list or map that a CEL rule walks; the rule's cost must be bounded."""
+DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+SERVICE_LABEL = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+LONGEST_SERVICE = 60
+"""Characters of a name that `-lb` still fits behind."""
+KEPT = ConfigDict(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
+_INT_OR_STRING = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
+
+
+def _checked(value: int | str) -> int | str:
+    try:
+        parse_quantity(str(value), field="")
+    except SpecInvalid as error:
+        raise PydanticCustomError("quantity", "{why}", {"why": error.why}) from None
+    return value
+
+
+Quantity = Annotated[
+    int | str, AfterValidator(_checked), WithJsonSchema({**_INT_OR_STRING, "pattern": QUANTITY, "maxLength": 32})
+]
+"""An amount as Kubernetes writes it."""
+ResourceList = dict[str, Quantity]
+
+
+def named(pattern: str, longest: int) -> dict[str, Any]:
+    """Ask of an object's metadata a name of which children's names can be made."""
+    return {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": longest, "pattern": pattern}},
+    }
+
+
+class Env(EnvVar):
+    name: str = required("Name of the variable.", min_length=1)
+
+
+class Resources(CrdModel):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                rule(
+                    "!has(self.limits) || !has(self.requests) || self.limits.all(name, !(name in self.requests) || "
+                    "quantity(string(self.limits[name])).compareTo(quantity(string(self.requests[name]))) >= 0)",
+                    "a limit must not be less than the request for the same resource",
+                )
+            ]
+        }
+    )
+    limits: ResourceList = optional("Most that the container may use.", {}, max_length=MOST)
+    requests: ResourceList = optional("What a node must have free.", {}, max_length=MOST)
+
+
+class HpaTrigger(CrdModel):
+    behavior: dict[str, Any] | None = optional("How fast to scale, as a HorizontalPodAutoscaler writes it.")
+    metrics: list[dict[str, Any]] = optional("What to scale on, as a HorizontalPodAutoscaler writes it.", [])
+
+
+class ScaleTrigger(CrdModel):
+    hpa: HpaTrigger = required("A HorizontalPodAutoscaler decides.")
+
+
+class Status(CrdModel):
+    """What there is."""
+
+    conditions: list[Condition] = optional(
+        "Available and Progressing as llmaz says them, then Herdsman's own.",
+        [],
+        x_kubernetes_list_type="map",
+        x_kubernetes_list_map_keys=["type"],
+    )
+    replicas: int | None = optional("Replicas that exist.")
+    selector: str | None = optional("Label selector of the pods that count, for autoscalers.")
+
+
+class BareStatus(CrdModel):
+    """What is said of it."""
+
+    conditions: list[Condition] = optional(
+        "Nothing is said yet.",
+        [],
+        x_kubernetes_list_type="map",
+        x_kubernetes_list_map_keys=["type"],
+    )

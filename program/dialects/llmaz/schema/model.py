@@ -1,0 +1,96 @@
+"""OpenModel (`om`) of llmaz.io/v1alpha1: where weights come from, and on what hardware they run.
+
+`open_models` reads objects through `OpenModelSpec`; `crds` generates the CRD from it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import ConfigDict
+
+from program.dialects.crds.schema import CrdModel, Time, optional, required, rule
+from program.dialects.llmaz.schema.common import MOST, ResourceList
+
+URI = (
+    r"^([gG][cC][sS]|[sS]3)://[^/]+/.+$"
+    r"|^[oO][sS][sS]://[^./]+\.[^/]+/.+$"
+    r"|^([oO][lL][lL][aA][mM][aA]|[hH][oO][sS][tT])://.+$"
+)
+"""The addresses that llmaz knows; the scheme may be in any case."""
+
+
+class ModelHub(CrdModel):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                rule(
+                    "!has(self.filename) || self.filename == '' || !has(self.name) || self.name == 'Huggingface'",
+                    "filename is only valid when the hub is Huggingface",
+                    field=".filename",
+                ),
+                rule(
+                    "!has(self.filename) || self.filename == '' || !has(self.allowPatterns) || "
+                    "self.allowPatterns.size() == 0",
+                    "allowPatterns must be absent when filename names the one file",
+                    field=".allowPatterns",
+                ),
+                rule(
+                    "!has(self.filename) || self.filename == '' || !has(self.ignorePatterns) || "
+                    "self.ignorePatterns.size() == 0",
+                    "ignorePatterns must be absent when filename names the one file",
+                    field=".ignorePatterns",
+                ),
+            ]
+        }
+    )
+    allow_patterns: list[str] = optional("Only files that match one of these are fetched.", [])
+    filename: str | None = optional("The one file to fetch; of Huggingface only.")
+    ignore_patterns: list[str] = optional("Files that match one of these are not fetched.", [])
+    model_id: str = required("The repository, `org/name`.", name="modelID", min_length=1)
+    name: Literal["Huggingface", "ModelScope"] = optional("The hub.", "Huggingface")
+    revision: str = optional("Branch, tag or commit.", "main")
+
+
+class ModelSourceSpec(CrdModel):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                rule("has(self.modelHub) || has(self.uri)", "set modelHub or uri"),
+                rule("!(has(self.modelHub) && has(self.uri))", "set modelHub or uri, and not both"),
+                rule(
+                    "!has(self.uri) || self.uri.indexOf('://') == self.uri.lastIndexOf('://')",
+                    "uri must have `://` once",
+                    field=".uri",
+                ),
+            ]
+        }
+    )
+    model_hub: ModelHub | None = optional("A repository of a model hub.")
+    uri: str | None = optional(
+        "`oss://bucket.endpoint/path`, `s3://bucket/path`, `gcs://bucket/path`, `host://path` on the node, or "
+        "`ollama://name:tag`.",
+        pattern=URI,
+        max_length=2048,
+    )
+
+
+class Flavor(CrdModel):
+    limits: ResourceList = optional("What a replica takes of the node, as request and limit.", {}, max_length=MOST)
+    name: str = required("Name by which services choose it.", min_length=1)
+    node_selector: dict[str, str] = optional("Labels of the nodes that have it.", {})
+    params: dict[str, str] = optional("Values that arguments may name, such as TP and PP.", {})
+
+
+class InferenceConfig(CrdModel):
+    flavors: list[Flavor] = optional("Hardware that serves the model, the preferred first.", [], max_length=8)
+
+
+class OpenModelSpec(CrdModel):
+    """The model."""
+
+    created_at: Time | None = optional("When the model was made, for lists of models.")
+    family_name: str = required("The family that it belongs to, such as `llama`.", min_length=1)
+    inference_config: InferenceConfig | None = optional("How it is served.")
+    owned_by: str = optional("Whose it is, for lists of models.", "llmaz")
+    source: ModelSourceSpec = required("Where its weights come from.")

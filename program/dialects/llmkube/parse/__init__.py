@@ -1,0 +1,1 @@
+"""From InferenceServices and Models to desired state. Start with `service.py`."""

@@ -1,0 +1,1 @@
+"""LLMKube's kinds, field by field as LLMKube publishes them."""

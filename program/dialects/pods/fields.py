@@ -1,0 +1,78 @@
+"""Whether pod specs have only fields that Kubernetes knows, with objects and lists where those belong. Pure.
+
+The dialects of KServe and llmaz call this with what users write. The API server refuses the same fields, but only when
+the pods are applied, and in words about the Deployment. `pod_fields.json` is written by `tools.pod_fields`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+import re
+from importlib import resources
+from typing import Any
+
+from program.desired.errors import SpecInvalid
+
+POD_SPEC = "V1PodSpec"
+CONTAINER = "V1Container"
+_OF_MANY = re.compile(r"(list|dict)\[(?:str, )?(.+)\]")
+_MOST_SHOWN = 64
+
+
+def check_fields(value: Any, kind: str, *, field: str) -> None:
+    """Raise SpecInvalid with the path of the first field below `field` that a `kind` of Kubernetes does not have.
+
+    `kind` is a type of `pod_fields.json`, or `list[<type>]`. Nulls count as left out.
+    """
+    if value is None:
+        return
+    many = _OF_MANY.fullmatch(kind)
+    if many is not None:
+        _check_many(value, many[1], many[2], field)
+    elif kind in _types():
+        _check_object(value, kind, field)
+    elif kind != "object" and isinstance(value, dict | list):
+        raise SpecInvalid(field=field, why="is not a plain value")
+
+
+def _check_many(value: Any, of: str, kind: str, field: str) -> None:
+    if of == "list":
+        if not isinstance(value, list):
+            raise SpecInvalid(field=field, why="is not a list")
+        for index, entry in enumerate(value):
+            check_fields(entry, kind, field=f"{field}[{index}]")
+        return
+    if not isinstance(value, dict):
+        raise SpecInvalid(field=field, why="is not an object")
+    for name, entry in value.items():
+        # Maps of texts may be maps of quantities, which numbers are too.
+        if isinstance(entry, dict | list | bool):
+            raise SpecInvalid(field=f"{field}[{str(name)[:_MOST_SHOWN]}]", why="is not a text")
+
+
+def _check_object(value: Any, kind: str, field: str) -> None:
+    if not isinstance(value, dict):
+        raise SpecInvalid(field=field, why="is not an object")
+    known = _types()[kind]
+    for name, entry in value.items():
+        if name not in known:
+            raise SpecInvalid(field=f"{field}.{str(name)[:_MOST_SHOWN]}", why=_unknown(str(name), kind, known))
+        check_fields(entry, known[name], field=f"{field}.{name}")
+
+
+def _unknown(name: str, kind: str, known: dict[str, str]) -> str:
+    what = re.sub(r"V\d+((alpha|beta)\d+)?", "", kind)
+    if kind == POD_SPEC and name in ("spec", "metadata"):
+        return "is no field of a PodSpec, which this is itself; move what is below `spec` one level up"
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+    hint = f"; did you mean `{near[0]}`?" if near else "; the API server would refuse it"
+    return f"is no field of a {what}{hint}"
+
+
+@functools.cache
+def _types() -> dict[str, dict[str, str]]:
+    text = (resources.files("program.dialects.pods") / "pod_fields.json").read_text(encoding="utf-8")
+    found: dict[str, dict[str, str]] = json.loads(text)
+    return found

@@ -1,0 +1,265 @@
+"""The conditions that a service of every dialect has beside the peer's own. Pure.
+
+The dialects of KServe and llmaz call `judge_service`, set their peers' conditions in a `ConditionSet`, and leave the
+rest to `set_common`; LLMKube's, which says more of each, calls the parts that it shares. What has nothing to say is
+dropped, so that no condition outlives its cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from kubeapi.json_types import Json
+from program.desired.facts import RefusedObject, ServiceFacts
+from program.desired.service import DesiredService
+from program.dialects.llmkube.status.phase import Judgement as Judgement
+from program.dialects.llmkube.status.phase import judge, waiting_for_consent
+from program.dialects.status.conditions import (
+    Condition,
+    Reason,
+    Status,
+    Type,
+    drop_conditions,
+    mark_idle,
+    mark_ready,
+    mark_reconciling,
+    mark_stalled,
+    set_condition,
+)
+
+COMMON = (
+    Type.READY,
+    Type.RECONCILING,
+    Type.STALLED,
+    Type.SPEC_HONOURED,
+    Type.GPU_AVAILABLE,
+    Type.MEMORY_FITS,
+    Type.AUTOSCALER_READY,
+    Type.OBJECTS_APPLIED,
+    Type.CHANGE_PENDING,
+    Type.POLICY_COMPLIANT,
+    Type.DRIFTED,
+    Type.ROLLOUT_DEFERRED,
+    Type.ROLLED_BACK,
+    Type.TEMPLATE_KEPT,
+)
+"""The types that `set_common` sets and drops, in the order in which they are listed after the peer's."""
+
+AUTOSCALER_KINDS = ("HorizontalPodAutoscaler", "ScaledObject")
+
+_MARKS = {
+    "ready": mark_ready,
+    "reconciling": mark_reconciling,
+    "stalled": mark_stalled,
+    "idle": mark_idle,
+}
+
+
+class ConditionSet:
+    """The conditions of one status in the making; every change keeps what `set_condition` promises."""
+
+    def __init__(self, cr: Json, peers: Sequence[str], *, now: datetime) -> None:
+        """Start from what `cr` has. `peers` are the dialect's own types, in the order in which they are listed."""
+        self._order = [*peers, *(str(kind) for kind in COMMON if kind not in peers)]
+        previous = (cr.get("status") or {}).get("conditions") or []
+        self._conditions: list[Condition] = [dict(c) for c in previous if c.get("type") in self._order]
+        self._generation = int(cr["metadata"].get("generation") or 0)
+        self._now = now
+
+    def __contains__(self, kind: str) -> bool:
+        return self.get(kind) is not None
+
+    def get(self, kind: str) -> Condition | None:
+        """Give a condition as it stands; None where there is none."""
+        return next((c for c in self._conditions if c["type"] == kind), None)
+
+    def is_current(self, kind: str) -> bool:
+        """Tell whether a condition is there and judged the generation that counts now."""
+        found = self.get(kind)
+        return found is not None and found.get("observedGeneration") == self._generation
+
+    def set(self, kind: str, status: Status, reason: str, message: str) -> None:
+        """Set one; its transition time changes only with its status."""
+        self._conditions = set_condition(
+            self._conditions,
+            type=kind,
+            status=status,
+            reason=reason,
+            message=message,
+            generation=self._generation,
+            now=self._now,
+        )
+
+    def drop(self, *kinds: str) -> None:
+        """Take some away."""
+        self._conditions = drop_conditions(self._conditions, *kinds)
+
+    def mark(self, verdict: Judgement) -> None:
+        """Set Ready, Reconciling and Stalled as a judgement says."""
+        self._conditions = _MARKS[verdict.outcome](
+            self._conditions,
+            reason=verdict.reason,
+            message=verdict.message,
+            generation=self._generation,
+            now=self._now,
+        )
+
+    def listed(self) -> list[Condition]:
+        """All of them in a fixed order, so that the same facts always give the same document."""
+        return sorted(self._conditions, key=lambda c: self._order.index(c["type"]))
+
+
+def judge_service(cr: Json, desired: DesiredService | None, facts: ServiceFacts) -> Judgement:
+    """Conclude whether a service of a dialect without Model objects is ready, getting there or stuck, and why.
+
+    Its pods fetch the weights themselves, so that a model that is not there yet shows as a problem or in the pods.
+    """
+    verdict = judge(cr, desired, facts.model_copy(update={"model_found": True, "model_ready": True}))
+    if verdict.reason is Reason.SUSPENDED:
+        return verdict.model_copy(update={"message": "Stopped by its annotation; nothing runs"})
+    return verdict
+
+
+def set_common(
+    conditions: ConditionSet,
+    cr: Json,
+    verdict: Judgement,
+    desired: DesiredService | None,
+    facts: ServiceFacts,
+    *,
+    ready: bool = True,
+) -> None:
+    """Set every condition of `COMMON`; with `ready` False the dialect has set the ready protocol itself."""
+    if ready:
+        conditions.mark(verdict)
+    _honoured(conditions, desired, facts)
+    _room(conditions, verdict, facts)
+    set_autoscaler(conditions, facts)
+    set_refused(conditions, facts)
+    set_consent(conditions, cr, facts)
+    set_rollout(conditions, facts)
+    set_drift(conditions, facts)
+
+
+def same_status(status: Json, previous: Json, fields: Sequence[str], peers: Sequence[str]) -> bool:
+    """Tell whether `previous` already says all of `status` in `fields`, whatever others added and in whatever order.
+
+    `peers` are the types of conditions that are the dialect's own.
+    """
+    known = {*peers, *(str(kind) for kind in COMMON)}
+    return all(
+        _by_type(status.get(field)) == _by_type([c for c in previous.get(field) or () if c.get("type") in known])
+        if field == "conditions"
+        else status.get(field) == previous.get(field)
+        for field in fields
+    )
+
+
+def _by_type(conditions: Sequence[Condition] | None) -> dict[str, Any]:
+    return {c["type"]: c for c in conditions or ()}
+
+
+def _honoured(conditions: ConditionSet, desired: DesiredService | None, facts: ServiceFacts) -> None:
+    if facts.unsupported:
+        message = "; ".join(f"{problem.field} {problem.message}".strip() for problem in facts.unsupported)
+        reasons = {problem.reason for problem in facts.unsupported}
+        reason = reasons.pop() if len(reasons) == 1 else "FieldsNotHonoured"
+        conditions.set(Type.SPEC_HONOURED, "False", reason or "FieldsNotHonoured", message)
+    elif desired is not None:
+        conditions.set(Type.SPEC_HONOURED, "True", "AllFieldsHonoured", "Every field that is set has its effect")
+
+
+def _room(conditions: ConditionSet, verdict: Judgement, facts: ServiceFacts) -> None:
+    if verdict.waiting_for:
+        conditions.set(Type.GPU_AVAILABLE, "False", "InsufficientGPU", verdict.scheduling_message)
+    else:
+        conditions.drop(Type.GPU_AVAILABLE)
+    if facts.memory is None:
+        conditions.drop(Type.MEMORY_FITS)
+    elif verdict.reason is Reason.MEMORY_INSUFFICIENT:
+        conditions.set(Type.MEMORY_FITS, "False", "EstimateExceedsNodes", verdict.message)
+    else:
+        message = "By the estimate a replica has the memory that it needs"
+        conditions.set(Type.MEMORY_FITS, "True", "EstimateFits", message)
+
+
+def set_autoscaler(conditions: ConditionSet, facts: ServiceFacts) -> None:
+    """Say whether the autoscaler can scale, in its own words, or why there is none."""
+    autoscaler = facts.autoscaler
+    if (refused := refused_of(facts, *AUTOSCALER_KINDS)) is not None:
+        conditions.set(Type.AUTOSCALER_READY, "False", refused.reason, told_refusal(refused))
+    elif autoscaler is None:
+        conditions.drop(Type.AUTOSCALER_READY)
+    elif autoscaler.problem:
+        message = f"{autoscaler.kind}: {autoscaler.problem}"
+        conditions.set(Type.AUTOSCALER_READY, "False", "ScalingFailed", message)
+    else:
+        message = f"The {autoscaler.kind} decides the number of replicas"
+        conditions.set(Type.AUTOSCALER_READY, "True", "ScalingActive", message)
+
+
+def set_refused(conditions: ConditionSet, facts: ServiceFacts) -> None:
+    """Name the objects that the API refuses while the service serves without them."""
+    if facts.refused:
+        message = "; ".join(told_refusal(each) for each in facts.refused)
+        conditions.set(Type.OBJECTS_APPLIED, "False", facts.refused[0].reason, f"{message}; it is tried again")
+    else:
+        conditions.drop(Type.OBJECTS_APPLIED)
+
+
+def refused_of(facts: ServiceFacts, *wanted: str, name: str = "") -> RefusedObject | None:
+    """Find a refused object of one of these kinds, with a name where one is given."""
+    return next((each for each in facts.refused if each.kind in wanted and name in ("", each.name)), None)
+
+
+def told_refusal(refused: RefusedObject) -> str:
+    """Name a refused object and say why."""
+    return f"{refused.kind} {refused.name} could not be applied: {refused.message}"
+
+
+def set_consent(conditions: ConditionSet, cr: Json, facts: ServiceFacts) -> None:
+    """Say what mode Preview or Paused holds back, and which policies are violated."""
+    pending = facts.pending
+    if pending is None:
+        conditions.drop(Type.CHANGE_PENDING)
+    else:
+        reason = Reason.PAUSED if pending.paused else Reason.AWAITING_APPROVAL
+        conditions.set(Type.CHANGE_PENDING, "True", reason, waiting_for_consent(cr, pending))
+    if facts.problem is not None and facts.problem.reason == Reason.POLICY_VIOLATED:
+        conditions.set(Type.POLICY_COMPLIANT, "False", Reason.POLICY_VIOLATED, facts.problem.message)
+    elif facts.advice:
+        message = "; ".join(problem.message for problem in facts.advice)
+        conditions.set(Type.POLICY_COMPLIANT, "False", "PolicyAdvice", message)
+    else:
+        conditions.drop(Type.POLICY_COMPLIANT)
+
+
+def set_rollout(conditions: ConditionSet, facts: ServiceFacts) -> None:
+    """Say what holds a change of the pods back, or was put in its place."""
+    rollout = facts.rollout
+    if rollout.deferred is not None:
+        conditions.set(Type.ROLLOUT_DEFERRED, "True", rollout.deferred.reason, rollout.deferred.message)
+    elif rollout.timed_out:
+        message = "Replicas stayed busy for as long as spec.rolloutPolicy allows; the change was made regardless"
+        conditions.set(Type.ROLLOUT_DEFERRED, "False", "IdleTimeoutExceeded", message)
+    else:
+        conditions.drop(Type.ROLLOUT_DEFERRED)
+    if rollout.rolled_back is not None:
+        conditions.set(Type.ROLLED_BACK, "True", rollout.rolled_back.reason, rollout.rolled_back.message)
+    else:
+        conditions.drop(Type.ROLLED_BACK)
+    if rollout.kept is not None:
+        conditions.set(Type.TEMPLATE_KEPT, "True", rollout.kept.reason, rollout.kept.message)
+    else:
+        conditions.drop(Type.TEMPLATE_KEPT)
+
+
+def set_drift(conditions: ConditionSet, facts: ServiceFacts) -> None:
+    """Say which fields of ours somebody else changed, where they are only reported."""
+    if facts.drift:
+        message = "; ".join(problem.message for problem in facts.drift)
+        conditions.set(Type.DRIFTED, "True", facts.drift[0].reason, message)
+    else:
+        conditions.drop(Type.DRIFTED)
