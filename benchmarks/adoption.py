@@ -21,7 +21,7 @@ from typing import Any
 
 from rich.console import Console
 
-from automation.adoption.kept_template import digest_of
+from automation.adoption.kept_templates import digest_of
 from automation.cli.main import invoke
 from benchmarks.subject import Subject, own_loop
 from components import naming

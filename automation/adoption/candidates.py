@@ -1,26 +1,38 @@
-"""Judges which services `herdsman adopt` may take over, by what exists for them. Pure; `adopter` reads it."""
+"""Decides which services `herdsman adopt` may take over, by the objects that exist for them.
+
+`read_namespace` reads the objects; all else is pure. Called by `adopter`. A Deployment of LLMKube is found by its name,
+what KServe and llmaz made by its owner. llmaz puts a Service of its own between a Playground and the objects that run:
+that Service owns them, and the Playground owns that Service.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from automation.adoption.kept_template import digest_of
+from automation.adoption.kept_templates import WORKLOAD_KINDS, digests_text
+from automation.adoption.owner_references import controller_uid
 from automation.adoption.ownership import controller_of
+from automation.cache.owners import selector_of
 from automation.reconcile.plan import ObjectName
 from components import naming
 from components.providers.kubernetes_ownership import managers_words
 from components.providers.kubernetes_records import applied_fields
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import Forbidden, NotFound
 from kubeapi.json_types import Json
-from program.desired.keys import ServiceKey
-from program.dialects.registry import key_of
+from kubeapi.kinds import Kind
+from program.desired.keys import ANNOTATION_ADOPT, ANNOTATION_KEPT_TEMPLATE, ServiceKey
+from program.dialects.llmaz.naming import ANNOTATION_WORKLOAD, LABEL_GROUP
+from program.dialects.registry import LLMKUBE, is_part_of_another, key_of
 
 MANAGED_BY_AGENT = ("llmkube.ai/managed-by", "metal-agent")
 
 
 class State(StrEnum):
-    """What `adopt` makes of a service."""
+    """Whether `adopt` may take a service over."""
 
     ADOPTABLE = "adoptable"
     OURS = "ours"
@@ -28,83 +40,206 @@ class State(StrEnum):
     ON_HOST = "on a host"
     """LLMKube's agent runs it, and goes on doing so."""
     FOREIGN = "foreign"
-    """Its Deployment belongs to somebody else."""
+    """Its objects, or the service itself, belong to another owner."""
+
+
+@dataclass(frozen=True)
+class NamespaceObjects:
+    """The objects of one namespace that services of one dialect are compared with."""
+
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """The annotations of the namespace."""
+    workloads: tuple[Json, ...] = ()
+    """Deployments and LeaderWorkerSets."""
+    pods: tuple[Json, ...] = ()
+    models: Mapping[str, Json] = field(default_factory=dict)
+    """LLMKube's Models by name."""
+    endpoint_slices: tuple[Json, ...] = ()
+    """The EndpointSlices that LLMKube's agents publish."""
+    llmaz_services: tuple[Json, ...] = ()
+    services: tuple[Json, ...] = ()
+    """Kubernetes Services; read only where llmaz's Services may own them."""
+    bindings: tuple[Json, ...] = ()
+    """KServe's ClusterRoleBindings, of all namespaces."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One service, and what was found to exist for it."""
+    """One service, and the objects that exist for it."""
 
     cr: Json
     state: State
     why: str = ""
-    deployment: Json | None = None
+    workloads: Mapping[ObjectName, Json] = field(default_factory=dict)
+    """The Deployments and LeaderWorkerSets that run its pods."""
     pods: frozenset[str] = field(default_factory=frozenset)
     """The uids of its pods."""
-    workloads: Mapping[ObjectName, Json] = field(default_factory=dict)
-    """Of a service of another dialect than LLMKube's: what runs its pods."""
-    between: Json | None = None
-    """The Service of llmaz that a Playground's objects belong to, which `adopt` takes out of the way."""
-    held: tuple[Json, ...] = ()
-    """What belongs to it."""
-    foreign_names: tuple[str, ...] = ()
-    """Objects of the service that nothing in a namespace can own, so that only `herdsman.dev/adopt` takes them over."""
+    llmaz_service: Json | None = None
+    """llmaz's Service between a Playground and its objects."""
+    dependents: tuple[Json, ...] = ()
+    """The objects that `llmaz_service` owns, which `adopt` gives to the Playground."""
+    bindings: tuple[str, ...] = ()
+    """Its ClusterRoleBindings, which no object of a namespace can own: only `herdsman.dev/adopt` takes them over."""
 
     @property
     def key(self) -> ServiceKey:
         return key_of(self.cr)
 
-    @property
-    def template_digest(self) -> str:
-        """Names the pod template that its pods run; empty where it has no Deployment."""
-        return digest_of(self.deployment["spec"]["template"]) if self.deployment is not None else ""
+
+def read_namespace(client: KubeClient, dialect: str, namespace: str) -> NamespaceObjects:
+    """Read the objects that services of a dialect in a namespace may have. Raises ApiError."""
+    selector = _pod_selector(dialect)
+    read = NamespaceObjects(
+        annotations=client.get(kinds.NAMESPACES, None, namespace)["metadata"].get("annotations") or {},
+        workloads=tuple(
+            obj
+            for kind in WORKLOAD_KINDS.values()
+            if dialect != LLMKUBE or kind is kinds.DEPLOYMENTS
+            for obj in _list(client, kind, namespace, selector)
+        ),
+        pods=_list(client, kinds.PODS, namespace, selector),
+        models={m["metadata"]["name"]: m for m in _list(client, kinds.MODELS, namespace)} if dialect == LLMKUBE else {},
+        endpoint_slices=_list(client, kinds.ENDPOINT_SLICES, namespace, "=".join(MANAGED_BY_AGENT))
+        if dialect == LLMKUBE
+        else (),
+        llmaz_services=_list(client, kinds.LLMAZ_SERVICES, namespace) if dialect == "llmaz" else (),
+        bindings=_list(client, kinds.CLUSTER_ROLE_BINDINGS, None, selector_of(dialect)) if dialect == "kserve" else (),
+    )
+    if not read.llmaz_services:
+        return read
+    return replace(read, services=_list(client, kinds.SERVICES, namespace))
 
 
-def candidate(
-    cr: Json,
-    *,
-    model: Json | None,
-    deployment: Json | None,
-    pods: Sequence[Json],
-    slices: Sequence[Json],
-    namespace_annotations: Mapping[str, str],
-    controller_class: str,
-) -> Candidate:
-    """Judge one service. `slices` are the EndpointSlices of its Service."""
-    uids = frozenset(str(pod["metadata"]["uid"]) for pod in pods if "deletionTimestamp" not in pod["metadata"])
+def find_candidate(cr: Json, objects: NamespaceObjects, controller_class: str) -> Candidate:
+    """Decide whether a loop of a class may take a service over."""
+    key, uid = key_of(cr), cr["metadata"]["uid"]
+    llmaz_service = next((each for each in objects.llmaz_services if controller_uid(each) == uid), None)
+    owners = {uid} | ({llmaz_service["metadata"]["uid"]} if llmaz_service is not None else set())
+    workloads = {
+        ObjectName(obj["kind"], obj["metadata"]["name"]): obj
+        for obj in objects.workloads
+        if (
+            obj["metadata"]["name"] == naming.deployment_name(key.name)
+            if key.dialect == LLMKUBE
+            else controller_uid(obj) in owners
+        )
+    }
+    dependents = tuple(
+        obj
+        for obj in (*objects.workloads, *objects.services)
+        if llmaz_service is not None and controller_uid(obj) == llmaz_service["metadata"]["uid"]
+    )
+    bindings = tuple(
+        str(each["metadata"]["name"])
+        for each in objects.bindings
+        if _binds(each, cr) and applied_fields(each, naming.FIELD_MANAGER) is None
+    )
+    pods = frozenset(str(each["metadata"]["uid"]) for each in objects.pods if _runs_for(each, workloads))
 
     def found(state: State, why: str = "") -> Candidate:
-        return Candidate(cr, state, why, deployment, uids)
+        return Candidate(cr, state, why, workloads, pods, llmaz_service, dependents, bindings)
 
-    named = controller_of(cr, namespace_annotations)
-    applied = deployment is not None and is_applied(deployment)
-    if named == controller_class and (applied or deployment is None):
+    if is_part_of_another(cr):
+        owner = next(each for each in cr["metadata"]["ownerReferences"] if each.get("controller"))
+        return found(State.FOREIGN, f"{owner['kind']} `{owner['name']}` has made it: adopt that one")
+    is_marked = controller_of(cr, objects.annotations) == controller_class
+    if is_marked and (not workloads or any(map(is_applied, workloads.values()))):
         return found(State.OURS, f"a loop of class `{controller_class}` looks after it")
-    if _on_host(model, slices):
+    if _is_on_host(cr, objects):
         return found(State.ON_HOST, "LLMKube's agent runs it on a host, and keeps it as long as that agent lives")
-    if deployment is not None and not _is_its_own(cr, deployment):
-        return found(
-            State.FOREIGN, f"Deployment {deployment['metadata']['name']} is held by {managers_words(deployment)}"
-        )
+    for name, obj in workloads.items():
+        if controller_uid(obj) not in owners:
+            return found(State.FOREIGN, f"{name.kind} {name.name} is held by {managers_words(obj)}")
     return found(State.ADOPTABLE)
 
 
-def is_applied(deployment: Json) -> bool:
-    """Whether a loop of ours has applied a live Deployment, and all before it."""
-    annotations = deployment["metadata"].get("annotations") or {}
+def is_applied(obj: Json) -> bool:
+    """Return whether a loop has applied a live object, and with it all objects before it."""
+    annotations = obj["metadata"].get("annotations") or {}
+    return naming.ANNOTATION_APPLIED_HASH in annotations and applied_fields(obj, naming.FIELD_MANAGER) is not None
+
+
+def marks_of(one: Candidate) -> dict[str, str]:
+    """Return the annotations that `adopt` writes beside the controller's, so that the pods stay as they are."""
+    annotations = one.cr["metadata"].get("annotations") or {}
+    marks = {}
+    if kept := digests_text(one.key.dialect, one.workloads):
+        marks[ANNOTATION_KEPT_TEMPLATE] = kept
+    in_groups = any(name.kind == kinds.LEADER_WORKER_SETS.kind for name in one.workloads)
+    if one.key.dialect != "kserve" and in_groups and ANNOTATION_WORKLOAD not in annotations:
+        marks[ANNOTATION_WORKLOAD] = kinds.LEADER_WORKER_SETS.kind
+    if one.bindings:
+        marks[ANNOTATION_ADOPT] = "true"
+    return marks
+
+
+def notes_of(one: Candidate) -> tuple[str, ...]:
+    """Say for a preview which owners of objects an adoption changes."""
+    if one.llmaz_service is None:
+        return ()
+    name = one.llmaz_service["metadata"]["name"]
+    passed = " and ".join(f"{obj['kind']} {obj['metadata']['name']}" for obj in one.dependents) or "nothing"
+    verb = "passes" if len(one.dependents) == 1 else "pass"
     return (
-        naming.ANNOTATION_APPLIED_HASH in annotations and applied_fields(deployment, naming.FIELD_MANAGER) is not None
+        f"{passed} {verb} from llmaz's Service `{name}` to the Playground; that "
+        "Service stays and is nobody's: it is for llmaz to find again, should you give the Playground back",
     )
 
 
-def _on_host(model: Json | None, slices: Sequence[Json]) -> bool:
-    label, value = MANAGED_BY_AGENT
-    if any((each["metadata"].get("labels") or {}).get(label) == value for each in slices):
+def pods_of(client: KubeClient, one: Candidate) -> frozenset[str]:
+    """Return the uids of the pods that a service has now. Raises ApiError."""
+    pods = client.list(kinds.PODS, one.key.namespace, label_selector=_pod_selector(one.key.dialect))["items"]
+    return frozenset(str(each["metadata"]["uid"]) for each in pods if _runs_for(each, one.workloads))
+
+
+def _pod_selector(dialect: str) -> str | None:
+    """Return the label that all pods of a dialect have; None where no label is on all of them."""
+    return naming.LABEL_SERVICE if dialect == LLMKUBE else None
+
+
+def _runs_for(pod: Json, workloads: Mapping[ObjectName, Json]) -> bool:
+    """Return whether a pod is one of these workloads', by their selectors or the label of LeaderWorkerSet."""
+    metadata = pod["metadata"]
+    labels = metadata.get("labels") or {}
+    if "deletionTimestamp" in metadata:
+        return False
+    for name, obj in workloads.items():
+        if name.kind == kinds.LEADER_WORKER_SETS.kind:
+            if labels.get(LABEL_GROUP) == name.name:
+                return True
+        else:
+            wanted = (obj["spec"].get("selector") or {}).get("matchLabels") or {}
+            if wanted and all(labels.get(key) == value for key, value in wanted.items()):
+                return True
+    return False
+
+
+def _is_on_host(cr: Json, objects: NamespaceObjects) -> bool:
+    service_name = naming.service_name(str(cr["metadata"]["name"]))
+    if any(_service_name(each) == service_name for each in objects.endpoint_slices):
         return True
-    hardware = ((model or {}).get("spec") or {}).get("hardware") or {}
-    return hardware.get("accelerator") == "metal"
+    model = objects.models.get((cr.get("spec") or {}).get("modelRef", "")) or {}
+    return bool(((model.get("spec") or {}).get("hardware") or {}).get("accelerator") == "metal")
 
 
-def _is_its_own(cr: Json, deployment: Json) -> bool:
-    owners = deployment["metadata"].get("ownerReferences") or ()
-    return any(owner.get("controller") and owner.get("uid") == cr["metadata"]["uid"] for owner in owners)
+def _service_name(endpoint_slice: Json) -> str:
+    return str((endpoint_slice["metadata"].get("labels") or {}).get("kubernetes.io/service-name", ""))
+
+
+def _binds(binding: Json, cr: Json) -> bool:
+    """Return whether a ClusterRoleBinding is for the accounts of a service; two namespaces may have the same name."""
+    labels, metadata = binding["metadata"].get("labels") or {}, cr["metadata"]
+    subjects = binding.get("subjects") or ()
+    own = all(each.get("namespace") == metadata["namespace"] for each in subjects)
+    return bool(labels.get("app.kubernetes.io/name") == metadata["name"] and subjects and own)
+
+
+def _list(client: KubeClient, kind: Kind, namespace: str | None, selector: str | None = None) -> tuple[Json, ...]:
+    try:
+        return tuple(client.list(kind, namespace, label_selector=selector)["items"])
+    except NotFound:
+        return ()
+    except Forbidden:
+        if kind.namespaced:
+            raise
+        return ()

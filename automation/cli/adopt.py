@@ -154,14 +154,13 @@ def _return(
 ) -> list[Result]:
     from automation.adoption.adopter import Result
     from automation.adoption.candidates import State
-    from automation.adoption.kept_template import record_of
+    from automation.adoption.kept_templates import record_of
     from automation.adoption.upstream_controller import UPSTREAM_CONTROLLERS
 
     def concerned(each: Candidate) -> str:
         if each.state is not State.OURS:
             return "no loop of this class looks after it"
-        running = (each.deployment, *each.workloads.values())
-        if refresh_only and not any(obj is not None and record_of(obj) is not None for obj in running):
+        if refresh_only and not any(record_of(obj) is not None for obj in each.workloads.values()):
             return "its pods run Herdsman's template already"
         return ""
 
@@ -198,7 +197,7 @@ def _in_turn(act: Any, wanted: Sequence[Candidate], *, parallel: int, keep_going
 
 def _preview(client: KubeClient, adopter: Adopter, wanted: Sequence[Candidate]) -> Preview:
     """Preview services as they would be marked: with the pod template that they run."""
-    from automation.adoption.described import notes_of
+    from automation.adoption.candidates import notes_of
     from automation.preview.changes import Preview
     from automation.preview.lookup import PreviewLookup
     from automation.preview.loop_options import previewer_of_loop
@@ -217,7 +216,7 @@ def _preview(client: KubeClient, adopter: Adopter, wanted: Sequence[Candidate]) 
 
     def subject(each: Candidate) -> Subject:
         if each.key.dialect != LLMKUBE:
-            given = frozenset(str(obj["metadata"]["uid"]) for obj in each.held)
+            given = frozenset(str(obj["metadata"]["uid"]) for obj in each.dependents)
             marked, dialect = adopter.as_adopted(each), each.key.dialect
             return Subject(marked, edited=False, dialect=dialect, look=look, given=given, notes=notes_of(each))
         where = each.key.namespace

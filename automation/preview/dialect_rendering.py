@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from automation.adoption.kept_workloads import kept_digests, kept_live_workloads
+from automation.adoption.kept_templates import kept_digests, with_live_templates
 from automation.adoption.ownership import controller_of
 from automation.preview.kept_fields import kept_fields
 from automation.preview.rendering import Rendering, held, placed, problem_of
@@ -39,10 +39,10 @@ def dialect_rendering(subject: Subject, look: PreviewLookup, live: Live, *, opti
     notes += [f"{each.field}: {each.message}" if each.field else each.message for each in unsupported]
     if desired.suspended:
         notes.append("it is stopped: nothing is made, and what runs goes")
-    if kept_digests(cr) or subject.given:
+    if kept_digests(key, cr) or subject.given:
         wanted = [ObjectName(each.kind, each.name) for each in rendered.objects]
         live.fetch(key, [name for name in wanted if name not in live.objects(key)])
-        rendered = kept_live_workloads(cr, rendered, live.objects(key)) or rendered
+        rendered = with_live_templates(cr, rendered, live.objects(key)) or rendered
     notes += kept_fields(rendered, live.objects(key))
     return Rendering(desired, rendered, tuple(notes))
 

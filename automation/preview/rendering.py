@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from automation.adoption.ownership import HERDSMAN, controller_of
-from automation.reconcile.plan import ObjectName
 from automation.serving.scaling import scaled_elsewhere
 from components import naming
 from components.deployment import is_stopped
@@ -143,10 +142,9 @@ def _as_kept(cr: Json, rendered: RenderedService, live: Live) -> RenderedService
     """Put the template that an adopted service runs with in place of ours, as long as it is kept."""
     if ANNOTATION_KEPT_TEMPLATE not in (cr["metadata"].get("annotations") or {}):
         return None
-    from automation.adoption.kept_template import kept_live
+    from automation.adoption.kept_templates import with_live_templates
 
-    name = ObjectName("Deployment", naming.deployment_name(rendered.key.name))
-    return kept_live(cr, rendered, live.objects(rendered.key).get(name))
+    return with_live_templates(cr, rendered, live.objects(rendered.key))
 
 
 def _as_rolled_back(cr: Json, rendered: RenderedService, live: Live, notes: list[str]) -> RenderedService | None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from automation.adoption.kept_template import KeptTemplates
-from automation.adoption.kept_workloads import KeptWorkloads
+from automation.adoption.kept_templates import KeptTemplates
 from automation.reconcile.actions import EvictPod, RequeueAfter
 from automation.reconcile.observe import Observed
+from automation.reconcile.plan import ObjectName
 from automation.serving.acceleration import Acceleration, reported
 from automation.serving.completion_check import CompletionCheck
 from automation.serving.engine_start import start_of
@@ -24,6 +24,7 @@ from automation.serving.rollout import OPEN, RECHECK_S, Gate, deferred, gate, ha
 from automation.serving.stall_watch import StallWatch
 from automation.settings import Settings
 from automation.telemetry.metrics import Metrics
+from components import naming
 from components.rendered import RenderedService
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
@@ -56,7 +57,6 @@ class Checks:
                 client, self._completion.prove, every_s=settings.stall_check_s, stall_s=settings.stall_timeout_s
             )
         self._kept = KeptTemplates(client)
-        self._kept_workloads = KeptWorkloads(client)
         self._idle = IdleCheck(client)
         self._acceleration = Acceleration(client)
         self._rollback = Rollback(client)
@@ -90,11 +90,11 @@ class Checks:
         """
         if desired.host_placement is not None:
             return rendered, RolloutFacts()
-        if desired.workloads is not None:
-            rendered, kept = self._kept_workloads.apply(key, cr, rendered, observed.sets)
-            return rendered, RolloutFacts(kept=kept)
-        rendered, kept = self._kept.apply(key, cr, rendered, observed.deployment)
-        if kept is not None:
+        live = observed.sets
+        if observed.deployment is not None:
+            live = {ObjectName("Deployment", naming.deployment_name(key.name)): observed.deployment}
+        rendered, kept = self._kept.apply(key, cr, rendered, live)
+        if kept is not None or desired.workloads is not None:
             return rendered, RolloutFacts(kept=kept)
         wanted = desired.rollout.rollback
         return self._rollback.apply(key, cr, rendered, observed.deployment, observed.pods, wanted=wanted)
@@ -154,7 +154,6 @@ class Checks:
         self.replicas.drop_service(key)
         self._rollback.drop_service(key)
         self._kept.drop_service(key)
-        self._kept_workloads.drop_service(key)
         if key.dialect == "llmkube":
             self._metrics.drop_service(key.namespace, key.name)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from automation.adoption.kept_workloads import workload_digest
+from automation.adoption.kept_templates import workload_digest
 from automation.cli.main import invoke
 from kubeapi import kinds
 from kubeapi.client import KubeClient

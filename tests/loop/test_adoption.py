@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from automation.adoption.kept_template import digest_of
+from automation.adoption.kept_templates import digest_of
 from automation.cli.main import invoke
 from kubeapi import kinds
 from kubeapi.client import KubeClient

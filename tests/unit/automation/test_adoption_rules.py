@@ -8,19 +8,21 @@ from typing import Any
 
 import pytest
 
-from automation.adoption.candidates import Candidate, State, candidate
-from automation.adoption.kept_template import (
+from automation.adoption.candidates import Candidate, NamespaceObjects, State, find_candidate, marks_of
+from automation.adoption.kept_templates import (
     Record,
-    asked_hash,
+    asked_of,
     comparable,
     digest_of,
-    kept_live,
+    kept_digests,
     may_keep,
     record_of,
     template_by_digest,
+    with_live_templates,
 )
 from automation.adoption.ownership import controller_of, is_ours, model_is_ours, says_another
 from automation.adoption.upstream_controller import held_by
+from automation.reconcile.plan import ObjectName
 from automation.serving.rollout import rendered_template_hash
 from components import naming
 from components.render import RenderOptions, render
@@ -29,11 +31,18 @@ from kubeapi.json_types import Json
 from program.desired.keys import ANNOTATION_CONTROLLER, ANNOTATION_KEPT_TEMPLATE
 from tests.support.builders import service
 
+NAME = ObjectName("Deployment", "svc")
+
 
 def cr(controller: str = "", *, kept: str = "") -> Json:
     notes = {ANNOTATION_CONTROLLER: controller, ANNOTATION_KEPT_TEMPLATE: kept}
     metadata = {"name": "svc", "namespace": "ns", "uid": "u1", "annotations": {k: v for k, v in notes.items() if v}}
-    return {"metadata": metadata, "spec": {"modelRef": "base"}}
+    return {
+        "apiVersion": "inference.llmkube.dev/v1alpha1",
+        "kind": "InferenceService",
+        "metadata": metadata,
+        "spec": {"modelRef": "base"},
+    }
 
 
 # --- whose it is ---
@@ -103,29 +112,34 @@ def rendered(**fields: Any) -> RenderedService:
 def judged(
     service_cr: Json, made: Json | None, *, model: Json | None = None, slices: tuple[Json, ...] = ()
 ) -> Candidate:
-    return candidate(
-        service_cr,
-        model=model,
-        deployment=made,
-        pods=[{"metadata": {"uid": "p1"}}, {"metadata": {"uid": "p2", "deletionTimestamp": "now"}}],
-        slices=slices,
-        namespace_annotations={},
-        controller_class="herdsman",
+    labels = made["spec"]["template"]["metadata"]["labels"] if made is not None else {}
+    objects = NamespaceObjects(
+        models={"base": model} if model is not None else {},
+        workloads=(made,) if made is not None else (),
+        pods=(
+            {"metadata": {"uid": "p1", "labels": labels}},
+            {"metadata": {"uid": "p2", "labels": labels, "deletionTimestamp": "now"}},
+            {"metadata": {"uid": "p3", "labels": {**labels, naming.LABEL_SERVICE: "another"}}},
+        ),
+        endpoint_slices=slices,
     )
+    return find_candidate(service_cr, objects, "herdsman")
 
 
 def test_what_llmkube_made_is_adoptable_once() -> None:
     found = judged(cr(), deployment(rendered()))
     assert (found.state, found.pods) == (State.ADOPTABLE, {"p1"})
-    assert found.template_digest == digest_of(deployment(rendered())["spec"]["template"])
+    digest = digest_of(deployment(rendered())["spec"]["template"])
+    assert marks_of(found) == {ANNOTATION_KEPT_TEMPLATE: digest}
+    assert kept_digests(found.key, cr(kept=digest)) == dict.fromkeys(found.workloads, digest)
     assert judged(cr("herdsman"), deployment(rendered(), applied=True)).state is State.OURS
     assert judged(cr("herdsman"), deployment(rendered())).state is State.ADOPTABLE, "marked, and not taken yet"
-    assert judged(cr(), None).template_digest == ""
+    assert marks_of(judged(cr(), None)) == {}
 
 
 def test_what_an_agent_runs_and_what_is_somebody_elses_is_left_alone() -> None:
     metal = {"spec": {"hardware": {"accelerator": "metal"}}}
-    of_agent: Json = {"metadata": {"labels": {"llmkube.ai/managed-by": "metal-agent"}}}
+    of_agent: Json = {"metadata": {"labels": {"kubernetes.io/service-name": "svc"}}}
     assert judged(cr(), None, model=metal).state is State.ON_HOST
     assert judged(cr(), None, slices=(of_agent,)).state is State.ON_HOST
     foreign = judged(cr(), deployment(rendered(), uid="another"))
@@ -157,18 +171,27 @@ def test_a_digest_is_the_same_for_a_deployment_and_its_replica_set() -> None:
     assert template_by_digest(sets, "unknown") is None
 
 
+def with_templates_of(made: Json, service_cr: Json, of: RenderedService) -> RenderedService | None:
+    return with_live_templates(service_cr, of, {NAME: made})
+
+
+def keeps(service_cr: Json, of: RenderedService, made: Json) -> bool:
+    digest = kept_digests(of.key, service_cr).get(NAME)
+    return digest is not None and may_keep("llmkube", digest, of.objects[-1], made)
+
+
 def test_an_adopted_service_is_made_with_the_template_that_lives() -> None:
     ours, live = rendered(), deployment(rendered())
     wish = cr("herdsman", kept=digest_of(live["spec"]["template"]))
-    kept = kept_live(wish, ours, live)
+    kept = with_templates_of(live, wish, ours)
     assert kept is not None
     made = kept.objects[-1].manifest
     assert made["spec"]["template"] == comparable(live["spec"]["template"])
     assert made["spec"]["selector"] == ours.objects[-1].manifest["spec"]["selector"]
     assert rendered_template_hash(kept) == "their-hash", "LLMKube knows its own again"
-    assert record_of(made) == Record(digest_of(live["spec"]["template"]), asked_hash(ours))
+    assert record_of(made) == Record(digest_of(live["spec"]["template"]), asked_of(ours.objects[-1]))
     assert kept.fingerprint != ours.fingerprint
-    assert kept_live(wish, ours, made) == kept, "the next pass renders the same"
+    assert with_templates_of(made, wish, ours) == kept, "the next pass renders the same"
 
 
 def test_a_template_is_kept_until_something_else_is_asked_of_the_pods() -> None:
@@ -176,13 +199,13 @@ def test_a_template_is_kept_until_something_else_is_asked_of_the_pods() -> None:
     live = deployment(first)
     digest = digest_of(live["spec"]["template"])
     wish = cr("herdsman", kept=digest)
-    adopted = deployment(first, applied=True, record=str(Record(digest, asked_hash(first))))
-    assert may_keep(wish, first, live) and may_keep(wish, first, adopted)
-    assert may_keep(wish, rendered(replicas=7), adopted), "replicas are not asked of the pods"
-    assert not may_keep(wish, rendered(image="new"), adopted)
-    assert not may_keep(cr("herdsman"), first, adopted), "the annotation was taken away"
-    assert not may_keep(wish, first, deployment(first, applied=True)), "ours was rolled out already"
-    assert kept_live(cr("herdsman", kept="another"), first, live) is None, "it was changed since it was marked"
+    adopted = deployment(first, applied=True, record=str(Record(digest, asked_of(first.objects[-1]))))
+    assert keeps(wish, first, live) and keeps(wish, first, adopted)
+    assert keeps(wish, rendered(replicas=7), adopted), "replicas are not asked of the pods"
+    assert not keeps(wish, rendered(image="new"), adopted)
+    assert not keeps(cr("herdsman"), first, adopted), "the annotation was taken away"
+    assert not keeps(wish, first, deployment(first, applied=True)), "ours was rolled out already"
+    assert with_templates_of(live, cr("herdsman", kept="another"), first) is None, "it was changed since it was marked"
 
 
 def test_a_new_script_of_the_downloader_asks_nothing_of_pods() -> None:
@@ -191,4 +214,4 @@ def test_a_new_script_of_the_downloader_asks_nothing_of_pods() -> None:
     for container in changed["spec"]["template"]["spec"]["initContainers"]:
         container["command"] = ["another"]
     other = RenderedService.of(ours.key, (*ours.objects[:-1], type(ours.objects[-1])("d", "t", changed)))
-    assert asked_hash(other) == asked_hash(ours)
+    assert asked_of(other.objects[-1]) == asked_of(ours.objects[-1])

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from automation.adoption.candidates import Candidate, State
-from automation.adoption.described import marks_of
-from automation.adoption.kept_template import record_of
-from automation.adoption.kept_workloads import (
+from automation.adoption.candidates import Candidate, State, marks_of
+from automation.adoption.kept_templates import (
     digests_text,
     kept_digests,
-    kept_live_workloads,
+    record_of,
+    with_live_templates,
     workload_digest,
 )
 from automation.adoption.upstream_controller import UPSTREAM_CONTROLLERS, blocks_writes
@@ -23,11 +22,12 @@ from components.render import RenderOptions, render
 from components.rendered import RenderedService
 from kubeapi import kinds
 from kubeapi.json_types import Json
-from program.desired.keys import ANNOTATION_ADOPT, ANNOTATION_KEPT_TEMPLATE
+from program.desired.keys import ANNOTATION_ADOPT, ANNOTATION_KEPT_TEMPLATE, ServiceKey
 from program.dialects.registry import dialect_named
 from tests.support.peer_objects import vector
 
 LWS = ObjectName("LeaderWorkerSet", "chat")
+KEY = ServiceKey("llmaz", "ns", "chat")
 
 
 class Nothing:
@@ -66,23 +66,23 @@ def live() -> Json:
 
 
 def keeping(cr: Json, obj: Json) -> Json:
-    notes = {**cr["metadata"]["annotations"], ANNOTATION_KEPT_TEMPLATE: digests_text({LWS: obj})}
+    notes = {**cr["metadata"]["annotations"], ANNOTATION_KEPT_TEMPLATE: digests_text("llmaz", {LWS: obj})}
     return {**cr, "metadata": {**cr["metadata"], "annotations": notes}}
 
 
 def test_the_annotation_names_what_runs_pods_and_nothing_else() -> None:
     obj = live()
     cr = keeping(playground()[0], obj)
-    assert kept_digests(cr) == {LWS: workload_digest(obj)}
-    assert digests_text({ObjectName("Service", "chat-lb"): {"spec": {}}}) == ""
-    assert kept_digests({"metadata": {"annotations": {ANNOTATION_KEPT_TEMPLATE: "0123456789abcdef"}}}) == {}
+    assert kept_digests(KEY, cr) == {LWS: workload_digest(obj)}
+    assert digests_text("llmaz", {ObjectName("Service", "chat-lb"): {"spec": {}}}) == ""
+    assert kept_digests(KEY, {"metadata": {"annotations": {ANNOTATION_KEPT_TEMPLATE: "0123456789abcdef"}}}) == {}
 
 
 def test_a_template_is_kept_with_a_note_until_something_else_is_asked_of_the_pods() -> None:
     obj, (cr, model) = live(), playground()
     cr = keeping(cr, obj)
     asked = rendered(cr, model)
-    kept = kept_live_workloads(cr, asked, {LWS: obj})
+    kept = with_live_templates(cr, asked, {LWS: obj})
     assert kept is not None and kept.fingerprint != asked.fingerprint
     last = kept.objects[-1].manifest
     assert workload_digest(last) == workload_digest(obj) != workload_digest(asked.objects[-1].manifest)
@@ -91,27 +91,27 @@ def test_a_template_is_kept_with_a_note_until_something_else_is_asked_of_the_pod
 
     applied = {**obj, "metadata": {**obj["metadata"], "annotations": last["metadata"]["annotations"]}}
     assert record_of(applied) is not None
-    again = kept_live_workloads(cr, rendered(cr, model), {LWS: applied})
+    again = with_live_templates(cr, rendered(cr, model), {LWS: applied})
     assert again is not None and again.fingerprint == kept.fingerprint, "the next pass makes the same"
     more = keeping(playground(replicas=3)[0], obj)
-    scaled = kept_live_workloads(more, rendered(more, model), {LWS: applied})
+    scaled = with_live_templates(more, rendered(more, model), {LWS: applied})
     assert scaled is not None and scaled.objects[-1].manifest["spec"]["replicas"] == 3
     other = keeping(playground(backendRuntimeConfig={"args": ["--max-model-len", "9"]})[0], obj)
-    assert kept_live_workloads(other, rendered(other, model), {LWS: applied}) is None
+    assert with_live_templates(other, rendered(other, model), {LWS: applied}) is None
 
 
 @pytest.mark.parametrize("note", [naming.ANNOTATION_APPLIED_HASH, naming.ANNOTATION_TEMPLATE_HASH])
 def test_what_we_applied_without_a_note_is_ours(note: str) -> None:
     obj, (cr, model) = live(), playground()
     obj["metadata"]["annotations"] = {note: "0"}
-    assert kept_live_workloads(keeping(cr, obj), rendered(cr, model), {LWS: obj}) is None
+    assert with_live_templates(keeping(cr, obj), rendered(cr, model), {LWS: obj}) is None
 
 
 def test_a_template_that_changed_before_we_came_is_not_kept() -> None:
     obj, (cr, model) = live(), playground()
     marked = keeping(cr, obj)
     obj["spec"]["leaderWorkerTemplate"]["size"] = 2
-    assert kept_live_workloads(marked, rendered(cr, model), {LWS: obj}) is None
+    assert with_live_templates(marked, rendered(cr, model), {LWS: obj}) is None
 
 
 def test_a_deployment_keeps_its_selector_which_could_change_only_with_a_new_one() -> None:
@@ -123,10 +123,10 @@ def test_a_deployment_keeps_its_selector_which_could_change_only_with_a_new_one(
         for each in recorded.objects
         if each["kind"] == "Deployment"
     }
-    notes = {**cr["metadata"].get("annotations", {}), ANNOTATION_KEPT_TEMPLATE: digests_text(live_objects)}
+    notes = {**cr["metadata"].get("annotations", {}), ANNOTATION_KEPT_TEMPLATE: digests_text("kserve", live_objects)}
     cr["metadata"]["annotations"] = notes
     asked = render(dialect_named("kserve").parse(cr, Nothing()).desired, RenderOptions())
-    kept = kept_live_workloads(cr, asked, live_objects)
+    kept = with_live_templates(cr, asked, live_objects)
     assert kept is not None
     for each in kept.objects:
         if each.kind == "Deployment":
@@ -142,7 +142,7 @@ def test_adopting_asks_for_as_much_as_it_needs() -> None:
     one = Candidate(cr, State.ADOPTABLE, workloads={LWS: live()})
     assert marks_of(one).keys() == {ANNOTATION_KEPT_TEMPLATE, "herdsman.dev/workload"}
     kserve = {**cr, "apiVersion": kinds.LLM_SERVICES.api_version, "kind": kinds.LLM_SERVICES.kind}
-    bound = Candidate(kserve, State.ADOPTABLE, foreign_names=("ns-chat-epp-auth-rb",))
+    bound = Candidate(kserve, State.ADOPTABLE, bindings=("ns-chat-epp-auth-rb",))
     assert marks_of(bound) == {ANNOTATION_ADOPT: "true"}
     assert marks_of(Candidate(kserve, State.ADOPTABLE)) == {}
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from automation.adoption.kept_workloads import asked_of, may_keep
+from automation.adoption.kept_templates import asked_of, may_keep
 from automation.drift.field_drift import fields_of
-from automation.reconcile.plan import ObjectName
 from components import naming
 from components.options import RenderOptions
 from components.providers.kubernetes_templates import as_made
@@ -111,10 +110,9 @@ def test_what_pods_keep_is_no_drift() -> None:
 
 def test_an_adopted_service_keeps_its_template_over_the_upgrade() -> None:
     (*_, wanted) = rendered(playground(), settings(OLD)).objects
-    at = ObjectName(wanted.kind, wanted.name)
     for asked in (asked_of(wanted), asked_of(replace(wanted, counted_spec=None))):
         noted = {**running_of(wanted), naming.ANNOTATION_KEPT_TEMPLATE: f"digest.{asked}"}
-        assert may_keep(at, {at: "digest"}, wanted, {"metadata": {"annotations": noted}})
+        assert may_keep("llmaz", "digest", wanted, {"metadata": {"annotations": noted}})
 
 
 def running_of(wanted: RenderedObject) -> Json:
