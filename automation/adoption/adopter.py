@@ -24,7 +24,7 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.json_types import Json
 from program.desired.keys import ANNOTATION_ADOPT, ANNOTATION_CONTROLLER, ANNOTATION_KEPT_TEMPLATE, Owner
-from program.dialects.registry import LLMKUBE, dialect_of, kind_of
+from program.dialects.registry import DIALECTS, LLMKUBE, dialect_of, kind_of
 
 FIELD_MANAGER = "herdsman-adopt"
 POLL_S = 0.1
@@ -207,7 +207,7 @@ class Adopter:
 
     @staticmethod
     def _has_loop_status(one: Candidate, conditions: dict[str, Json]) -> bool:
-        return UPSTREAM_CONTROLLERS[one.key.dialect].not_written in conditions
+        return DIALECTS[one.key.dialect].status_mark in conditions
 
     def _not_ready_text(self, one: Candidate) -> str:
         """Return what the status says of a service that is not ready; empty where it says nothing."""

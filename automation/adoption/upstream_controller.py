@@ -39,8 +39,6 @@ class UpstreamController:
     """What annotation `herdsman.dev/controller` says of a service that was given back; no loop takes it."""
     lease: str
     namespace: str
-    not_written: str = "Reconciling"
-    """A condition that the loop writes into the status of a service and the upstream controller does not."""
     deployment: str = ""
     """Where other things run in the namespace as well: its Deployment alone counts."""
     checked: tuple[Kind, ...] = ()
@@ -62,7 +60,7 @@ _LLMAZ = UpstreamController(
     checked=(kinds.PLAYGROUNDS, kinds.LLMAZ_SERVICES),
 )
 UPSTREAM_CONTROLLERS = {
-    "llmkube": UpstreamController("LLMKube", LLMKUBE, lease=LEASE, namespace=NAMESPACE, not_written="Ready"),
+    "llmkube": UpstreamController("LLMKube", LLMKUBE, lease=LEASE, namespace=NAMESPACE),
     "kserve": UpstreamController(
         "KServe",
         "kserve",
