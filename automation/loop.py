@@ -26,8 +26,7 @@ from automation.reconcile.services import Services
 from automation.settings import Settings
 from automation.startup.assembly import Leadership, ModelKey, Parts, assemble
 from automation.startup.cluster_check import ClusterCheck, ClusterUnusable
-from automation.telemetry.health import HealthServer
-from automation.telemetry.liveness import LoopLiveness
+from automation.telemetry.health import HealthServer, LoopLiveness
 from automation.telemetry.metrics import Metrics
 from automation.telemetry.tracing import TracingUnavailable, span, start_tracing
 from automation.workqueue.backoff import Backoff

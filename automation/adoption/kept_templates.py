@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from automation.adoption.owner_references import controller_uid
 from automation.reconcile.plan import ObjectName
-from automation.serving.replica_sets import replica_sets_of
+from automation.serving.rollback import replica_sets_of
 from components import naming
 from components.rendered import RenderedObject, RenderedService, fingerprint_of
 from kubeapi import kinds

@@ -1,8 +1,9 @@
-"""Issues the certificates that pods of services serve with, outside the engine, so that no key comes near its state.
+"""Issues the certificates of pods outside the engine, whose state must hold no key; notices deleted ones.
 
 The controller calls `ensure` in each pass of a service that needs one. The loop may create and patch Secrets and not
 get, list or watch them (docs/adr/0028): it learns what it has issued from the metadata that its own writes are answered
 with, and keeps the key nowhere.
+`CertificateWatch` looks for deleted Secrets, one at a time, by a patch that changes nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import base64
 import datetime
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,7 +24,7 @@ from components import naming
 from components.object_metadata import owner_reference
 from kubeapi import kinds
 from kubeapi.client import APPLY_PATCH, KubeClient
-from kubeapi.errors import AlreadyExists, BadRequest, Conflict, Forbidden, Invalid
+from kubeapi.errors import AlreadyExists, ApiError, BadRequest, Conflict, Forbidden, Invalid
 from kubeapi.json_types import Json
 from kubeapi.rest import METADATA
 from program.desired.facts import Problem
@@ -229,3 +231,63 @@ def _time(text: object) -> datetime.datetime | None:
 
 def _problem(reason: str, certificate: Certificate, why: str) -> Problem:
     return Problem(reason=reason, message=f"Secret `{certificate.secret}`, the certificate of the pods, {why}")
+
+
+ROUND_S = 40.0
+"""Seconds between two looks at one Secret."""
+TICK_S = 1.0
+MOST_PER_TICK = 25
+"""Looks in a second. With more than a thousand Secrets the time between two looks grows for it."""
+
+
+class CertificateWatch:
+    """Looks at all Secrets that the issuer knows, each once in a while, in a thread of its own."""
+
+    def __init__(
+        self,
+        issuer: CertificateIssuer,
+        *,
+        requeue: Callable[[ServiceKey, float], None],
+        every_s: float = ROUND_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._issuer = issuer
+        self._requeue = requeue
+        self._every_s = every_s
+        self._clock = clock
+        self._looked: dict[ServiceKey, float] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="certificates", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Begin no further look."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5.0)
+
+    def look(self) -> None:
+        """Look at the Secrets that are due, those first that were looked at the longest time ago."""
+        now, known = self._clock(), self._issuer.known()
+        self._looked = {key: self._looked.get(key, now) for key in known}
+        due = [key for key in known if now - self._looked[key] >= self._every_s]
+        for key in sorted(due, key=self._looked.__getitem__)[:MOST_PER_TICK]:
+            self._looked[key] = now
+            self._look(key)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(TICK_S):
+            self.look()
+
+    def _look(self, key: ServiceKey) -> None:
+        try:
+            if self._issuer.is_gone(key):
+                log.info("Missed the certificate of a service", service=str(key))
+                self._requeue(key, 0.0)
+        except ApiError:
+            pass  # the next look asks again, and passes say what is wrong
+        except Exception:
+            log.exception("Failed to look at a certificate", service=str(key))

@@ -33,8 +33,7 @@ from automation.cli.agent_installation import read_installation
 from automation.cli.agent_options import STORE
 from automation.cli.agent_run import run_command
 from automation.cli.agent_service import DEFAULT_NAME, Name, OwnUser, this_machine
-from automation.cli.check_report import report_checks
-from automation.cli.output import OutputFormat, complain, size_text
+from automation.cli.output import OutputFormat, complain, report_checks, size_text
 from automation.console.check import Check
 from automation.install import permissions
 from kubeapi.client import KubeClient

@@ -17,8 +17,7 @@ from agent.server.models.store_space import StoredModel, StoreSpace, named_by, s
 from agent.server.store import STATE_FILE, StateFile
 from agent.sources.errors import FileError
 from automation.cli.agent_options import default_store
-from automation.cli.output import OutputFormat, complain, print_json, print_table, say, size_text
-from automation.cli.reading import duration_text
+from automation.cli.output import OutputFormat, complain, duration_text, print_json, print_table, say, size_text
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -1,7 +1,7 @@
 """`herdsman cache`: what lies in the model caches, what uses it, what can go, and what should be there already.
 
 Works with the rights of whoever calls it, and without a loop. Looks into a claim by a pod that mounts it
-(`automation.models.cache_pods`), since nothing else can; which Models and services use what is decided by
+(`automation.models.cache_inventory`), since nothing else can; which Models and services use what is decided by
 `automation.models.cache_inventory`.
 
 Exit codes: 0 done (`prune` without `--yes` only tells), 1 something could not be looked at, deleted or fetched.
@@ -18,20 +18,23 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from automation.cli.output import OutputFormat, complain, print_json, print_table, say
-from automation.cli.reading import duration_text
+from automation.cli.output import OutputFormat, complain, duration_text, print_json, print_table, say
 from automation.models.cache_inventory import (
+    START_TIMEOUT_S,
+    CacheUnreachable,
     Entry,
     InventoryBroken,
     Usage,
+    check_bound,
     directories,
     is_cache,
     keys_of,
     node_of,
     outcomes,
+    run_pod,
     to_prune,
+    why_pending,
 )
-from automation.models.cache_pods import START_TIMEOUT_S, CacheUnreachable, check_bound, run_pod, why_pending
 from automation.models.prefetch import last_words
 from automation.models.transfers import CONTAINER, progress_of
 from automation.settings import Settings

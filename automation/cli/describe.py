@@ -12,8 +12,16 @@ from rich.text import Text
 
 from automation.cache.owners import process_selector_of, selector_of
 from automation.cli.get import model_row, processes_by_service, runs_on
-from automation.cli.output import OutputFormat, complain, phase_style, print_json, print_table, styled
-from automation.cli.reading import age_text, duration_text
+from automation.cli.output import (
+    OutputFormat,
+    age_text,
+    complain,
+    duration_text,
+    phase_style,
+    print_json,
+    print_table,
+    styled,
+)
 from automation.cli.service_lookup import NAME_HELP, find_service
 from automation.cli.service_view import answers, conditions_of, judged_generation, view_of
 from components import naming

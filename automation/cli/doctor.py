@@ -10,8 +10,7 @@ from typing import Annotated
 
 import typer
 
-from automation.cli.check_report import report_checks
-from automation.cli.output import OutputFormat
+from automation.cli.output import OutputFormat, report_checks
 from automation.console.check import Check
 from automation.install.inspection import inspect, utc_now
 from kubeapi.client import KubeClient

@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from automation.cache.owners import service_of
-from automation.cli.output import OutputFormat, complain, print_json, print_table
-from automation.cli.reading import age_text, condition_of
+from automation.cli.output import OutputFormat, age_text, complain, condition_of, print_json, print_table
 from automation.cli.service_lookup import listed, split_or_end
 from automation.cli.service_view import view_of
 from kubeapi import kinds

@@ -10,8 +10,7 @@ import typer
 
 from automation.cache.owners import selector_of
 from automation.cache.service_index import models_of as named_models
-from automation.cli.output import OutputFormat, complain, print_json, print_table, say_yaml
-from automation.cli.reading import age_text
+from automation.cli.output import OutputFormat, age_text, complain, print_json, print_table, say_yaml
 from automation.cli.service_lookup import NAME_HELP, find_service
 from automation.history.revision import RECORDED, Revision, data_of, read_all
 from components.rendered import fingerprint_of

@@ -12,11 +12,10 @@ import typer
 
 from agent.server.cluster.host_lease import lease_name
 from automation.cli import host_rows as rows
-from automation.cli.check_report import report_checks
 from automation.cli.host_arguments import check_host_name, labels_of
 from automation.cli.host_doctor import examine
 from automation.cli.host_secrets import grant_secret
-from automation.cli.output import OutputFormat, complain, print_json, print_table, say
+from automation.cli.output import OutputFormat, complain, print_json, print_table, report_checks, say
 from automation.settings import SYSTEM_NAMESPACE
 from kubeapi import kinds
 from kubeapi.client import KubeClient

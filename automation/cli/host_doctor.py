@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from agent.server.cluster.host_lease import lease_name
 from automation.cli import host_rows as rows
-from automation.cli.reading import condition_of
+from automation.cli.output import condition_of
 from automation.console.check import Check
 from automation.settings import SYSTEM_NAMESPACE
 from kubeapi import kinds

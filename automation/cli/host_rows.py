@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from automation.cli.reading import condition_of, duration_text
+from automation.cli.output import condition_of, duration_text
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired.keys import ANNOTATION_HOST, ANNOTATION_HOST_MOVES

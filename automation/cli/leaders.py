@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from automation.cli.output import OutputFormat, complain, print_json, print_table
-from automation.cli.reading import duration_text
+from automation.cli.output import OutputFormat, complain, duration_text, print_json, print_table
 from automation.leadership.election import LABEL_LOOP, LEASE_NAME
 from automation.leadership.shards import shard_of_lease
 from automation.settings import SYSTEM_NAMESPACE

@@ -17,6 +17,11 @@ from automation.console import terminal_text
 
 if TYPE_CHECKING:
     from rich.text import Text
+from dataclasses import asdict
+from datetime import datetime
+
+from automation.console.check import Check
+from kubeapi.json_types import Json
 
 # rich is imported where it is used: a command that prints plain text should not wait for it.
 
@@ -135,3 +140,32 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, phase_
         natural = sum(max(map(len, cells)) + 2 for cells in cells_of)
         console = Console(soft_wrap=True, highlight=False, width=max(400, natural))
     console.print(table)
+
+
+def report_checks(checks: Sequence[Check], output: OutputFormat, *, fatal: str = "missing") -> None:
+    """Print checks. Raises typer.Exit(1) when one of them has the state `fatal`."""
+    if output is OutputFormat.JSON:
+        print_json([asdict(check) for check in checks])
+    else:
+        rows = [(check.check, check.state, check.detail, check.hint) for check in checks]
+        print_table(("CHECK", "STATE", "DETAIL", "WHAT TO DO"), rows, phase_column=1)
+    if any(check.state == fatal for check in checks):
+        raise typer.Exit(1)
+
+
+def condition_of(status: Json, kind: str) -> Json:
+    """Find a condition by its type; empty where there is none."""
+    return next((dict(c) for c in status.get("conditions") or () if c["type"] == kind), {})
+
+
+def age_text(metadata: Json, *, now: datetime) -> str:
+    """Write how long ago an object was made."""
+    return duration_text((now - datetime.fromisoformat(metadata["creationTimestamp"])).total_seconds())
+
+
+def duration_text(seconds: float) -> str:
+    """Write a duration as kubectl does: its largest unit."""
+    for unit, length_s in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * length_s:
+            return f"{int(seconds // length_s)}{unit}"
+    return f"{int(seconds)}s"

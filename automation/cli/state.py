@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from automation.cli.check_report import report_checks
-from automation.cli.output import OutputFormat, complain, print_json, print_table, say
+from automation.cli.output import OutputFormat, complain, print_json, print_table, report_checks, say
 from automation.cli.state_access import (
     check_quiet,
     confirm,

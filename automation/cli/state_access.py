@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from automation.engine.state_backend import StateBackend
     from automation.settings import Settings
     from automation.state.transfer import Transfer
+    from kubeapi.client import KubeClient
 
 
 def settings_of(state: str | None, passphrase_file: pathlib.Path | None) -> Settings:
@@ -110,7 +111,6 @@ def names_of(backend: StateBackend) -> set[str]:
 
 def check_quiet(settings: Settings, kubeconfig: str | None, *, force: bool) -> None:
     """End the command when a loop leads: it would write to the state that is left, or over the one that comes."""
-    from automation.state.leading import leaders
     from kubeapi.client import KubeClient
     from kubeapi.errors import KubeError
 
@@ -131,6 +131,30 @@ def check_quiet(settings: Settings, kubeconfig: str | None, *, force: bool) -> N
             f"a loop leads ({', '.join(found)}); scale it to 0 first, so that nothing changes meanwhile",
             hint="what it serves goes on; --force goes on although it leads",
         )
+
+
+def leaders(client: KubeClient, namespace: str, base: str, *, now: datetime) -> tuple[str, ...]:
+    """Return the holders of loops' Leases that have not run out. Raises KubeError."""
+    from automation.leadership.shards import shard_of_lease
+    from kubeapi.kinds import LEASES
+
+    found = []
+    for lease in client.list(LEASES, namespace).get("items") or ():
+        spec = lease.get("spec") or {}
+        if shard_of_lease(lease["metadata"]["name"], base) is not None and _holds(spec, now):
+            found.append(str(spec["holderIdentity"]))
+    return tuple(sorted(found))
+
+
+def _holds(spec: dict[str, Any], now: datetime) -> bool:
+    if not spec.get("holderIdentity"):
+        return False
+    try:
+        renewed = datetime.fromisoformat(str(spec.get("renewTime")).replace("Z", "+00:00"))
+    except ValueError:
+        return True
+    # Clocks of different machines differ; in doubt it is held.
+    return (now.astimezone(UTC) - renewed).total_seconds() < 2 * float(spec.get("leaseDurationSeconds") or 15) + 10
 
 
 @contextmanager

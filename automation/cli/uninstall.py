@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from automation.cli.installing import connected, errors_told, show_changes
+from automation.cli.install import connected, errors_told, show_changes
 from automation.cli.output import OutputFormat, say
 from automation.settings import SYSTEM_NAMESPACE
 

@@ -24,8 +24,7 @@ from automation.engine.port import (
     Stack,
 )
 from automation.engine.runs import EngineRuns
-from automation.engine.sharding import CAPACITY, Sharding
-from automation.engine.state_loader import StateLoader
+from automation.engine.sharding import CAPACITY, Sharding, StateLoader
 from automation.engine.submissions import Asked, Removal, Submission, Submissions, Upsert
 from automation.telemetry.tracing import span
 from components.rendered import RenderedService

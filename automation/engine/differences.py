@@ -1,6 +1,6 @@
 """Says in few words how two versions of an object differ: `containers[llama-server].args --ctx-size 4096 -> 8192`.
 
-Pure; called by `event_log` with the inputs that the engine's log carries, for the Events of a service.
+Pure; called by `run_log` with the inputs that the engine's log carries, for the Events of a service.
 
 Values of environment variables are never told, nor those of flags and fields that hold a secret by their name, nor URLs
 that may carry one.

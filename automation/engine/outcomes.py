@@ -1,4 +1,4 @@
-"""Turns the end of a CLI run into an outcome for each service. Pure; called by `pulumi_engine`.
+"""The targets of a CLI run, and what its end means for each service. Pure; called by `pulumi_engine`.
 
 A service is well only on positive evidence: every URN that must stand was reported done, every URN that must go was
 reported gone. Whatever else happened in the run does not matter to it.
@@ -8,28 +8,92 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from automation.engine import memory_limit
 from automation.engine.cli_process import CliResult
-from automation.engine.event_log import RunLog
 from automation.engine.port import (
     APPLY_FAILED,
     ENGINE_OUT_OF_MEMORY,
     FOREIGN_OBJECT,
     AccessoriesRefused,
+    Batch,
     BatchOutcome,
     Change,
     EngineFailed,
     HistoryEntry,
     ServiceOutcome,
 )
-from automation.engine.targets import Targets
-from components import naming
-from components.rendered import RenderedObject
+from automation.engine.run_log import RunLog
+from automation.engine.state_index import StateIndex
+from components import naming, urns
+from components.rendered import RenderedObject, RenderedService
 from program.desired.facts import RefusedObject
 from program.desired.keys import ServiceKey
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The targets of one run, by the service they belong to."""
+
+    keys: tuple[ServiceKey, ...]
+    apply: tuple[RenderedService, ...]
+    """What the program registers."""
+    wanted: Mapping[ServiceKey, frozenset[str]]
+    """URNs that must stand afterwards: the service's own, and the shared ones it needs."""
+    unwanted: Mapping[ServiceKey, frozenset[str]]
+    """URNs that must be gone afterwards: of removed services, and dropped parts of applied ones."""
+    accessories: Mapping[ServiceKey, Mapping[str, RenderedObject]]
+    """Of what is wanted, the objects that a service serves without."""
+    shared: frozenset[str]
+    released: frozenset[str]
+    """Shared URNs that the state lets go of, because no service is left in it. Their objects stay."""
+    needs_refresh: bool
+    """Whether something is asked for again just as it was applied: then the state cannot be trusted.
+
+    A refresh wants every target in the state already. Where one is new there is none, and the provider alone finds what
+    drifted, by its look at each object.
+    """
+
+    @property
+    def urns(self) -> frozenset[str]:
+        """All of them; with none there is nothing to run."""
+        return self.shared.union(self.released, *self.wanted.values(), *self.unwanted.values())
+
+    @staticmethod
+    def of(batch: Batch, index: StateIndex) -> Targets:
+        """Work out the targets of a batch. Shared objects are never deleted."""
+        stack = batch.stack.name
+        wanted: dict[ServiceKey, frozenset[str]] = {}
+        unwanted: dict[ServiceKey, frozenset[str]] = {}
+        shared: set[str] = set()
+        for service in batch.apply:
+            own = urns.own_urns(service, stack)
+            needed = frozenset[str]().union(*(urns.shared_urns(obj, stack) for obj in service.shared))
+            shared |= needed
+            wanted[service.key] = own | needed
+            unwanted[service.key] = index.of(service.key) - own
+        for key in batch.remove:
+            wanted.setdefault(key, frozenset())
+            unwanted[key] = unwanted.get(key, frozenset()) | index.of(key)
+        # Kept in the state, a cache claim would not be made again after its namespace was.
+        is_last = not batch.apply and index.keys <= set(batch.remove) and any(unwanted.values())
+        return Targets(
+            tuple(dict.fromkeys(batch.keys)),
+            batch.apply,
+            wanted,
+            unwanted,
+            {service.key: urns.accessories(service, stack) for service in batch.apply},
+            frozenset(shared),
+            frozenset(index.others) if is_last else frozenset(),
+            all(needed <= index.of(key) | index.others for key, needed in wanted.items())
+            and any(
+                service.fingerprint and index.applied(service.key) == service.fingerprint for service in batch.apply
+            ),
+        )
+
 
 _FOREIGN = "exists and is not ours"
 """As the embedded provider says it."""

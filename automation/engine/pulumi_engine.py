@@ -1,7 +1,7 @@
 """The engine port over the real Pulumi CLI: one process for a batch, none for an empty one.
 
 `batches.Batcher` and the command line call it. A run goes: targets from the state index, the program on offer
-(`program_server`), the CLI as a child (`cli_process`), its events (`event_log`), an outcome for each service
+(`program_server`), the CLI as a child (`cli_process`), its events (`run_log`), an outcome for each service
 (`outcomes`). `recovery` tells which failures a second try can heal.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 from automation.engine import outcomes, recovery
 from automation.engine.cli_process import CliResult, EngineFence, strike
-from automation.engine.event_log import RunLog, read_event_log
+from automation.engine.outcomes import Targets
 from automation.engine.port import (
     Batch,
     BatchOutcome,
@@ -30,10 +30,10 @@ from automation.engine.port import (
     StateUnreadable,
 )
 from automation.engine.program_server import Program, ProgramServer
+from automation.engine.run_log import RunLog, read_event_log
 from automation.engine.stack_cli import Run
 from automation.engine.state_backend import StateBackend
 from automation.engine.state_index import StateIndex
-from automation.engine.targets import Targets
 from automation.leadership.lease_observations import FormerLoop
 from program.desired.keys import ServiceKey
 from program.fleet import fleet_in_steps

@@ -12,8 +12,8 @@ from enum import Enum
 import psutil
 
 from automation.engine.cli_process import CliResult, RunRecord, read_records
-from automation.engine.event_log import RunLog
 from automation.engine.port import StackLocked
+from automation.engine.run_log import RunLog
 from automation.leadership.lease_observations import FormerLoop
 from automation.leadership.process_mark import is_dead, is_here
 

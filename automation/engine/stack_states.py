@@ -12,9 +12,9 @@ from typing import Any
 import structlog
 
 from automation.engine import outcomes, recovery
-from automation.engine.event_log import RunLog
 from automation.engine.key_keeper import PROVIDER_URL, KeyKeeper
 from automation.engine.port import Stack, StateSealed, StateUnreadable
+from automation.engine.run_log import RunLog
 from automation.engine.stack_cli import Run, StackCli
 from automation.engine.state_files import CheckpointBroken, StateFiles
 from automation.engine.workspace import Workspace

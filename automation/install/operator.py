@@ -9,7 +9,7 @@ from typing import Any
 
 from automation.install.blanks import Each, Raw, Value, When
 from automation.install.naming import LABELS, NAME, SELECTOR, metadata
-from automation.serving.wake_endpoints import FIRST_PORT, PORTS
+from automation.serving.wake import FIRST_PORT, PORTS
 from kubeapi.json_types import Json
 
 CLAIM = "herdsman-state"

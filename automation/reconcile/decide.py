@@ -23,7 +23,7 @@ from automation.reconcile.actions import (
 from automation.reconcile.desire import Desired
 from automation.reconcile.observe import Observed
 from automation.reconcile.plan import Plan
-from automation.serving.pod_release import unprotect_ready_pods
+from automation.serving.pod_eviction import unprotect_ready_pods
 from components.rendered import RenderedService
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService

@@ -16,7 +16,7 @@ from automation.serving.acceleration import Acceleration, reported
 from automation.serving.completion_check import CompletionCheck
 from automation.serving.engine_start import start_of
 from automation.serving.idleness import IdleCheck, Idleness
-from automation.serving.pod_lifetime import PodLifetime
+from automation.serving.pod_eviction import PodLifetime
 from automation.serving.readiness import Proofs
 from automation.serving.replicas import ReplicaReview, Replicas
 from automation.serving.rollback import Rollback

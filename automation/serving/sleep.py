@@ -36,8 +36,15 @@ from automation.serving.sleep_rule import (
     quiet_after,
     quiet_for_s,
 )
-from automation.serving.wake_endpoints import SELECTOR, SUFFIX, candidate_ports, slice_name, wake_slice
-from automation.serving.wake_sources import WakeSources, admitted_namespaces
+from automation.serving.wake import (
+    SELECTOR,
+    SUFFIX,
+    WakeSources,
+    admitted_namespaces,
+    candidate_ports,
+    slice_name,
+    wake_slice,
+)
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient

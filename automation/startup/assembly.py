@@ -22,8 +22,7 @@ from automation.approval.approval import Approval, comparing, every_service, is_
 from automation.approval.modes import Modes
 from automation.approval.policy_checker import PolicyChecker
 from automation.cache.cluster_cache import ClusterCache
-from automation.certificates.issuing import CertificateIssuer
-from automation.certificates.watch import CertificateWatch
+from automation.certificates.issuing import CertificateIssuer, CertificateWatch
 from automation.controller import Controller
 from automation.engine.batches import Batcher, BatchReport
 from automation.engine.gone_namespaces import GoneNamespaces
@@ -46,7 +45,7 @@ from automation.models.source_credentials import SecretReader
 from automation.models.transfers import TransferWatch
 from automation.serving.checks import Checks
 from automation.serving.sleep import Sleep
-from automation.serving.wake_endpoints import own_address
+from automation.serving.wake import own_address
 from automation.settings import Settings
 from automation.startup.controller import make_controller
 from automation.startup.options import render_options, source_policy

@@ -1,6 +1,8 @@
-"""The HTTP server that tells whether the loop lives and is ready, and serves its metrics.
+"""The HTTP server for health, readiness and metrics, and the checks of a leading loop that /healthz runs.
 
-Started by `automation.cli`. Probes of a pod and Prometheus ask it; it asks the checks that it was given.
+Started by `automation.loop`. Probes of the pod and Prometheus send requests to it. The kubelet restarts a pod whose
+check fails, so a check fails only for a fault that a restart may fix. Any other fault, such as one object that cannot
+be read, is a note.
 """
 
 from __future__ import annotations
@@ -14,14 +16,20 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import structlog
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
+
+from automation.workqueue.queue import WorkQueue
+from kubeapi.informer import Fault
 
 Check = Callable[[], bool]
 """Returns whether all is well, or raises Unwell with the reason."""
 Notes = Callable[[], Iterable[str]]
 """Returns what is wrong and no reason to restart, one line each."""
 MOST_NOTES = 20
+
+log = structlog.get_logger(__name__)
 
 
 class Unwell(Exception):
@@ -193,3 +201,70 @@ class _Handler(BaseHTTPRequestHandler):
 def _one_line(text: str) -> str:
     """Make text that may quote an object fit for one line of an answer."""
     return " ".join("".join(each if each.isprintable() else " " for each in text).split())[:500]
+
+
+PASS_HANGS_AFTER_S = 600.0
+"""No pass waits for a model or for the engine; each of its requests has a time-out of 30 s."""
+
+
+class LoopLiveness:
+    """The checks of one loop. Everything is well until `watch` names what there is to look at."""
+
+    def __init__(self, *, hangs_after_s: float = PASS_HANGS_AFTER_S) -> None:
+        self._hangs_after_s = hangs_after_s
+        self._queues: Mapping[str, WorkQueue[Any]] = {}
+        self._workers: tuple[threading.Thread, ...] = ()
+        self._faults: Callable[[], Iterable[Fault]] = tuple
+        self._stopping = False
+        self._failing: set[str] = set()
+        """Checks that failed when they were last asked."""
+
+    def watch(
+        self,
+        *,
+        queues: Mapping[str, WorkQueue[Any]],
+        workers: Iterable[threading.Thread],
+        faults: Callable[[], Iterable[Fault]],
+    ) -> None:
+        """Look after these from now on; the workers have been started."""
+        self._queues = dict(queues)
+        self._workers = tuple(workers)
+        self._faults = faults
+
+    def stop(self) -> None:
+        """Take the end of workers for meant from now on."""
+        self._stopping = True
+
+    def workers(self) -> bool:
+        """Raise Unwell for a worker that hangs or has ended."""
+        return self._checked("workers", self._why_workers())
+
+    def informers(self) -> bool:
+        """Raise Unwell for a fault of an informer that a restart may mend."""
+        return self._checked("informers", next((f.what for f in self._faults() if f.restart_helps), ""))
+
+    def notes(self) -> Iterable[str]:
+        """Name the faults of informers that concern one object each."""
+        return (fault.what for fault in self._faults() if not fault.restart_helps)
+
+    def _checked(self, check: str, why: str) -> bool:
+        if bool(why) != (check in self._failing):
+            if not why:
+                self._failing.discard(check)
+            else:
+                self._failing.add(check)
+                log.error("The loop does not work any more", check=check, why=why)
+        if why:
+            raise Unwell(why)
+        return True
+
+    def _why_workers(self) -> str:
+        for worker in self._workers:
+            if not worker.is_alive() and not self._stopping:
+                return f"worker {worker.name} has ended"
+        for name, queue in self._queues.items():
+            longest = queue.longest()
+            if longest is not None and longest[1] > self._hangs_after_s:
+                key, for_s = longest
+                return f"the pass over {name} {key.namespace}/{key.name} has lasted {for_s:.0f} s"
+        return ""

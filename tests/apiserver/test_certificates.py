@@ -17,9 +17,10 @@ from automation.certificates.issuing import (
     LOOK_EVERY,
     PEER_EXPIRY,
     RENEW_AFTER,
+    ROUND_S,
     CertificateIssuer,
+    CertificateWatch,
 )
-from automation.certificates.watch import ROUND_S, CertificateWatch
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Forbidden

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from automation.serving.wake_sources import WakeSources, admitted_namespaces
+from automation.serving.wake import WakeSources, admitted_namespaces
 from components.network_policy import NAMESPACE_LABEL, network_policy
 from kubeapi import kinds
 from kubeapi.client import KubeClient

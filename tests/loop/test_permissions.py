@@ -47,7 +47,7 @@ OTHER_TIMES: dict[Row, tuple[str, str]] = {
     ("", "pods/proxy", "create"): ("kubeapi/pods.py", "proxy"),
     ("", "pods/log", "get"): ("kubeapi/pods.py", "log"),
     ("", "pods/eviction", "create"): ("kubeapi/pods.py", "eviction"),
-    ("apps", "replicasets", "list"): ("automation/serving/replica_sets.py", "kinds.REPLICA_SETS"),
+    ("apps", "replicasets", "list"): ("automation/serving/rollback.py", "kinds.REPLICA_SETS"),
     ("apps", "controllerrevisions", "list"): ("automation/history/recorder.py", "list(kinds.CONTROLLER_REVISIONS"),
     ("apps", "controllerrevisions", "patch"): ("automation/history/recorder.py", "patch(kinds.CONTROLLER_REVISIONS"),
     ("apps", "controllerrevisions", "delete"): ("automation/history/recorder.py", "delete(kinds.CONTROLLER_REVISIONS"),

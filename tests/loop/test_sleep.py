@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from automation.serving.wake_endpoints import slice_name
+from automation.serving.wake import slice_name
 from components import naming
 from components.priority_classes import priority_classes
 from kubeapi import kinds

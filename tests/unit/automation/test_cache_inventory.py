@@ -13,16 +13,18 @@ from typing import Any
 import pytest
 
 from automation.models.cache_inventory import (
+    CacheUnreachable,
     Directory,
     InventoryBroken,
     Usage,
+    check_bound,
     directories,
     is_cache,
     node_of,
     outcomes,
     to_prune,
+    why_pending,
 )
-from automation.models.cache_pods import CacheUnreachable, check_bound, why_pending
 from components.cache_pod import inspector_pod, pruning_pod
 from components.options import RenderOptions
 from kubeapi.json_types import Json

@@ -17,8 +17,7 @@ from automation.cli.describe import (
     queue_text,
 )
 from automation.cli.get import model_row, service_row
-from automation.cli.output import print_table
-from automation.cli.reading import condition_of, duration_text
+from automation.cli.output import condition_of, duration_text, print_table
 from automation.cli.service_view import answers
 from components import naming
 from kubeapi.json_types import Json

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from automation.telemetry.health import HealthServer
-from automation.telemetry.liveness import LoopLiveness
+from automation.telemetry.health import HealthServer, LoopLiveness
 from automation.telemetry.metrics import Metrics
 from automation.workqueue.queue import WorkQueue
 from kubeapi.informer import Fault

@@ -13,7 +13,7 @@ from automation.cache import trim
 from automation.reconcile.observe import Observed
 from automation.serving import sleep as sleep_module
 from automation.serving.sleep import Sleep
-from automation.serving.wake_endpoints import slice_name
+from automation.serving.wake import slice_name
 from components import naming
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey

@@ -18,7 +18,7 @@ from automation.serving.sleep_rule import (
     quiet_for_s,
     read_activity,
 )
-from automation.serving.wake_endpoints import FIRST_PORT, PORTS, candidate_ports, own_address, wake_slice
+from automation.serving.wake import FIRST_PORT, PORTS, candidate_ports, own_address, wake_slice
 from components import naming
 from components.deployment import deployment
 from components.options import RenderOptions

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from automation.engine import outcomes
 from automation.engine.cli_process import CliResult
-from automation.engine.event_log import RunLog
+from automation.engine.outcomes import Targets
 from automation.engine.port import AccessoriesRefused, Batch, Change, Stack
+from automation.engine.run_log import RunLog
 from automation.engine.state_index import StateIndex
-from automation.engine.targets import Targets
 from components import urns
 from components.rendered import RenderedService
 from tests.fakes.rendered import cache, key, service

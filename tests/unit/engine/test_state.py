@@ -11,11 +11,11 @@ import pytest
 
 from automation.engine import recovery
 from automation.engine.cli_process import CliResult
-from automation.engine.event_log import RunLog
+from automation.engine.outcomes import Targets
 from automation.engine.port import Batch, Change, Stack, StackLocked
+from automation.engine.run_log import RunLog
 from automation.engine.state_files import CheckpointBroken, StateFiles
 from automation.engine.state_index import StateIndex
-from automation.engine.targets import Targets
 from automation.leadership.process_mark import mark as own_mark
 from components import naming, urns
 from components.rendered import RenderedService

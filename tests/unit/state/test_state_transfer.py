@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from automation.state.leading import leaders
+from automation.cli.state_access import leaders
 from automation.state.transfer import Export, Transfer, count, for_each, same
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

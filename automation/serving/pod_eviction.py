@@ -1,4 +1,4 @@
-"""Chooses pods that are older than the user allows: one at a time, only while the service is whole.
+"""Decides which pods may be evicted: old ones one at a time, and all ready ones by the node autoscaler.
 
 Called at the end of a pass.
 """
@@ -6,13 +6,14 @@ Called at the end of a pass.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from automation.reconcile.actions import EvictPod, RequeueAfter
+from automation.reconcile.actions import EvictPod, PatchPod, RequeueAfter
 from automation.serving.engine_start import is_healthy, start_of
 from automation.serving.idleness import IdleCheck, Idleness
 from automation.serving.readiness import Proofs
+from components import naming
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
@@ -86,3 +87,17 @@ def _age_s(pod: Json, *, now: datetime) -> float:
         return (now - datetime.fromisoformat(pod["engine"]["created"])).total_seconds()
     except (KeyError, ValueError):
         return -math.inf
+
+
+def unprotect_ready_pods(desired: DesiredService, pods: Iterable[Json]) -> tuple[PatchPod, ...]:
+    """Take the annotation from pods that are ready.
+
+    It goes from the pod, not from the template, where its removal would restart what just became ready.
+    """
+    if desired.disruption.protect_always or naming.ANNOTATION_DO_NOT_DISRUPT in desired.pod.annotations:
+        return ()
+    return tuple(
+        PatchPod(pod, {naming.ANNOTATION_DO_NOT_DISRUPT: None})
+        for pod in pods
+        if pod["ready"] and naming.ANNOTATION_DO_NOT_DISRUPT in pod["metadata"]["annotations"]
+    )

@@ -11,7 +11,7 @@ import pytest
 from automation.reconcile.act_on_pods import PodActor
 from automation.serving.completion_check import Proof
 from automation.serving.idleness import IdleCheck, Idleness
-from automation.serving.pod_lifetime import PodLifetime, is_whole, may_go
+from automation.serving.pod_eviction import PodLifetime, is_whole, may_go
 from automation.serving.replicas import Replicas
 from automation.status.event_recorder import EventRecorder
 from kubeapi.json_types import Json

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from automation.engine.event_log import parse_events, read_event_log
+from automation.engine.run_log import parse_events, read_event_log
 
 URN = "urn:pulumi:ns::herdsman::herdsman:index:InferenceDeployment$kubernetes:apps/v1:Deployment::llmkube/a/deployment"
 STACK = "urn:pulumi:ns::herdsman::pulumi:pulumi:Stack::herdsman-ns"
