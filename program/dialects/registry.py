@@ -42,8 +42,8 @@ class DialectInfo:
     """First part of a `ServiceKey`."""
     kind: Kind
     """The custom resource in its storage version. Its CRD says whether the cluster has the dialect."""
-    module: str
-    """The module whose `DIALECT` is the dialect."""
+    code: str
+    """Where its code is, as `<module>:<attribute>`."""
     mark: ServiceMark
     """How the objects of its services are found."""
     singular: str
@@ -73,7 +73,7 @@ DIALECTS: dict[str, DialectInfo] = {
         DialectInfo(
             LLMKUBE,
             kinds.INFERENCE_SERVICES,
-            "program.dialects.llmkube.dialect",
+            "program.dialects.llmkube.dialect:DIALECT",
             # LLMKube's own labels, so that objects that its controller made are found too; KServe's likewise.
             ServiceMark("inference.llmkube.dev/service", "inference.llmkube.dev/service"),
             singular="inferenceservice",
@@ -89,7 +89,7 @@ DIALECTS: dict[str, DialectInfo] = {
         DialectInfo(
             "kserve",
             kinds.LLM_SERVICES,
-            "program.dialects.kserve.dialect",
+            "program.dialects.kserve.dialect:DIALECT",
             ServiceMark("app.kubernetes.io/part-of=llminferenceservice", "app.kubernetes.io/name"),
             singular="llminferenceservice",
             short_name="llmisvc",
@@ -107,7 +107,7 @@ DIALECTS: dict[str, DialectInfo] = {
         DialectInfo(
             "llmaz",
             kinds.PLAYGROUNDS,
-            "program.dialects.llmaz.parse.playground",
+            "program.dialects.llmaz.dialect:PLAYGROUNDS",
             ServiceMark(LABEL_PLAYGROUND, LABEL_PLAYGROUND),
             singular="playground",
             short_name="pl",
@@ -117,7 +117,7 @@ DIALECTS: dict[str, DialectInfo] = {
         DialectInfo(
             "llmaz-service",
             kinds.LLMAZ_SERVICES,
-            "program.dialects.llmaz.parse.service",
+            "program.dialects.llmaz.dialect:SERVICES",
             ServiceMark(LABEL_LLMAZ_SERVICE, LABEL_LLMAZ_SERVICE),
             singular="llmaz-service",  # `service` means Kubernetes' own kind
             display_name="llmaz Service",
@@ -137,8 +137,8 @@ DIALECT_KINDS: dict[str, Kind] = {name: kind for name, kind in KINDS.items() if 
 
 def dialect_named(name: str) -> Dialect:
     """Import and return a dialect. Raises KeyError for a name that is none of `DIALECTS`."""
-    module = importlib.import_module(DIALECTS[name].module)
-    return cast(Dialect, module.DIALECT)
+    module, _, attribute = DIALECTS[name].code.partition(":")
+    return cast(Dialect, getattr(importlib.import_module(module), attribute))
 
 
 def dialect_of(obj: Json) -> str:

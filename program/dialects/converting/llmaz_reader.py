@@ -16,9 +16,9 @@ from program.dialects.converting.pods import PROBES, RESOURCES, amounts_of
 from program.dialects.converting.scaling import of_resource
 from program.dialects.crds.reading import read, unknown_fields, without_nulls
 from program.dialects.dialect import Lookup
+from program.dialects.llmaz.dialect import PLAYGROUNDS
 from program.dialects.llmaz.parse.flavors import Choice, choose, with_affinity
 from program.dialects.llmaz.parse.models import Model, claims_of, find_models
-from program.dialects.llmaz.parse.playground import DIALECT
 from program.dialects.llmaz.parse.runtimes import (
     DEFAULT_CONFIG,
     SPECULATIVE_CONFIG,
@@ -40,7 +40,7 @@ PORT = 8080
 
 def read_llmaz(cr: Json, look: Lookup) -> Described:
     """Describe a Playground with its models and its runtime. Raises SpecInvalid and NotYet as its dialect does."""
-    DIALECT.parse(cr, look)
+    PLAYGROUNDS.parse(cr, look)
     fields = Fields(cr, dialect="llmaz")
     spec = read(PlaygroundSpec, without_nulls(cr.get("spec") or {}), field="spec")
     labels, annotations, lost = kept_metadata(cr, fields.document)

@@ -25,10 +25,10 @@ from program.dialects.converting.pods import (
 )
 from program.dialects.crds.reading import read, without_nulls
 from program.dialects.dialect import Lookup
+from program.dialects.llmaz.dialect import SERVICES
 from program.dialects.llmaz.naming import RUNNER
 from program.dialects.llmaz.parse.flavors import choose
 from program.dialects.llmaz.parse.models import claims_of, find_models
-from program.dialects.llmaz.parse.service import DIALECT
 from program.dialects.llmaz.parse.workloads import port_of
 from program.dialects.llmaz.schema.service import ServiceSpec
 
@@ -37,7 +37,7 @@ _OF_THE_CONTAINER = ("name", "image", "command", "args", "env", "ports", "resour
 
 def read_llmaz_service(cr: Json, look: Lookup) -> Described:
     """Describe a Service with its models. Raises SpecInvalid and NotYet as its dialect does."""
-    DIALECT.parse(cr, look)
+    SERVICES.parse(cr, look)
     fields = Fields(cr, dialect="llmaz")
     spec = read(ServiceSpec, without_nulls(cr.get("spec") or {}), field="spec")
     if spec.model_claims is None:

@@ -10,8 +10,7 @@ from automation.startup.options import render_options
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
-from program.dialects.llmaz.parse.playground import DIALECT as PLAYGROUNDS
-from program.dialects.llmaz.parse.service import DIALECT as SERVICES
+from program.dialects.llmaz.dialect import PLAYGROUNDS, SERVICES
 from tests.unit.dialects.llmaz.objects import Cluster, made, open_model, playground, service
 
 OPEN = "host:///etc/kubernetes"

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from program.desired.facts import MemoryFacts, PodFacts, Problem, RolloutFacts, ServiceFacts
-from program.dialects.llmaz.parse.playground import DIALECT
+from program.dialects.llmaz.dialect import PLAYGROUNDS
 from program.dialects.status.conditions import Type
 from program.dialects.status.service_conditions import COMMON, ConditionSet, judge_service, same_status, set_common
 from tests.unit.dialects.llmaz.objects import Cluster, open_model, playground
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 READY = ServiceFacts(desired_replicas=1, replicas=1, ready_replicas=1, objects_exist=True)
-DESIRED = DIALECT.parse(playground(), Cluster(open_model())).desired
+DESIRED = PLAYGROUNDS.parse(playground(), Cluster(open_model())).desired
 GIB = 1 << 30
 NEED = MemoryFacts(weights_bytes=GIB, cache_bytes=0, compute_bytes=0, available_bytes=2 * GIB)
 CAUSE = Problem(reason="PodsBusy", message="they work")

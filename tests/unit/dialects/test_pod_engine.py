@@ -8,8 +8,7 @@ import pytest
 
 from kubeapi.json_types import Json
 from program.desired.service import DesiredService
-from program.dialects.llmaz.parse.playground import DIALECT as PLAYGROUNDS
-from program.dialects.llmaz.parse.service import DIALECT as SERVICES
+from program.dialects.llmaz.dialect import PLAYGROUNDS, SERVICES
 from program.dialects.pods.engine import engine_in, mode_of, served_name_of
 from program.runtimes import CompletionRequest, runtime_for
 from tests.unit.dialects.kserve.combining import service

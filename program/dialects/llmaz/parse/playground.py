@@ -1,21 +1,19 @@
-"""Playgrounds: a model on an engine. The dialect `llmaz`; pure.
+"""From a Playground, a model on an engine, to desired state. Pure.
 
-`DIALECT` is what the registry loads. A Playground is rendered directly: the peer's Service object between it and its
-pods is not made, since nobody but the peer's own controller reads it.
+llmaz makes a Service of each Playground. Herdsman renders a Playground's objects directly, because only llmaz's own
+controller reads that Service.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from typing import Any
 
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired.errors import NotYet, SpecInvalid
-from program.desired.facts import Problem, ServiceFacts
-from program.desired.keys import LABEL_PLAYGROUND, ServiceKey, is_label_value
-from program.desired.service import DesiredService
+from program.desired.facts import Problem
+from program.desired.keys import LABEL_PLAYGROUND, ServiceKey
 from program.desired.workloads import PodGroup, Scaler
 from program.dialects.annotations import read_annotations
 from program.dialects.crds.reading import check_shape, read, unknown_fields, without_nulls
@@ -24,14 +22,13 @@ from program.dialects.hosts.service import on_host
 from program.dialects.llmaz.hosted import hosted_playground
 from program.dialects.llmaz.naming import (
     ANNOTATION_SKIP_LOADER,
-    LABEL_MODEL,
     PORT,
     RUNNER,
     SHARED_MEMORY,
 )
 from program.dialects.llmaz.parse import workloads
 from program.dialects.llmaz.parse.flavors import choose, lost_of
-from program.dialects.llmaz.parse.models import Model, claims_of, find_models, labels_of
+from program.dialects.llmaz.parse.models import Model, claims_of, find_models
 from program.dialects.llmaz.parse.pods import PodPlan, completed, counted, unlabelled
 from program.dialects.llmaz.parse.runtimes import (
     DEFAULT_CONFIG,
@@ -48,100 +45,76 @@ from program.dialects.llmaz.parse.runtimes import (
 )
 from program.dialects.llmaz.schema.playground import PlaygroundSpec
 from program.dialects.llmaz.settings import global_config
-from program.dialects.llmaz.status import PLAYGROUND_WORDS, service_status
 from program.dialects.status.conditions import Reason
 
 GRACE_S = 130
 """How long a pod may take to finish its requests."""
-TAKEN = "Playground owns the same name with an existing Service"
-"""What llmaz says of a Playground whose name a Service has."""
 _DEFAULT_BACKEND = "vllm"
 
 
-class Playgrounds:
-    """The dialect of Playgrounds."""
+def parse_playground(cr: Json, look: Lookup) -> Parsed:
+    """Parse a Playground with its models and its runtime.
 
-    name = "llmaz"
-    kind = kinds.PLAYGROUNDS
-    peer_finalizers: tuple[str, ...] = ()
-
-    def parse(self, cr: Json, look: Lookup) -> Parsed:
-        """Read a Playground with its models and its runtime. Raises SpecInvalid and NotYet as `Dialect` says."""
-        check_shape(cr)
-        raw: dict[str, Any] = without_nulls(cr.get("spec") or {})
-        spec = read(PlaygroundSpec, raw, field="spec")
-        key = workloads.key_of(cr, self.name)
-        _check(spec, raw)
-        _check_free(cr, key, look)
-        claims, flavors, field = claims_of(spec.model_claim, spec.model_claims)
-        models = find_models(claims, look)
-        config = raw.get("backendRuntimeConfig") or {}
-        runtime = find_runtime(config.get("backendName") or _DEFAULT_BACKEND, look)
-        chosen = _recommended(runtime, config, models)
-        choice = choose(models[0], flavors, field=field)
-        annotations: Mapping[str, str] = cr["metadata"].get("annotations") or {}
-        annotated = read_annotations(annotations)
-        fetched = annotations.get(ANNOTATION_SKIP_LOADER) != "true"
-        variables = variables_of(models, choice.params, fetched=fetched)
-        recommended = chosen.get("args") or []
-        args = fill(recommended, variables, field=f"BackendRuntime `{runtime.name}` args of `{chosen['name']}`")
-        own = [str(argument) for argument in config.get("args") or []]  # as they are written, like the peer
-        unknown = (
-            *(
-                Problem(reason="NotHonoured", message="is no field of a Playground", field=path, terminal=True)
-                for path, _ in unknown_fields(spec, field="spec")
-            ),
-            *unfilled(own, variables, field="spec.backendRuntimeConfig.args"),
+    Raises SpecInvalid with the field, NotYet for a model, runtime or name that may still come.
+    """
+    check_shape(cr)
+    raw: dict[str, Any] = without_nulls(cr.get("spec") or {})
+    spec = read(PlaygroundSpec, raw, field="spec")
+    key = workloads.key_of(cr, "llmaz")
+    _check(spec, raw)
+    _check_free(cr, key, look)
+    claims, flavors, field = claims_of(spec.model_claim, spec.model_claims)
+    models = find_models(claims, look)
+    config = raw.get("backendRuntimeConfig") or {}
+    runtime = find_runtime(config.get("backendName") or _DEFAULT_BACKEND, look)
+    chosen = _recommended(runtime, config, models)
+    choice = choose(models[0], flavors, field=field)
+    annotations: Mapping[str, str] = cr["metadata"].get("annotations") or {}
+    annotated = read_annotations(annotations)
+    fetched = annotations.get(ANNOTATION_SKIP_LOADER) != "true"
+    variables = variables_of(models, choice.params, fetched=fetched)
+    recommended = chosen.get("args") or []
+    args = fill(recommended, variables, field=f"BackendRuntime `{runtime.name}` args of `{chosen['name']}`")
+    own = [str(argument) for argument in config.get("args") or []]  # as they are written, like the peer
+    unknown = (
+        *(
+            Problem(reason="NotHonoured", message="is no field of a Playground", field=path, terminal=True)
+            for path, _ in unknown_fields(spec, field="spec")
+        ),
+        *unfilled(own, variables, field="spec.backendRuntimeConfig.args"),
+    )
+    if on_host(annotated):
+        return hosted_playground(
+            cr, key, annotated, spec, models, runtime.engine, choice, preset=args, own=own, problems=unknown
         )
-        if on_host(annotated):
-            return hosted_playground(
-                cr, key, annotated, spec, models, runtime.engine, choice, preset=args, own=own, problems=unknown
-            )
-        settings = global_config(look)
-        labels = {LABEL_PLAYGROUND: key.name}
-        plan = PodPlan(models, choice, labels, settings, fetched)
-        group = _group(annotations)
-        scaler, unscaled = _scaler(key, raw, chosen, labels)
-        template = _template(runtime, config, chosen, [*args, *own])
-        described = workloads.workloads(
-            key,
-            models,
-            template=completed(template, plan),
-            counted=counted(template, plan),
-            labels=labels,
-            replicas=spec.replicas,
-            fetched=fetched,
-            group=group,
-            scaler=scaler,
-        )
-        problems = (
-            *unknown,
-            *unscaled,
-            *lost_of(models[0], choice, [*recommended, *(config.get("args") or [])]),
-            *unlabelled(plan),
-            *settings.problems,
-        )
-        return workloads.desired_service(cr, key, models, runtime.engine, described, problems=problems)
-
-    def status(
-        self, cr: Json, desired: DesiredService | None, facts: ServiceFacts, look: Lookup, *, now: datetime
-    ) -> Json:
-        """Return the complete status, in the peer's words and then in Herdsman's."""
-        del look
-        return service_status(cr, desired, facts, PLAYGROUND_WORDS, now=now)
-
-    def labels(self, cr: Json) -> dict[str, str]:
-        """Give the label by which llmaz finds the Playgrounds of a model; of an OpenModel that of its family."""
-        if cr.get("kind") == kinds.OPEN_MODELS.kind:
-            return labels_of(cr)
-        name = _main_model(cr.get("spec"))
-        return {LABEL_MODEL: name} if name and is_label_value(name) else {}
+    settings = global_config(look)
+    labels = {LABEL_PLAYGROUND: key.name}
+    plan = PodPlan(models, choice, labels, settings, fetched)
+    group = _group(annotations)
+    scaler, unscaled = _scaler(key, raw, chosen, labels)
+    template = _template(runtime, config, chosen, [*args, *own])
+    described = workloads.workloads(
+        key,
+        models,
+        template=completed(template, plan),
+        counted=counted(template, plan),
+        labels=labels,
+        replicas=spec.replicas,
+        fetched=fetched,
+        group=group,
+        scaler=scaler,
+    )
+    problems = (
+        *unknown,
+        *unscaled,
+        *lost_of(models[0], choice, [*recommended, *(config.get("args") or [])]),
+        *unlabelled(plan),
+        *settings.problems,
+    )
+    return workloads.desired_service(cr, key, models, runtime.engine, described, problems=problems)
 
 
-DIALECT = Playgrounds()
-
-
-def _main_model(spec: Any) -> str:
+def main_model(spec: Any) -> str:
     """Name the main model of an object as it is written, also when it is not valid; empty when it names none."""
     if not isinstance(spec, dict):
         return ""

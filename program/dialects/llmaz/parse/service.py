@@ -1,21 +1,18 @@
-"""Services of llmaz: pods as their user wrote them, also groups of a leader and workers. The dialect `llmaz-service`.
+"""From a Service of llmaz, pods as its user wrote them or groups of a leader and workers, to desired state. Pure.
 
-`DIALECT` is what the registry loads. Pure. Models are fetched into the pods, flavors and labels added; arguments are
-the user's and are not looked at.
+Models are fetched into the pods; flavors and labels are added. The user's arguments are not changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from typing import Any
 
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
-from program.desired.facts import Problem, ServiceFacts
+from program.desired.facts import Problem
 from program.desired.keys import LABEL_LLMAZ_SERVICE
-from program.desired.service import DesiredService
 from program.desired.workloads import PodGroup
 from program.dialects.annotations import read_annotations
 from program.dialects.crds.reading import check_shape, read, unknown_fields, without_nulls
@@ -25,11 +22,10 @@ from program.dialects.llmaz.hosted import hosted_pods
 from program.dialects.llmaz.naming import ANNOTATION_SKIP_LOADER, RUNNER
 from program.dialects.llmaz.parse import workloads
 from program.dialects.llmaz.parse.flavors import Choice, choose, lost_of
-from program.dialects.llmaz.parse.models import Model, claims_of, find_models, labels_of
+from program.dialects.llmaz.parse.models import Model, claims_of, find_models
 from program.dialects.llmaz.parse.pods import PodPlan, completed, counted, unlabelled
 from program.dialects.llmaz.schema.service import RolloutStrategy, ServiceSpec
 from program.dialects.llmaz.settings import global_config
-from program.dialects.llmaz.status import SERVICE_WORDS, service_status
 from program.dialects.pods.engine import engine_in
 from program.dialects.pods.fields import POD_SPEC, check_fields
 from program.dialects.status.conditions import Reason
@@ -37,80 +33,59 @@ from program.dialects.status.conditions import Reason
 _TEMPLATE = "spec.workloadTemplate"
 
 
-class Services:
-    """The dialect of Services."""
-
-    name = "llmaz-service"
-    kind = kinds.LLMAZ_SERVICES
-    peer_finalizers: tuple[str, ...] = ()
-
-    def parse(self, cr: Json, look: Lookup) -> Parsed:
-        """Read a Service with its models. Raises SpecInvalid and NotYet as `Dialect` says."""
-        check_shape(cr)
-        raw: dict[str, Any] = without_nulls(cr.get("spec") or {})
-        spec = read(ServiceSpec, raw, field="spec")
-        key = workloads.key_of(cr, self.name)
-        _check_not_derived(cr)
-        written = raw["workloadTemplate"]
-        worker, leader = written["workerTemplate"], written.get("leaderTemplate")
-        check_fields(worker["spec"], POD_SPEC, field=f"{_TEMPLATE}.workerTemplate.spec")
-        if leader is not None:
-            check_fields(leader["spec"], POD_SPEC, field=f"{_TEMPLATE}.leaderTemplate.spec")
-        if not any(container["name"] == RUNNER for container in worker["spec"]["containers"]):
-            raise SpecInvalid(
-                field=f"{_TEMPLATE}.workerTemplate.spec.containers",
-                why=f"none is named `{RUNNER}`; name the one that serves so",
-            )
-        models, choice = _models(spec, look)
-        annotations: Mapping[str, str] = cr["metadata"].get("annotations") or {}
-        annotated = read_annotations(annotations)
-        single = leader if leader is not None else worker
-        engine = _engine_of(single)
-        unknown = tuple(
-            Problem(reason="NotHonoured", message="is no field of a Service", field=path, terminal=True)
-            for path, _ in unknown_fields(spec, field="spec")
+def parse_service(cr: Json, look: Lookup) -> Parsed:
+    """Parse a Service with its models. Raises SpecInvalid with the field, NotYet for a model that may still come."""
+    check_shape(cr)
+    raw: dict[str, Any] = without_nulls(cr.get("spec") or {})
+    spec = read(ServiceSpec, raw, field="spec")
+    key = workloads.key_of(cr, "llmaz-service")
+    _check_not_derived(cr)
+    written = raw["workloadTemplate"]
+    worker, leader = written["workerTemplate"], written.get("leaderTemplate")
+    check_fields(worker["spec"], POD_SPEC, field=f"{_TEMPLATE}.workerTemplate.spec")
+    if leader is not None:
+        check_fields(leader["spec"], POD_SPEC, field=f"{_TEMPLATE}.leaderTemplate.spec")
+    if not any(container["name"] == RUNNER for container in worker["spec"]["containers"]):
+        raise SpecInvalid(
+            field=f"{_TEMPLATE}.workerTemplate.spec.containers",
+            why=f"none is named `{RUNNER}`; name the one that serves so",
         )
-        if on_host(annotated):
-            return hosted_pods(cr, key, annotated, spec, models, engine, choice, single, problems=unknown)
-        settings = global_config(look)
-        labels = {LABEL_LLMAZ_SERVICE: key.name}
-        fetched = annotations.get(ANNOTATION_SKIP_LOADER) != "true"
-        plan = PodPlan(models, choice, labels, settings, fetched)
-        group = _group(spec, written, annotations, leader, plan)
-        template = worker if group is not None else single
-        described = workloads.workloads(
-            key,
-            models,
-            template=completed(template, plan),
-            counted=counted(template, plan),
-            labels=labels,
-            replicas=spec.replicas,
-            fetched=fetched,
-            group=group,
-            rollout=_pace(spec.rollout_strategy),
-        )
-        problems = (
-            *unknown,
-            *_lost(models, choice, worker, leader),
-            *(_of_groups(spec) if group is None else ()),
-            *unlabelled(plan),
-            *settings.problems,
-        )
-        return workloads.desired_service(cr, key, models, engine, described, problems=problems)
-
-    def status(
-        self, cr: Json, desired: DesiredService | None, facts: ServiceFacts, look: Lookup, *, now: datetime
-    ) -> Json:
-        """Return the complete status, in the peer's words and then in Herdsman's."""
-        del look
-        return service_status(cr, desired, facts, SERVICE_WORDS, now=now)
-
-    def labels(self, cr: Json) -> dict[str, str]:
-        """Give none, since llmaz puts no labels on Services; of an OpenModel that of its family."""
-        return labels_of(cr) if cr.get("kind") == kinds.OPEN_MODELS.kind else {}
-
-
-DIALECT = Services()
+    models, choice = _models(spec, look)
+    annotations: Mapping[str, str] = cr["metadata"].get("annotations") or {}
+    annotated = read_annotations(annotations)
+    single = leader if leader is not None else worker
+    engine = _engine_of(single)
+    unknown = tuple(
+        Problem(reason="NotHonoured", message="is no field of a Service", field=path, terminal=True)
+        for path, _ in unknown_fields(spec, field="spec")
+    )
+    if on_host(annotated):
+        return hosted_pods(cr, key, annotated, spec, models, engine, choice, single, problems=unknown)
+    settings = global_config(look)
+    labels = {LABEL_LLMAZ_SERVICE: key.name}
+    fetched = annotations.get(ANNOTATION_SKIP_LOADER) != "true"
+    plan = PodPlan(models, choice, labels, settings, fetched)
+    group = _group(spec, written, annotations, leader, plan)
+    template = worker if group is not None else single
+    described = workloads.workloads(
+        key,
+        models,
+        template=completed(template, plan),
+        counted=counted(template, plan),
+        labels=labels,
+        replicas=spec.replicas,
+        fetched=fetched,
+        group=group,
+        rollout=_pace(spec.rollout_strategy),
+    )
+    problems = (
+        *unknown,
+        *_lost(models, choice, worker, leader),
+        *(_of_groups(spec) if group is None else ()),
+        *unlabelled(plan),
+        *settings.problems,
+    )
+    return workloads.desired_service(cr, key, models, engine, described, problems=problems)
 
 
 def _check_not_derived(cr: Json) -> None:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from program.desired.errors import SpecInvalid
+from program.dialects.llmaz.dialect import PLAYGROUNDS
 from program.dialects.llmaz.parse.models import Claim, find_models
-from program.dialects.llmaz.parse.playground import DIALECT as PLAYGROUNDS
 from program.dialects.llmaz.parse.runtimes import (
     fill,
     limit_below_request,

@@ -17,8 +17,7 @@ from kubeapi.json_types import Json
 from program.desired.errors import DesiredError
 from program.desired.facts import Problem, ServiceFacts
 from program.dialects.dialect import Dialect
-from program.dialects.llmaz.parse.playground import DIALECT as PLAYGROUNDS
-from program.dialects.llmaz.parse.service import DIALECT as SERVICES
+from program.dialects.llmaz.dialect import PLAYGROUNDS, SERVICES
 from tests.unit.dialects.llmaz.objects import Cluster, open_model, playground, runner, runtime, service
 
 TEXTS = st.sampled_from(

@@ -18,8 +18,7 @@ from program.desired.facts import (
     WorkloadFacts,
 )
 from program.desired.service import DesiredService
-from program.dialects.llmaz.parse.playground import DIALECT as PLAYGROUNDS
-from program.dialects.llmaz.parse.service import DIALECT as SERVICES
+from program.dialects.llmaz.dialect import PLAYGROUNDS, SERVICES
 from tests.unit.dialects.llmaz.objects import Cluster, open_model, playground, service
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

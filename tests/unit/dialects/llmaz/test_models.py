@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from program.desired.errors import NotYet, SpecInvalid
+from program.dialects.llmaz.dialect import PLAYGROUNDS, SERVICES
 from program.dialects.llmaz.parse.models import Claim, claims_of, find_models, labels_of
-from program.dialects.llmaz.parse.playground import DIALECT as PLAYGROUNDS
-from program.dialects.llmaz.parse.service import DIALECT as SERVICES
 from program.dialects.llmaz.parse.source import hub_source, uri_source
 from program.dialects.llmaz.schema.model import ModelHub
 from program.dialects.llmaz.schema.playground import ModelClaim, ModelClaims

@@ -10,18 +10,18 @@ from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired.errors import NotYet, SpecInvalid
 from program.desired.service import DesiredService
-from program.dialects.llmaz.parse.playground import DIALECT
+from program.dialects.llmaz.dialect import PLAYGROUNDS
 from tests.unit.dialects.llmaz.objects import Cluster, made, open_model, playground, runtime, service
 
 TRIGGER = {"hpa": {"metrics": [{"type": "Resource", "resource": {"name": "cpu"}}]}}
 
 
 def parse(cr: Json, *things: Json) -> DesiredService:
-    return DIALECT.parse(cr, Cluster(open_model(), *things)).desired
+    return PLAYGROUNDS.parse(cr, Cluster(open_model(), *things)).desired
 
 
 def lost(cr: Json, *things: Json) -> list[tuple[str, str]]:
-    return [(each.field, each.message) for each in DIALECT.parse(cr, Cluster(open_model(), *things)).unsupported]
+    return [(each.field, each.message) for each in PLAYGROUNDS.parse(cr, Cluster(open_model(), *things)).unsupported]
 
 
 def pod(desired: DesiredService) -> Json:
@@ -98,7 +98,7 @@ def test_the_loader_gets_the_engines_variables_and_no_name_twice() -> None:
 
 def test_an_engine_that_fetches_by_itself_gets_no_loader() -> None:
     skipping = {"llmaz.io/skip-model-loader": "true"}
-    desired = DIALECT.parse(playground(skipping), Cluster(open_model(uri="s3://b/m"))).desired
+    desired = PLAYGROUNDS.parse(playground(skipping), Cluster(open_model(uri="s3://b/m"))).desired
     assert "initContainers" not in pod(desired)
     assert [volume["name"] for volume in pod(desired)["volumes"]] == ["dshm"]
     assert [each["name"] for each in container(desired)["env"]] == ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]
@@ -140,7 +140,7 @@ def test_engines_are_recognised(fields: Json, engine: str) -> None:
 
 def test_gpus_of_a_replica_are_counted() -> None:
     flavors = [{"name": "f", "limits": {"amd.com/gpu": 2}}]
-    desired = DIALECT.parse(playground(), Cluster(open_model(flavors=flavors))).desired
+    desired = PLAYGROUNDS.parse(playground(), Cluster(open_model(flavors=flavors))).desired
     assert desired.gpu is not None
     assert (desired.gpu.count, desired.gpu.resource_name) == (2, "amd.com/gpu")
 
@@ -149,7 +149,9 @@ def test_a_runtimes_parameters_may_be_named_in_its_arguments() -> None:
     flavors = [{"name": "f", "params": {"TP": "4"}}]
     config = {"name": "default", "args": ["--tp={{ .TP }}"]}
     cluster = Cluster(open_model(flavors=flavors), runtime(recommendedConfigs=[config]))
-    parsed = DIALECT.parse(playground(backendRuntimeConfig={"backendName": "engine", "args": ["{{ .TP }}"]}), cluster)
+    parsed = PLAYGROUNDS.parse(
+        playground(backendRuntimeConfig={"backendName": "engine", "args": ["{{ .TP }}"]}), cluster
+    )
     assert container(parsed.desired)["args"] == ["--tp=4", "{{ .TP }}"]  # the user's own stay as they are written
     assert [problem.field for problem in parsed.unsupported] == ["spec.backendRuntimeConfig.args[0]"]
 
@@ -313,7 +315,7 @@ def test_a_playground_may_run_on_a_host() -> None:
         elasticConfig={"maxReplicas": 2},
         replicas=2,
     )
-    parsed = DIALECT.parse(cr, Cluster(gguf))
+    parsed = PLAYGROUNDS.parse(cr, Cluster(gguf))
     desired = parsed.desired
     assert desired.workloads is None
     assert desired.host_placement is not None
@@ -328,7 +330,7 @@ def test_a_playground_may_run_on_a_host() -> None:
 @pytest.mark.parametrize("uri", ["oss://b.e/x.gguf", "gcs://b/x.gguf"])
 def test_a_store_that_hosts_do_not_read_is_refused_there(uri: str) -> None:
     with pytest.raises(SpecInvalid, match="hosts do not read") as raised:
-        DIALECT.parse(playground({"herdsman.dev/host": "mac"}), Cluster(open_model(uri=uri)))
+        PLAYGROUNDS.parse(playground({"herdsman.dev/host": "mac"}), Cluster(open_model(uri=uri)))
     assert raised.value.field == "spec.modelClaim.modelName"
 
 
@@ -345,12 +347,14 @@ def test_a_store_that_hosts_do_not_read_is_refused_there(uri: str) -> None:
     ],
 )
 def test_the_label_of_the_model_is_given_whatever_the_spec_is(spec: Any, labels: dict[str, str]) -> None:
-    assert DIALECT.labels({"spec": spec}) == labels
+    assert PLAYGROUNDS.labels({"spec": spec}) == labels
 
 
 def test_a_version_may_be_a_digest() -> None:
     cluster = Cluster(open_model(), runtime())
-    parsed = DIALECT.parse(playground(backendRuntimeConfig={"backendName": "engine", "version": "sha256:0af"}), cluster)
+    parsed = PLAYGROUNDS.parse(
+        playground(backendRuntimeConfig={"backendName": "engine", "version": "sha256:0af"}), cluster
+    )
     assert container(parsed.desired)["image"] == "registry.example/engine@sha256:0af"
 
 

@@ -9,14 +9,14 @@ import pytest
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.service import DesiredService
-from program.dialects.llmaz.parse.service import DIALECT
+from program.dialects.llmaz.dialect import SERVICES
 from tests.unit.dialects.llmaz.objects import Cluster, open_model, runner, service
 
 LEADER = {"spec": {"containers": [runner(image="registry.example/leader:1", ports=[{"containerPort": 40000}])]}}
 
 
 def parse(cr: Json, *things: Json) -> DesiredService:
-    return DIALECT.parse(cr, Cluster(open_model(), *things)).desired
+    return SERVICES.parse(cr, Cluster(open_model(), *things)).desired
 
 
 def kind(cr: Json) -> str:
@@ -82,7 +82,7 @@ def test_what_only_groups_have_is_named_where_a_deployment_is_asked_for() -> Non
         template={"subGroupPolicy": {"subGroupSize": 1}},
         rolloutStrategy={"rollingUpdateConfiguration": {"partition": 2}},
     )
-    parsed = DIALECT.parse(cr, Cluster(open_model()))
+    parsed = SERVICES.parse(cr, Cluster(open_model()))
     assert [problem.field for problem in parsed.unsupported] == [
         "spec.workloadTemplate.subGroupPolicy",
         "spec.rolloutStrategy.rollingUpdateConfiguration.partition",
@@ -113,7 +113,7 @@ def test_leader_and_workers_both_get_models_labels_and_hardware() -> None:
         modelClaims={"models": [{"name": "m"}], "inferenceFlavors": ["l40s"]},
         rolloutStrategy={"rollingUpdateConfiguration": {"maxSurge": "50%", "maxUnavailable": 2}},
     )
-    desired = DIALECT.parse(cr, Cluster(open_model(flavors=flavors))).desired
+    desired = SERVICES.parse(cr, Cluster(open_model(flavors=flavors))).desired
     assert desired.workloads is not None
     main, (front,) = desired.workloads.main, desired.workloads.services
     group = main.group
@@ -163,7 +163,7 @@ def test_what_the_user_wrote_is_not_changed() -> None:
 def test_a_service_without_models_gets_nothing_added_but_labels() -> None:
     cr = service()
     del cr["spec"]["modelClaims"]
-    desired = DIALECT.parse(cr, Cluster()).desired
+    desired = SERVICES.parse(cr, Cluster()).desired
     assert desired.workloads is not None
     assert desired.workloads.main.template == {
         "metadata": {"labels": {"herdsman.dev/llmaz-service": "wide"}},
@@ -213,12 +213,12 @@ def test_what_the_peer_made_of_a_playground_is_not_served_twice() -> None:
 def test_a_service_may_run_on_a_host() -> None:
     gguf = open_model(uri="host:///srv/tiny.gguf")
     worker = runner(command=["llama-server"], args=["-m", "/srv/tiny.gguf", "-c", "4096", "--port", "8080"])
-    parsed = DIALECT.parse(service(worker, {"herdsman.dev/host": "mac"}), Cluster(gguf))
+    parsed = SERVICES.parse(service(worker, {"herdsman.dev/host": "mac"}), Cluster(gguf))
     assert parsed.desired.workloads is None
     assert parsed.desired.engine.kind == "llamacpp"
     assert parsed.desired.model.source.address == "/srv/tiny.gguf"
     with pytest.raises(SpecInvalid, match="cannot run on hosts"):
-        DIALECT.parse(service(worker, {"herdsman.dev/host": "mac"}, template={"size": 2}), Cluster(gguf))
+        SERVICES.parse(service(worker, {"herdsman.dev/host": "mac"}, template={"size": 2}), Cluster(gguf))
 
 
 @pytest.mark.parametrize(

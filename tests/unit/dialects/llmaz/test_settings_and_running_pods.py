@@ -16,8 +16,7 @@ from components.render import render
 from components.rendered import RenderedObject, RenderedService
 from kubeapi import kinds
 from kubeapi.json_types import Json
-from program.dialects.llmaz.parse.playground import DIALECT as PLAYGROUNDS
-from program.dialects.llmaz.parse.service import DIALECT as SERVICES
+from program.dialects.llmaz.dialect import PLAYGROUNDS, SERVICES
 from tests.unit.dialects.llmaz.objects import Cluster, made, open_model, playground, runner, service
 
 OLD, NEW = "registry.example/loader:1", "registry.example/loader:2"
