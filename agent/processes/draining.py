@@ -1,6 +1,7 @@
 """When a process that is drained may be stopped: the rules, without I/O.
 
-Called by `agent.server.processes.drain`, which waits in a loop, and by `agent.client.ssh.life`, which asks once a pass.
+Called by `agent.server.processes.drain`, which waits in a loop, and by `lifecycle` for hosts over SSH,
+which are asked once a pass.
 Times are seconds of a monotonic clock that the caller passes in.
 """
 

@@ -17,8 +17,8 @@ from typing import Any
 import structlog
 
 from agent.contract import ProcessPhase, ProcessPlan, ProcessReason
+from agent.processes.lifecycle import Hold
 from agent.server.daemons.plans import is_daemon_key
-from agent.server.processes.lifecycle import Hold
 from agent.server.store import write_private
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError

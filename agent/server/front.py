@@ -14,13 +14,14 @@ from collections.abc import Callable
 import structlog
 
 from agent.contract import ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
+from agent.processes.decision import Desired
+from agent.processes.lifecycle import Hold
 from agent.proxy.limits import DEFAULT_MAX_HELD, DEFAULT_WAKE_TIMEOUT_S, Limits
 from agent.proxy.server import Proxy
 from agent.proxy.service import Callbacks
 from agent.server import front_state
 from agent.server.front_state import FrontRecord
 from agent.server.processes.holds import Holds
-from agent.server.processes.lifecycle import Goal, Hold
 from agent.server.processes.ports import NoPortFree, Ports
 from agent.server.processes.supervisor import Supervisor
 from agent.server.processes.worker_context import LOOPBACK
@@ -121,12 +122,12 @@ class Front:
         """How many requests are under way or wait."""
         return self.proxy.under_way(key)
 
-    def on_report(self, key: str, goal: Goal, report: ProcessReport) -> None:
+    def on_report(self, key: str, desired: Desired, report: ProcessReport) -> None:
         """Take in how a process is now. Never blocks."""
         if report.phase is ProcessPhase.STOPPED and key not in self._records:
             return
-        if goal.plan.idle_timeout_s is not None and not self._stopping:
-            self._jobs.put(lambda: self._take_in(key, goal, report))
+        if desired.plan.idle_timeout_s is not None and not self._stopping:
+            self._jobs.put(lambda: self._take_in(key, desired, report))
 
     def _open_or_change(self, key: str, limits: Limits) -> None:
         with self._lock:
@@ -170,7 +171,7 @@ class Front:
             except Exception:
                 _log.exception("Failed to follow a process that may sleep")
 
-    def _take_in(self, key: str, goal: Goal, report: ProcessReport) -> None:
+    def _take_in(self, key: str, desired: Desired, report: ProcessReport) -> None:
         asleep = self._asleep(key)
         if report.phase is ProcessPhase.STOPPED:
             self._close(key)
@@ -181,7 +182,7 @@ class Front:
             self._stands_in.discard(key)
             self.proxy.refuse(key, f"{report.reason}: {report.message.partition(chr(10))[0]}")
         elif report.phase is ProcessPhase.ASLEEP:
-            if asleep is not None and asleep != goal.launch_hash:
+            if asleep is not None and asleep != desired.launch_hash:
                 # A new plan has to prove itself once, as a new service does.
                 self._wake(key)
             else:
@@ -199,15 +200,15 @@ class Front:
 
     def _sleep(self, key: str) -> None:
         assert self._supervisor is not None
-        goal = self._supervisor.goals().get(key)
-        if goal is None or goal.plan.idle_timeout_s is None:
+        desired = self._supervisor.list_desired().get(key)
+        if desired is None or desired.plan.idle_timeout_s is None:
             return
         self._stands_in.add(key)
-        self._write(key, self._record(key).model_copy(update={"asleep": goal.launch_hash}))
+        self._write(key, self._record(key).model_copy(update={"asleep": desired.launch_hash}))
         # Once more, since a report may have led requests to the process after the proxy found it idle.
         self.proxy.rest(key)
-        _log.info("Put a process to sleep", process=key, idle_s=goal.plan.idle_timeout_s)
-        self._supervisor.hold(key, SOURCE, _hold(goal.plan.idle_timeout_s))
+        _log.info("Put a process to sleep", process=key, idle_s=desired.plan.idle_timeout_s)
+        self._supervisor.hold(key, SOURCE, _hold(desired.plan.idle_timeout_s))
 
     def _wake(self, key: str) -> None:
         assert self._supervisor is not None

@@ -15,6 +15,7 @@ from typing import Literal
 import structlog
 
 from agent.contract import Accelerator, FilePlan, HostFacts, ProcessPhase, ProcessReport
+from agent.processes.decision import Desired
 from agent.processes.secret_values import SecretValues
 from agent.proxy.collector import ProxyCollector
 from agent.server import accelerators, heap, host_facts
@@ -35,7 +36,6 @@ from agent.server.models.download import download
 from agent.server.models.source_access import SourceAccess
 from agent.server.models.store_space import StoreSpace, named_by
 from agent.server.processes.holds import Holds
-from agent.server.processes.lifecycle import Goal
 from agent.server.processes.ports import COUNT, Ports
 from agent.server.processes.supervisor import Supervisor
 from agent.server.processes.worker_context import WorkerContext
@@ -313,10 +313,10 @@ class Agent:
             self._keep_processes = wish == "keep"
         return "keep" if self._keep_processes else "stop"
 
-    def _on_report(self, key: str, goal: Goal, report: ProcessReport) -> None:
+    def _on_report(self, key: str, desired: Desired, report: ProcessReport) -> None:
         self.memory.on_report(key, report)
         if self._front is not None:
-            self._front.on_report(key, goal, report)
+            self._front.on_report(key, desired, report)
         if self._watch is not None:
             self._watch.publisher.touch(key)
         self._touch_host()

@@ -32,7 +32,7 @@ class StoreInUse(Exception):
 
 
 class RunningRecord(Wire):
-    """A process as written down; see `agent.server.processes.lifecycle.Running`."""
+    """A process as written down; see `agent.processes.lifecycle.Running`."""
 
     pid: int
     mark: str

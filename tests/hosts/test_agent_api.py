@@ -249,7 +249,7 @@ def test_nobody_makes_the_server_slow_or_big(serve: Callable[..., Served], monke
 class FailingDisk(Nothing):
     """A supervisor whose disk fails."""
 
-    def goals(self) -> dict[str, Any]:
+    def list_desired(self) -> dict[str, Any]:
         raise OSError(errno.EIO, "Input/output error")
 
 

@@ -15,9 +15,10 @@ from typing import Any
 import psutil
 
 from agent.contract import ProcessPlan, ProcessReport
+from agent.processes.decision import Desired
+from agent.processes.lifecycle import Policy
 from agent.server.host_facts import Binaries
 from agent.server.processes.identity import MARKER
-from agent.server.processes.lifecycle import Goal, Policy
 from agent.server.processes.ports import Ports
 from agent.server.processes.supervisor import Supervisor
 from agent.server.processes.worker_context import WorkerContext
@@ -27,9 +28,9 @@ from tests.support.controlplane import eventually
 FAKES = Path(__file__).resolve().parent.parent / "fakes"
 DAEMONS = FAKES / "daemons"
 QUICK = Policy(
-    probe_interval_s=0.2,
-    starting_probe_interval_s=0.05,
-    failing_probe_interval_s=0.05,
+    check_interval_s=0.2,
+    starting_check_interval_s=0.05,
+    failing_check_interval_s=0.05,
     backoff_base_s=0.05,
     backoff_cap_s=0.2,
     retry_cap_s=0.3,
@@ -99,7 +100,7 @@ class Supervised:
         agent_id = self.store.open()
         lock = threading.Lock()
 
-        def on_report(key: str, _goal: Goal, report: ProcessReport) -> None:
+        def on_report(key: str, _desired: Desired, report: ProcessReport) -> None:
             with lock:
                 self.said.setdefault(key, []).append(report)
 

@@ -1,7 +1,6 @@
-"""How all processes of a host are, by one command; and what that means for each. Pure.
+"""How the processes of a host are, as `scripts/look.sh` prints it, and what the state of a unit means. Pure.
 
-The command is `scripts/look.sh`: it goes through the records of the store and asks the service manager about the unit
-of each.
+The script reads the records of the store and asks the service manager about the unit of each. Called by `processes`.
 """
 
 from __future__ import annotations
@@ -9,8 +8,14 @@ from __future__ import annotations
 import base64
 import binascii
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
+from agent.client.ssh.fetch import FileState
 from agent.client.ssh.layout import UNIT_PREFIX, Record, read_record
+from agent.contract import ProcessPhase, ProcessReason, ProcessReport
+from agent.processes import lifecycle
+from agent.processes.decision import Observed
+from agent.processes.lifecycle import ProcessStatus, Running
 
 _NAMES = ("record64", "proved", "launch", "start", "started", "installed", "unit")
 
@@ -89,6 +94,76 @@ def read_processes(text: str) -> tuple[dict[str, ObservedProcess], tuple[str, ..
             proved=said.get("proved", ""),
         )
     return found, tuple(unread)
+
+
+def status_of_start(status: ProcessStatus, seen: ObservedProcess, *, now: float) -> ProcessStatus:
+    """Return the status of the start that runs: a new one if the service manager started the process since."""
+    if not seen.runs or (status.running is not None and status.running.mark == seen.start):
+        return status
+    running = Running(
+        pid=seen.pid,
+        mark=seen.start,
+        port=seen.record.port,
+        launch_hash=seen.launch,
+        since=now,
+        started_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        proved=seen.is_proved,
+    )
+    return lifecycle.process_adopted(ProcessStatus(), running, now=now)
+
+
+def observe_unit(seen: ObservedProcess | None, status: ProcessStatus, launch_hash: str, *, now: float) -> Observed:
+    """Return what is known of the process of a unit. `launch_hash` is that of the plan, empty without one."""
+    if seen is None:
+        return Observed()
+    if not seen.runs:
+        # The service manager starts a unit of this very plan again, or has given up.
+        is_managed = seen.active in ("activating", "failed")
+        return Observed(has_given_up=is_managed and seen.installed == launch_hash)
+    if status.running is None or status.running.mark != seen.start:
+        return Observed(running=seen.launch)
+    return lifecycle.observe(status, None, is_alive=True, now=now)
+
+
+def phase_of(
+    seen: ObservedProcess | None, status: ProcessStatus, launch_hash: str, *, last_words: str = ""
+) -> tuple[ProcessPhase, str, str]:
+    """Return phase, reason and message of a planned process whose files are not being fetched."""
+    if seen is not None and seen.runs and seen.launch == launch_hash:
+        if status.running is None or status.running.mark != seen.start:
+            return ProcessPhase.STARTING, "", ""
+        if status.phase not in (ProcessPhase.STARTING, ProcessPhase.READY, ProcessPhase.UNHEALTHY):
+            status = lifecycle.stop_cancelled(status)
+        return status.phase, status.reason, status.message
+    if seen is not None and not seen.runs and seen.installed == launch_hash:
+        words = f"; its last lines:\n{last_words}" if last_words else ""
+        if seen.active == "failed":
+            return ProcessPhase.FAILED, ProcessReason.CRASH_LOOP, f"it ended too often ({seen.result}){words}"
+        if seen.active == "activating":
+            # launchd tells a code, and with 78 that it cannot start the job at all.
+            code = f" ({seen.result})" if seen.result.startswith("exit code") else ""
+            return ProcessPhase.BACKING_OFF, ProcessReason.EXITED, f"it ended{code} and is started again{words}"
+    if status.attempts:
+        return ProcessPhase.BACKING_OFF, status.reason, status.message
+    if seen is not None and seen.runs:
+        return ProcessPhase.STOPPING, ProcessReason.REPLACING, ""
+    return ProcessPhase.PENDING, "", ""
+
+
+def report_of_stopped(phase: ProcessPhase, reason: str, message: str, generation: int) -> ProcessReport:
+    """Report on a process that does not run."""
+    return ProcessReport(phase=phase, reason=reason, message=message, observed_generation=generation)
+
+
+def report_of_download(
+    state: FileState, generation: int, report: ProcessReport | None, *, still_serves: bool
+) -> ProcessReport:
+    """Report the progress of a download; `report` is that of the process that runs meanwhile."""
+    progress = {"downloaded_bytes": state.done_bytes, "total_bytes": state.total_bytes}
+    if report is None:
+        return report_of_stopped(ProcessPhase.DOWNLOADING, "", "", generation).model_copy(update=progress)
+    words = {"phase": ProcessPhase.DOWNLOADING, "reason": "", "message": "", "ready": still_serves}
+    return report.model_copy(update={**words, **progress})
 
 
 def _blocks(text: str) -> list[tuple[str, list[str]]]:

@@ -202,6 +202,6 @@ class Preparation:
         if why:
             raise StartDeferred(ProcessReason.NOT_ALLOWED, why)
 
-    def forget_process(self, key: str) -> None:
+    def drop_process(self, key: str) -> None:
         """Drop what is remembered of the downloads of a process that is gone."""
         self._retrying.discard(key)

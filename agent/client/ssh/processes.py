@@ -1,7 +1,8 @@
-"""All processes of one host over SSH: looks, and takes for each the next step towards its plan. One thread at a time.
+"""All processes of one host over SSH: observes them, and performs for each the next action towards its plan.
 
 `advance` never waits for what takes long (a download, a drain, a start): it is called again, and goes on from what the
-host shows. Called by `host` and by `automation.hosts.ssh_worker`; calls `steps`, `life`, `fetch`.
+host shows. `agent.processes.lifecycle` decides. Called by `host` and by `automation.hosts.ssh_worker`, by one thread at
+a time.
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 
-from agent.client.ssh import life as ssh_life
-from agent.client.ssh import observed
 from agent.client.ssh.connection import SshConnection
 from agent.client.ssh.errors import CommandRefused, SudoRefused
 from agent.client.ssh.layout import Record
-from agent.client.ssh.life import Life
 from agent.client.ssh.machine import SshMachine
-from agent.client.ssh.observed import ObservedProcess
+from agent.client.ssh.observed import (
+    ObservedProcess,
+    observe_unit,
+    phase_of,
+    read_processes,
+    report_of_download,
+    report_of_stopped,
+    status_of_start,
+)
 from agent.client.ssh.preparation import Preparation, StartDeferred
 from agent.client.ssh.probes import ProcessProbes
 from agent.client.ssh.scripts import script
@@ -34,12 +39,21 @@ from agent.client.ssh.steps import (
 )
 from agent.client.ssh.unit_watch import MayRepair, UnitWatch, checksum
 from agent.contract import HostFacts, ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
-from agent.processes.decision import UNHEALTHY_AFTER, Action
+from agent.processes import lifecycle
+from agent.processes.decision import Action, Desired
 from agent.processes.draining import drain_timeout_of
+from agent.processes.lifecycle import Policy, ProcessStatus
 from agent.processes.secret_values import SecretApi
 from agent.sources.source_policy import SourcePolicy
 from agent.steps.step import Outcome, State, Step, run_steps
 from agent.version import agent_version
+
+POLICY = Policy(
+    stable_check_interval_s=5.0,
+    starting_check_interval_s=0.3,
+    first_check_interval_s=0.3,
+    backoff_base_s=2.0,
+)
 
 
 class SshProcesses:
@@ -68,7 +82,7 @@ class SshProcesses:
         self._address = address
         self._clock = clock
         self._machine = SshMachine(connection)
-        self._lives: dict[str, Life] = {}
+        self._statuses: dict[str, ProcessStatus] = {}
         self._may_repair = may_repair
         self._units = UnitWatch()
         self._preparation = Preparation(
@@ -78,13 +92,12 @@ class SshProcesses:
             policy=policy,
             secret_api=secret_api,
             refusal=refusal,
-            on_connect=self._units.forget_all,
+            on_connect=self._units.drop_units,
             clock=clock,
         )
-        self._started: dict[str, tuple[str, str]] = {}
         self._awake: dict[str, str] = {}
         """By key the start for whose time the host stays awake."""
-        self._engines = ProcessProbes(connection)
+        self._probes = ProcessProbes(connection)
 
     # What is there
 
@@ -104,10 +117,10 @@ class SshProcesses:
         manager = remote.facts.init or "systemd"
         arguments = [remote.layout.root, manager, "user" if remote.own_user else "system", remote.units]
         text = self._connection.shell(script("look"), what="looking at the processes", arguments=arguments)
-        seen, _unread = observed.read_processes(text)
-        for gone in set(self._lives) - set(seen):
-            if not self._lives[gone].wait_until:
-                del self._lives[gone]
+        seen, _unread = read_processes(text)
+        for gone in set(self._statuses) - set(seen):
+            if not self._statuses[gone].retry_at:
+                del self._statuses[gone]
         return seen
 
     def changes(self, key: str, plan: ProcessPlan | None) -> list[Outcome]:
@@ -130,138 +143,141 @@ class SshProcesses:
         record = self._preparation.record(key, plan, generation, seen)
         if before is not None and before.record == record:
             return record
-        self._take(written_steps(record, self.remote_host()))
+        self._run(written_steps(record, self.remote_host()))
         return record
 
     def advance(self, key: str, plan: ProcessPlan, generation: int, seen: dict[str, ObservedProcess]) -> ProcessReport:
-        """Take the next step towards a plan, and say how the process is. `seen` is of this moment."""
-        life, now = self._lives.get(key, Life()), self._clock()
+        """Perform the next action towards a plan, and report the process. `seen` is of this moment."""
+        status, now = self._statuses.get(key, ProcessStatus()), self._clock()
         try:
             remote, before = self.remote_host(), seen.get(key)
-            wanted = hash_of(plan, remote.facts.address)
-            life = ssh_life.with_plan(life, wanted)
+            desired = Desired(plan, hash_of(plan, remote.facts.address), generation)
+            if before is not None:
+                status = status_of_start(status, before, now=now)
+            status = lifecycle.plan_changed(status, desired)
             self._preparation.check_runtime(plan)
-            if before is None or not before.runs or before.launch != wanted:
+            if before is None or not before.runs or before.launch != desired.launch_hash:
                 self._preparation.check_allowed(key, plan)
-                if life.reason == ProcessReason.NOT_ALLOWED:
-                    life = Life(wanted=wanted)
+                if status.reason == ProcessReason.NOT_ALLOWED:
+                    status = replace(status, attempts=0, retry_at=0.0, reason="", message="")
             record = self.write(key, plan, generation, seen)
-            if before is not None and before.runs:
-                life = ssh_life.with_start(life, before, now=now)
-            action = ssh_life.next_action(before, life, plan, wanted, now=now)
-            if action is Action.WATCH and before is not None:
-                life = self._watch(record, remote, before, life)
-                return self._report(record, before, self._keep(key, life), wanted)
-            if action in (Action.PREPARE, Action.STOP, Action.RESTART):
-                return self._bring_about(action, record, remote, before, life, wanted)
-            return self._report(record, before, self._keep(key, life), wanted)
+            observed = observe_unit(before, status, desired.launch_hash, now=now)
+            action = lifecycle.next_step(status, desired, observed, now=now, policy=POLICY).action
+            if before is not None and action in (Action.WATCH, Action.CHECK_HEALTH, Action.CHECK_COMPLETION):
+                status = self._watch(record, remote, before, status)
+                return self._report(record, before, self._keep(key, status), desired.launch_hash)
+            if action in (Action.START, Action.STOP, Action.RESTART):
+                return self._replace(action, record, remote, before, status, desired)
+            return self._report(record, before, self._keep(key, status), desired.launch_hash)
         except (StartDeferred, CommandRefused, SudoRefused) as error:
-            failed = (
-                error if isinstance(error, StartDeferred) else StartDeferred(ProcessReason.LAUNCH_FAILED, error.message)
-            )
-            self._keep(key, ssh_life.with_backoff(life, failed.reason, failed.message, now=now))
-            return ssh_life.report_of_stopped(ProcessPhase.BACKING_OFF, failed.reason, failed.message, generation)
+            reason = error.reason if isinstance(error, StartDeferred) else ProcessReason.LAUNCH_FAILED
+            self._keep(key, _attempt_failed(status, reason, error.message, now=now))
+            return report_of_stopped(ProcessPhase.BACKING_OFF, reason, error.message, generation)
 
     def remove(self, key: str, seen: dict[str, ObservedProcess]) -> ProcessReport | None:
-        """Take the next step towards no such process; None when it is gone."""
+        """Perform the next action towards the removal of a process; None when it is gone."""
         remote, before = self.remote_host(), seen.get(key)
         if before is None:
-            self._forget_process(key)
+            self._drop_process(key)
             return None
-        life, now = self._lives.get(key, Life()), self._clock()
-        action = ssh_life.next_action(before, life, None, "", now=now)
+        status, now = lifecycle.plan_changed(self._statuses.get(key, ProcessStatus()), None), self._clock()
+        observed, generation = observe_unit(before, status, "", now=now), before.record.generation
+        action = lifecycle.next_step(status, None, observed, now=now, policy=POLICY).action
         if action is Action.WAIT:
-            return ssh_life.report_of_stopped(
-                ProcessPhase.STOPPING, life.reason, life.message, before.record.generation
-            )
+            return report_of_stopped(ProcessPhase.STOPPING, status.reason, status.message, generation)
         try:
             if not before.record.removing:
-                self._take(written_steps(before.record.model_copy(update={"removing": True}), remote))
+                self._run(written_steps(before.record.model_copy(update={"removing": True}), remote))
             if action is Action.STOP:
-                life, done = self._drain(before, remote, life)
-                self._keep(key, life)
-                if not done:
-                    return ssh_life.report_of_stopped(ProcessPhase.STOPPING, "", "", before.record.generation)
-            self._take(removal_steps(key, remote))
-        except StartDeferred as failed:
-            self._keep(key, ssh_life.with_backoff(life, failed.reason, failed.message, now=now))
-            return ssh_life.report_of_stopped(
-                ProcessPhase.STOPPING, failed.reason, failed.message, before.record.generation
-            )
-        self._forget_process(key)
+                status, is_drained = self._drain(before, remote, status)
+                self._keep(key, status)
+                if not is_drained:
+                    return report_of_stopped(ProcessPhase.STOPPING, "", "", generation)
+            self._run(removal_steps(key, remote))
+        except StartDeferred as error:
+            self._keep(key, _attempt_failed(status, error.reason, error.message, now=now))
+            return report_of_stopped(ProcessPhase.STOPPING, error.reason, error.message, generation)
+        self._drop_process(key)
         return None
 
     def observe(self, key: str, seen: ObservedProcess) -> ProcessReport:
-        """Say how a process is: it is asked, and no step is taken towards anything."""
+        """Report a process: it is asked whether it serves, and nothing is changed."""
         record, remote = seen.record, self.remote_host()
-        wanted = hash_of(record.plan, remote.facts.address)
         if record.removing:
-            return ssh_life.report_of_stopped(ProcessPhase.STOPPING, "", "", record.generation)
-        life = self._lives.get(key, Life())
-        if seen.runs and seen.launch == wanted:
-            life = self._keep(key, self._ask(record, remote, seen, ssh_life.with_start(life, seen, now=self._clock())))
-            if life.failures:
-                # Nobody looks often enough here to wait for more failures in a row.
-                life = replace(life, failures=UNHEALTHY_AFTER)
-        return self._report(record, seen, life, wanted)
+            return report_of_stopped(ProcessPhase.STOPPING, "", "", record.generation)
+        launch_hash = hash_of(record.plan, remote.facts.address)
+        status = status_of_start(self._statuses.get(key, ProcessStatus()), seen, now=self._clock())
+        if seen.runs:
+            if seen.launch == launch_hash:
+                # Nobody observes often enough here to wait for more failures in a row.
+                status = self._check(record, remote, seen, status, replace(POLICY, unhealthy_after=1))
+            self._keep(key, status)
+        return self._report(record, seen, status, launch_hash)
 
-    def _bring_about(
+    def _replace(
         self,
         action: Action,
         record: Record,
         remote: RemoteHost,
         before: ObservedProcess | None,
-        life: Life,
-        wanted: str,
+        status: ProcessStatus,
+        desired: Desired,
     ) -> ProcessReport:
+        """Fetch the files, then stop the process that runs, if any, and start that of the plan."""
         key = record.key
-        fetching = self._preparation.fetch(record, self._lives.get(key, Life()).attempts)
-        if fetching is not None:
-            self._keep(key, life)
-            report = self._report(record, before, life, wanted) if before is not None else None
-            # What runs by the plan before goes on until all is there for the new one.
-            return ssh_life.report_of_download(fetching, record.generation, report, still_serves=life.ready)
+        download = self._preparation.fetch(record, self._statuses.get(key, ProcessStatus()).attempts)
+        if download is not None:
+            self._keep(key, status)
+            report = self._report(record, before, status, desired.launch_hash) if before is not None else None
+            # The process of the plan before goes on until all files of the new one are there.
+            still_serves = (
+                before is not None and before.runs and status.ready_since is not None and status.drain is None
+            )
+            return report_of_download(download, record.generation, report, still_serves=still_serves)
         service = self._preparation.service(record)
         if action is Action.STOP and before is not None:
-            life, done = self._drain(before, remote, life)
-            self._keep(key, life)
-            if not done:
-                return ssh_life.report_of_stopped(ProcessPhase.STOPPING, ProcessReason.REPLACING, "", record.generation)
-        elif action is Action.PREPARE:
+            status, is_drained = self._drain(before, remote, status)
+            self._keep(key, status)
+            if not is_drained:
+                return report_of_stopped(ProcessPhase.STOPPING, ProcessReason.REPLACING, "", record.generation)
+        elif action is Action.START:
             promised = {each.record.port for other, each in self.list_processes().items() if other != key}
             record = self._preparation.with_free_port(record, promised)
             service = self._preparation.service(record)
         started = Started(service, remote, before if action is not Action.RESTART else None)
         secrets = self._preparation.secret_steps(record)
         unit = unit_steps(service, remote)
-        self._take([*secrets, *written_steps(record, remote), *unit, started])
+        self._run([*secrets, *written_steps(record, remote), *unit, started])
         self._units.in_order(key, checksum(file_in(unit)))
-        self._keep(key, Life(wanted=wanted))
-        return ssh_life.report_of_stopped(ProcessPhase.STARTING, "", "", record.generation)
+        self._keep(key, ProcessStatus(launch_hash=desired.launch_hash))
+        return report_of_stopped(ProcessPhase.STARTING, "", "", record.generation)
 
-    def _watch(self, record: Record, remote: RemoteHost, seen: ObservedProcess, life: Life) -> Life:
-        self._tend(record, remote, seen)
+    def _watch(self, record: Record, remote: RemoteHost, seen: ObservedProcess, status: ProcessStatus) -> ProcessStatus:
+        self._repair_unit(record, remote, seen)
         if remote.facts.os == "darwin" and self._awake.get(record.key) != seen.start:
-            # An idle Mac sleeps, and with it what it serves.
+            # An idle Mac sleeps, and then nothing on it serves.
             self._connection.shell(script("keep_awake"), what="keeping the Mac awake", arguments=[str(seen.pid)])
             self._awake[record.key] = seen.start
-        life = replace(life, attempts=0, reason="", message="", wait_until=0.0, drain=None)
-        return self._ask(record, remote, seen, life)
+        if status.attempts:
+            status = replace(lifecycle.stop_cancelled(status), attempts=0, retry_at=0.0)
+        return self._check(record, remote, seen, status, POLICY)
 
-    def _ask(self, record: Record, remote: RemoteHost, seen: ObservedProcess, life: Life) -> Life:
-        """Ask a process whether it serves, where that is due, and write down that it has proved itself."""
-        if self._clock() < life.probe_at:
-            return life
-        failure = self._engines.health(record, remote)
-        life = ssh_life.with_health(life, record.plan, failure, now=self._clock())
-        if failure is None and not life.ready:
-            failure = self._engines.completion(record, remote)
-            life = ssh_life.with_completion(life, failure, now=self._clock())
-        if life.ready and seen.proved != seen.start:
+    def _check(
+        self, record: Record, remote: RemoteHost, seen: ObservedProcess, status: ProcessStatus, policy: Policy
+    ) -> ProcessStatus:
+        """Check health and completion where that is due, and write down on the host that the process proved itself."""
+        if self._clock() < status.check_at:
+            return status
+        failure = self._probes.health(record, remote)
+        status = lifecycle.health_checked(status, record.plan, failure=failure, now=self._clock(), policy=policy)
+        if status.is_healthy:
+            failure = self._probes.completion(record, remote)
+            status = lifecycle.completion_checked(status, failure=failure, now=self._clock(), policy=policy)
+        if status.ready_since is not None and seen.proved != seen.start:
             self._machine.write(remote.layout.proved(record.key), f"{seen.start}\n".encode(), mode=0o600)
-        return life
+        return status
 
-    def _tend(self, record: Record, remote: RemoteHost, seen: ObservedProcess) -> None:
+    def _repair_unit(self, record: Record, remote: RemoteHost, seen: ObservedProcess) -> None:
         """Bring unit and files of a running process in order: once, and where somebody changed the unit since."""
         changed = self._units.change(record.key, seen)
         if changed is None or (changed.words and not self._may_repair(record.key, changed.words, changed.is_news)):
@@ -270,60 +286,58 @@ class SshProcesses:
         with suppress(StartDeferred):  # it serves; what is wrong with its unit is told when it has to be started again
             service = self._preparation.service(record)
             steps = unit_steps(service, remote)
-            self._take([*written_steps(record, remote), *steps])
+            self._run([*written_steps(record, remote), *steps])
             unit = checksum(file_in(steps))
             if changed.restarted:
-                self._take([Started(service, remote, None)])
+                self._run([Started(service, remote, None)])
                 start = ""
         self._units.in_order(record.key, unit, start)
 
-    def _drain(self, seen: ObservedProcess, remote: RemoteHost, life: Life) -> tuple[Life, bool]:
+    def _drain(self, seen: ObservedProcess, remote: RemoteHost, status: ProcessStatus) -> tuple[ProcessStatus, bool]:
         """Ask once whether requests are under way in the process that runs; True: it may be stopped."""
-        busy = self._engines.busy(seen.record, remote)
+        busy = self._probes.busy(seen.record, remote)
         timeout_s = drain_timeout_of(seen.record.plan)
-        if not life.ready and life.drain is None and not seen.proved:
-            timeout_s = 0.0  # nobody was ever sent there
-        return ssh_life.with_drain_answer(life, busy, timeout_s, now=self._clock())
+        if status.ready_since is None and status.drain is None and not seen.proved:
+            timeout_s = 0.0  # no client was ever sent there
+        return lifecycle.drain_answered(status, busy, timeout_s, now=self._clock())
 
-    def _take(self, steps: Sequence[Step]) -> None:
+    def _run(self, steps: Sequence[Step]) -> None:
         for outcome in run_steps(steps, self._machine):
             if outcome.state is State.FAILED:
                 hint = f"; {outcome.hint}" if outcome.hint else ""
                 raise StartDeferred(ProcessReason.LAUNCH_FAILED, f"{outcome.title}: {outcome.detail}{hint}")
 
-    def _report(self, record: Record, seen: ObservedProcess | None, life: Life, wanted: str) -> ProcessReport:
+    def _report(
+        self, record: Record, seen: ObservedProcess | None, status: ProcessStatus, launch_hash: str
+    ) -> ProcessReport:
         words = ""
         if seen is not None and seen.active in ("failed", "activating"):
-            words = self._engines.last_words(record.key, self.remote_host())
-        phase, reason, message = ssh_life.phase_of(seen, life, wanted, last_words=words)
-        runs = seen is not None and seen.runs
+            words = self._probes.last_words(record.key, self.remote_host())
+        phase, reason, message = phase_of(seen, status, launch_hash, last_words=words)
+        running = status.running if seen is not None and seen.runs else None
         return ProcessReport(
             phase=phase,
             reason=reason,
             message=message,
             observed_generation=record.generation,
-            pid=seen.pid if seen is not None and runs else None,
-            port=record.port if runs else None,
-            address=(self._address or self.remote_host().facts.address) if runs else None,
+            pid=running.pid if running is not None else None,
+            port=record.port if running is not None else None,
+            address=(self._address or self.remote_host().facts.address) if running is not None else None,
             restarts=seen.restarts if seen is not None else 0,
-            started_at=self._started_at(record.key, seen) if seen is not None and runs else None,
+            started_at=running.started_at if running is not None else None,
             ready=phase is ProcessPhase.READY,
         )
 
-    def _started_at(self, key: str, seen: ObservedProcess) -> str:
-        known = self._started.get(key)
-        if known is None or known[0] != seen.start:
-            now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-            known = self._started[key] = (seen.start, now)
-        return known[1]
+    def _keep(self, key: str, status: ProcessStatus) -> ProcessStatus:
+        self._statuses[key] = status
+        return status
 
-    def _keep(self, key: str, life: Life) -> Life:
-        self._lives[key] = life
-        return life
-
-    def _forget_process(self, key: str) -> None:
-        self._lives.pop(key, None)
-        self._units.forget_unit(key)
-        self._started.pop(key, None)
+    def _drop_process(self, key: str) -> None:
+        self._statuses.pop(key, None)
+        self._units.drop_unit(key)
         self._awake.pop(key, None)
-        self._preparation.forget_process(key)
+        self._preparation.drop_process(key)
+
+
+def _attempt_failed(status: ProcessStatus, reason: str, message: str, *, now: float) -> ProcessStatus:
+    return lifecycle.attempt_failed(status, reason=reason, message=message, now=now, policy=POLICY)

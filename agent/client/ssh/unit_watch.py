@@ -1,6 +1,7 @@
-"""Notices that somebody changed or deleted the unit of a process that runs. Pure but for what it remembers.
+"""Notices that somebody changed or deleted the unit of a process that runs. No I/O.
 
-Called by `processes`, which tells what it wrote or found in order, and then each look, which has the file's checksum.
+`processes` reports each unit that it wrote or found in order, and passes each observation, which has the checksum of
+the unit's file.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from agent.client.ssh.observed import ObservedProcess
 
 MayRepair = Callable[[str, str, bool], bool]
-"""Is told the key, what happened to its unit, and whether that is news; says whether the unit is to be put back."""
+"""Called with the key, what happened to its unit, and whether that is news; returns whether to restore the unit."""
 
 
 @dataclass(frozen=True)
@@ -19,9 +20,9 @@ class UnitChange:
     """What somebody did to a unit."""
 
     words: str = ""
-    """Empty: nobody has looked yet whether it is in order."""
+    """Empty: the unit was not compared yet."""
     restarted: bool = False
-    """The process was started anew since, maybe by what the unit said then."""
+    """The process was started again since, perhaps by the changed unit."""
     is_news: bool = True
 
 
@@ -31,34 +32,34 @@ class UnitWatch:
     def __init__(self) -> None:
         self._known: dict[str, tuple[str, str]] = {}
         """By key the checksum that the unit must have, and the last start of the process while it had it."""
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
 
     def in_order(self, key: str, unit: str, start: str = "") -> None:
         """Note the checksum that the unit has now. `start`: of the process, unless it is being started anew."""
         self._known[key] = (unit, start)
-        self._told.pop(key, None)
+        self._reported.pop(key, None)
 
     def change(self, key: str, seen: ObservedProcess) -> UnitChange | None:
-        """Compare a unit that was in order with what a look shows; None: it still is."""
+        """Compare a unit that was in order with its checksum now; None: it did not change."""
         if key not in self._known:
             return UnitChange()
         expected, start = self._known[key]
         if expected == seen.unit:
             self._known[key] = (expected, seen.start)
-            self._told.pop(key, None)
+            self._reported.pop(key, None)
             return None
-        is_news = self._told.get(key) != seen.unit
-        self._told[key] = seen.unit
+        is_news = self._reported.get(key) != seen.unit
+        self._reported[key] = seen.unit
         return UnitChange("was changed" if seen.unit else "was deleted", start not in ("", seen.start), is_news)
 
-    def forget_unit(self, key: str) -> None:
+    def drop_unit(self, key: str) -> None:
         self._known.pop(key, None)
-        self._told.pop(key, None)
+        self._reported.pop(key, None)
 
-    def forget_all(self) -> None:
-        """Trust nothing that was known, as after another connection."""
+    def drop_units(self) -> None:
+        """Drop all that is known, after a new connection."""
         self._known.clear()
-        self._told.clear()
+        self._reported.clear()
 
 
 def checksum(content: bytes) -> str:

@@ -82,7 +82,7 @@ class Api:
         host = self.facts().host
         if plan.host != host:
             raise HttpError(422, "PlanInvalid", f"host: the plan is for `{plan.host}` and this is `{host}`")
-        before = self.supervisor.goals().get(key)
+        before = self.supervisor.list_desired().get(key)
         # What Kubernetes counts for a HostProcess is counted here: `observedGeneration` tells what a report speaks of.
         generation = before.generation if before is not None else 0
         self.supervisor.put(key, plan, generation if before is not None and before.plan == plan else generation + 1)
@@ -107,13 +107,13 @@ class Api:
         return piece.model_dump(mode="json", by_alias=True)
 
     def _state(self, key: str) -> dict[str, Any]:
-        goal = self.supervisor.goals().get(key)
+        desired = self.supervisor.list_desired().get(key)
         report = self.supervisor.reports().get(key)
         if report is None:
             raise HttpError(404, "NotFound", f"no process `{key}` on this host")
         return {
-            "plan": goal.plan.model_dump(mode="json", by_alias=True) if goal is not None else None,
-            "generation": goal.generation if goal is not None else 0,
+            "plan": desired.plan.model_dump(mode="json", by_alias=True) if desired is not None else None,
+            "generation": desired.generation if desired is not None else 0,
             "report": report.model_dump(mode="json", by_alias=True),
         }
 

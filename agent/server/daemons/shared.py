@@ -17,12 +17,12 @@ from typing import Protocol
 import structlog
 
 from agent.contract import ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
+from agent.processes.lifecycle import Running
 from agent.server.daemons import plans
 from agent.server.daemons.ollama import Ollama, canonical
 from agent.server.daemons.omlx import Omlx
 from agent.server.daemons.plans import DaemonPlan
 from agent.server.daemons.port import DaemonFailed, DaemonNotReady, ModelDaemon, Progress
-from agent.server.processes.lifecycle import Running
 from agent.server.processes.process import Usage
 from agent.server.processes.unit import Unit
 from agent.server.processes.worker_context import WorkerContext

@@ -16,6 +16,8 @@ from pathlib import Path
 import structlog
 
 from agent.contract import Accelerator, MemoryPressure, ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
+from agent.processes.decision import Desired
+from agent.processes.lifecycle import Hold
 from agent.server.memory.admission import AdmissionRequest, Bound
 from agent.server.memory.budget import Budget, MemoryLimits, host_budget, process_budget
 from agent.server.memory.estimates import Estimator, Headers, Unknown
@@ -29,7 +31,6 @@ from agent.server.memory.turns import Standing, Turns
 from agent.server.memory.watchdog import Watchdog
 from agent.server.memory.wording import amount, percent
 from agent.server.processes.identity import runs
-from agent.server.processes.lifecycle import Goal, Hold
 from agent.server.processes.supervisor import Supervisor
 from agent.server.store import ProcessRecord
 from agent.server.telemetry.usage import footprints
@@ -156,9 +157,9 @@ class HostMemory:
         """Name the supervisor whose processes these are; before `start`."""
         self._supervisor = supervisor
 
-    def admit(self, key: str, goal: Goal, paths: Mapping[str, str]) -> Hold | None:
+    def admit(self, key: str, desired: Desired, paths: Mapping[str, str]) -> Hold | None:
         """Say whether a process may start now; what is admitted counts until the process is gone."""
-        plan = goal.plan
+        plan = desired.plan
         if key.startswith(DAEMONS):
             return None
         self.machine.wait()
@@ -270,7 +271,7 @@ class HostMemory:
         memory = self.machine.read_memory() if self._settings.watch_s else None
         if memory is not None:
             if self._supervisor is not None:
-                self.watchdog.keep_only(self._supervisor.goals())
+                self.watchdog.keep_only(self._supervisor.list_desired())
             self.watchdog.check(memory, now=self._clock())
 
     def _sweep(self) -> None:
@@ -337,19 +338,21 @@ class HostMemory:
 
     def _standings(self) -> dict[str, Standing]:
         supervisor = self._processes()
-        grouped = {key: goal for key, goal in supervisor.goals().items() if goal.plan.residency is not None}
+        grouped = {
+            key: desired for key, desired in supervisor.list_desired().items() if desired.plan.residency is not None
+        }
         if not grouped:
             return {}
         entries, elsewhere = self.ledger.entries(), supervisor.holds
         found = {}
-        for key, goal in grouped.items():
+        for key, desired in grouped.items():
             report, entry = supervisor.report(key), entries.get(key)
             if report is None:
                 continue
             found[key] = Standing(
-                plan=goal.plan,
+                plan=desired.plan,
                 phase=report.phase,
-                need=entry.counted if entry is not None else self._needs.get(key, _said(goal.plan)),
+                need=entry.counted if entry is not None else self._needs.get(key, _said(desired.plan)),
                 inside=entry is not None,
                 held_by_others=bool(elsewhere.sources(key) - {TURNS}),
             )
@@ -358,21 +361,21 @@ class HostMemory:
     def _runners(self) -> list[RunningProcess]:
         supervisor, measured = self._processes(), self._footprints()
         self.ledger.measure(measured)
-        goals, found = supervisor.goals(), []
+        by_key, found = supervisor.list_desired(), []
         for key, entry in self.ledger.entries().items():
             report = supervisor.report(key)
             if report is None or report.phase not in _INSIDE:
                 continue
-            goal = goals.get(key)
+            desired = by_key.get(key)
             found.append(
                 RunningProcess(
                     key=key,
-                    priority=goal.plan.priority if goal else entry.priority,
+                    priority=desired.plan.priority if desired else entry.priority,
                     footprint_bytes=measured.get(key) or entry.counted.ram_bytes,
                     started=entry.since,
-                    protected=goal is not None and goal.plan.eviction_protection,
+                    protected=desired is not None and desired.plan.eviction_protection,
                     stopping=report.phase is ProcessPhase.STOPPING
-                    or goal is None
+                    or desired is None
                     or bool(supervisor.holds.sources(key)),
                 )
             )

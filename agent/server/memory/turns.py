@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReason
+from agent.processes.lifecycle import Hold
 from agent.server.memory.need import Need
 from agent.server.memory.residency import Decision, Member, Rules, decide
-from agent.server.processes.lifecycle import Hold
 
 SOURCE = "turns"
 """In whose name processes are held."""

@@ -1,1 +1,1 @@
-"""Processes on a host: decided by `lifecycle.py`, carried out by one `worker.py` for each, kept by `supervisor.py`."""
+"""Processes on a host: `agent.processes.lifecycle` decides, a `worker.py` for each acts, `supervisor.py` keeps them."""

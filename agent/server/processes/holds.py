@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 
-from agent.server.processes.lifecycle import Hold
+from agent.processes.lifecycle import Hold
 
 
 class Holds:

@@ -16,12 +16,13 @@ import structlog
 
 from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReason
 from agent.processes import command_line, engines, flags
+from agent.processes.decision import Desired
+from agent.processes.lifecycle import Hold, ProcessStatus, Running
 from agent.processes.secret_values import SecretUnavailable
 from agent.server.daemons.port import DaemonNotReady
 from agent.server.daemons.shared import SharedDaemons
 from agent.server.processes import process_log
 from agent.server.processes.engine_user import NotReadable
-from agent.server.processes.lifecycle import Goal, Hold, Life, Running
 from agent.server.processes.ports import NoPortFree
 from agent.server.processes.process import LaunchFailed, Marker, launch
 from agent.server.processes.unit import Unit
@@ -86,12 +87,12 @@ class Launcher:
         self._context = context
         self._daemons = daemons
 
-    def fetch(self, key: str, goal: Goal, on_progress: Progress, cancel: threading.Event) -> dict[str, str]:
+    def fetch(self, key: str, desired: Desired, on_progress: Progress, cancel: threading.Event) -> dict[str, str]:
         """Bring all that the plan needs on disk and name the paths.
 
         Raises FileError, DaemonNotReady, DaemonFailed, and NotLaunched and NotAdmitted for a plan that is not allowed.
         """
-        plan = goal.plan
+        plan = desired.plan
         self._check_allowed(key, plan)
         if plan.runtime == "ollama" and plan.daemon_model is not None:
             self._daemons.pull(key, plan, on_progress, cancel)
@@ -110,32 +111,32 @@ class Launcher:
             paths[name] = str(self._context.fetch(each, on_part, cancel))
         return paths
 
-    def launch(self, key: str, goal: Goal, life: Life, *, port: int | None) -> Launched:
+    def launch(self, key: str, desired: Desired, status: ProcessStatus, *, port: int | None) -> Launched:
         """Start what the plan wants; `port` is tried first. Raises NotLaunched, NotAdmitted."""
-        self._check_allowed(key, goal.plan)
-        if goal.plan.daemon_model is not None:
-            return self._load(key, goal, life)
-        plan, context = goal.plan, self._context
+        self._check_allowed(key, desired.plan)
+        if desired.plan.daemon_model is not None:
+            return self._load(key, desired, status)
+        plan, context = desired.plan, self._context
         binary = self._binary(plan)
         secrets = self._secrets(key, plan)
-        self._admit(key, goal, life)
+        self._admit(key, desired, status)
         log_file = context.store.log_file(key)
         rotate(log_file)
         log_start = process_log.size_of(log_file)
         address = context.listening(plan)
         try:
             port = context.ports.claim(key, preferred=port, address=address)
-            arguments = self._arguments(plan, life, binary, address=address, port=port)
+            arguments = self._arguments(plan, status, binary, address=address, port=port)
             env = command_line.environment(plan, address=address, port=port) if is_daemon(plan) else plan.env
-            marker = Marker(context.agent_id, key, goal.launch_hash, port)
-            self._let_read(life, *arguments)
+            marker = Marker(context.agent_id, key, desired.launch_hash, port)
+            self._let_read(status, *arguments)
             whole = {**env, **secrets}
             handle = launch([binary, *arguments], env=whole, log=log_file, marker=marker, user=context.engine_user)
         except command_line.FileMissing as failure:
             raise NotLaunched(ProcessReason.PLAN_INVALID, str(failure)) from failure
         except (NoPortFree, NotReadable, LaunchFailed) as failure:
             raise NotLaunched(ProcessReason.LAUNCH_FAILED, str(failure)) from failure
-        return Launched(handle, self._running(handle, goal, port), log_start)
+        return Launched(handle, self._running(handle, desired, port), log_start)
 
     def remove_process(self, key: str) -> None:
         """Strike off a process that is gone for good."""
@@ -153,29 +154,29 @@ class Launcher:
         if told:
             raise NotLaunched(ProcessReason.NOT_ALLOWED, told, waits_s=INSTALL_RETRY_S)
 
-    def _load(self, key: str, goal: Goal, life: Life) -> Launched:
+    def _load(self, key: str, desired: Desired, status: ProcessStatus) -> Launched:
         context = self._context
         log_start = 0
         try:
-            self._let_read(life)
-            place = self._daemons.ensure(key, goal.plan, life.model_path)
-            size = self._daemons.size_of(goal.plan, place, life.model_path)
-            self._admit(key, goal, life, size_bytes=size)
-            unit = self._daemons.load(key, goal.plan, place)
+            self._let_read(status)
+            place = self._daemons.ensure(key, desired.plan, status.model_path)
+            size = self._daemons.size_of(desired.plan, place, status.model_path)
+            self._admit(key, desired, status, size_bytes=size)
+            unit = self._daemons.load(key, desired.plan, place)
         except DaemonNotReady as failure:
             raise not_ready(failure) from failure
         except NotReadable as failure:
             raise NotLaunched(ProcessReason.LAUNCH_FAILED, str(failure)) from failure
         context.ports.release(key)
-        return Launched(unit, self._running(unit, goal, place.port), log_start)
+        return Launched(unit, self._running(unit, desired, place.port), log_start)
 
-    def _let_read(self, life: Life, *arguments: str) -> None:
+    def _let_read(self, status: ProcessStatus, *arguments: str) -> None:
         """Let the engines' own user, where there is one, read the files of a process. Raises NotReadable."""
         user, root = self._context.engine_user, self._context.store.root
         if user is None:
             return
-        files = [path for _, path in life.file_paths]
-        files += [life.model_path] if life.model_path is not None else []
+        files = [path for _, path in status.file_paths]
+        files += [status.model_path] if status.model_path is not None else []
         files += [each for each in arguments if each.startswith(f"{root}/")]
         try:
             user.let_read(files, store=root)
@@ -196,22 +197,24 @@ class Launcher:
         except SecretUnavailable as failure:
             raise NotLaunched(ProcessReason.SECRET_UNAVAILABLE, str(failure), waits_s=INSTALL_RETRY_S) from None
 
-    def _admit(self, key: str, goal: Goal, life: Life, *, size_bytes: int | None = None) -> None:
-        if is_daemon(goal.plan):
+    def _admit(self, key: str, desired: Desired, status: ProcessStatus, *, size_bytes: int | None = None) -> None:
+        if is_daemon(desired.plan):
             return  # the models that are loaded into it are asked for one by one
-        paths = dict(life.file_paths)
-        if life.model_path is not None and goal.plan.runtime != "ollama":
-            paths[MODEL] = life.model_path
+        paths = dict(status.file_paths)
+        if status.model_path is not None and desired.plan.runtime != "ollama":
+            paths[MODEL] = status.model_path
         if size_bytes is not None:
             paths[BYTES] = str(size_bytes)
-        hold = self._context.admit(key, goal, paths)
+        hold = self._context.admit(key, desired, paths)
         if hold is not None:
             raise NotAdmitted(hold)
 
-    def _arguments(self, plan: ProcessPlan, life: Life, binary: str, *, address: str, port: int) -> list[str]:
+    def _arguments(
+        self, plan: ProcessPlan, status: ProcessStatus, binary: str, *, address: str, port: int
+    ) -> list[str]:
         """Fill in and translate the arguments. Raises FileMissing, and NotLaunched where the binary is too old."""
-        files = dict(life.file_paths)
-        arguments = command_line.arguments(plan, address=address, port=port, model=life.model_path, files=files)
+        files = dict(status.file_paths)
+        arguments = command_line.arguments(plan, address=address, port=port, model=status.model_path, files=files)
         if plan.runtime == "llamacpp":
             known = self._context.known_flags.of(binary)
             arguments = engines.with_threads(arguments, engines.performance_cores())
@@ -230,15 +233,15 @@ class Launcher:
             )
         return arguments
 
-    def _running(self, unit: Unit, goal: Goal, port: int) -> Running:
+    def _running(self, unit: Unit, desired: Desired, port: int) -> Running:
         return Running(
             pid=unit.pid,
             mark=unit.mark,
             port=port,
-            launch_hash=goal.launch_hash,
+            launch_hash=desired.launch_hash,
             since=self._context.clock(),
             started_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-            proved=goal.plan.completion_path is None,
+            proved=desired.plan.completion_path is None,
         )
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agent.contract import ProcessPhase, ProcessPlan, ProcessReport
+from agent.processes.decision import Desired
+from agent.processes.lifecycle import ProcessStatus, Running
 from agent.server.processes import identity
-from agent.server.processes.lifecycle import Goal, Life, Running
 from agent.server.processes.process import Handle, Marker
 from agent.server.processes.worker_context import WorkerContext
 from agent.server.store import ProcessRecord, RunningRecord
@@ -27,10 +28,10 @@ class Found:
 
 
 def record_of(
-    goal: Goal, life: Life, *, port: int | None, running_plan: ProcessPlan | None, unwanted: bool
+    desired: Desired, status: ProcessStatus, *, port: int | None, running_plan: ProcessPlan | None, unwanted: bool
 ) -> ProcessRecord:
     """Write down a process."""
-    running = life.running
+    running = status.running
     noted = running and RunningRecord(
         pid=running.pid,
         mark=running.mark,
@@ -38,19 +39,19 @@ def record_of(
         launch_hash=running.launch_hash,
         started_at=running.started_at,
         proved=running.proved,
-        plan=None if running_plan == goal.plan else running_plan,
+        plan=None if running_plan == desired.plan else running_plan,
     )
     return ProcessRecord(
-        plan=goal.plan,
-        generation=goal.generation,
-        restarts=life.restarts,
+        plan=desired.plan,
+        generation=desired.generation,
+        restarts=status.restarts,
         port=port,
         running=noted,
         unwanted=True if unwanted else None,
     )
 
 
-def plan_in_force(last: Goal, running: Running | None, started_by: ProcessPlan | None) -> ProcessPlan:
+def plan_in_force(last: Desired, running: Running | None, started_by: ProcessPlan | None) -> ProcessPlan:
     """Give the plan by which a process runs: the one that started it, or a newer one that wants the same start."""
     if running is None or running.launch_hash == last.launch_hash:
         return last.plan
@@ -58,21 +59,21 @@ def plan_in_force(last: Goal, running: Running | None, started_by: ProcessPlan |
 
 
 def report_of(
-    key: str, context: WorkerContext, goal: Goal, life: Life, progress: tuple[int, int | None] | None
+    key: str, context: WorkerContext, desired: Desired, status: ProcessStatus, progress: tuple[int, int | None] | None
 ) -> ProcessReport:
     """Say how a process is. `progress` counts while its files are fetched."""
-    done, total = (progress if life.phase is ProcessPhase.DOWNLOADING else None) or (None, None)
-    running = life.running
-    welcome = life.phase is ProcessPhase.READY or context.stands_in(key, life.phase)
+    done, total = (progress if status.phase is ProcessPhase.DOWNLOADING else None) or (None, None)
+    running = status.running
+    welcome = status.phase is ProcessPhase.READY or context.stands_in(key, status.phase)
     return ProcessReport(
-        phase=life.phase,
-        reason=life.reason,
-        message=life.message,
-        observed_generation=goal.generation,
+        phase=status.phase,
+        reason=status.reason,
+        message=status.message,
+        observed_generation=desired.generation,
         pid=(running.pid or None) if running else None,
-        port=context.front_port(key, goal.plan) or (running.port if running else None),
+        port=context.front_port(key, desired.plan) or (running.port if running else None),
         address=context.address if running or welcome else None,
-        restarts=life.restarts,
+        restarts=status.restarts,
         downloaded_bytes=done,
         total_bytes=total,
         started_at=running.started_at if running else None,

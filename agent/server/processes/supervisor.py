@@ -14,12 +14,15 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from agent.contract import LogPiece, ProcessPlan, ProcessReport
+from agent.processes import lifecycle
+from agent.processes.decision import Desired
+from agent.processes.launch_hash import launch_hash
+from agent.processes.lifecycle import Hold, ProcessStatus
 from agent.server.daemons.plans import is_daemon_key
 from agent.server.daemons.shared import SharedDaemons
-from agent.server.processes import lifecycle, process, process_log
+from agent.server.processes import process, process_log
 from agent.server.processes.holds import Holds
 from agent.server.processes.launching import Launcher
-from agent.server.processes.lifecycle import Goal, Hold, Life
 from agent.server.processes.process import Handle
 from agent.server.processes.records import Found, found_processes
 from agent.server.processes.unit import Unit
@@ -66,8 +69,8 @@ class Supervisor:
                 if is_daemon_key(key) and key not in found:
                     self._context.store.remove_record(key)  # who needs it starts it again
                     continue
-                goal = self._goal(record.plan, record.generation)
-                worker = self._begin(key, goal, Life(restarts=record.restarts), found.get(key), record.port)
+                desired = self._desired_of(record.plan, record.generation)
+                worker = self._begin(key, desired, ProcessStatus(restarts=record.restarts), found.get(key), record.port)
                 if record.unwanted:
                     worker.offer(None)
                 if is_daemon_key(key):
@@ -75,14 +78,14 @@ class Supervisor:
 
     def put(self, key: str, plan: ProcessPlan, generation: int = 0) -> None:
         """Want this process to run as planned; `key` is `namespace/name`."""
-        goal = self._goal(plan, generation)
+        desired = self._desired_of(plan, generation)
         with self._lock:
             if self._stopping:
                 return
             worker = self._workers.get(key)
-            if worker is not None and worker.offer(goal):
+            if worker is not None and worker.offer(desired):
                 return
-            self._begin(key, goal, Life(), self._orphans.pop(key, None), None)
+            self._begin(key, desired, ProcessStatus(), self._orphans.pop(key, None), None)
 
     def remove(self, key: str) -> None:
         """Want this process gone."""
@@ -145,14 +148,14 @@ class Supervisor:
         """Say how every process is."""
         return {key: worker.report() for key, worker in self._live().items() if not is_daemon_key(key)}
 
-    def goals(self) -> dict[str, Goal]:
+    def list_desired(self) -> dict[str, Desired]:
         """Give what is wanted of every process, leaving out those that are on their way out."""
         live = self._live().items()
-        return {key: worker.goal for key, worker in live if worker.wanted and not is_daemon_key(key)}
+        return {key: worker.last_desired for key, worker in live if worker.wanted and not is_daemon_key(key)}
 
     def plans(self) -> dict[str, ProcessPlan]:
         """Give the plan of every wanted process."""
-        return {key: goal.plan for key, goal in self.goals().items()}
+        return {key: desired.plan for key, desired in self.list_desired().items()}
 
     def handles(self) -> dict[str, Handle]:
         """Give the running processes, for measuring: shared daemons too, and not the models in them."""
@@ -165,7 +168,7 @@ class Supervisor:
         """Read the log of a process, also of one that is gone; None where there is none. See `process_log.read`."""
         with self._lock:
             worker = self._workers.get(key)
-        plan = worker.goal.plan if worker is not None else None
+        plan = worker.last_desired.plan if worker is not None else None
         daemon = self._daemons.key_of(plan) if plan is not None and plan.daemon_model is not None else key
         path = self._context.store.log_file(daemon)
         return process_log.read(process_log.copy_of(path, 1) if previous else path, tail=tail, offset=offset)
@@ -174,12 +177,12 @@ class Supervisor:
 
     def run_daemon(self, key: str, plan: ProcessPlan, port: int | None) -> None:
         """Keep a shared daemon running as planned; `port` is tried first."""
-        goal = self._goal(plan, 0)
+        desired = self._desired_of(plan, 0)
         with self._lock:
             worker = self._workers.get(key)
-            if self._stopping or (worker is not None and worker.offer(goal)):
+            if self._stopping or (worker is not None and worker.offer(desired)):
                 return
-            self._begin(key, goal, Life(), self._orphans.pop(key, None), port)
+            self._begin(key, desired, ProcessStatus(), self._orphans.pop(key, None), port)
 
     def stop_daemon(self, key: str) -> None:
         """Have a shared daemon gone."""
@@ -193,7 +196,7 @@ class Supervisor:
     def daemon_plan(self, key: str) -> ProcessPlan | None:
         """Give the plan of a shared daemon that the agent runs."""
         worker = self._live().get(key)
-        return worker.goal.plan if worker is not None else None
+        return worker.last_desired.plan if worker is not None else None
 
     def daemon_unit(self, key: str) -> Unit | None:
         """Give the process of a shared daemon."""
@@ -224,16 +227,18 @@ class Supervisor:
         with self._lock:
             return {key: worker for key, worker in self._workers.items() if not worker.finished}
 
-    def _goal(self, plan: ProcessPlan, generation: int) -> Goal:
-        return Goal(plan, lifecycle.launch_hash(plan, self._context.listening(plan)), generation)
+    def _desired_of(self, plan: ProcessPlan, generation: int) -> Desired:
+        return Desired(plan, launch_hash(plan, self._context.listening(plan)), generation)
 
-    def _begin(self, key: str, goal: Goal, life: Life, found: Found | None, port: int | None) -> Worker:
+    def _begin(
+        self, key: str, desired: Desired, status: ProcessStatus, found: Found | None, port: int | None
+    ) -> Worker:
         unit: Unit | None = None
         if found is not None:
-            life = lifecycle.adopted(life, found.running, now=self._context.clock())
-            unit = found.handle or self._launcher.adopt(key, found.plan or goal.plan, found.running)
+            status = lifecycle.process_adopted(status, found.running, now=self._context.clock())
+            unit = found.handle or self._launcher.adopt(key, found.plan or desired.plan, found.running)
             _log.info("Adopted a running process", process=key, pid=unit.pid, port=found.running.port)
-        worker = Worker(key, self._context, self._launcher, goal, life, unit, found.plan if found else None)
+        worker = Worker(key, self._context, self._launcher, desired, status, unit, found.plan if found else None)
         self._workers[key] = worker
         worker.start(port=port)
         return worker

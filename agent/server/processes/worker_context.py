@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReport
+from agent.processes.decision import Desired
 from agent.processes.flags import KnownFlags
+from agent.processes.lifecycle import Hold, Policy
 from agent.server.processes.engine_user import EngineUser
 from agent.server.processes.exits import ExitWatch
 from agent.server.processes.holds import Holds
-from agent.server.processes.lifecycle import Goal, Hold, Policy
 from agent.server.processes.ports import Ports
 from agent.server.store import Store
 
@@ -37,12 +38,12 @@ class WorkerContext:
     ports: Ports
     fetch: Fetch
     find_binary: Callable[[str], str | None]
-    on_report: Callable[[str, Goal, ProcessReport], None]
+    on_report: Callable[[str, Desired, ProcessReport], None]
     """Called in the worker's thread at every change of a report; must not block."""
     exits: ExitWatch = field(default_factory=ExitWatch)
     holds: Holds = field(default_factory=Holds)
     """Who must not run now, and why."""
-    admit: Callable[[str, Goal, Mapping[str, str]], Hold | None] = lambda _key, _goal, _paths: None
+    admit: Callable[[str, Desired, Mapping[str, str]], Hold | None] = lambda _key, _desired, _paths: None
     """Asked before each start with the paths of the files (`model` and the names of `files`; for a model of a shared
     daemon `bytes` is its size): a Hold says why not yet.
     What it admits counts as taken until the process is gone."""

@@ -27,7 +27,7 @@ def supervisor(store: Store) -> Supervisor:
             ports=Ports("127.0.0.1"),
             fetch=lambda _plan, _progress, _cancel: Path("/nowhere"),
             find_binary=lambda _name: None,
-            on_report=lambda _key, _goal, _report: None,
+            on_report=lambda _key, _desired, _report: None,
         )
     )
 
@@ -47,6 +47,6 @@ def test_what_is_put_meanwhile_stays(tmp_path: Path) -> None:
 
     made.keep_only(keys)
     putting[0].join()
-    assert set(made.goals()) == {"ns/new"}
+    assert set(made.list_desired()) == {"ns/new"}
     made.stop(keep_processes=False)
     store.close()

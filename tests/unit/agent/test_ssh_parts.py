@@ -1,4 +1,4 @@
-"""Hosts over SSH, what can be decided without one: keys, facts, ports, records, lives, words for people."""
+"""Hosts over SSH, what can be decided without one: keys, facts, ports, records, statuses, words for people."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from typing import Any
 import pytest
 
 from agent.client.port import HostRefused
-from agent.client.ssh import life as ssh_life
 from agent.client.ssh.connection import redacted
 from agent.client.ssh.facts import FactsIncomplete, read_facts
 from agent.client.ssh.fetch import read_state
 from agent.client.ssh.keys import KnownHostsInvalid, fingerprint, keys_in_file, own_keys
 from agent.client.ssh.layout import Layout, LayoutInvalid, Record, local_path, read_record, unit_name
-from agent.client.ssh.life import Life
-from agent.client.ssh.observed import ObservedProcess, read_processes
+from agent.client.ssh.observed import ObservedProcess, observe_unit, phase_of, read_processes, status_of_start
 from agent.client.ssh.ports import FIRST_PORT, PORTS, NoPortFree, choose_port, read_ports
+from agent.client.ssh.processes import POLICY
 from agent.client.ssh.scripts import script
 from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReason
-from agent.processes.decision import Action
+from agent.processes import lifecycle
+from agent.processes.decision import Action, Desired
+from agent.processes.lifecycle import ProcessStatus, drain_answered
 from agent.sources.errors import Reason
 from automation.hosts.ssh_reading import target_of, way_to
 
@@ -198,80 +199,111 @@ def test_a_download_tells_how_far_it_is() -> None:
     assert script("fetch").startswith("# Brings one file")
 
 
-# --- lives --------------------------------------------------------------------------------------------------------
+# --- what is remembered of a process ------------------------------------------------------------------------------
 
 RECORD = Record(key="prod/a", plan=plan(completion_path="/c"), generation=1, port=18000)
+DESIRED = Desired(RECORD.plan, "new")
 RUNS = ObservedProcess(RECORD, active="active", pid=7, launch="new", installed="new", started="now")
 
 
+def adopted(seen: ObservedProcess = RUNS, **changes: Any) -> ProcessStatus:
+    return replace(status_of_start(ProcessStatus(), seen, now=0.0), **changes)
+
+
+def since(status: ProcessStatus, at: float) -> ProcessStatus:
+    assert status.running is not None
+    return replace(status, running=replace(status.running, since=at))
+
+
+FAILING = adopted(phase=ProcessPhase.READY, ready_since=0.0, failed_checks=8)
+
+
 @pytest.mark.parametrize(
-    ("seen", "life", "expected"),
+    ("seen", "status", "expected"),
     [
-        (None, Life(), Action.PREPARE),
-        (None, Life(wait_until=10.0), Action.WAIT),
-        (ObservedProcess(RECORD), Life(), Action.PREPARE),
-        (RUNS, Life(), Action.WATCH),
-        (replace(RUNS, launch="old"), Life(), Action.STOP),
-        (replace(RUNS, launch="old"), Life(wait_until=10.0), Action.WAIT),
-        (replace(RUNS, active="activating", pid=0), Life(), Action.WAIT),
-        (replace(RUNS, active="failed", pid=0), Life(), Action.WAIT),
-        (replace(RUNS, active="failed", pid=0, installed="old"), Life(), Action.PREPARE),
-        (RUNS, Life(start=RUNS.start, ready=True, failures=8), Action.RESTART),
-        (RUNS, Life(start=RUNS.start, since=-5000.0), Action.RESTART),
-        (RUNS, Life(start="another", ready=True, failures=8), Action.WATCH),
+        (None, ProcessStatus(), Action.START),
+        (None, ProcessStatus(retry_at=10.0), Action.WAIT),
+        (ObservedProcess(RECORD), ProcessStatus(), Action.START),
+        (RUNS, ProcessStatus(), Action.CHECK_HEALTH),
+        (RUNS, adopted(check_at=10.0), Action.WATCH),
+        (replace(RUNS, launch="old"), ProcessStatus(), Action.STOP),
+        (replace(RUNS, launch="old"), ProcessStatus(retry_at=10.0), Action.WAIT),
+        (replace(RUNS, active="activating", pid=0), ProcessStatus(), Action.WAIT),
+        (replace(RUNS, active="failed", pid=0), ProcessStatus(), Action.WAIT),
+        (replace(RUNS, active="failed", pid=0, installed="old"), ProcessStatus(), Action.START),
+        (RUNS, FAILING, Action.RESTART),
+        (RUNS, since(adopted(), -5000.0), Action.RESTART),
+        (replace(RUNS, pid=8), FAILING, Action.CHECK_HEALTH),
     ],
 )
-def test_the_next_step_follows_from_what_is_seen(seen: ObservedProcess | None, life: Life, expected: Action) -> None:
-    assert ssh_life.next_action(seen, life, RECORD.plan, "new", now=1.0) is expected
+def test_the_next_step_follows_from_what_is_seen(
+    seen: ObservedProcess | None, status: ProcessStatus, expected: Action
+) -> None:
+    observed = observe_unit(seen, status, "new", now=1.0)
+    assert lifecycle.next_step(status, DESIRED, observed, now=1.0, policy=POLICY).action is expected
 
 
 def test_a_start_is_ready_once_it_has_answered_and_stays_so_for_who_comes_later() -> None:
-    life = ssh_life.with_start(Life(), RUNS, now=0.0)
-    life = ssh_life.with_health(life, RECORD.plan, None, now=1.0)
-    assert not life.ready and ssh_life.phase_of(RUNS, life, "new")[0] is ProcessPhase.STARTING
-    life = ssh_life.with_completion(life, "no content", now=1.0)
-    assert ssh_life.phase_of(RUNS, life, "new")[:2] == (ProcessPhase.STARTING, ProcessReason.COMPLETION_FAILED)
-    life = ssh_life.with_completion(life, None, now=2.0)
-    assert ssh_life.phase_of(RUNS, life, "new")[0] is ProcessPhase.READY
-    later = ssh_life.with_start(Life(), replace(RUNS, proved=RUNS.start), now=0.0)
-    assert ssh_life.phase_of(RUNS, later, "new")[0] is ProcessPhase.READY
-    again = ssh_life.with_start(life, replace(RUNS, pid=8), now=3.0)
-    assert not again.ready, "another start has to prove itself"
+    status = lifecycle.health_checked(adopted(), RECORD.plan, failure=None, now=1.0, policy=POLICY)
+    assert status.ready_since is None and phase_of(RUNS, status, "new")[0] is ProcessPhase.STARTING
+    status = lifecycle.completion_checked(status, failure="no content", now=1.0, policy=POLICY)
+    assert phase_of(RUNS, status, "new")[:2] == (ProcessPhase.STARTING, ProcessReason.COMPLETION_FAILED)
+    status = lifecycle.completion_checked(status, failure=None, now=2.0, policy=POLICY)
+    assert phase_of(RUNS, status, "new")[0] is ProcessPhase.READY
+    later = adopted(replace(RUNS, proved=RUNS.start))
+    assert phase_of(RUNS, later, "new")[0] is ProcessPhase.READY
+    again = status_of_start(status, replace(RUNS, pid=8), now=3.0)
+    assert again.ready_since is None, "another start has to prove itself"
     for _ in range(3):
-        life = ssh_life.with_health(life, RECORD.plan, "refused", now=4.0)
-    assert ssh_life.phase_of(RUNS, life, "new")[:2] == (ProcessPhase.UNHEALTHY, ProcessReason.NOT_RESPONDING)
+        status = lifecycle.health_checked(status, RECORD.plan, failure="refused", now=4.0, policy=POLICY)
+    assert phase_of(RUNS, status, "new")[:2] == (ProcessPhase.UNHEALTHY, ProcessReason.NOT_RESPONDING)
 
 
 def test_the_exit_code_that_launchd_tells_is_in_the_report() -> None:
     ended = replace(RUNS, active="activating", pid=0, result="exit code 78: EX_CONFIG")
-    phase, reason, message = ssh_life.phase_of(ended, Life(), "new")
+    phase, reason, message = phase_of(ended, ProcessStatus(), "new")
     assert (phase, reason) == (ProcessPhase.BACKING_OFF, ProcessReason.EXITED)
     assert "exit code 78: EX_CONFIG" in message
 
 
 def test_failures_wait_longer_each_time_and_are_forgotten_with_their_plan() -> None:
-    life, waits = Life(), []
+    status, waits = lifecycle.plan_changed(ProcessStatus(), DESIRED), []
     for _ in range(12):
-        life = ssh_life.with_backoff(life, "NoSpace", "full", now=0.0)
-        waits.append(life.wait_until)
+        status = lifecycle.attempt_failed(status, reason="NoSpace", message="full", now=0.0, policy=POLICY)
+        waits.append(status.retry_at)
     assert waits[0] == 2.0 and waits == sorted(waits) and waits[-1] == 300.0
-    assert ssh_life.phase_of(None, life, "new") == (ProcessPhase.BACKING_OFF, "NoSpace", "full")
-    assert ssh_life.with_plan(replace(life, wanted="new"), "new").attempts == 12
-    assert ssh_life.with_plan(life, "other").attempts == 0
+    assert phase_of(None, status, "new") == (ProcessPhase.BACKING_OFF, "NoSpace", "full")
+    assert lifecycle.plan_changed(status, DESIRED).attempts == 12
+    assert lifecycle.plan_changed(status, replace(DESIRED, launch_hash="other")).attempts == 0
+    removed = lifecycle.plan_changed(status, None)
+    assert (removed.attempts, removed.retry_at) == (0, 0.0), "a removal does not wait for a download's back-off"
+    failed = lifecycle.attempt_failed(removed, reason="LaunchFailed", message="", now=0.0, policy=POLICY)
+    assert lifecycle.plan_changed(failed, None).retry_at == 2.0
     gave_up = replace(RUNS, active="failed", pid=0)
-    assert ssh_life.phase_of(gave_up, life, "new", last_words="oops")[:2] == (
+    assert phase_of(gave_up, status, "new", last_words="oops")[:2] == (
         ProcessPhase.FAILED, ProcessReason.CRASH_LOOP,
     )  # fmt: skip
 
 
+def test_a_plan_that_returns_while_the_process_drains_leaves_it_ready() -> None:
+    old = replace(DESIRED, launch_hash="old")
+    status = since(adopted(replace(RUNS, proved=RUNS.start)), -5000.0)
+    status, is_over = drain_answered(lifecycle.plan_changed(status, old), True, 30.0, now=0.0)
+    assert not is_over and phase_of(RUNS, status, "old")[0] is ProcessPhase.STOPPING
+    status = lifecycle.plan_changed(status, DESIRED)
+    observed = observe_unit(RUNS, status, "new", now=1.0)
+    assert lifecycle.next_step(status, DESIRED, observed, now=1.0, policy=POLICY).action is Action.CHECK_HEALTH
+    assert phase_of(RUNS, status, "new")[0] is ProcessPhase.READY and status.drain is None
+
+
 def test_a_drain_waits_for_silence_and_not_for_ever() -> None:
-    life, done = ssh_life.with_drain_answer(Life(ready=True), True, 30.0, now=0.0)
-    assert not done and not life.ready
-    life, done = ssh_life.with_drain_answer(life, False, 30.0, now=5.0)
-    assert not done, "one silence may lie between two requests"
-    assert ssh_life.with_drain_answer(life, False, 30.0, now=5.5)[1]
-    assert ssh_life.with_drain_answer(life, True, 30.0, now=30.0)[1]
-    assert ssh_life.with_drain_answer(Life(), None, 0.0, now=0.0)[1]
+    status, is_over = drain_answered(adopted(phase=ProcessPhase.READY, ready_since=0.0), True, 30.0, now=0.0)
+    assert not is_over and status.phase is ProcessPhase.STOPPING
+    status, is_over = drain_answered(status, False, 30.0, now=5.0)
+    assert not is_over, "one silence may lie between two requests"
+    assert drain_answered(status, False, 30.0, now=5.5)[1]
+    assert drain_answered(status, True, 30.0, now=30.0)[1]
+    assert drain_answered(ProcessStatus(), None, 0.0, now=0.0)[1]
 
 
 # --- words and values ---------------------------------------------------------------------------------------------

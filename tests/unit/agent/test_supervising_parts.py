@@ -14,13 +14,15 @@ from typing import Any
 import pytest
 
 from agent.contract import IdleQuestion, ProcessPhase, ProcessPlan
-from agent.processes import engines
+from agent.processes import engines, lifecycle
+from agent.processes.decision import Action, Desired
 from agent.processes.draining import Drained, drain_timeout_of, is_busy_by
 from agent.processes.flags import KnownFlags, unknown_flags, version_of
+from agent.processes.launch_hash import launch_hash
+from agent.processes.lifecycle import Hold, Policy, ProcessStatus, Running, Step
 from agent.server.daemons import plans
-from agent.server.processes import lifecycle, process_log
+from agent.server.processes import process_log
 from agent.server.processes.drain import Draining, drain, is_busy, unsent
-from agent.server.processes.lifecycle import Do, Goal, Hold, Life, Policy, Running
 from agent.server.processes.ports import Ports, is_free
 from tests.support.supervising import free_port
 
@@ -35,15 +37,20 @@ def plan(**changes: Any) -> ProcessPlan:
     return ProcessPlan(**{**values, **changes})
 
 
-def goal(**changes: Any) -> Goal:
+def desired(**changes: Any) -> Desired:
     made = plan(**changes)
-    return Goal(made, lifecycle.launch_hash(made, "10.0.0.1"))
+    return Desired(made, launch_hash(made, "10.0.0.1"))
 
 
-def running(wanted: Goal) -> Life:
+def running(wanted: Desired) -> ProcessStatus:
     at = Running(pid=7, mark="m", port=18000, launch_hash=wanted.launch_hash, since=0.0, started_at="", proved=True)
-    life = lifecycle.launched(lifecycle.adjusted(Life(), wanted), at)
-    return lifecycle.probed(life, wanted.plan, failure=None, now=0.0, policy=POLICY)
+    status = lifecycle.process_started(lifecycle.plan_changed(ProcessStatus(), wanted), at)
+    return lifecycle.health_checked(status, wanted.plan, failure=None, now=0.0, policy=POLICY)
+
+
+def next_step(status: ProcessStatus, wanted: Desired, *, alive: bool, now: float, hold: Hold | None = None) -> Step:
+    observed = lifecycle.observe(status, wanted.plan, is_alive=alive, now=now)
+    return lifecycle.next_step(status, wanted, observed, now=now, policy=POLICY, is_held=hold is not None)
 
 
 # --- lifecycle: holds, admission, what is not the process's own fault -------------------------------------------------
@@ -53,67 +60,69 @@ ASLEEP = Hold(ProcessPhase.ASLEEP, "Idle", "")
 
 
 def test_a_held_process_is_stopped_and_neither_fetched_nor_started() -> None:
-    wanted = goal()
-    step = lifecycle.next_step(running(wanted), wanted, alive=True, now=1.0, policy=POLICY, hold=EVICTED)
-    assert step.do is Do.TERMINATE
+    wanted = desired()
+    step = next_step(running(wanted), wanted, alive=True, now=1.0, hold=EVICTED)
+    assert step.action is Action.STOP
     assert lifecycle.stop_cause(running(wanted), wanted, EVICTED) == (None, EVICTED.message), "that is no crash"
-    idle = lifecycle.adjusted(Life(), wanted)
-    step = lifecycle.next_step(idle, wanted, alive=False, now=1.0, policy=POLICY, hold=EVICTED)
-    assert (step.do, step.until) == (Do.WAIT, None)
+    idle = lifecycle.plan_changed(ProcessStatus(), wanted)
+    step = next_step(idle, wanted, alive=False, now=1.0, hold=EVICTED)
+    assert (step.action, step.until) == (Action.WAIT, None)
 
 
 def test_a_hold_is_told_only_of_what_does_not_run_and_has_not_failed() -> None:
-    wanted = goal()
-    assert lifecycle.with_hold(running(wanted), wanted, EVICTED) == running(wanted)
-    failed = replace(Life(), phase=ProcessPhase.FAILED, reason="CrashLoop")
-    assert lifecycle.with_hold(failed, wanted, EVICTED) == failed
-    held = lifecycle.with_hold(Life(), wanted, ASLEEP)
-    assert (held.phase, held.reason, held.held) == (ProcessPhase.ASLEEP, "Idle", True)
-    assert lifecycle.with_hold(held, None, None) == held, "what is not wanted has no turn to come"
-    back = lifecycle.with_hold(replace(held, wait_until=99.0), wanted, None)
-    assert (back.phase, back.reason, back.held, back.wait_until) == (ProcessPhase.PENDING, "", False, 0.0)
+    wanted = desired()
+    assert lifecycle.hold_changed(running(wanted), wanted, EVICTED) == running(wanted)
+    failed = replace(ProcessStatus(), phase=ProcessPhase.FAILED, reason="CrashLoop")
+    assert lifecycle.hold_changed(failed, wanted, EVICTED) == failed
+    held = lifecycle.hold_changed(ProcessStatus(), wanted, ASLEEP)
+    assert (held.phase, held.reason, held.is_held) == (ProcessPhase.ASLEEP, "Idle", True)
+    assert lifecycle.hold_changed(held, None, None) == held, "what is not wanted has no turn to come"
+    back = lifecycle.hold_changed(replace(held, retry_at=99.0), wanted, None)
+    assert (back.phase, back.reason, back.is_held, back.retry_at) == (ProcessPhase.PENDING, "", False, 0.0)
 
 
 def test_a_changed_plan_is_still_held() -> None:
-    held = lifecycle.with_hold(Life(), goal(), ASLEEP)
-    changed = goal(argv=("y",))
-    life = lifecycle.with_hold(lifecycle.adjusted(held, changed), changed, ASLEEP)
-    assert life.phase is ProcessPhase.ASLEEP
-    assert lifecycle.next_step(life, changed, alive=False, now=0.0, policy=POLICY, hold=ASLEEP).do is Do.WAIT
+    held = lifecycle.hold_changed(ProcessStatus(), desired(), ASLEEP)
+    changed = desired(argv=("y",))
+    status = lifecycle.hold_changed(lifecycle.plan_changed(held, changed), changed, ASLEEP)
+    assert status.phase is ProcessPhase.ASLEEP
+    assert next_step(status, changed, alive=False, now=0.0, hold=ASLEEP).action is Action.WAIT
 
 
 def test_a_refusal_keeps_the_files_and_asks_again() -> None:
-    wanted = goal()
-    life = lifecycle.fetched(lifecycle.adjusted(Life(), wanted), "/m.gguf", {"mmproj": "/p.gguf"})
-    life = lifecycle.refused(life, EVICTED, now=10.0, policy=POLICY)
-    assert (life.model_path, life.file_paths) == ("/m.gguf", (("mmproj", "/p.gguf"),))
-    assert life.wait_until == 10.0 + POLICY.admission_retry_s
-    assert lifecycle.refused(life, EVICTED, now=10.0, policy=POLICY, retry_s=0.5).wait_until == 10.5
-    assert lifecycle.retried(life).wait_until == 0.0
-    failing = lifecycle.put_off(life, reason="LaunchFailed", message="", now=10.0, policy=POLICY)
-    assert lifecycle.retried(failing) == failing, "nobody's word shortens a back-off"
-    assert lifecycle.retried(running(wanted)) == running(wanted)
+    wanted = desired()
+    status = lifecycle.files_fetched(lifecycle.plan_changed(ProcessStatus(), wanted), "/m.gguf", {"mmproj": "/p.gguf"})
+    status = lifecycle.start_refused(status, EVICTED, now=10.0, policy=POLICY)
+    assert (status.model_path, status.file_paths) == ("/m.gguf", (("mmproj", "/p.gguf"),))
+    assert status.retry_at == 10.0 + POLICY.admission_retry_s
+    assert lifecycle.start_refused(status, EVICTED, now=10.0, policy=POLICY, retry_s=0.5).retry_at == 10.5
+    assert lifecycle.admission_retried(status).retry_at == 0.0
+    failing = lifecycle.attempt_failed(status, reason="LaunchFailed", message="", now=10.0, policy=POLICY)
+    assert lifecycle.admission_retried(failing) == failing, "nobody's word shortens a back-off"
+    assert lifecycle.admission_retried(running(wanted)) == running(wanted)
 
 
 def test_a_daemons_death_is_no_crash_and_a_drain_that_is_called_off_no_stop() -> None:
-    life = running(goal())
-    lost = lifecycle.stranded(life, reason="DaemonUnreachable", message="gone", now=5.0, policy=POLICY)
+    status = running(desired())
+    lost = lifecycle.daemon_lost(status, reason="DaemonUnreachable", message="gone", now=5.0, policy=POLICY)
     assert (lost.phase, lost.crashes, lost.restarts, lost.running) == (ProcessPhase.BACKING_OFF, 0, 1, None)
-    back = lifecycle.kept(lifecycle.stopping(life, reason="Replacing"))
-    assert (back.phase, back.reason, back.running) == (ProcessPhase.READY, "", life.running)
+    back = lifecycle.stop_cancelled(lifecycle.stop_started(status, reason="Replacing"))
+    assert (back.phase, back.reason, back.running) == (ProcessPhase.READY, "", status.running)
 
 
 def test_a_model_that_ollama_fetches_is_fetched_before_it_is_loaded() -> None:
-    wanted = goal(runtime="ollama", daemon_model="tiny")
-    life = lifecycle.adjusted(Life(), wanted)
-    assert lifecycle.next_step(life, wanted, alive=False, now=0.0, policy=POLICY).do is Do.FETCH
-    life = lifecycle.fetched(life, "tiny", {})
-    assert lifecycle.next_step(life, wanted, alive=False, now=0.0, policy=POLICY).do is Do.LAUNCH
+    wanted = desired(runtime="ollama", daemon_model="tiny")
+    status = lifecycle.plan_changed(ProcessStatus(), wanted)
+    assert next_step(status, wanted, alive=False, now=0.0).action is Action.FETCH
+    status = lifecycle.files_fetched(status, "tiny", {})
+    assert next_step(status, wanted, alive=False, now=0.0).action is Action.START
 
 
 def test_waits_can_be_shorter_than_usual_where_a_look_costs_little() -> None:
-    life = Life(attempts=20)
-    wait = lifecycle.put_off(life, reason="r", message="", now=0.0, policy=POLICY, base_s=5.0, cap_s=30.0).wait_until
+    status = ProcessStatus(attempts=20)
+    wait = lifecycle.attempt_failed(
+        status, reason="r", message="", now=0.0, policy=POLICY, base_s=5.0, cap_s=30.0
+    ).retry_at
     assert wait == 30.0
 
 

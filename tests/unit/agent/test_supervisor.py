@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from agent.contract import IdleQuestion, ProcessPhase, ProcessPlan
+from agent.processes.lifecycle import Hold
 from agent.server.processes.identity import start_mark
-from agent.server.processes.lifecycle import Hold
 from tests.support.agents import gone, kill
 from tests.support.controlplane import eventually
 from tests.support.supervising import SERVER, Supervised, server_plan, supervised

@@ -12,11 +12,12 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from agent.contract import MemoryPressure, ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
+from agent.processes.decision import Desired
+from agent.processes.lifecycle import Hold
 from agent.server.memory.budget import MemoryLimits
 from agent.server.memory.host_memory import PRESSURE, HostMemory, MemorySettings
 from agent.server.memory.metrics import MemoryMetrics
 from agent.server.processes.holds import Holds
-from agent.server.processes.lifecycle import Goal, Hold
 from agent.server.processes.supervisor import Supervisor
 from tests.support.controlplane import eventually
 
@@ -32,16 +33,16 @@ def plan(mib: int | None = 100, **fields: Any) -> ProcessPlan:
 class Processes:
     """What a supervisor tells and is told."""
 
-    found: dict[str, Goal] = field(default_factory=dict)
+    found: dict[str, Desired] = field(default_factory=dict)
     phases: dict[str, ProcessPhase] = field(default_factory=dict)
     woken: list[str] = field(default_factory=list)
     holds: Holds = field(default_factory=Holds)
 
-    def goals(self) -> dict[str, Goal]:
+    def list_desired(self) -> dict[str, Desired]:
         return dict(self.found)
 
     def plans(self) -> dict[str, ProcessPlan]:
-        return {key: goal.plan for key, goal in self.found.items()}
+        return {key: desired.plan for key, desired in self.found.items()}
 
     def handles(self) -> dict[str, Any]:
         return {}
@@ -76,9 +77,9 @@ class Host:
 
     def admit(self, key: str, made: ProcessPlan) -> str:
         """Have a process ask, and start when it may; gives the reason why not."""
-        goal = Goal(made, "hash")
-        self.processes.found[key] = goal
-        hold = self.memory.admit(key, goal, {})
+        desired = Desired(made, "hash")
+        self.processes.found[key] = desired
+        hold = self.memory.admit(key, desired, {})
         self.say(key, hold.phase if hold else ProcessPhase.STARTING)
         return hold.reason if hold else ""
 
@@ -131,7 +132,7 @@ def test_unknown_sizes_and_those_who_ask_for_no_check(host: Host) -> None:
     assert host.admit("ns/x", plan(None)) == ProcessReason.MEMORY_UNKNOWN
     assert host.admit("ns/x", plan(None, memory_check="off")) == ""
     assert host.admit("ns/y", plan(900, memory_check="warn")) == ""
-    assert host.memory.admit("_daemons/ollama", Goal(plan(None, runtime="ollama"), "h"), {}) is None
+    assert host.memory.admit("_daemons/ollama", Desired(plan(None, runtime="ollama"), "h"), {}) is None
 
 
 def test_pressure_evicts_refuses_starts_says_so_and_ends(tmp_path: Path) -> None:
@@ -171,10 +172,10 @@ def test_pressure_evicts_refuses_starts_says_so_and_ends(tmp_path: Path) -> None
 
 def test_a_start_that_never_came_about_gives_its_room_back(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent.server.memory.host_memory.LEAK_S", 0.1)
-    goal = Goal(plan(200), "hash")
-    host.processes.found["ns/a"] = goal
+    desired = Desired(plan(200), "hash")
+    host.processes.found["ns/a"] = desired
     host.processes.phases["ns/a"] = ProcessPhase.BACKING_OFF
-    assert host.memory.admit("ns/a", goal, {}) is None
+    assert host.memory.admit("ns/a", desired, {}) is None
     eventually(lambda: host.memory.reserved("ns/a") is None, what="the room to be given back")
 
 

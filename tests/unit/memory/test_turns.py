@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReason
+from agent.processes.lifecycle import Hold
 from agent.server.memory.need import Need
 from agent.server.memory.turns import WANTED_S, Standing, Turns
-from agent.server.processes.lifecycle import Hold
 
 PENDING, READY, ASLEEP = ProcessPhase.PENDING, ProcessPhase.READY, ProcessPhase.ASLEEP
 

@@ -1,0 +1,415 @@
+"""What an executor remembers of one process between two actions, and how each outcome changes it. Values, without I/O.
+
+Both executors keep a `ProcessStatus` for each process: `agent.server.processes.worker` for processes that the agent
+starts and reaps itself, `agent.client.ssh.processes` for units of a service manager. They observe, ask `next_step`,
+perform its action and pass the outcome to one of the functions below. Times are seconds of a monotonic clock that the
+caller passes in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from agent.contract import ProcessPhase, ProcessPlan, ProcessReason
+from agent.processes.decision import RESTART_AFTER, UNHEALTHY_AFTER, Action, Desired, Observed, backoff_s, decide
+from agent.processes.draining import SETTLE_S, Drain
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Intervals of checks, waits between attempts, and limits of one executor."""
+
+    check_interval_s: float = 5.0
+    stable_check_interval_s: float = 10.0
+    """Between health checks of a process that was ready for `stable_s`."""
+    starting_check_interval_s: float = 0.2
+    """While a process starts; at first `first_check_interval_s`, so that a quick start is not delayed."""
+    first_check_interval_s: float = 0.02
+    failing_check_interval_s: float = 1.0
+    """After a failed health check of a process that was ready."""
+    unhealthy_after: int = UNHEALTHY_AFTER
+    """Failed health checks in a row before the process counts as not ready."""
+    restart_after: int = RESTART_AFTER
+    """Failed health checks in a row before the process is stopped and started again."""
+    backoff_base_s: float = 1.0
+    backoff_cap_s: float = 60.0
+    """Longest wait after a crash."""
+    retry_cap_s: float = 300.0
+    """Longest wait before a failed download or a missing binary is tried again."""
+    stable_s: float = 60.0
+    """After so long a ready process has its earlier crashes forgiven."""
+    max_crashes: int = 6
+    """Crashes in a row, none of them after a stable time, that make a process Failed."""
+    admission_retry_s: float = 5.0
+    """Wait before a process that was not admitted asks again, unless something wakes it."""
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Why a planned process must not run now: it is stopped, and not started, until the hold is released."""
+
+    phase: ProcessPhase
+    """The phase that the process reports meanwhile: PENDING or ASLEEP."""
+    reason: str
+    message: str
+    drain_timeout_s: float | None = None
+    """How long requests under way may take at most, where the plan's own time is too long for the cause."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """A process that was started, by this executor or by an earlier one."""
+
+    pid: int
+    mark: str
+    """Tells this start of the process from any other, also from a later one with the same pid."""
+    port: int
+    launch_hash: str
+    since: float
+    """When it was started, or first observed by this executor."""
+    started_at: str
+    """RFC 3339, for people."""
+    proved: bool = False
+    """It has answered a real completion, or needs none."""
+
+
+@dataclass(frozen=True)
+class ProcessStatus:
+    """All that an executor remembers of one process."""
+
+    phase: ProcessPhase = ProcessPhase.PENDING
+    reason: str = ""
+    message: str = ""
+    launch_hash: str = ""
+    """The launch hash of the plan that this status is about; empty: no plan names the process."""
+    running: Running | None = None
+    is_healthy: bool = False
+    """Starting: the health check succeeded and the completion is still to be asked for."""
+    ready_since: float | None = None
+    failed_checks: int = 0
+    """Failed health checks in a row."""
+    check_at: float = 0.0
+    """When the next check is due."""
+    drain: Drain | None = None
+    """How far a drain is that the executor performs step by step."""
+    crashes: int = 0
+    """Crashes in a row."""
+    restarts: int = 0
+    attempts: int = 0
+    """Failed downloads, starts or stops in a row."""
+    retry_at: float = 0.0
+    """Before this time nothing that failed is tried again."""
+    is_held: bool = False
+    """Phase, reason and message are those of a hold."""
+    model_path: str | None = None
+    """Where the file of the plan is; dropped when the process ends."""
+    file_paths: tuple[tuple[str, str], ...] = ()
+    """Name and path of each of the plan's other files."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """The next action."""
+
+    action: Action
+    until: float | None = None
+    """WAIT and WATCH only: when to decide again; None: when something changes."""
+
+
+def observe(status: ProcessStatus, plan: ProcessPlan | None, *, is_alive: bool, now: float) -> Observed:
+    """Return what is known of the process. `is_alive` tells whether `status.running` still runs."""
+    running = status.running
+    if running is None:
+        # Ollama fetches its models itself.
+        has_model = plan is not None and (
+            plan.file is not None or (plan.runtime == "ollama" and bool(plan.daemon_model))
+        )
+        lacks_model = has_model and status.model_path is None
+        lacks_files = plan is not None and bool(plan.files) and not status.file_paths
+        return Observed(has_given_up=status.phase is ProcessPhase.FAILED, has_files=not lacks_model and not lacks_files)
+    return Observed(
+        running=running.launch_hash,
+        has_ended=not is_alive,
+        is_ready=status.ready_since is not None,
+        is_healthy=status.is_healthy,
+        running_s=now - running.since,
+        failed_checks=status.failed_checks,
+        check_at=status.check_at,
+    )
+
+
+def next_step(
+    status: ProcessStatus,
+    desired: Desired | None,
+    observed: Observed,
+    *,
+    now: float,
+    policy: Policy,
+    is_held: bool = False,
+) -> Step:
+    """Decide the next action, and until when a WAIT or WATCH lasts."""
+    action = decide(
+        desired, observed, now=now, retry_at=status.retry_at, is_held=is_held, restart_after=policy.restart_after
+    )
+    if action is Action.WAIT and not is_held and not observed.has_given_up:
+        return Step(action, status.retry_at)
+    return Step(action, observed.check_at if action is Action.WATCH else None)
+
+
+def stop_cause(
+    status: ProcessStatus, desired: Desired | None, hold: Hold | None = None
+) -> tuple[ProcessReason | None, str]:
+    """Say why the process is stopped: None where the plan wants it so, else the failure that counts as a crash."""
+    if status.running is None or desired is None or status.running.launch_hash != desired.launch_hash:
+        return None, ""
+    if hold is not None:
+        return None, hold.message
+    if status.ready_since is None:
+        detail = f": {status.message}" if status.message else ""
+        return ProcessReason.STARTUP_TIMEOUT, f"not ready after {desired.plan.startup_timeout_s:g} s{detail}"
+    return ProcessReason.NOT_RESPONDING, status.message
+
+
+def plan_changed(status: ProcessStatus, desired: Desired | None) -> ProcessStatus:
+    """Start anew with a changed plan: failures are forgiven, and a process of the old plan is to be stopped."""
+    if desired is None:
+        return replace(status, launch_hash="", attempts=0, retry_at=0.0) if status.launch_hash else status
+    if desired.launch_hash == status.launch_hash:
+        return status
+    fresh = replace(
+        status,
+        launch_hash=desired.launch_hash,
+        crashes=0,
+        attempts=0,
+        check_at=0.0,
+        retry_at=0.0,
+        drain=None,
+        is_held=False,
+        model_path=None,
+        file_paths=(),
+    )
+    if status.running is None:
+        return replace(fresh, phase=ProcessPhase.PENDING, reason="", message="")
+    if status.running.launch_hash != desired.launch_hash:
+        return replace(fresh, phase=ProcessPhase.STOPPING, reason=ProcessReason.REPLACING, message="")
+    return fresh
+
+
+def hold_changed(status: ProcessStatus, desired: Desired | None, hold: Hold | None) -> ProcessStatus:
+    """Let a process that does not run report its hold or, once it is released, that it is pending."""
+    if status.running is not None or desired is None or status.phase is ProcessPhase.FAILED:
+        return status
+    if hold is not None:
+        return replace(status, is_held=True, phase=hold.phase, reason=hold.reason, message=hold.message)
+    if status.is_held:
+        return replace(status, is_held=False, phase=ProcessPhase.PENDING, reason="", message="", retry_at=0.0)
+    return status
+
+
+def fetch_started(status: ProcessStatus) -> ProcessStatus:
+    """Record that files are being fetched."""
+    return replace(status, phase=ProcessPhase.DOWNLOADING, reason="", message="")
+
+
+def files_fetched(status: ProcessStatus, path: str | None, others: dict[str, str]) -> ProcessStatus:
+    """Record that all files are there and verified: the model's own, and the others by name."""
+    status = replace(status, file_paths=tuple(sorted(others.items())))
+    return replace(status, model_path=path, phase=ProcessPhase.PENDING, reason="", message="", attempts=0)
+
+
+def start_refused(
+    status: ProcessStatus, hold: Hold, *, now: float, policy: Policy, retry_s: float | None = None
+) -> ProcessStatus:
+    """Record that the process was not admitted; it asks again, and its files stay where they are."""
+    retry_at = now + (policy.admission_retry_s if retry_s is None else retry_s)
+    return replace(status, phase=hold.phase, reason=hold.reason, message=hold.message, retry_at=retry_at)
+
+
+def admission_retried(status: ProcessStatus) -> ProcessStatus:
+    """Let a process that was not admitted ask again at once."""
+    return status if status.running is not None or status.attempts else replace(status, retry_at=0.0)
+
+
+def attempt_failed(
+    status: ProcessStatus,
+    *,
+    reason: str,
+    message: str,
+    now: float,
+    policy: Policy,
+    base_s: float | None = None,
+    cap_s: float | None = None,
+) -> ProcessStatus:
+    """Record a failed download, start or stop: try again after a back-off, without end, because the cause is outside.
+
+    `base_s` and `cap_s` are the first and the longest wait where they are not the policy's.
+    """
+    attempts = status.attempts + 1
+    wait = backoff_s(attempts, base_s=base_s or policy.backoff_base_s, cap_s=cap_s or policy.retry_cap_s)
+    return replace(
+        status,
+        phase=ProcessPhase.BACKING_OFF,
+        reason=reason,
+        message=message,
+        attempts=attempts,
+        retry_at=now + wait,
+        model_path=None,
+        file_paths=(),
+    )
+
+
+def process_started(status: ProcessStatus, running: Running) -> ProcessStatus:
+    """Record that the process was started."""
+    return replace(
+        status,
+        phase=ProcessPhase.STARTING,
+        running=running,
+        reason="",
+        message="",
+        attempts=0,
+        failed_checks=0,
+        is_healthy=False,
+        ready_since=None,
+        check_at=0.0,
+        retry_at=0.0,
+    )
+
+
+def process_adopted(status: ProcessStatus, running: Running, *, now: float) -> ProcessStatus:
+    """Record that a process which this executor did not start runs.
+
+    A process that had proved itself counts as ready until a check fails, so that a restart of the executor removes no
+    endpoint.
+    """
+    return replace(
+        status,
+        phase=ProcessPhase.READY if running.proved else ProcessPhase.STARTING,
+        running=replace(running, since=now),
+        launch_hash=running.launch_hash,
+        ready_since=now if running.proved else None,
+    )
+
+
+def health_checked(
+    status: ProcessStatus, plan: ProcessPlan, *, failure: str | None, now: float, policy: Policy
+) -> ProcessStatus:
+    """Record a health check. `failure` None: the process is healthy."""
+    if status.running is None:
+        return status
+    is_starting = status.ready_since is None
+    if failure is not None:
+        failures = status.failed_checks + 1
+        if is_starting:
+            # A tenth of the time so far: a start of any length is noticed soon after, without many checks.
+            soon = max(policy.first_check_interval_s, (now - status.running.since) / 10)
+            check_at = now + min(policy.starting_check_interval_s, soon)
+            return replace(status, failed_checks=failures, is_healthy=False, message=failure, check_at=check_at)
+        is_unhealthy = failures >= policy.unhealthy_after
+        return replace(
+            status,
+            phase=ProcessPhase.UNHEALTHY if is_unhealthy else status.phase,
+            reason=ProcessReason.NOT_RESPONDING if is_unhealthy else status.reason,
+            message=failure if is_unhealthy else status.message,
+            failed_checks=failures,
+            check_at=now + policy.failing_check_interval_s,
+        )
+    if is_starting and plan.completion_path is not None and not status.running.proved:
+        return replace(status, failed_checks=0, is_healthy=True, check_at=0.0)
+    return _ready(status, now=now, policy=policy)
+
+
+def completion_checked(status: ProcessStatus, *, failure: str | None, now: float, policy: Policy) -> ProcessStatus:
+    """Record the completion that every start must answer once. `failure` None: it was answered."""
+    if status.running is None:
+        return status
+    if failure is None:
+        return _ready(replace(status, running=replace(status.running, proved=True)), now=now, policy=policy)
+    return replace(
+        status,
+        reason=ProcessReason.COMPLETION_FAILED,
+        message=failure,
+        failed_checks=1,
+        is_healthy=False,
+        check_at=now + max(1.0, policy.starting_check_interval_s),
+    )
+
+
+def _ready(status: ProcessStatus, *, now: float, policy: Policy) -> ProcessStatus:
+    is_steady = status.phase is ProcessPhase.READY and status.ready_since is not None
+    since = status.ready_since if is_steady and status.ready_since is not None else now
+    is_stable = now - since >= policy.stable_s
+    return replace(
+        status,
+        phase=ProcessPhase.READY,
+        reason="",
+        message="",
+        failed_checks=0,
+        is_healthy=False,
+        ready_since=since,
+        crashes=0 if is_stable else status.crashes,
+        check_at=now + (policy.stable_check_interval_s if is_stable else policy.check_interval_s),
+    )
+
+
+def stop_started(status: ProcessStatus, *, reason: str = "", message: str = "") -> ProcessStatus:
+    """Record that the process is being stopped."""
+    return replace(status, phase=ProcessPhase.STOPPING, reason=reason, message=message)
+
+
+def drain_answered(
+    status: ProcessStatus, busy: bool | None, timeout_s: float, *, now: float
+) -> tuple[ProcessStatus, bool]:
+    """Record whether requests are under way, None where that is unknown. True: the process may be stopped."""
+    drain = (status.drain or Drain(since=now, known_at=now)).answered(busy, now=now)
+    is_over = drain.outcome(timeout_s=timeout_s, now=now, settle_s=SETTLE_S) is not None
+    return replace(stop_started(status), drain=drain), is_over
+
+
+def stop_cancelled(status: ProcessStatus) -> ProcessStatus:
+    """Record that a process which was to be stopped runs as planned again."""
+    phase = ProcessPhase.STARTING if status.ready_since is None else ProcessPhase.READY
+    return replace(status, phase=phase, reason="", message="", failed_checks=0, check_at=0.0, drain=None)
+
+
+def process_stopped(status: ProcessStatus) -> ProcessStatus:
+    """Record that the process was stopped because the plan wanted it so."""
+    return replace(
+        status,
+        phase=ProcessPhase.PENDING,
+        running=None,
+        model_path=None,
+        file_paths=(),
+        failed_checks=0,
+        is_healthy=False,
+        ready_since=None,
+        check_at=0.0,
+        drain=None,
+    )
+
+
+def daemon_lost(status: ProcessStatus, *, reason: str, message: str, now: float, policy: Policy) -> ProcessStatus:
+    """Record that the daemon that served the model is gone: the model is loaded again, and no crash is counted."""
+    return replace(
+        process_stopped(status),
+        phase=ProcessPhase.BACKING_OFF,
+        reason=reason,
+        message=message,
+        restarts=status.restarts + 1,
+        retry_at=now + policy.backoff_base_s,
+    )
+
+
+def process_crashed(status: ProcessStatus, *, reason: str, message: str, now: float, policy: Policy) -> ProcessStatus:
+    """Record a process that ended by itself, or had to be stopped because it did not serve."""
+    was_stable = status.ready_since is not None and now - status.ready_since >= policy.stable_s
+    crashes = 1 if was_stable else status.crashes + 1
+    ended = replace(process_stopped(status), crashes=crashes, reason=reason, message=message)
+    if crashes >= policy.max_crashes:
+        return replace(
+            ended,
+            phase=ProcessPhase.FAILED,
+            reason=ProcessReason.CRASH_LOOP,
+            message=f"gave up after {crashes} crashes in a row; the last one: {message}",
+        )
+    wait = backoff_s(crashes, base_s=policy.backoff_base_s, cap_s=policy.backoff_cap_s)
+    return replace(ended, phase=ProcessPhase.BACKING_OFF, restarts=status.restarts + 1, retry_at=now + wait)
