@@ -1,13 +1,17 @@
-"""Fills a plan's arguments with what only the host knows: paths, address, port. Pure.
+"""The command line of a plan with the paths, address and port of its host, and the hash of what it starts. Pure.
 
-Called by `agent.server.processes.launching` and `agent.client.ssh.steps`.
+Called by `agent.server.processes`, `agent.client.ssh.steps` and previews. An upgrade of the agent must change no hash
+of a running process: fields that came later are left out of the hash where they are empty.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
+from typing import Any
 
-from agent.contract import ProcessPlan
+from agent.contract import FilePlan, ProcessPlan
 
 
 class FileMissing(Exception):
@@ -32,3 +36,25 @@ def _filled(argument: str, values: Mapping[str, str]) -> str:
     for name, value in values.items():
         argument = argument.replace(f"{{{name}}}", value)
     return argument
+
+
+def launch_hash(plan: ProcessPlan, address: str) -> str:
+    """Hash what a running process depends on. With an equal hash the process is left alone, whatever else changed."""
+    launched = {
+        "argv": plan.argv,
+        "env": plan.env,
+        "runtime": plan.runtime,
+        "file": _fetched_as(plan.file) if plan.file else None,
+        "address": address if any("{host}" in argument for argument in plan.argv) else "",
+    }
+    if plan.files:
+        launched["files"] = {name: _fetched_as(each) for name, each in plan.files.items()}
+    if plan.secret_env:
+        launched["secret_env"] = {name: each.model_dump() for name, each in plan.secret_env.items()}
+    if plan.daemon_model:
+        launched["daemon_model"] = plan.daemon_model
+    return hashlib.sha256(json.dumps(launched, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _fetched_as(file: FilePlan) -> dict[str, Any]:
+    return file.model_dump(exclude={"size_bytes"} if file.directory else {"size_bytes", "directory"})

@@ -14,8 +14,7 @@ from typing import cast
 from agent.proxy.answers import Code, answer
 from agent.proxy.connections import keep_watch, reset
 from agent.proxy.framing import Malformed, RequestHead, ResponseHead, UntilClose
-from agent.proxy.incoming import Incoming
-from agent.proxy.kept import Kept
+from agent.proxy.incoming import Incoming, Kept
 from agent.proxy.service import Service
 from agent.proxy.upstream import Target, Upstream
 

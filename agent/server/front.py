@@ -7,25 +7,61 @@ one after the other in a thread of its own, so that nobody waits for it and noth
 
 from __future__ import annotations
 
+import json
+import os
 import queue
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import structlog
+from pydantic import Field, ValidationError
 
-from agent.contract import ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
+from agent.contract import ProcessPhase, ProcessPlan, ProcessReason, ProcessReport, Wire
 from agent.processes.decision import Desired
 from agent.processes.lifecycle import Hold
 from agent.proxy.limits import DEFAULT_MAX_HELD, DEFAULT_WAKE_TIMEOUT_S, Limits
 from agent.proxy.server import Proxy
 from agent.proxy.service import Callbacks
-from agent.server import front_state
-from agent.server.front_state import FrontRecord
-from agent.server.processes.holds import Holds
 from agent.server.processes.ports import NoPortFree, Ports
 from agent.server.processes.supervisor import Supervisor
-from agent.server.processes.worker_context import LOOPBACK
+from agent.server.processes.worker_context import LOOPBACK, Holds
 from agent.server.store import Store
+
+FILE = "front-state.json"
+
+
+class FrontRecord(Wire):
+    """One front as written down."""
+
+    port: int | None = None
+    asleep: str | None = None
+    """Launch hash of the plan that sleeps; None: it does not."""
+
+
+class _File(Wire):
+    version: int = 1
+    fronts: dict[str, FrontRecord] = Field(default_factory=dict)
+
+
+def load_records(directory: Path) -> dict[str, FrontRecord]:
+    """Read what the agent before wrote, by process. A file that cannot be read counts as empty."""
+    try:
+        return _File.model_validate_json((directory / FILE).read_bytes()).fronts
+    except (OSError, ValidationError):
+        return {}
+
+
+def save_records(directory: Path, fronts: dict[str, FrontRecord]) -> None:
+    """Write the records, all or nothing. Raises OSError."""
+    draft = directory / f".{FILE}.new"
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(_File(fronts=fronts).model_dump(mode="json", by_alias=True, exclude_none=True), file)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(directory / FILE)
+
 
 SOURCE = "idle"
 """The name in which processes are held."""
@@ -77,7 +113,7 @@ class Front:
         """Begin, before the supervisor does: what slept when the agent before us ended goes on sleeping."""
         self._supervisor = supervisor
         known = self._store.load()
-        self._records = {key: each for key, each in front_state.load(self._store.root).items() if key in known}
+        self._records = {key: each for key, each in load_records(self._store.root).items() if key in known}
         for key, record in self._records.items():
             if record.asleep is not None:
                 self._stands_in.add(key)
@@ -251,7 +287,7 @@ class Front:
 
     def _save(self) -> None:
         try:
-            front_state.save(self._store.root, self._records)
+            save_records(self._store.root, self._records)
         except OSError as error:
             # A full disk. All that is lost is who sleeps, and the port, should the agent restart now.
             _log.warning("Failed to write down the fronts", error=str(error))

@@ -35,13 +35,11 @@ from agent.server.memory.metrics import MemoryMetrics
 from agent.server.models.download import download
 from agent.server.models.source_access import SourceAccess
 from agent.server.models.store_space import StoreSpace, named_by
-from agent.server.processes.holds import Holds
 from agent.server.processes.ports import COUNT, Ports
 from agent.server.processes.supervisor import Supervisor
-from agent.server.processes.worker_context import WorkerContext
-from agent.server.run_file import RunFile, write_run_file
+from agent.server.processes.worker_context import Holds, WorkerContext
 from agent.server.settings import AgentSettings
-from agent.server.store import Store
+from agent.server.store import RunFile, Store, write_run_file
 from agent.server.telemetry.metrics import AgentMetrics
 from agent.server.telemetry.usage import UsageSampler
 from agent.server.upkeep import Upkeep

@@ -170,3 +170,25 @@ def write_private(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
+
+
+RUN_FILE = "agent-run.json"
+
+
+class RunFile(Wire):
+    """One running agent."""
+
+    pid: int
+    version: str
+    host: str
+    plan_source: str
+    http_port: int | None = None
+    """Loopback port of its API; None where it runs none."""
+    endpoint: str = ""
+    """Its API beyond loopback."""
+    token_file: str = ""
+
+
+def write_run_file(store: Path, run: RunFile) -> None:
+    """Say how this agent can be found. Raises OSError."""
+    write_private(store / RUN_FILE, run.model_dump_json(by_alias=True))

@@ -13,8 +13,7 @@ from pathlib import PurePosixPath
 from pydantic import Field, ValidationError
 
 from agent.contract import Wire
-from agent.server.run_file import RUN_FILE
-from agent.server.store import ID_FILE, TOKEN_FILE
+from agent.server.store import ID_FILE, RUN_FILE, TOKEN_FILE
 from agent.steps import services
 from agent.steps.files import Directory, File, NoFile
 from agent.steps.machine import CommandFailed, Facts, Machine, MachineError, failure

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import psutil
 from pydantic import ValidationError
 
-from agent.server.run_file import RUN_FILE, RunFile
-from agent.server.store import ID_FILE, TOKEN_FILE
+from agent.server.store import ID_FILE, RUN_FILE, TOKEN_FILE, RunFile
 from agent.steps import launchd, systemd
 from agent.steps.machine import CommandFailed, Machine, MachineError, checked
 from agent.steps.service import Service

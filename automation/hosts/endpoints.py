@@ -25,8 +25,7 @@ import structlog
 from agent.contract import ANNOTATION_ENDPOINT, LABEL_HOST, EndpointNotice, ProcessReason, claims_to_serve
 from agent.version import agent_version
 from automation.hosts import registration
-from automation.hosts.addresses import host_address, published_address
-from automation.hosts.cluster_addresses import ClusterAddressReader
+from automation.hosts.addresses import ClusterAddressReader, host_address, published_address
 from automation.hosts.liveness import Liveness
 from automation.hosts.registration import Moved, Refused, Registered, Registration
 from automation.workqueue.queue import WorkQueue

@@ -1,6 +1,6 @@
 """Calls silent hosts lost: fences them, takes their endpoints out of every Service, and says so at the Host.
 
-Run by the leader alone, in a thread of its own; `liveness` has the rule of who is silent, `host_status` what is said.
+Run by the leader alone, in a thread of its own; `liveness` decides which host is silent.
 The order matters. The fence comes first: an annotation on the Lease, written only if the host has still not renewed
 it. A host that was cut off finds it there and reads its plan before it speaks of its endpoints again (docs/adr/0011).
 
@@ -22,19 +22,115 @@ from agent.contract import ANNOTATION_FENCED
 from agent.server.cluster.host_lease import lease_name
 from automation.cache import trim
 from automation.hosts import registration
-from automation.hosts.host_status import HostConditions
 from automation.hosts.liveness import Liveness
 from automation.settings import SYSTEM_NAMESPACE
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from kubeapi.errors import Conflict, KubeError, NotFound
+from kubeapi.errors import Conflict, Invalid, KubeError, NotFound
 from kubeapi.informer import Informer
 from kubeapi.json_types import Json
+
+FIELD_MANAGER = "herdsman-loop"
+REASON_LOST = "HostLost"
+
+_log = structlog.get_logger(__name__)
+
+
+class HostConditions:
+    """The loop's word on hosts that cannot speak. Used by one thread."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        record: Callable[..., None] = lambda *_args, **_more: None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """`record` makes an Event (`EventRecorder.record`)."""
+        self._client = client
+        self._record = record
+        self._now = now
+        self._done: set[str] = set()
+        """Lost, and it stands in the Host's status, or there is none."""
+        self._ours: set[str] = set()
+        """Hosts whose condition is in the loop's hand."""
+
+    def keep(self, *, lost: Iterable[str], alive: Callable[[str], bool]) -> bool:
+        """Say who is lost, let go of who is back; False when nothing is left to do, True to be called again."""
+        self._done = {host for host in self._done if not alive(host)}
+        for host in lost:
+            if host not in self._done and self._try(self._say_lost, host):
+                self._done.add(host)
+        for host in tuple(self._ours):
+            if alive(host) and self._try(self._let_go, host):
+                self._ours.discard(host)
+        return bool(self._ours - self._done) or any(host not in self._done for host in lost)
+
+    def _try(self, act: Callable[[str], bool], host: str) -> bool:
+        try:
+            return act(host)
+        except NotFound:
+            return True  # no Host object: nothing to say, nowhere to say it
+        except KubeError as error:
+            _log.warning("Could not say how a host is", host=host, error=str(error))
+            return False
+
+    def _say_lost(self, host: str) -> bool:
+        found = self._client.get(kinds.HOSTS, None, host)
+        if ready_of(found).get("status") == "False":
+            return True  # it said itself that it stops, or the last leader said it
+        self._apply(host, status={"conditions": [lost_condition(found, now=self._now())]})
+        self._ours.add(host)
+        self._record(
+            found,
+            type="Warning",
+            reason=REASON_LOST,
+            message="The host does not renew its Lease: its endpoints were taken out of service.",
+        )
+        return True
+
+    def _let_go(self, host: str) -> bool:
+        found = self._client.get(kinds.HOSTS, None, host)
+        if ready_of(found).get("reason") == REASON_LOST:
+            return False  # its agent has not spoken yet
+        try:
+            self._apply(host)
+        except Invalid:
+            return False  # nobody else holds the condition yet, and half of one is none
+        self._record(found, type="Normal", reason="HostBack", message="The host renews its Lease again.")
+        return True
+
+    def _apply(self, host: str, **parts: Json) -> None:
+        body = {
+            "apiVersion": kinds.HOSTS.api_version,
+            "kind": kinds.HOSTS.kind,
+            "metadata": {"name": host},
+            **parts,
+        }
+        self._client.apply(kinds.HOSTS, None, body, field_manager=FIELD_MANAGER, force=True, subresource="status")
+
+
+def ready_of(host: Json) -> Json:
+    """The condition Ready of a Host; empty while there is none."""
+    conditions = (host.get("status") or {}).get("conditions") or ()
+    return next((c for c in conditions if c.get("type") == "Ready"), {})
+
+
+def lost_condition(host: Json, *, now: datetime) -> Json:
+    """Say that a host is lost."""
+    return {
+        "type": "Ready",
+        "status": "False",
+        "reason": REASON_LOST,
+        "message": "The host does not renew its Lease: its endpoints are out, and what may move will move.",
+        "observedGeneration": int(host["metadata"].get("generation") or 0),
+        "lastTransitionTime": now.isoformat(timespec="seconds").replace("+00:00", "Z"),
+    }
+
 
 SliceName = tuple[str, str]
 """Namespace and name of an EndpointSlice."""
 
-FIELD_MANAGER = "herdsman-loop"
 SLOW_S = 2.0
 """An API server that takes longer to say how a Lease is may have kept the hosts waiting, too."""
 SWEEP_S = 5.0
@@ -47,8 +143,6 @@ SETTLE_S = 2.0
 UNKNOWN_S = 60.0
 """A host of which there is no Lease at all is lost after so long."""
 PARALLEL = 8
-
-_log = structlog.get_logger(__name__)
 
 
 class LostHosts:

@@ -98,7 +98,7 @@ def _runs(process: Json) -> bool:
 def _launch_hash(process: Json) -> str:
     """Hash what the host's agent restarts a process for, by the agent's own rule."""
     from agent.contract import ProcessPlan
-    from agent.processes.launch_hash import launch_hash
+    from agent.processes.command_line import launch_hash
 
     try:
         return launch_hash(ProcessPlan.model_validate(_spec(process)), "")

@@ -31,8 +31,7 @@ from automation.engine.pulumi_engine import PulumiEngine
 from automation.engine.submissions import Submission
 from automation.history.recorder import RevisionRecorder
 from automation.hosts.endpoints import HostEndpoints
-from automation.hosts.host_status import HostConditions
-from automation.hosts.lost_hosts import LostHosts
+from automation.hosts.lost_hosts import HostConditions, LostHosts
 from automation.hosts.ssh_hosts import speak_for_ssh_hosts
 from automation.leadership.fencing import Fence
 from automation.leadership.lease_observations import FormerLoop

@@ -20,9 +20,8 @@ import pytest
 from agent.contract import ANNOTATION_FENCED
 from agent.server.cluster.host_lease import HostLease, lease_name, lease_object
 from automation.cache import trim
-from automation.hosts.host_status import HostConditions, ready_of
 from automation.hosts.liveness import Liveness
-from automation.hosts.lost_hosts import LostHosts
+from automation.hosts.lost_hosts import HostConditions, LostHosts, ready_of
 from automation.settings import SYSTEM_NAMESPACE
 from kubeapi import kinds
 from kubeapi.client import KubeClient

@@ -19,7 +19,7 @@ import pytest
 
 from agent.client.http import HttpHost, token_from
 from agent.server.processes.process import marked_processes
-from agent.server.run_file import RUN_FILE, RunFile
+from agent.server.store import RUN_FILE, RunFile
 from automation.cli import agent_service, main
 from tests.support.agents import HOST, _end_all, llama_plan, until
 from tests.support.booted_systemd import BootedSystemd, booted

@@ -13,8 +13,8 @@ import pytest
 
 from agent.client.ssh.connection import SshConnection
 from agent.client.ssh.layout import Layout, unit_name
+from agent.client.ssh.preparation import SecretFiles
 from agent.client.ssh.processes import SshProcesses
-from agent.client.ssh.secret_files import SecretFiles
 from agent.contract import ProcessPhase, ProcessPlan, ProcessReason, ProcessReport, SecretReference
 from agent.processes.secret_values import SecretUnavailable
 from tests.support.agents import HOST, command_plan

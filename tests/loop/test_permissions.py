@@ -61,8 +61,8 @@ OTHER_TIMES: dict[Row, tuple[str, str]] = {
     ("discovery.k8s.io", "endpointslices", "patch"): ("automation/serving/sleep.py", "apply(kinds.ENDPOINT_SLICES"),
     ("discovery.k8s.io", "endpointslices", "delete"): ("automation/serving/sleep.py", "delete(kinds.ENDPOINT_SLICES"),
     (permissions.OURS, "hostprocesses/status", "patch"): ("automation/hosts/ssh_worker.py", "HOST_PROCESSES"),
-    (permissions.OURS, "hosts", "get"): ("automation/hosts/host_status.py", "get(kinds.HOSTS"),
-    (permissions.OURS, "hosts/status", "patch"): ("automation/hosts/host_status.py", "apply(kinds.HOSTS"),
+    (permissions.OURS, "hosts", "get"): ("automation/hosts/lost_hosts.py", "get(kinds.HOSTS"),
+    (permissions.OURS, "hosts/status", "patch"): ("automation/hosts/lost_hosts.py", "apply(kinds.HOSTS"),
     ("", "pods", "get"): ("automation/serving/sleep.py", "get(kinds.PODS"),
     (permissions.LLMKUBE, "inferenceservices/finalizers", "update"): (
         "components/object_metadata.py",

@@ -1,35 +1,103 @@
-"""What has to be on a host over SSH before a process can start: its engine, files, port and Secrets; and may it start.
+"""What a process on a host over SSH needs before it starts: permission, its engine, files, a port and Secrets.
 
-Made by `processes` for each connection's host. Asks the host through the connection; begins downloads by `fetch`.
+Made by `processes` for each connection's host. Asks the host through the connection; starts downloads by `fetch`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Collection
 from pathlib import PurePosixPath
 
 from agent.client.port import HostRefused
-from agent.client.ssh.binaries import Binaries
 from agent.client.ssh.connection import SshConnection
-from agent.client.ssh.facts import FactsIncomplete, read_facts
+from agent.client.ssh.facts import Binaries, FactsIncomplete, read_facts
 from agent.client.ssh.fetch import Fetcher, FileState
 from agent.client.ssh.layout import Layout, LayoutInvalid, Record
 from agent.client.ssh.machine import SshMachine
 from agent.client.ssh.observed import ObservedProcess
-from agent.client.ssh.ports import NoPortFree, free_port
 from agent.client.ssh.scripts import script
-from agent.client.ssh.secret_files import SecretFiles
 from agent.client.ssh.steps import RemoteHost, file_steps, files_of, secret_steps, service_of
 from agent.contract import ProcessPlan, ProcessReason
 from agent.processes.command_line import FileMissing
 from agent.processes.engines import SHARED
 from agent.processes.flags import unknown_flags
-from agent.processes.secret_values import SecretApi, SecretUnavailable, SecretValues
+from agent.processes.secret_values import MAX_BYTES, SecretApi, SecretUnavailable, SecretValues
 from agent.sources.source_policy import SourcePolicy
 from agent.steps.machine import MachineError
 from agent.steps.service import NotExpressible, Service
 from agent.steps.step import Step
+
+_NOTHING_THERE = 44
+_REFUSED = 45
+
+
+class SecretFiles:
+    """The directory on a host where its owner put values of secret variables.
+
+    A file counts under the conditions that an agent sets on its own machine (`agent.processes.secret_values`).
+    """
+
+    def __init__(self, machine: SshMachine, folder: str) -> None:
+        self._machine = machine
+        self._folder = folder
+
+    def read(self, parts: tuple[str, str, str]) -> bytes | None:
+        """Read one value; None where the host has no file for it. Raises SecretUnavailable, HostError, MachineError."""
+        facts = self._machine.facts
+        folder = self._folder
+        if folder == "~" or folder.startswith("~/"):
+            folder = facts.home + folder[1:]
+        if not folder.startswith("/"):
+            raise SecretUnavailable(f"spec.ssh.secrets: `{folder}` is no absolute path")
+        argv = ["sh", "-c", script("secret_file"), "sh", folder, *parts, str(facts.uid), str(MAX_BYTES + 3)]
+        ended = self._machine.run(argv, sudo=self._machine.may_be_root)
+        if ended.code == _NOTHING_THERE:
+            return None
+        if ended.code != 0:
+            raise SecretUnavailable(ended.complaint or f"{folder}/{'/'.join(parts)} cannot be read")
+        return ended.stdout
+
+
+FIRST_PORT = 18000
+PORTS = 10000
+"""As the agent's: below the ranges from which Linux and macOS take the ports of outgoing connections."""
+
+
+class NoPortFree(Exception):
+    """Every port of the range is taken."""
+
+
+def choose_port(key: str, taken: Collection[int], *, preferred: int | None = None) -> int:
+    """Choose a port that nobody has: the one it had, else one that follows from the key. Raises NoPortFree."""
+    if preferred and preferred not in taken:
+        return preferred
+    start = zlib.crc32(key.encode()) % PORTS
+    for step in range(PORTS):
+        port = FIRST_PORT + (start + step) % PORTS
+        if port not in taken:
+            return port
+    raise NoPortFree(f"every port from {FIRST_PORT} to {FIRST_PORT + PORTS - 1} is taken on the host")
+
+
+def read_ports(text: str) -> frozenset[int]:
+    """Read what the script said."""
+    found = set()
+    for line in text.splitlines():
+        base, _, number = line.partition(" ")
+        try:
+            found.add(int(number, 16 if base == "hex" else 10))
+        except ValueError:
+            continue
+    return frozenset(found)
+
+
+def free_port(connection: SshConnection, key: str, promised: Collection[int], *, preferred: int | None = None) -> int:
+    """Choose a port on which nobody listens on the host, and which no other process was promised. Raises NoPortFree."""
+    listening = read_ports(connection.shell(script("ports"), what="listing the ports"))
+    return choose_port(key, listening | set(promised), preferred=preferred)
+
 
 RUNTIME_AGAIN_S = 60.0
 """How often a host without a wanted engine is asked for it anew."""

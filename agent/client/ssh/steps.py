@@ -15,8 +15,8 @@ from agent.client.ssh.layout import LAUNCH, Layout, Record, unit_name
 from agent.client.ssh.observed import ObservedProcess
 from agent.contract import FilePlan, ProcessPlan
 from agent.processes import command_line
+from agent.processes.command_line import launch_hash
 from agent.processes.flags import translated_flags
-from agent.processes.launch_hash import launch_hash
 from agent.steps import launchd, systemd
 from agent.steps.files import Directory, File, NoFile
 from agent.steps.machine import Facts, Machine, MachineError, checked

@@ -23,8 +23,7 @@ from agent.server.daemons.ollama import Ollama, canonical
 from agent.server.daemons.omlx import Omlx
 from agent.server.daemons.plans import DaemonPlan
 from agent.server.daemons.port import DaemonFailed, DaemonNotReady, ModelDaemon, Progress
-from agent.server.processes.process import Usage
-from agent.server.processes.unit import Unit
+from agent.server.processes.process import Unit, Usage
 from agent.server.processes.worker_context import WorkerContext
 
 LINGER_S = 20.0

@@ -1,18 +1,19 @@
-"""Decides whether a process may start now: its need against the budget less what runs. Pure; fails closed.
+"""Decides whether a process may start now: its need against the budget less what runs. Fails closed.
 
-Called by `agent.server.memory.ledger`, under its lock, so that two starts at once never take the same room. What runs
-counts with its estimate or with what it was measured to have, whichever is more.
+`decide` is pure. The ledger calls it under its lock, so that two starts at once never get the same memory. A running
+process counts with its estimate or its measured memory, whichever is more. Called by `host_memory`: an entry is made by
+the admission and dropped when the process is gone; a process of an earlier agent is entered when it is adopted.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from agent.contract import ProcessReason
-from agent.server.memory.need import Need, total
-from agent.server.memory.wording import amount
+from agent.server.memory.need import Need, amount, total
 
 _NAMED = 4
 """Holders of memory that a message names."""
@@ -119,3 +120,95 @@ def _holders(taken: Mapping[str, Need]) -> str:
     if rest:
         named.append(f"{len(rest)} more have {amount(sum(need.total_bytes for _, need in rest))}")
     return ": " + ", ".join(named)
+
+
+WAITING_S = 20.0
+"""Who has not asked again for so long waits no more; a refused process asks every few seconds."""
+
+NOTICED_SHARE = 0.05
+"""A smaller change of what a process has is none: every message with the numbers would change with it."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What one process has of the memory."""
+
+    need: Need
+    priority: int
+    since: float
+    measured_bytes: int = 0
+    """What it was last measured to have in the machine's memory."""
+
+    @property
+    def counted(self) -> Need:
+        """What counts: the estimate, or more where more was measured."""
+        return Need(max(self.need.ram_bytes, self.measured_bytes), self.need.gpu_bytes)
+
+
+class Ledger:
+    """The account of one host."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: dict[str, Entry] = {}
+        self._waiting: dict[str, tuple[AdmissionRequest, float]] = {}
+        """Who was refused, and when it last asked."""
+
+    def admit(self, request: AdmissionRequest, *, now: float) -> Refusal | None:
+        """Decide, and enter what is admitted. A refusal that the process's own check lets pass is returned, too."""
+        with self._lock:
+            self._waiting = {key: each for key, each in self._waiting.items() if now - each[1] <= WAITING_S}
+            if request.key in self._waiting:
+                request = replace(request, since=self._waiting[request.key][0].since)
+            counted = {key: entry.counted for key, entry in self._entries.items()}
+            refusal = decide(request, counted, [each for each, _ in self._waiting.values()])
+            if refusal is not None and request.check == "enforce":
+                if refusal.hopeless:
+                    self._waiting.pop(request.key, None)
+                else:
+                    self._waiting[request.key] = (request, now)
+                return refusal
+            self._waiting.pop(request.key, None)
+            self._entries[request.key] = Entry(request.need or Need(), request.priority, now)
+            return refusal
+
+    def adopt(self, key: str, need: Need, priority: int, *, now: float) -> None:
+        """Enter a process that runs already; one that is entered only gets this need."""
+        with self._lock:
+            known = self._entries.get(key)
+            self._entries[key] = replace(known, need=need) if known is not None else Entry(need, priority, now)
+
+    def measure(self, footprints: Mapping[str, int]) -> None:
+        """Note what processes were measured to have, in bytes; small changes are let go."""
+        with self._lock:
+            for key, measured in footprints.items():
+                entry = self._entries.get(key)
+                if entry is None or entry.need.gpu_bytes:
+                    continue
+                if abs(measured - entry.measured_bytes) > NOTICED_SHARE * entry.measured_bytes:
+                    self._entries[key] = replace(entry, measured_bytes=measured)
+
+    def remove_process(self, key: str) -> bool:
+        """Strike off a process that is gone; False when it had nothing."""
+        with self._lock:
+            return self._entries.pop(key, None) is not None
+
+    def stop_waiting(self, key: str) -> None:
+        """Stop counting a process among those that wait."""
+        with self._lock:
+            self._waiting.pop(key, None)
+
+    def waiting(self) -> list[str]:
+        """Name who waits for room, whose turn it is first."""
+        with self._lock:
+            return [each.key for each in in_turn(each for each, _ in self._waiting.values())]
+
+    def entry(self, key: str) -> Entry | None:
+        """Give what one process has; None when it has nothing."""
+        with self._lock:
+            return self._entries.get(key)
+
+    def entries(self) -> dict[str, Entry]:
+        """Give what every process has."""
+        with self._lock:
+            return dict(self._entries)

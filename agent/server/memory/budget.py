@@ -1,7 +1,7 @@
 """How much of a host's memory its processes may take together, and who says so. Pure.
 
-Called by `agent.server.memory.host_memory` with what `meminfo` and `devices` measured. Whoever names an amount wins
-over who names a share, and both over the default. The default leaves the system enough to stay alive; on Macs it is
+Called by `agent.server.memory.host_memory` with what `meminfo` and `accelerators` measured. An amount wins over
+a share, and both win over the default. The default leaves the system enough to stay alive; on Macs it is
 what Metal says it can keep resident, which is no fixed share of the memory.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from agent.server.memory.wording import amount, percent
+from agent.server.memory.need import amount, percent
 
 GIB = 1 << 30
 MIB = 1 << 20

@@ -18,18 +18,15 @@ import structlog
 from agent.contract import Accelerator, MemoryPressure, ProcessPhase, ProcessPlan, ProcessReason, ProcessReport
 from agent.processes.decision import Desired
 from agent.processes.lifecycle import Hold
-from agent.server.memory.admission import AdmissionRequest, Bound
+from agent.server.memory.admission import AdmissionRequest, Bound, Ledger
 from agent.server.memory.budget import Budget, MemoryLimits, host_budget, process_budget
 from agent.server.memory.estimates import Estimator, Headers, Unknown
 from agent.server.memory.eviction import SKIPPED, ReturnPolicy, RunningProcess
-from agent.server.memory.ledger import Ledger
 from agent.server.memory.machine import Machine
-from agent.server.memory.need import Need, total
-from agent.server.memory.pressure import Thresholds
+from agent.server.memory.need import Need, amount, percent, total
 from agent.server.memory.turns import SOURCE as TURNS
 from agent.server.memory.turns import Standing, Turns
-from agent.server.memory.watchdog import Watchdog
-from agent.server.memory.wording import amount, percent
+from agent.server.memory.watchdog import Thresholds, Watchdog
 from agent.server.processes.identity import runs
 from agent.server.processes.supervisor import Supervisor
 from agent.server.store import ProcessRecord

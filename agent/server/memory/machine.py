@@ -17,9 +17,9 @@ import psutil
 import structlog
 
 from agent.contract import Accelerator
+from agent.server.accelerators import accelerators_of
 from agent.server.memory import meminfo
 from agent.server.memory.budget import Capacity
-from agent.server.memory.devices import accelerators_of
 from agent.server.memory.meminfo import Memory
 
 MEASURE_S = 300.0

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from agent.server.memory.eviction import Skip
 from agent.server.memory.host_memory import HostMemory
 from agent.server.memory.need import total
-from agent.server.memory.pressure import severity
+from agent.server.memory.watchdog import severity
 
 
 class MemoryMetrics(Collector):

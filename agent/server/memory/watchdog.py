@@ -1,7 +1,9 @@
-"""Looks at the host's memory every few seconds and acts on it: says how it is, evicts, lets back.
+"""Measures the host's memory every few seconds and acts on it: reports its pressure, evicts, lets processes return.
 
-Called by `agent.server.memory.host_memory` in its own thread. What is decided is in `pressure` and `eviction`; this
-remembers who was evicted and how often, and says everything once: a change of level, an eviction, why there is none.
+Called by `agent.server.memory.host_memory` in its own thread. The level of pressure and the choice in `eviction` are
+pure. The watchdog remembers which processes were evicted and how often, and logs each change once. A level is left only
+after the available share was better by a margin for a while, so that a host at the edge of a level reports no change
+every few seconds.
 """
 
 from __future__ import annotations
@@ -12,11 +14,74 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from agent.contract import MemoryPressure
-from agent.server.memory import pressure
 from agent.server.memory.eviction import EvictedProcess, ReturnPolicy, RunningProcess, Skip, choose, returning
 from agent.server.memory.meminfo import Memory
-from agent.server.memory.pressure import Pressure, Thresholds
-from agent.server.memory.wording import amount, percent
+from agent.server.memory.need import amount, percent
+
+_ORDER = (MemoryPressure.NORMAL, MemoryPressure.WARNING, MemoryPressure.CRITICAL)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When memory counts as short, as shares of all memory that are available."""
+
+    warning: float = 0.20
+    critical: float = 0.10
+    margin: float = 0.02
+    """A level is left only with so much more than what led to it…"""
+    settle_s: float = 30.0
+    """…for so long."""
+
+
+@dataclass(frozen=True)
+class Pressure:
+    """How it is, and since when."""
+
+    level: MemoryPressure = MemoryPressure.NORMAL
+    since: float = 0.0
+    better_since: float | None = None
+    """Since when every look would have allowed a better level."""
+    better: MemoryPressure = MemoryPressure.NORMAL
+    """The worst of the levels that those looks would have allowed."""
+
+
+def severity(level: MemoryPressure) -> int:
+    """Number the levels: 0 is Normal, 2 Critical."""
+    return _ORDER.index(level)
+
+
+def after(before: Pressure, memory: Memory, thresholds: Thresholds, *, now: float) -> Pressure:
+    """Take in one look at the memory."""
+    told = level_of(memory, thresholds)
+    if severity(told) > severity(before.level):
+        return Pressure(told, since=now)
+    allowed = level_of(memory, thresholds, margin=thresholds.margin)
+    if severity(allowed) >= severity(before.level):
+        return Pressure(before.level, since=before.since)
+    since = now if before.better_since is None else before.better_since
+    worst = allowed if before.better_since is None else max(allowed, before.better, key=severity)
+    if now - since >= thresholds.settle_s:
+        return Pressure(worst, since=now)
+    return Pressure(before.level, since=before.since, better_since=since, better=worst)
+
+
+def level_of(memory: Memory, thresholds: Thresholds, *, margin: float = 0.0) -> MemoryPressure:
+    """Judge one look by itself; with a margin, so much more must be available for the same answer.
+
+    Where the kernel says how it is, that counts alone: macOS keeps little memory free on purpose, and compresses what
+    rests. The thresholds are for systems that do not say.
+    """
+    if memory.kernel is not None:
+        return memory.kernel
+    share = memory.share if memory.kernel_share is None else memory.kernel_share
+    own = MemoryPressure.NORMAL
+    # Thresholds in the wrong order are no reason to see no pressure at all.
+    if share < max(thresholds.warning, thresholds.critical) + margin:
+        own = MemoryPressure.WARNING
+    if share < thresholds.critical + margin:
+        own = MemoryPressure.CRITICAL
+    return own
+
 
 _log = structlog.get_logger(__name__)
 
@@ -66,7 +131,7 @@ class Watchdog:
             gained = min(footprint, memory.available_bytes - available)
             if key in self.evicted and gained > self.evicted[key].brings_bytes:
                 self.evicted[key] = replace(self.evicted[key], brings_bytes=gained)
-        before, self.state = self.state.level, pressure.after(self.state, memory, self.thresholds, now=now)
+        before, self.state = self.state.level, after(self.state, memory, self.thresholds, now=now)
         if self.level is not before:
             (_log.info if self.level is MemoryPressure.NORMAL else _log.warning)(
                 "The memory pressure changed",
@@ -90,7 +155,7 @@ class Watchdog:
                 del remembered[key]
 
     def _relieve(self, memory: Memory, now: float) -> None:
-        if pressure.level_of(memory, self.thresholds) is not MemoryPressure.CRITICAL:
+        if level_of(memory, self.thresholds) is not MemoryPressure.CRITICAL:
             # The level is about to be left: what was stopped sufficed.
             return
         runners = list(self.runners())

@@ -90,3 +90,17 @@ def tensor_bytes(kind: int, numbers: int) -> int | None:
     """Return the bytes that so many numbers of a tensor type take; None for a type that the package does not know."""
     block = _BLOCKS.get(kind)
     return None if block is None else -(-numbers // block[0]) * block[1]
+
+
+def normalised_license(text: str) -> str:
+    """Return the licence in its common spelling; any other text is returned as it is."""
+    lowered = text.lower()
+    if "apache" in lowered:
+        return "apache-2.0"
+    if match := re.search(r"llama[\s_-]?(\d(?:\.\d)?)", lowered):
+        return f"llama-{match[1]}-community"
+    if "gemma" in lowered:
+        return "gemma"
+    if re.search(r"\bmit\b", lowered):
+        return "mit"
+    return text

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from agent.server.models import gguf_format as form
-from agent.server.models.license_names import normalised_license
+from agent.server.models.gguf_format import normalised_license
 from agent.sources.errors import GgufInvalid, NeedMoreBytes
 from program.desired.model import GgufFacts
 

@@ -17,8 +17,7 @@ from typing import Protocol
 import structlog
 
 from agent.server.processes.identity import runs
-from agent.server.processes.process import Handle
-from agent.server.processes.unit import Unit
+from agent.server.processes.process import Handle, Unit
 
 _log = structlog.get_logger(__name__)
 

@@ -24,8 +24,7 @@ from agent.server.daemons.shared import SharedDaemons
 from agent.server.processes import process_log
 from agent.server.processes.engine_user import NotReadable
 from agent.server.processes.ports import NoPortFree
-from agent.server.processes.process import LaunchFailed, Marker, launch
-from agent.server.processes.unit import Unit
+from agent.server.processes.process import LaunchFailed, Marker, Unit, launch
 from agent.server.processes.worker_context import WorkerContext
 
 MODEL = "model"

@@ -15,19 +15,17 @@ import structlog
 
 from agent.contract import LogPiece, ProcessPlan, ProcessReport
 from agent.processes import lifecycle
+from agent.processes.command_line import launch_hash
 from agent.processes.decision import Desired
-from agent.processes.launch_hash import launch_hash
 from agent.processes.lifecycle import Hold, ProcessStatus
 from agent.server.daemons.plans import is_daemon_key
 from agent.server.daemons.shared import SharedDaemons
 from agent.server.processes import process, process_log
-from agent.server.processes.holds import Holds
 from agent.server.processes.launching import Launcher
-from agent.server.processes.process import Handle
+from agent.server.processes.process import Handle, Unit
 from agent.server.processes.records import Found, found_processes
-from agent.server.processes.unit import Unit
 from agent.server.processes.worker import Worker
-from agent.server.processes.worker_context import WorkerContext
+from agent.server.processes.worker_context import Holds, WorkerContext
 
 ORPHAN_GRACE_S = 30.0
 """How long a process without a plan has between SIGTERM and SIGKILL."""

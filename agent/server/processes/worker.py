@@ -22,8 +22,8 @@ from agent.server.daemons.port import DaemonFailed, DaemonNotReady
 from agent.server.processes import process_log
 from agent.server.processes.drain import Draining, drain
 from agent.server.processes.launching import MODEL, Launcher, NotAdmitted, NotLaunched, files_of, not_ready, rotate
+from agent.server.processes.process import Unit
 from agent.server.processes.records import plan_in_force, record_of, report_of
-from agent.server.processes.unit import Unit
 from agent.server.processes.worker_context import WorkerContext
 from agent.sources.errors import Cancelled, FileError
 

@@ -15,9 +15,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agent.server.models.gguf_format import quantization_name
+from agent.server.models.gguf_format import normalised_license, quantization_name
 from agent.server.models.gguf_header import Limits, read_header
-from agent.server.models.license_names import normalised_license
 from agent.sources.errors import GgufInvalid, NeedMoreBytes
 from tools.tiny_model import Shape, write_tiny_model
 

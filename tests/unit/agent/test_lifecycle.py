@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReason
 from agent.processes import lifecycle
+from agent.processes.command_line import launch_hash
 from agent.processes.decision import Action, Desired, backoff_s
-from agent.processes.launch_hash import launch_hash
 from agent.processes.lifecycle import Policy, ProcessStatus, Running, Step
 
 POLICY = Policy()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.contract import ProcessPlan, SecretReference
-from agent.processes.launch_hash import launch_hash
+from agent.processes.command_line import launch_hash
 from agent.processes.secret_values import MAX_BYTES, SecretUnavailable, SecretValues
 from agent.server.processes.process import inherited_environment
 

@@ -17,7 +17,7 @@ from agent.client.ssh.fetch import read_state
 from agent.client.ssh.keys import KnownHostsInvalid, fingerprint, keys_in_file, own_keys
 from agent.client.ssh.layout import Layout, LayoutInvalid, Record, local_path, read_record, unit_name
 from agent.client.ssh.observed import ObservedProcess, observe_unit, phase_of, read_processes, status_of_start
-from agent.client.ssh.ports import FIRST_PORT, PORTS, NoPortFree, choose_port, read_ports
+from agent.client.ssh.preparation import FIRST_PORT, PORTS, NoPortFree, choose_port, read_ports
 from agent.client.ssh.processes import POLICY
 from agent.client.ssh.scripts import script
 from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReason

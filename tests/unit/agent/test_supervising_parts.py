@@ -15,10 +15,10 @@ import pytest
 
 from agent.contract import IdleQuestion, ProcessPhase, ProcessPlan
 from agent.processes import engines, lifecycle
+from agent.processes.command_line import launch_hash
 from agent.processes.decision import Action, Desired
 from agent.processes.draining import Drained, drain_timeout_of, is_busy_by
 from agent.processes.flags import KnownFlags, unknown_flags, version_of
-from agent.processes.launch_hash import launch_hash
 from agent.processes.lifecycle import Hold, Policy, ProcessStatus, Running, Step
 from agent.server.daemons import plans
 from agent.server.processes import process_log

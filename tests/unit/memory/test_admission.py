@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from agent.contract import ProcessReason
-from agent.server.memory.admission import AdmissionRequest, Bound, decide
-from agent.server.memory.ledger import WAITING_S, Ledger
+from agent.server.memory.admission import WAITING_S, AdmissionRequest, Bound, Ledger, decide
 from agent.server.memory.need import Need, total
 
 GIB = 1 << 30

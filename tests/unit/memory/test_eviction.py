@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from agent.contract import MemoryPressure
 from agent.server.memory.eviction import EvictedProcess, ReturnPolicy, RunningProcess, Skip, choose, returning
 from agent.server.memory.meminfo import Memory
-from agent.server.memory.pressure import Thresholds
-from agent.server.memory.watchdog import Watchdog
+from agent.server.memory.watchdog import Thresholds, Watchdog
 
 NORMAL, WARNING, CRITICAL = MemoryPressure
 GIB = 1 << 30

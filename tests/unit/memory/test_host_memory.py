@@ -17,8 +17,8 @@ from agent.processes.lifecycle import Hold
 from agent.server.memory.budget import MemoryLimits
 from agent.server.memory.host_memory import PRESSURE, HostMemory, MemorySettings
 from agent.server.memory.metrics import MemoryMetrics
-from agent.server.processes.holds import Holds
 from agent.server.processes.supervisor import Supervisor
+from agent.server.processes.worker_context import Holds
 from tests.support.controlplane import eventually
 
 MIB = 1 << 20

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from agent.contract import MemoryPressure
+from agent.server.accelerators import accelerators, accelerators_of, parse_devices
 from agent.server.memory import meminfo
-from agent.server.memory.devices import accelerators, accelerators_of, parse_devices
 from agent.server.memory.meminfo import Group, Memory, Unreadable
 
 GIB = 1 << 30

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agent.contract import MemoryPressure
 from agent.server.memory.meminfo import Memory
-from agent.server.memory.pressure import Pressure, Thresholds, after, level_of, severity
+from agent.server.memory.watchdog import Pressure, Thresholds, after, level_of, severity
 
 NORMAL, WARNING, CRITICAL = MemoryPressure
 RULES = Thresholds(settle_s=30)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.proxy.kept import Kept
+from agent.proxy.incoming import Kept
 
 
 def test_all_that_was_kept_is_sent_in_its_order() -> None:
