@@ -15,7 +15,6 @@ from automation.adoption.release import Release
 from automation.approval.approval import Approval
 from automation.cache.cluster_cache import ClusterCache
 from automation.engine.batches import Batcher
-from automation.engine.submissions import Asked
 from automation.reconcile.act import Actor
 from automation.reconcile.decide import Case, decide_change, decide_moves, decide_preparation, decide_upkeep
 from automation.reconcile.desire import Desired
@@ -72,15 +71,14 @@ class Controller:
             return
         self.release.note_owned(key)
         cr = self.statuses[key.dialect].latest(cr)
-        asked = services.asked(key, cr)
-        if (quiet_for_s := self.batcher.runs.quiet_for_s(key, asked, now=now)) > 0:
+        if (quiet_for_s := self.batcher.runs.quiet_for_s(key, services.asked(key, cr), now=now)) > 0:
             # The engine is at work on just what is asked for: its objects appear one by one, and its outcome brings
             # the key back.
             self.requeue(key, quiet_for_s)
             return
-        self._reconcile(services, key, cr, asked, now=now)
+        self._reconcile(services, key, cr, now=now)
 
-    def _reconcile(self, services: Services, key: ServiceKey, cr: Json, asked: Asked, *, now: datetime) -> None:
+    def _reconcile(self, services: Services, key: ServiceKey, cr: Json, *, now: datetime) -> None:
         with span("observe"):
             observed = services.observe(key, owner=cr["metadata"]["uid"])
         with span("want"):
@@ -103,7 +101,7 @@ class Controller:
             rendered=rendered,
             plan=make_plan(rendered, observed.live, last=last, known=known) if rendered is not None else None,
             mode=desired.mode,
-            asked=asked,
+            asked=services.asked(key, cr, desired.versions),
             may_act=review.may_act,
             now=now,
             run=run,

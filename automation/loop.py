@@ -285,7 +285,7 @@ class Loop:
         unfinished = [
             f"{s['metadata']['namespace']}/{s['metadata']['name']}"
             for of_dialect in services.values()
-            for s in of_dialect.listed()
+            for s in of_dialect.list()
             if of_dialect.is_ours(s) and _is_stuck(s.get("status") or {})
         ]
         if unfinished:

@@ -1,37 +1,35 @@
 """Parse a service and render its objects, or return the problem that prevents it.
 
-Reads the caches of `cluster_cache` and renders by `components.render`. Writes nothing to the cluster. `HostAllocations`
-reserves a host for each replica that it places.
+Reads the caches and renders by `components.render`. Writes nothing to the cluster. `HostAllocations` reserves a host
+for each replica that it places.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from automation.approval.modes import Mode, mode_of
 from automation.cache.cluster_cache import ClusterCache
+from automation.cache.llmkube_cache import AnyServiceCache
 from automation.hosts.host_allocations import PlacementDecision
 from automation.hosts.hosted import without_agent
 from automation.reconcile.node_paths import check_node_paths
-from automation.reconcile.observe import Observed, scaled_elsewhere
+from automation.reconcile.observe import Observed
+from automation.serving.scaling import scaled_elsewhere
 from automation.serving.sleep import Sleep
 from automation.serving.sleep_rule import State, asleep_mark, hosted_sleep
 from components import naming
 from components.extensions import unsupported_by_cluster
-from components.render import RenderOptions, render
+from components.options import RenderOptions
+from components.render import render
 from components.rendered import RenderedService
 from kubeapi.json_types import Json
-from program.desired.errors import DesiredError, NotYet, SpecInvalid
+from program.desired.errors import DesiredError, ModelNotReady, NotYet, SpecInvalid
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
-from program.desired.model import DesiredModel, SourceKind
 from program.desired.service import DesiredService
-from program.dialects.llmkube.parse.model import model_of
-from program.dialects.llmkube.parse.service import draft_reference, parse_service, unsupported_fields
-from program.dialects.llmkube.status.model import failure_of, known_status
-from program.dialects.status.conditions import Reason
-
-DRAFT_RECHECK_S = 300.0
+from program.dialects.dialect import Dialect, Lookup
 
 
 @dataclass(frozen=True)
@@ -49,130 +47,100 @@ class Desired:
     problem: Problem | None = None
     unsupported: tuple[Problem, ...] = ()
     retry_after_s: float | None = None
+    versions: Sequence[str] = field(default=(), compare=False)
+    """The versions of the objects that were looked up."""
 
 
-def desire(
-    cluster: ClusterCache,
-    key: ServiceKey,
-    cr: Json,
-    model_cr: Json | None,
-    observed: Observed,
-    *,
-    options: RenderOptions,
-    sleep: Sleep | None = None,
-) -> Desired:
-    """Parse the service with its model and render it; an expected error becomes the problem that the status names."""
-    try:
-        _check_name(cluster, key, cr)
-        mode = mode_of(cr, cluster.namespace_annotations(key.namespace))
-        if model_cr is None or not model_is_ready(model_cr):
-            # The status has its own words for either (LLMKube's), and a change of the Model enqueues the service.
-            return Desired()
-        draft = _draft(cluster, key, cr)
-        parsed = parse_service(cr, model_of(model_cr), draft=draft)
-        check_node_paths(_node_paths(parsed), options.node_path_roots)
-        service, hosts = cluster.registry.place(parsed, created=str(cr["metadata"].get("creationTimestamp", "")))
-        claim_exists = observed.claim_exists if options.claim_mode == "shared" else _has_own_claim(cluster, key)
-        own = {"claim_exists": claim_exists, "scaled_elsewhere": scaled_elsewhere(service, observed)}
-        sleeps: State = ""
-        if mode != "Apply":
-            # It stays asleep, or awake, as it is.
-            sleeps = "asleep" if asleep_mark(observed.deployment) is not None else ""
-        elif sleep is not None:
-            sleeps = sleep.state(key, service, observed)
-        sleeps = sleeps or hosted_sleep(service, observed)
-        rendered = render(service, options.model_copy(update={**own, "asleep": sleeps == "asleep"}))
-        unsupported = (
-            *unsupported_fields(cr, service),
-            *unsupported_by_cluster(service, options),
-            *without_agent(cluster.registry, service),
-        )
-        if sleep is not None:
-            unsupported = (*unsupported, *sleep.unsupported(service))
-        retry_after_s = hosts.retry_after_s if hosts is not None else None
-        return Desired(
-            service,
-            rendered,
-            hosts=hosts,
-            mode=mode,
-            sleep=sleeps,
-            unsupported=unsupported,
-            retry_after_s=retry_after_s,
-        )
-    except SpecInvalid as error:
-        return Desired(problem=problem_of(error, terminal=True))
-    except NotYet as error:
-        return Desired(problem=problem_of(error, terminal=False), retry_after_s=error.retry_after_s)
+@dataclass(frozen=True)
+class Desirer:
+    """Works out the desired state of the services of one dialect. Any worker thread may call it."""
 
+    cluster: ClusterCache
+    cache: AnyServiceCache
+    sleep: Sleep
 
-def _node_paths(service: DesiredService) -> tuple[tuple[str, str], ...]:
-    """Name the files of nodes that pods read. A host has rules of its own (`agent run --allowed-host-path-roots`)."""
-    if service.host_placement is not None:
-        return ()
-    models = [each for each in (service.model, service.draft) if each is not None]
-    files = [each for each in models if each.source.kind is SourceKind.FILE]
-    return tuple((f"Model/{each.name} spec.source", each.source.path) for each in files)
-
-
-def model_is_ready(model_cr: Json) -> bool:
-    """Tell whether a Model's status says Ready of the source that its spec names now.
-
-    After an edit of the source the status speaks of the one before for a moment. Rendered then, the new file would get
-    the name that stands for one not known, and a second rollout would follow the first, each with a download.
-    """
-    return bool(known_status(model_cr).get("phase") == "Ready")
-
-
-def _has_own_claim(cluster: ClusterCache, key: ServiceKey) -> bool:
-    claim = cluster.claims.get(key.namespace, naming.cache_claim(key.name, "perService"))
-    return claim is not None and not claim["metadata"]["deleting"]
-
-
-def _draft(cluster: ClusterCache, key: ServiceKey, cr: Json) -> DesiredModel | None:
-    """Resolve the draft Model. One that is not Ready holds the service as its main Model does; a missing one is told by
-    the parser, which knows whether the engine uses it."""
-    name = draft_reference(cr)
-    if not name or name == cr["spec"].get("modelRef"):
-        return None
-    found = cluster.models.get(key.namespace, name)
-    if found is None:
-        return None
-    if not model_is_ready(found):
-        # A change of the Model enqueues the service.
-        if failed := failure_of(found):
-            why = f"draft Model `{name}` is not Ready, it failed: {failed}"
-            raise SpecInvalid(field="", reason=Reason.MODEL_NOT_READY, why=why)
-        why = f"draft Model `{name}` is not Ready yet"
-        raise NotYet(reason=Reason.MODEL_NOT_READY, why=why, retry_after_s=DRAFT_RECHECK_S)
-    return model_of(found)
-
-
-def _check_name(cluster: ClusterCache, key: ServiceKey, cr: Json) -> None:
-    """Refuse a name whose Kubernetes Service would be another's (`a.b` and `a-b`).
-
-    Who has it keeps it; while nobody has, the older service comes first, by a clock of whole seconds.
-    """
-    if _has_service(cluster, key.namespace, key.name):
-        return
-    for rival in cluster.index.rivals(key.namespace, key.name):
-        other = cluster.services.get(key.namespace, rival)
-        if other is None:
-            continue
-        if _has_service(cluster, key.namespace, rival) or _age_key(other) < _age_key(cr):
-            raise SpecInvalid(
-                field="metadata.name",
-                reason="NameTaken",
-                why=f"`{key.name}` needs the Service `{naming.service_name(key.name)}`, which belongs to "
-                f"InferenceService `{rival}`; choose a name that differs by more than `.` and `-`",
+    def desire(
+        self, key: ServiceKey, cr: Json, observed: Observed, dialect: Dialect, look: Lookup, *, options: RenderOptions
+    ) -> Desired:
+        """Parse and render a service; an expected error becomes the problem that the status names."""
+        registry = self.cluster.registry
+        mode: Mode = "Apply"
+        try:
+            self._check_name(key, cr)
+            mode = mode_of(cr, self.cluster.namespace_annotations(key.namespace))
+            parsed = dialect.parse(cr, look)
+            check_node_paths(parsed.node_paths, options.node_path_roots)
+            service, hosts = registry.place(parsed.desired, created=str(cr["metadata"].get("creationTimestamp", "")))
+            sleep = self._sleep_state(key, service, observed, mode)
+            options = options.model_copy(
+                update={
+                    "claim_exists": self._claim_exists(key, observed, options),
+                    "scaled_elsewhere": scaled_elsewhere(service, observed.deployment),
+                    "asleep": sleep == "asleep",
+                }
             )
+            return Desired(
+                service,
+                render(service, options),
+                hosts=hosts,
+                mode=mode,
+                sleep=sleep,
+                unsupported=(
+                    *parsed.unsupported,
+                    *unsupported_by_cluster(service, options),
+                    *without_agent(registry, service),
+                    *self.sleep.unsupported(service),
+                ),
+                retry_after_s=hosts.retry_after_s if hosts is not None else None,
+            )
+        except SpecInvalid as error:
+            return Desired(problem=_problem_of(error, terminal=True), mode=mode)
+        except ModelNotReady:
+            # The status reads the Model and says so in LLMKube's words. A change of the Model brings the service back.
+            return Desired(mode=mode)
+        except NotYet as error:
+            return Desired(problem=_problem_of(error, terminal=False), mode=mode, retry_after_s=error.retry_after_s)
+
+    def _sleep_state(self, key: ServiceKey, service: DesiredService, observed: Observed, mode: Mode) -> State:
+        if mode == "Apply":
+            state = self.sleep.state(key, service, observed)
+        else:
+            # The service stays asleep, or awake, as it is.
+            state = "asleep" if asleep_mark(observed.deployment) is not None else ""
+        return state or hosted_sleep(service, observed)
+
+    def _claim_exists(self, key: ServiceKey, observed: Observed, options: RenderOptions) -> bool:
+        if options.claim_mode == "shared":
+            return observed.claim_exists
+        claim = self.cluster.claims.get(key.namespace, naming.cache_claim(key.name, "perService"))
+        return claim is not None and not claim["metadata"]["deleting"]
+
+    def _check_name(self, key: ServiceKey, cr: Json) -> None:
+        """Refuse the name of an InferenceService whose Kubernetes Service would be another's (`a.b` and `a-b`).
+
+        The service that has the Kubernetes Service keeps it. Before there is one, the older service comes first, by a
+        clock of whole seconds. Raises SpecInvalid.
+        """
+        rivals = self.cache.index.rivals(key.namespace, key.name)
+        if not rivals or self._has_service(key.namespace, key.name):
+            return
+        for rival in rivals:
+            other = self.cache.get(self.cache.kind, key.namespace, rival)
+            if other is None:
+                continue
+            if self._has_service(key.namespace, rival) or _age_key(other) < _age_key(cr):
+                raise SpecInvalid(
+                    field="metadata.name",
+                    reason="NameTaken",
+                    why=f"`{key.name}` needs the Service `{naming.service_name(key.name)}`, which belongs to "
+                    f"InferenceService `{rival}`; choose a name that differs by more than `.` and `-`",
+                )
+
+    def _has_service(self, namespace: str, name: str) -> bool:
+        return ("Service", naming.service_name(name)) in self.cache.index.objects(namespace, name)
 
 
-def _has_service(cluster: ClusterCache, namespace: str, name: str) -> bool:
-    return ("Service", naming.service_name(name)) in cluster.index.objects(namespace, name)
-
-
-def problem_of(error: DesiredError, *, terminal: bool) -> Problem:
-    """Make an expected error the problem that a status names."""
+def _problem_of(error: DesiredError, *, terminal: bool) -> Problem:
     return Problem(reason=error.reason, message=error.why, field=error.field, terminal=terminal)
 
 

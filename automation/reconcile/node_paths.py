@@ -1,6 +1,6 @@
 """Which paths of nodes services may read models from. Pure.
 
-Asked by `desire` and `dialect_services` for each service that runs in pods, whatever its dialect, before its pods are
+Asked by `desire` for each service that runs in pods, whatever its dialect, before its pods are
 rendered. LLMKube's Models are judged on their own too (`automation.models.model_controller`); this holds also
 where somebody else wrote that a Model is Ready.
 """

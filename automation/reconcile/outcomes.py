@@ -73,7 +73,7 @@ class Outcomes:
         if cr is not None and (entry := outcome_entry(outcome, repaired)) is not None:
             self.recorder.record(cr, type=entry.type, reason=entry.reason, message=entry.message)
         if cr is not None and cr["metadata"].get("generation") == submission.asked[1]:
-            self.history.record(key, cr, services.references(cr), outcome, duration=now - submission.at)
+            self.history.record(key, cr, services.references(key), outcome, duration=now - submission.at)
         self.requeue(key, 0.0)
 
     def _record_removal(self, submission: Submission, outcome: ServiceOutcome) -> None:

@@ -87,7 +87,7 @@ class Remover:
     def _is_gone(self, key: ServiceKey) -> bool:
         """Ask the API server, since a cache may be behind what made the objects."""
         try:
-            self._client.get(self._services[key.dialect].kind, key.namespace, key.name)
+            self._client.get(self._services[key.dialect].info.kind, key.namespace, key.name)
         except NotFound:
             return True
         return False

@@ -12,13 +12,16 @@ from automation.approval.approval import Approval
 from automation.drift.drift_watch import DriftWatch
 from automation.engine.batches import Batcher
 from automation.engine.runs import QUIET_S, problem_of_run, refused_by
+from automation.hosts.registry import HostRegistry
 from automation.reconcile.act import Acted
 from automation.reconcile.desire import Desired
-from automation.reconcile.observe import Observed, memory_facts
+from automation.reconcile.facts import memory_facts, service_facts
+from automation.reconcile.observe import Observed
 from automation.reconcile.review import Review
 from automation.reconcile.services import Services
 from automation.serving.checks import Checks
 from automation.serving.readiness import asked_pods, counted
+from automation.status.event_log import status_events
 from automation.status.event_recorder import EventRecorder
 from automation.status.writer import StatusWriter
 from kubeapi.json_types import Json
@@ -50,6 +53,7 @@ class Reporter:
 
     services: Mapping[str, Services]
     statuses: Mapping[str, StatusWriter]
+    registry: HostRegistry
     batcher: Batcher
     drift: DriftWatch
     approval: Approval
@@ -72,11 +76,11 @@ class Reporter:
         key, review, service, observed = found.key, found.review, found.desired.service, found.observed
         run, fingerprint = self.batcher.runs.run(key), review.rendered.fingerprint if review.rendered else ""
         refused, failed = refused_by(run, fingerprint), problem_of_run(run, fingerprint)
-        facts = self.services[key.dialect].facts(
-            key,
-            found.cr,
-            found.desired,
+        facts = service_facts(
             observed,
+            found.desired,
+            found.cr,
+            registry=self.registry,
             # Retrying refused accessories does not change the phase of a service whose other objects exist.
             applying=self.batcher.busy(key) and not (refused and found.complete),
             objects_exist=found.complete and bool(review.rendered and review.rendered.objects),
@@ -105,12 +109,12 @@ class Reporter:
     def _write(
         self, key: ServiceKey, cr: Json, service: DesiredService | None, facts: ServiceFacts, *, now: datetime
     ) -> None:
-        services, before = self.services[key.dialect], cr.get("status")
-        status = services.status(key, cr, service, facts, now=now)
+        before = cr.get("status")
+        status = self.services[key.dialect].status(key, cr, service, facts, now=now)
         if status == before or not self.statuses[key.dialect].write(cr, status):
             return
         was, phase = (before or {}).get("phase"), status.get("phase")
         if was != phase:
             log.info("Changed phase", before=was, after=phase, ready=f"{facts.ready_replicas}")
-        for entry in services.status_events(cr, status, facts):
+        for entry in status_events(cr, status, facts):
             self.recorder.record(cr, type=entry.type, reason=entry.reason, message=entry.message)

@@ -1,107 +1,184 @@
-"""The interface between the controller and a dialect: its custom resources, their desired state, their status.
+"""The services of one dialect as the controller sees them: custom resources, desired state, status.
 
-`llmkube_services` answers for InferenceServices, `dialect_services` for the dialects of `program.dialects.registry`.
+The dialect itself (`program.dialects.dialect`) is pure. The objects that it looks up are noted here, so that a change
+of any of them brings the service back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
-from typing import Protocol
 
+from automation.cache.cluster_cache import ClusterCache
+from automation.cache.llmkube_cache import AnyServiceCache
+from automation.cache.service_cache import ANY, Reference
 from automation.engine.submissions import Asked
 from automation.reconcile.actions import PatchObject
-from automation.reconcile.desire import Desired
-from automation.reconcile.observe import Observed
-from automation.status.event_log import Entry
-from components.render import RenderOptions
+from automation.reconcile.desire import Desired, Desirer
+from automation.reconcile.observe import Observed, observe
+from automation.serving.sleep import Sleep
+from automation.status.ownership import written_by_another
+from components.options import RenderOptions
+from kubeapi import kinds
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
-from program.desired.facts import Problem, ServiceFacts
+from program.desired.errors import NotYet
+from program.desired.facts import ServiceFacts
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
+from program.dialects.dialect import Dialect
+from program.dialects.registry import DIALECTS, dialect_named, is_part_of_another
+
+API_UNAVAILABLE = "ApiUnavailable"
+"""Reason of a service that depends on an API whose objects cannot be listed now."""
+_RECORDED = frozenset({kinds.MODELS, kinds.LLM_CONFIGS, kinds.OPEN_MODELS, kinds.BACKEND_RUNTIMES})
+"""Kinds that a service's history keeps with it, because they hold a part of its spec."""
 
 
-class Services(Protocol):
-    """The services of one dialect. Reads caches only."""
+class CacheLookup:
+    """A `Lookup` over the caches for one service. It notes each object before it reads it.
 
-    kind: Kind
-    """The custom resource."""
-    status_mark: str
-    """A condition that every status of ours has, and the peer's have not."""
-    shared_conditions: frozenset[str]
-    """Conditions that the peer's own controller writes as well as we do."""
+    With `for_spec` it raises NotYet for an object of a kind that is served and cannot be listed: its content is not
+    known, and a service must not be made as if the object did not exist.
+    """
+
+    reads_model_status = True
+
+    def __init__(self, cache: AnyServiceCache, key: ServiceKey, *, for_spec: bool) -> None:
+        self._cache = cache
+        self._key = key
+        self._for_spec = for_spec
+        self.seen: dict[Reference, str] = {}
+        """The objects that were looked up; for a spec with their versions at that moment."""
+
+    def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> Json | None:
+        self._note(Reference(kind, namespace or "", name))
+        found = self._cache.get(kind, namespace, name)
+        if found is None and self._for_spec and self._cache.pending(kind, namespace or "", name):
+            why = f"{kind.kind} {namespace}/{name} has not been read yet"
+            raise NotYet(reason=API_UNAVAILABLE, why=why, retry_after_s=5.0)
+        return found
+
+    def listed(self, kind: Kind, namespace: str) -> tuple[Json, ...]:
+        self._note(Reference(kind, namespace, ANY))
+        return tuple(self._cache.listed(kind, namespace))
+
+    def _note(self, reference: Reference) -> None:
+        self._cache.will_look_at(self._key, reference)
+        self.seen[reference] = self._cache.version(reference) if self._for_spec else ""
+        if self._for_spec and (why := self._cache.trouble(reference.kind)):
+            raise NotYet(reason=API_UNAVAILABLE, why=f"{reference.kind.full_name} cannot be listed: {why}")
+
+
+class Services:
+    """The services of one dialect. Reads caches only. Thread-safe for different services."""
+
+    def __init__(self, cluster: ClusterCache, cache: AnyServiceCache, sleep: Sleep) -> None:
+        self.info = DIALECTS[cache.name]
+        self._cluster = cluster
+        self._cache = cache
+        self._desirer = Desirer(cluster, cache, sleep)
+        self._references: dict[ServiceKey, tuple[Reference, ...]] = {}
+        """The objects that the last parse of a service looked up."""
+
+    @functools.cached_property
+    def _dialect(self) -> Dialect:
+        """Imported when the first service is there: most clusters have services of one dialect."""
+        return dialect_named(self.info.name)
 
     def ready(self) -> bool:
         """Whether the dialect is there and its caches are filled. While it is not, nothing is done to its services."""
-        ...
+        return self._cache.ready()
 
     def postpone(self, key: ServiceKey) -> None:
         """Enqueue a service once `ready`; nothing else would bring back one whose custom resource is gone."""
-        ...
+        self._cache.postpone(key)
 
     def get(self, namespace: str, name: str) -> Json | None:
-        """Give a service's custom resource; None where there is none."""
-        ...
+        """Return a service's custom resource; None where there is none."""
+        return self._cache.get(self.info.kind, namespace, name)
 
-    def listed(self) -> list[Json]:
-        """Give the custom resources of all services."""
-        ...
+    def list(self) -> Sequence[Json]:
+        """Return the custom resources of all services."""
+        return self._cache.listed(self.info.kind)
 
     def is_ours(self, cr: Json) -> bool:
-        """Tell whether this loop reconciles a service."""
-        ...
+        """Tell whether this loop reconciles a service. A Playground owns the Service that llmaz makes for it."""
+        return not is_part_of_another(cr) and self._cluster.is_ours(cr, held=self.info.yields and self._is_held(cr))
 
-    def asked(self, key: ServiceKey, cr: Json) -> Asked:
-        """Name the versions of all that decides the rendered objects; the second is the generation."""
-        ...
+    def _is_held(self, cr: Json) -> bool:
+        """Tell whether the upstream controller has, or had, this service in its hands."""
+        finalizers = cr["metadata"].get("finalizers") or ()
+        held = any(each in self._dialect.peer_finalizers for each in finalizers)
+        return held or written_by_another(cr.get("status"), self.info.status_mark)
+
+    def asked(self, key: ServiceKey, cr: Json, versions: Sequence[str] | None = None) -> Asked:
+        """Name the versions of all that decides the rendered objects; the second is the generation.
+
+        `versions` are those of `Desired`. Without them, the present versions of what the last parse looked up count.
+        """
+        if versions is None:
+            versions = [self._cache.version(reference) for reference in self._references.get(key, ())]
+        metadata = cr["metadata"]
+        return metadata["uid"], metadata.get("generation"), metadata.get("annotations"), tuple(versions)
 
     def observe(self, key: ServiceKey, *, owner: str | None) -> Observed:
-        """Collect what exists for a service; see `automation.reconcile.observe.observe`."""
-        ...
+        """Return what exists for a service; see `automation.reconcile.observe`."""
+        return observe(self._cluster, self._cache, key, owner=owner)
 
     def desire(self, key: ServiceKey, cr: Json, observed: Observed, options: RenderOptions) -> Desired:
-        """Work out what a pass wants."""
-        ...
-
-    def facts(
-        self,
-        key: ServiceKey,
-        cr: Json,
-        desired: Desired,
-        observed: Observed,
-        *,
-        applying: bool,
-        objects_exist: bool,
-        problem: Problem | None,
-        quota: Problem | None,
-        now: datetime,
-    ) -> ServiceFacts:
-        """Make the facts of the status from the observed objects; `report` adds those of the replicas."""
-        ...
+        """Return the desired state of a service; see `automation.reconcile.desire`."""
+        look = CacheLookup(self._cache, key, for_spec=True)
+        try:
+            desired = self._desirer.desire(key, cr, observed, self._dialect, look, options=options)
+        finally:
+            references = sorted(look.seen, key=str)
+            self._references[key] = tuple(references)
+            self._cache.needs(key, frozenset(references))
+        return replace(desired, versions=[look.seen[each] for each in references])
 
     def status(
         self, key: ServiceKey, cr: Json, service: DesiredService | None, facts: ServiceFacts, *, now: datetime
     ) -> Json:
-        """Make the status; the very dict of `cr` when that says all of it already."""
-        ...
-
-    def status_events(self, cr: Json, status: Json, facts: ServiceFacts) -> Iterable[Entry]:
-        """Tell as Events what turned between the status of `cr` and the new one."""
-        ...
+        """Return the status; the very dict of `cr` when that says all of it already."""
+        look = CacheLookup(self._cache, key, for_spec=False)
+        try:
+            return self._dialect.status(cr, service, facts, look, now=now)
+        finally:
+            self._cache.needs(key, frozenset(look.seen), "status")
 
     def made_kinds(self) -> frozenset[str]:
-        """The kinds of objects made for services whose existence the caches know; of others nothing can be said."""
-        ...
+        """Name the kinds of objects made for services that the caches hold; of other kinds nothing is known."""
+        return self._cache.made_kinds() | {kinds.HOST_PROCESSES.kind}
 
-    def references(self, cr: Json) -> tuple[Json, ...]:
-        """Give the custom resources that a service is made of beside its own, for its history."""
-        ...
+    def references(self, key: ServiceKey) -> tuple[Json, ...]:
+        """Return the custom resources that hold a part of a service's spec, for its history."""
+        found = (each for each in self._references.get(key, ()) if each.name and each.kind in _RECORDED)
+        objects = (self._cache.get(each.kind, each.namespace or None, each.name) for each in found)
+        return tuple(obj for obj in objects if obj is not None)
 
     def patches(self, key: ServiceKey, cr: Json) -> tuple[PatchObject, ...]:
-        """Change the custom resource as the webhooks and the controller of its upstream project do."""
-        ...
+        """Return the labels that the upstream webhook would put on custom resources; at a deletion, its finalizers.
+
+        Nobody else takes those off once the upstream controller is gone, and the object could never be deleted.
+        """
+        metadata, kind = cr["metadata"], self.info.kind
+        if "deletionTimestamp" in metadata:
+            finalizers = metadata.get("finalizers") or []
+            kept = [each for each in finalizers if each not in self._dialect.peer_finalizers]
+            return (PatchObject(kind, cr, {"finalizers": kept}),) if kept != finalizers else ()
+        models = [each for each in self._references.get(key, ()) if each.kind is kinds.OPEN_MODELS]
+        found = []
+        for of, obj in ((kind, cr), *((each.kind, self._cache.get(each.kind, None, each.name)) for each in models)):
+            labels = (obj or {}).get("metadata", {}).get("labels") or {}
+            missing = {k: v for k, v in (self._dialect.labels(obj) if obj else {}).items() if labels.get(k) != v}
+            if obj is not None and missing:
+                found.append(PatchObject(of, obj, {"labels": missing}))
+        return tuple(found)
 
     def drop_service(self, key: ServiceKey) -> None:
         """Drop the records of a deleted service."""
-        ...
+        self._references.pop(key, None)
+        self._cache.drop_service(key)

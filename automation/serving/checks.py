@@ -90,7 +90,7 @@ class Checks:
         """
         if desired.host_placement is not None:
             return rendered, RolloutFacts()
-        live = observed.sets
+        live = observed.sets or {}
         if observed.deployment is not None:
             live = {ObjectName("Deployment", naming.deployment_name(key.name)): observed.deployment}
         rendered, kept = self._kept.apply(key, cr, rendered, live)

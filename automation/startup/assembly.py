@@ -50,7 +50,6 @@ from automation.startup.controller import make_controller
 from automation.startup.options import render_options, source_policy
 from automation.status.event_recorder import EventRecorder
 from automation.status.kserve_configs import KserveConfigs
-from automation.telemetry.dialect_metrics import DialectCollector
 from automation.telemetry.host_metrics import HostCollector
 from automation.telemetry.metrics import Metrics
 from automation.telemetry.service_metrics import ServiceCollector
@@ -61,7 +60,9 @@ from components.providers.kubernetes import KubernetesProvider
 from components.providers.plugin_server import PluginServer
 from kubeapi.client import KubeClient
 from kubeapi.informer import Fault
+from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
+from program.dialects.registry import LLMKUBE
 from tools import toolchain
 
 log = structlog.get_logger(__name__)
@@ -132,16 +133,14 @@ def assemble(
     )
     shard = leadership.shard
     of_services = ServiceCollector(
-        services=lambda: [each for each in cluster.services.list() if shard.has(each["metadata"]["namespace"])],
+        services=lambda: [
+            (dialect, cr) for dialect, cr in _all_services(cluster) if shard.has(cr["metadata"]["namespace"])
+        ],
         models=lambda: [each for each in cluster.models.list() if shard.has(each["metadata"]["namespace"])],
         quotas=cluster.quotas.listed if shard.is_first else list,
     )
-    of_dialects = DialectCollector(
-        lambda: [each for each in cluster.dialect_services() if shard.has(each[1]["metadata"]["namespace"])]
-    )
     for collector in (
         of_services,
-        of_dialects,
         *((HostCollector(cluster.registry.allocations),) if shard.is_first else ()),
     ):
         metrics.registry.register(collector)
@@ -368,3 +367,8 @@ def _models(
         ours=cluster.model_is_ours,
     )
     return controller, prefetcher
+
+
+def _all_services(cluster: ClusterCache) -> list[tuple[str, Json]]:
+    """Return the custom resources of all services, each with the name of its dialect."""
+    return [*((LLMKUBE, cr) for cr in cluster.services.list()), *cluster.dialect_services()]

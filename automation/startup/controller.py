@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from automation.adoption.release import Release
 from automation.approval.approval import Approval
 from automation.cache.cluster_cache import DIALECT, ClusterCache
+from automation.cache.llmkube_cache import LlmkubeCache
 from automation.certificates.issuing import CertificateIssuer
 from automation.controller import Controller
 from automation.drift.drift_watch import DriftWatch
@@ -15,8 +16,6 @@ from automation.engine.batches import Batcher
 from automation.history.recorder import RevisionRecorder
 from automation.reconcile.act import Actor
 from automation.reconcile.act_on_pods import PodActor
-from automation.reconcile.dialect_services import DialectServices
-from automation.reconcile.llmkube_services import LlmkubeServices
 from automation.reconcile.outcomes import Outcomes
 from automation.reconcile.remover import Remover
 from automation.reconcile.report import Reporter
@@ -57,16 +56,16 @@ def make_controller(
         return datetime.now(UTC)
 
     services: Mapping[str, Services] = {
-        DIALECT: LlmkubeServices(cluster, sleep),
-        **{name: DialectServices(cluster, caches) for name, caches in cluster.caches.items()},
+        DIALECT: Services(cluster, LlmkubeCache(cluster), sleep),
+        **{name: Services(cluster, cache, sleep) for name, cache in cluster.caches.items()},
     }
     on_written = {DIALECT: metrics.on_service_status}
     statuses = {
         name: StatusWriter(
             client,
-            each.kind,
-            mark=each.status_mark,
-            shared=each.shared_conditions,
+            each.info.kind,
+            mark=each.info.status_mark,
+            shared=each.info.shared_conditions,
             on_written=on_written.get(name),
             cached=each.get,
         )
@@ -113,7 +112,7 @@ def make_controller(
         checks=checks,
         reviewer=Reviewer(cluster, checks, approval, drift),
         actor=actor,
-        reporter=Reporter(services, statuses, batcher, drift, approval, checks, recorder, requeue),
+        reporter=Reporter(services, statuses, cluster.registry, batcher, drift, approval, checks, recorder, requeue),
         remover=remover,
         release=release,
         requeue=requeue,

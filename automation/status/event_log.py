@@ -7,12 +7,13 @@ place in the queue that moved, a replica that came up beside others, a counter i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from automation.engine.outcomes import told
 from automation.engine.port import ServiceOutcome
 from automation.status.event_recorder import EventType
+from kubeapi.json_types import Json
 from program.desired.facts import ServiceFacts
 from program.dialects.llmkube.status.waiting import PREEMPTED
 from program.dialects.status.conditions import MODEL_TRANSFER_REASONS, Reason
@@ -114,8 +115,17 @@ class _View:
         return str(self.status.get("waitingFor", "")) if fits else ""
 
 
-def status_events(before: Status | None, after: Status, facts: ServiceFacts) -> list[Entry]:
-    """List the Events between two statuses, in the order in which they happened; `before` is None for the first."""
+def status_events(cr: Json, status: Json, facts: ServiceFacts) -> list[Entry]:
+    """List the Events between the status of a service's custom resource and a new one, in their order."""
+    if "phase" not in status:
+        return list(condition_events(cr, status, facts))
+    before = cr.get("status")
+    edited = (before or {}).get("observedGeneration") != status.get("observedGeneration")
+    return [*phase_events(before, status, facts), *(advice(cr) if edited else ())]
+
+
+def phase_events(before: Status | None, after: Status, facts: ServiceFacts) -> list[Entry]:
+    """List the Events of a status of an InferenceService; `before` is None for the first."""
     was, now = _View(before), _View(after)
     told = [
         *_approval(was, now),
@@ -233,3 +243,35 @@ def advice(cr: Mapping[str, Any]) -> list[Entry]:
         )
         return [Entry("Warning", "MissingMemoryRequest", message)]
     return []
+
+
+_HELD = ("ChangePending", "Drifted", "PolicyCompliant", "SpecHonoured")
+_WARNED = {"Drifted": "True", "PolicyCompliant": "False", "SpecHonoured": "False", "ChangePending": "True"}
+
+
+def condition_events(cr: Json, status: Json, facts: ServiceFacts) -> Iterator[Entry]:
+    """List the Events of a status of KServe or llmaz, which has conditions and no phase.
+
+    Ready makes one when it turns or names another cause; its reasons are KServe's: the kind with Ready or NotReady
+    behind it. Each change that is held back and each field without effect makes one, too.
+    """
+    before, after = _conditions(cr.get("status") or {}), _conditions(status)
+    kind = str(cr["kind"])
+    was, now = before.get("Ready", {}), after.get("Ready", {})
+    if now.get("status") == "True" and was.get("status") != "True":
+        yield Entry("Normal", f"{kind}Ready", "Serves")
+    elif now.get("status") == "False" and (was.get("status"), was.get("reason")) != ("False", now.get("reason")):
+        alarming = is_alarming(str(now.get("reason", ""))) or facts.problem is not None
+        if alarming or was.get("status") == "True":
+            yield Entry("Warning", f"{kind}NotReady", f"{now.get('reason')}: {now.get('message', '')}")
+    for name in _HELD:
+        old, new = before.get(name, {}), after.get(name, {})
+        if new.get("status") == _WARNED[name] and new.get("message") != old.get("message"):
+            if name == "ChangePending":
+                yield Entry("Normal", name, f"Held a change back: {new.get('message', '')}")
+            else:
+                yield Entry("Warning", str(new.get("reason") or name), str(new.get("message", "")))
+
+
+def _conditions(status: Json) -> dict[str, Json]:
+    return {each["type"]: each for each in status.get("conditions") or ()}

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from automation.admission.quota import Quota, QuotaUsage
-from kubeapi.json_types import JsonView
+from kubeapi.json_types import Json, JsonView
+from program.dialects.registry import LLMKUBE, is_part_of_another
 
 IDLE_PHASES = frozenset({"Stopped", "Suspended"})
 """Nobody asks such a service to serve, so it is neither ready nor not."""
 
+RECONCILING = "Reconciling"
+"""A condition that every status of Herdsman has, and that upstream controllers never write."""
+
 _OF_SERVICE = ("namespace", "name")
+_OF_DIALECT_SERVICE = ("dialect", *_OF_SERVICE)
 _OF_MODEL = ("namespace", "model")
 _OF_QUOTA = ("namespace", "quota", "resource")
 _REPLICAS = (
@@ -35,10 +41,11 @@ class ServiceCollector(Collector):
     def __init__(
         self,
         *,
-        services: Callable[[], Iterable[JsonView]],
+        services: Callable[[], Iterable[tuple[str, Json]]],
         models: Callable[[], Iterable[JsonView]],
         quotas: Callable[[], Iterable[tuple[Quota, QuotaUsage]]] = tuple,
     ) -> None:
+        """`services` returns custom resources, each with the name of its dialect."""
         self._services = services
         self._models = models
         self._quotas = quotas
@@ -47,16 +54,18 @@ class ServiceCollector(Collector):
         """Name the metrics without reading anything, so that a registration costs nothing."""
         return (
             *_service_families({}),
+            *_dialect_families([]),
             *_queue_families([]),
             *_model_families([]),
             *_quota_families([]),
         )
 
     def collect(self) -> Iterable[Metric]:
-        services = list(self._services())
-        statuses = {(s["metadata"]["namespace"], s["metadata"]["name"]): s for s in services}
-        yield from _service_families(statuses)
-        yield from _queue_families([service.get("status") or {} for service in services])
+        every = list(self._services())
+        services = {(s["metadata"]["namespace"], s["metadata"]["name"]): s for name, s in every if name == LLMKUBE}
+        yield from _service_families(services)
+        yield from _dialect_families((name, s) for name, s in every if name != LLMKUBE)
+        yield from _queue_families([service.get("status") or {} for service in services.values()])
         yield from _model_families(list(self._models()))
         yield from _quota_families(list(self._quotas()))
 
@@ -109,6 +118,52 @@ def _service_families(services: Mapping[tuple[str, str], JsonView]) -> Iterable[
     for namespace, count in sorted(deferred.items()):
         rollouts.add_metric((namespace,), float(count))
     return info, phase, ready, reason, replicas, phases, rollouts
+
+
+def _dialect_families(services: Iterable[tuple[str, Json]]) -> tuple[Metric, ...]:
+    """Read the conditions of services of KServe and llmaz, whose statuses have no phase.
+
+    They are Ready, Reconciling (wait for other objects), Stalled (wait for an edit), or none of these when stopped.
+    """
+    state = GaugeMetricFamily(
+        "herdsman_dialect_service_state",
+        "1 for the state that a service of another dialect is in",
+        labels=(*_OF_DIALECT_SERVICE, "state"),
+    )
+    ready = GaugeMetricFamily(
+        "herdsman_dialect_service_ready",
+        "Whether a service of another dialect is Ready; nothing for one that is stopped",
+        labels=_OF_DIALECT_SERVICE,
+    )
+    reason = GaugeMetricFamily(
+        "herdsman_dialect_service_not_ready",
+        "1 for the reason that a service of another dialect is not Ready",
+        labels=(*_OF_DIALECT_SERVICE, "reason"),
+    )
+    for dialect, cr in services:
+        metadata = cr["metadata"]
+        conditions = {each.get("type"): each for each in (cr.get("status") or {}).get("conditions") or ()}
+        if is_part_of_another(cr) or (conditions and RECONCILING not in conditions):
+            # The upstream controller looks after it, and has metrics of its own.
+            continue
+        key, now = (dialect, metadata["namespace"], metadata["name"]), _state(conditions)
+        state.add_metric((*key, now), 1.0)
+        if now == "Stopped":
+            continue
+        ready.add_metric(key, float(now == "Ready"))
+        if now != "Ready":
+            # KServe's Ready repeats what its conditions of parts say; these reasons are the same for all dialects.
+            found = conditions.get(now) or conditions.get("Ready") or {}
+            reason.add_metric((*key, str(found.get("reason") or "Unknown")), 1.0)
+    return state, ready, reason
+
+
+def _state(conditions: Mapping[Any, Json]) -> str:
+    """Say in one word what the conditions say together."""
+    true = [name for name in ("Ready", "Stalled", RECONCILING) if conditions.get(name, {}).get("status") == "True"]
+    if true:
+        return true[0]
+    return "Stopped" if conditions else "Unknown"
 
 
 def _queue_families(statuses: Iterable[JsonView]) -> Iterable[Metric]:

@@ -10,7 +10,7 @@ import pytest
 
 from automation.cache.cluster_cache import ClusterCache
 from automation.cache.service_cache import Reference, ServiceCache
-from automation.reconcile.dialect_services import NotingLookup
+from automation.reconcile.services import CacheLookup
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from program.desired.errors import NotYet
@@ -133,7 +133,7 @@ def test_an_object_that_is_made_right_after_the_look_brings_the_service_back(cli
     crds(client)
     caches, key = eyes.llmaz, ServiceKey("llmaz", "default", "late")
     eventually(caches.ready, what="the dialect to be followed")
-    look = NotingLookup(caches, key, for_spec=True)
+    look = CacheLookup(caches, key, for_spec=True)
     assert look(kinds.OPEN_MODELS, None, "late") is None
     open_model(client, "late", "acme")
     eventually(lambda: caches.get(kinds.OPEN_MODELS, None, "late"), what="the model in the cache")
@@ -180,11 +180,11 @@ def test_an_object_of_a_kind_that_cannot_be_listed_is_not_taken_for_missing(clie
         try:
             caches, key = eyes.llmaz, ServiceKey("llmaz", "default", "chat")
             assert caches.ready(), "one kind that cannot be listed does not stop the dialect"
-            look = NotingLookup(caches, key, for_spec=True)
+            look = CacheLookup(caches, key, for_spec=True)
             with pytest.raises(NotYet, match=r"LeaderWorkerSet cannot be listed: .*conversion webhook") as caught:
                 look(kinds.LEADER_WORKER_SETS, "default", "chat")
             assert caught.value.reason == "ApiUnavailable"
-            assert NotingLookup(caches, key, for_spec=False)(kinds.LEADER_WORKER_SETS, "default", "chat") is None
+            assert CacheLookup(caches, key, for_spec=False)(kinds.LEADER_WORKER_SETS, "default", "chat") is None
             mend()
             eventually(lambda: kinds.LEADER_WORKER_SETS in caches.apis.served, what="the kind to be followed")
             assert look(kinds.LEADER_WORKER_SETS, "default", "chat") is None

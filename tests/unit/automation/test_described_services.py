@@ -12,11 +12,11 @@ from automation.cache.trim import autoscaler_with_conditions as with_conditions
 from automation.cache.trim import owned_in_full, workload, workload_pod
 from automation.hosts.registry import HostRegistry
 from automation.reconcile.desire import Desired
-from automation.reconcile.dialect_facts import described_facts
-from automation.reconcile.dialect_services import DialectServices
+from automation.reconcile.facts import service_facts
 from automation.reconcile.observe import Observed
 from automation.reconcile.plan import ObjectName
-from automation.status.dialect_event_log import dialect_status_events
+from automation.reconcile.services import Services
+from automation.status.event_log import status_events
 from kubeapi.json_types import Json
 from program.desired.facts import Problem, ServiceFacts
 from program.desired.workloads import PodSet, Workloads
@@ -43,9 +43,10 @@ def facts(*pods: PodSet, live: tuple[Json, ...] = (), problem: Problem | None = 
     sets = {ObjectName("Deployment", each["metadata"]["name"]): each for each in live}
     observed = Observed(live=(), claim_exists=True, deployment=None, pods=(), sets=sets)
     wanted = Desired(service=service if problem is None else None)
-    return described_facts(
+    return service_facts(
         observed,
         wanted,
+        {"spec": {}},
         registry=HostRegistry(),
         applying=False,
         objects_exist=True,
@@ -130,7 +131,7 @@ def condition(type_: str, status: str, reason: str = "", message: str = "") -> J
     ],
 )
 def test_only_what_turned_is_told(before: tuple[Json, ...], after: tuple[Json, ...], told: list[object]) -> None:
-    entries = dialect_status_events(cr(*before), cr(*after)["status"], ServiceFacts(desired_replicas=1))
+    entries = status_events(cr(*before), cr(*after)["status"], ServiceFacts(desired_replicas=1))
     assert [(entry.type, entry.reason) for entry in entries] == told
 
 
@@ -197,5 +198,6 @@ def test_an_object_that_is_looked_up_keeps_its_own_fields_and_whose_it_is() -> N
 def test_what_the_peer_holds_or_made_is_left_to_it(dialect: str, metadata: Json, taken: bool) -> None:
     world: Any = SimpleNamespace(is_ours=lambda _, held: not held)
     caches: Any = SimpleNamespace(name=dialect, kind=KINDS[dialect])
-    services = DialectServices(world, caches)
+    sleep: Any = None
+    services = Services(world, caches, sleep)
     assert services.is_ours({"metadata": {"name": "a", "namespace": "ns", **metadata}}) is taken

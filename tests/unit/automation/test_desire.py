@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from automation.reconcile.desire import model_is_ready
+from program.dialects.llmkube.dialect import model_is_ready
 from program.dialects.llmkube.parse.source import cache_key
 
 NOW, BEFORE = "https://models.example/now.gguf", "https://models.example/before.gguf"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry
 
-from automation.telemetry.dialect_metrics import DialectCollector
+from automation.telemetry.service_metrics import ServiceCollector
 from kubeapi.json_types import Json
 
 
@@ -21,7 +21,7 @@ def conditions(true: str = "", *, reason: str) -> list[Json]:
 
 def scrape(*services: tuple[str, Json]) -> CollectorRegistry:
     registry = CollectorRegistry()
-    registry.register(DialectCollector(lambda: services))
+    registry.register(ServiceCollector(services=lambda: services, models=list))
     return registry
 
 

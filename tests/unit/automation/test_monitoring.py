@@ -26,7 +26,6 @@ from automation.admission.quota import Quota, QuotaName, QuotaUsage
 from automation.cli.main import EXIT_FAILED, invoke
 from automation.hosts.host_allocations import HostAllocations
 from automation.hosts.placement import HostCapacity
-from automation.telemetry.dialect_metrics import DialectCollector
 from automation.telemetry.host_metrics import HostCollector
 from automation.telemetry.metrics import Metrics
 from automation.telemetry.monitoring.alerts import ALERTS
@@ -105,11 +104,11 @@ def served() -> dict[str, set[str]]:
         "metadata": {"namespace": "ns", "name": "m"},
         "status": {"phase": "Downloading", "download": {"bytes": 1, "total": 2}},
     }
+    services: list[tuple[str, Json]] = [("llmkube", service), ("kserve", {"metadata": service["metadata"]})]
     quota = (Quota(QuotaName("ns", "q"), gpus=1), QuotaUsage())
     metrics.registry.register(
-        ServiceCollector(services=lambda: [service], models=lambda: [model], quotas=lambda: [quota])
+        ServiceCollector(services=lambda: services, models=lambda: [model], quotas=lambda: [quota])
     )
-    metrics.registry.register(DialectCollector(lambda: [("kserve", {"metadata": service["metadata"]})]))
     book = HostAllocations(lost_for_s=lambda _: None)
     book.set_host("mac", HostCapacity("mac", memory_bytes=1), alive=True)
     metrics.registry.register(HostCollector(book))

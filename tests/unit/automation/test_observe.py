@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 
 from automation.cache import trim
-from automation.reconcile.observe import Observed, service_facts
+from automation.hosts.registry import HostRegistry
+from automation.reconcile.desire import Desired
+from automation.reconcile.facts import service_facts
+from automation.reconcile.observe import Observed
+from automation.serving.completion_check import Proof
+from automation.serving.readiness import counted
 from components import naming
 from kubeapi.json_types import Json
 from program.desired.engines import Tgi
@@ -61,16 +66,9 @@ def service(**changes: Any) -> DesiredService:
 
 
 def facts(seen: Observed, desired: DesiredService | None = None, **more: Any) -> ServiceFacts:
-    given: Json = {
-        "cr": {"spec": {"replicas": 1}},
-        "model": None,
-        "applying": False,
-        "objects_exist": True,
-        "problem": None,
-        "unsupported": (),
-        "now": NOW,
-    }
-    return service_facts(seen, desired=desired or service(), **{**given, **more})
+    given: Json = {"applying": False, "objects_exist": True, "problem": None, "registry": HostRegistry(), "now": NOW}
+    cr: Json = more.pop("cr", {"spec": {"replicas": 1}})
+    return service_facts(seen, Desired(desired or service()), cr, **{**given, **more})
 
 
 def test_every_pod_is_there_in_full_the_ready_ones_too() -> None:
@@ -107,16 +105,15 @@ def test_a_container_that_fetches_is_named_while_it_runs() -> None:
     [
         (None, 3, 0),
         ({}, 0, 3),
-        ({"uid-a": ("proved", ""), "uid-b": ("failed", "no token"), "uid-c": ("unknown", "no route")}, 2, 1),
+        ({"a": Proof("proved"), "b": Proof("failed", "no token"), "c": Proof("unknown", "no route")}, 2, 1),
     ],
 )
-def test_a_replica_counts_once_it_was_proved(
-    proofs: dict[str, tuple[str, str]] | None, ready: int, unproved: int
-) -> None:
+def test_a_replica_counts_once_it_was_proved(proofs: dict[str, Proof | None] | None, ready: int, unproved: int) -> None:
     seen = observed(pod("a"), pod("b"), pod("c"), deployment=deployment(3, ready=3))
-    found = facts(seen, service(replicas=3), proofs=proofs)
+    every = facts(seen, service(replicas=3))
+    found = counted(every, seen.pods, proofs)
     assert (found.ready_replicas, found.unproved_replicas) == (ready, unproved)
-    assert facts(seen, service(replicas=3, completion_check=False), proofs=proofs).ready_replicas == 3
+    assert every.ready_replicas == 3
     if proofs:
         assert found.pods[1].proof_message == "no token"
 
@@ -157,7 +154,7 @@ def test_a_service_is_not_ready_before_the_deployments_controller_has_seen_its_l
     observed_generation: int, phase: str
 ) -> None:
     seen = observed(deployment=deployment(2, ready=2, observedGeneration=observed_generation))
-    found = facts(seen, service(replicas=2), model={"status": {"phase": "Ready"}})
+    found = facts(seen, service(replicas=2)).model_copy(update={"model_ready": True})
     verdict = judge({"metadata": {}, "spec": {}}, service(replicas=2), found)
     assert verdict.phase == phase
     assert verdict.outcome == ("ready" if phase == "Ready" else "reconciling")

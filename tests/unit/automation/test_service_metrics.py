@@ -25,9 +25,15 @@ def service(name: str, phase: str = "Ready", *, reason: str = "Serving", **statu
     }
 
 
+def named(services: list[Json]) -> list[tuple[str, Json]]:
+    return [("llmkube", each) for each in services]
+
+
 def scraped(services: list[Json], *, models: list[Json] | None = None, quotas: Any = ()) -> Samples:
     registry = CollectorRegistry()
-    registry.register(ServiceCollector(services=lambda: services, models=lambda: models or [], quotas=lambda: quotas))
+    registry.register(
+        ServiceCollector(services=lambda: named(services), models=lambda: models or [], quotas=lambda: quotas)
+    )
     return {
         (sample.name.removeprefix("herdsman_"), tuple(sample.labels.values())): sample.value
         for family in registry.collect()
@@ -105,7 +111,7 @@ def test_quotas_tell_only_what_they_limit() -> None:
 def test_a_scrape_says_what_is_there_now() -> None:
     services = [service("a")]
     registry = CollectorRegistry()
-    registry.register(ServiceCollector(services=lambda: services, models=list))
+    registry.register(ServiceCollector(services=lambda: named(services), models=list))
     labels = {"namespace": "ns", "name": "a", "phase": "Ready"}
     assert registry.get_sample_value("herdsman_service_phase", labels) == 1
     services.clear()
@@ -113,7 +119,7 @@ def test_a_scrape_says_what_is_there_now() -> None:
 
 
 def test_registering_reads_nothing() -> None:
-    def unready() -> list[Json]:
+    def unready() -> list[Any]:
         raise AssertionError("read before a scrape")
 
     Metrics().registry.register(ServiceCollector(services=unready, models=unready))
@@ -122,7 +128,7 @@ def test_registering_reads_nothing() -> None:
 def test_two_thousand_services_are_scraped_at_once() -> None:
     services = [service(f"svc-{n}", "WaitingForGPU", reason="WaitingForGPU") for n in range(2000)]
     metrics = Metrics()
-    metrics.registry.register(ServiceCollector(services=lambda: services, models=list))
+    metrics.registry.register(ServiceCollector(services=lambda: named(services), models=list))
     generate_latest(metrics.registry)
     # CPU time: what else this machine does is not our business.
     began = time.process_time()

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from automation.status.event_log import status_events
+from automation.status.event_log import phase_events
 from kubeapi.json_types import Json
 from program.desired.facts import (
     AutoscalerFacts,
@@ -151,7 +151,7 @@ def test_the_same_facts_are_written_once(seen: ServiceFacts, suspended: bool, pa
 def test_no_trouble_leaves_a_trace_and_every_turn_can_be_told(before: ServiceFacts, after: ServiceFacts) -> None:
     first = status_of(before, suspended=False, parses=True)
     second = status_of(after, suspended=False, parses=True, status=first, now=LATER)
-    for entry in status_events(first, second, after):
+    for entry in phase_events(first, second, after):
         assert re.fullmatch(r"[A-Z][A-Za-z]*", entry.reason)
         assert entry.message
     well = status_of(facts(ready=1), suspended=False, parses=True, status=second, now=LATER)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from automation.status.event_log import status_events
+from automation.status.event_log import phase_events
 from program.desired.facts import PodFacts
 from tests.support.statuses import conditions, facts, message, protocol, service, status_of
 
@@ -43,6 +43,6 @@ def test_events_tell_of_sleep_and_wake_once() -> None:
     told, before = [], None
     for step in steps:
         status = status_of(step)
-        told += [entry.reason for entry in status_events(before, status, step)]
+        told += [entry.reason for entry in phase_events(before, status, step)]
         before = status
     assert told == ["Ready", "Asleep", "Woken"]
