@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from automation.status.event_log import Entry, advice, status_events
+from automation.status.event_log import Entry, advice, phase_events
 from kubeapi.json_types import Json
 from program.desired.facts import (
     AutoscalerFacts,
@@ -34,7 +34,7 @@ def told(*passes: ServiceFacts, **spec: Any) -> list[list[Entry]]:
     entries = []
     for seen in passes:
         after = status_of(seen, service(status, **spec), gpu=ModelGpu(count=1), now=LATER if status else NOW)
-        entries.append(status_events(status, after, seen))
+        entries.append(phase_events(status, after, seen))
         status = after
     return entries
 
@@ -168,11 +168,11 @@ def test_suspending_stopping_and_resuming_are_no_alarms() -> None:
     running = status_of(facts(ready=1), cr)
     suspended = parsed(cr).model_copy(update={"suspended": True})
     paused = service_status(service(running), suspended, facts(desired=0), now=LATER)
-    assert reasons(status_events(running, paused, facts(desired=0))) == [("Normal", "Suspended")]
+    assert reasons(phase_events(running, paused, facts(desired=0))) == [("Normal", "Suspended")]
     resumed = status_of(facts(), service(paused))
-    assert reasons(status_events(paused, resumed, facts())) == [("Normal", "Resumed")]
+    assert reasons(phase_events(paused, resumed, facts())) == [("Normal", "Resumed")]
     stopped = status_of(facts(desired=0), service(running))
-    assert reasons(status_events(running, stopped, facts(desired=0))) == [("Normal", "Stopped")]
+    assert reasons(phase_events(running, stopped, facts(desired=0))) == [("Normal", "Stopped")]
 
 
 def test_what_the_engine_tells_itself_is_not_told_again() -> None:
@@ -208,18 +208,18 @@ def with_policy(reason: str, message: str) -> dict[str, Any]:
 def test_what_policies_say_is_told_when_they_begin_to_say_it() -> None:
     facts = ServiceFacts(desired_replicas=1)
     violated, advised = with_policy("PolicyViolated", "no"), with_policy("PolicyAdvice", "better not")
-    assert status_events(None, violated, facts) == [("Warning", "PolicyViolated", "no")]
-    assert status_events(violated, violated, facts) == []
-    assert status_events(violated, advised, facts) == [("Warning", "PolicyAdvice", "better not")]
-    assert status_events(advised, with_policy("PolicyAdvice", "better not, still"), facts) == []
+    assert phase_events(None, violated, facts) == [("Warning", "PolicyViolated", "no")]
+    assert phase_events(violated, violated, facts) == []
+    assert phase_events(violated, advised, facts) == [("Warning", "PolicyAdvice", "better not")]
+    assert phase_events(advised, with_policy("PolicyAdvice", "better not, still"), facts) == []
 
 
 def test_each_change_that_waits_is_told_once() -> None:
     facts = ServiceFacts(desired_replicas=1)
     condition = {"type": "ChangePending", "status": "True", "reason": "AwaitingApproval", "message": "approve d1"}
     first = {"pendingChange": {"digest": "d1"}, "conditions": [condition]}
-    assert status_events({}, first, facts) == [("Normal", "ChangePending", "Held a change back: approve d1")]
-    assert status_events(first, first, facts) == []
-    assert [entry.reason for entry in status_events(first, {**first, "pendingChange": {"digest": "d2"}}, facts)] == [
+    assert phase_events({}, first, facts) == [("Normal", "ChangePending", "Held a change back: approve d1")]
+    assert phase_events(first, first, facts) == []
+    assert [entry.reason for entry in phase_events(first, {**first, "pendingChange": {"digest": "d2"}}, facts)] == [
         "ChangePending"
     ]
