@@ -94,7 +94,7 @@ class Controller:
         acted = self.actor.act(key, cr, before, now=now)
         desired = replace(desired, unsupported=(*desired.unsupported, *acted.unsupported))
 
-        rendered, run, known = review.rendered, self.batcher.runs.run(key), services.made_kinds()
+        rendered, run, known = review.rendered, self.batcher.runs.last_run(key), services.made_kinds()
         last = run.as_last() if run is not None else None
         case = Case(
             key=key,
@@ -105,7 +105,7 @@ class Controller:
             may_act=review.may_act,
             now=now,
             run=run,
-            awaited=self.batcher.runs.awaited(key),
+            awaited=self.batcher.runs.pending_fingerprint(key),
         )
         while (decision := decide_change(case)).question is not None:
             case = self.reviewer.answer(decision.question, cr, desired, observed, case, known=known)
@@ -117,7 +117,7 @@ class Controller:
         if desired.service is not None and not self._is_frozen(key, desired):
             upkeep = decide_upkeep(desired.service, observed, silent_host=self._has_silent_host(desired))
             if desired.service.host_placement is None and desired.service.workloads is None:
-                expired = self.checks.expired(key, desired.service, observed, review.replicas.proofs, now=now)
+                expired = self.checks.expired_pod(key, desired.service, observed, review.replicas.proofs, now=now)
                 upkeep = (*upkeep, *expired)
             self.actor.act(key, self.statuses[key.dialect].latest(cr), upkeep, now=now)
 

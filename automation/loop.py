@@ -163,9 +163,9 @@ class Loop:
         fence, shard = leadership.fence, leadership.shard
         fence.start()
         stack.callback(fence.close)
-        client.may_write = fence.holds
-        self._queue.admits = lambda key: shard.has(key.namespace)
-        self._model_queue.admits = lambda key: shard.has(key.namespace)
+        client.may_write = fence.holds_lease
+        self._queue.admits = lambda key: shard.contains(key.namespace)
+        self._model_queue.admits = lambda key: shard.contains(key.namespace)
         parts = assemble(
             client,
             stack,
@@ -260,7 +260,7 @@ class Loop:
 
     def _read_all_states(self, parts: Parts, shard: Shard) -> None:
         only, began = self._settings.namespaces, time.monotonic()
-        count = parts.batcher.read_all(lambda namespace: shard.has(namespace) and (not only or namespace in only))
+        count = parts.batcher.read_all(lambda namespace: shard.contains(namespace) and (not only or namespace in only))
         if not self._ending.is_set():
             log.info("Read the state", namespaces=count, duration_s=round(time.monotonic() - began, 2))
 

@@ -77,7 +77,7 @@ class Deliveries:
         self._timer: threading.Timer | None = None
         self._stopped = False
 
-    def tell(self, old: Json | None, new: Json | None) -> None:
+    def deliver(self, old: Json | None, new: Json | None) -> None:
         """Report one change. An exception of the handler is logged, and the call is repeated later."""
         key = key_of(new or old or {})
         with self._lock:

@@ -33,7 +33,7 @@ class PathRefused(ValueError):
     """A path that must not be asked for through the API server: it could lead out of the pod."""
 
 
-def ask_pod(
+def request_pod(
     client: KubeClient,
     namespace: str,
     pod: str,

@@ -288,7 +288,7 @@ class Reflector:
 
     def _tell(self, old: Json | None, new: Json | None) -> None:
         if self._deliveries is not None:
-            self._deliveries.tell(old, new)
+            self._deliveries.deliver(old, new)
 
     def _failed(self, what: str) -> None:
         if self._hooks.on_failure is not None:

@@ -80,8 +80,8 @@ class GpuQueue:
         later: Callable[[float, Callable[[], None]], None] = start_timer,
     ) -> None:
         self._on_moved = on_moved
-        self._telling = Debounce(self.tell, delay_s=TELL_EVERY_S, later=later)
-        self._telling_rest = Debounce(self.tell_rest, delay_s=TELL_REST_EVERY_S, later=later)
+        self._front_report = Debounce(self.report_front, delay_s=TELL_EVERY_S, later=later)
+        self._rest_report = Debounce(self.report_rest, delay_s=TELL_REST_EVERY_S, later=later)
         self._lock = threading.Lock()
         self._members: dict[ServiceKey, Waiting] = {}
         self._queues: dict[str, list[_Entry]] = {}
@@ -109,7 +109,7 @@ class GpuQueue:
                 queue = self._queues.setdefault(waiting.resource, [])
                 insort(queue, _entry(key, waiting))
                 self._changed.add(waiting.resource)
-        self._telling.ask()
+        self._front_report.trigger()
         return True
 
     def place(self, key: ServiceKey) -> QueuePosition | None:
@@ -128,18 +128,18 @@ class GpuQueue:
         with self._lock:
             return dict(self._members)
 
-    def tell(self) -> None:
+    def report_front(self) -> None:
         """Report those at the front whose place or length is another than they were told."""
         with self._lock:
             moved = [key for name in self._changed for key in self._show(name, slice(FRONT))]
             rest = any(len(self._queues.get(name, ())) > FRONT for name in self._changed)
             self._changed.clear()
         if rest:
-            self._telling_rest.ask()
+            self._rest_report.trigger()
         for key in moved:
             self._on_moved(key)
 
-    def tell_rest(self) -> None:
+    def report_rest(self) -> None:
         """Report everybody whose place or length is another than they were told."""
         with self._lock:
             moved = [key for name in self._queues for key in self._show(name, slice(None))]

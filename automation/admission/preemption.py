@@ -68,7 +68,7 @@ class PreemptionLog:
         self._victims: set[Victim] = set()
         self._nominees: set[Nominee] = set()
 
-    def lost(self, victim: Victim) -> frozenset[ServiceKey]:
+    def record_victim(self, victim: Victim) -> frozenset[ServiceKey]:
         """A pod was preempted."""
         with self._lock:
             if victim in self._victims:
@@ -76,7 +76,7 @@ class PreemptionLog:
             self._victims.add(victim)
             return frozenset({victim.key, *(n.key for n in self._nominees if n.node == victim.node)})
 
-    def took(self, nominee: Nominee) -> frozenset[ServiceKey]:
+    def record_nominee(self, nominee: Nominee) -> frozenset[ServiceKey]:
         """Room was made for a pod on a node."""
         with self._lock:
             if nominee in self._nominees:
@@ -84,17 +84,17 @@ class PreemptionLog:
             self._nominees.add(nominee)
             return frozenset({nominee.key, *(v.key for v in self._victims if v.node == nominee.node)})
 
-    def settled(self, key: ServiceKey, pod: str) -> None:
+    def drop_nominee(self, key: ServiceKey, pod: str) -> None:
         """A pod for which room was made is gone: it takes nobody's place any more."""
         with self._lock:
             self._nominees = {n for n in self._nominees if (n.key, n.pod) != (key, pod)}
 
-    def lost_something(self, key: ServiceKey) -> bool:
+    def has_victims(self, key: ServiceKey) -> bool:
         """Whether a service lost a place that was not made good yet."""
         with self._lock:
             return any(victim.key == key for victim in self._victims)
 
-    def restored(self, key: ServiceKey) -> frozenset[ServiceKey]:
+    def drop_victims(self, key: ServiceKey) -> frozenset[ServiceKey]:
         """A service has all its replicas again, or is gone: what it lost is no longer missing."""
         with self._lock:
             nodes = {v.node for v in self._victims if v.key == key}

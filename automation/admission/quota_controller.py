@@ -65,30 +65,30 @@ class QuotaController:
         for key, claim in running_claims(self._cluster).items():
             self._cluster.quotas.hold(key, claim)
         if self._shard.of > 1:
-            self._hear_again()
+            self._count_again()
         if not self._shard.is_first:
             return
-        self._cluster.quotas.on_changed = self._soon.ask
-        self.ask()
+        self._cluster.quotas.on_changed = self._soon.trigger
+        self.request_report()
 
-    def ask(self) -> None:
+    def request_report(self) -> None:
         """Have the statuses compared soon, and written where they differ."""
         if self._shard.is_first:
-            self._soon.ask()
+            self._soon.trigger()
 
-    def _hear_again(self) -> None:
+    def _count_again(self) -> None:
         """Hear of others now, and again after a while whatever came of it."""
         try:
-            self._hear_of_others()
+            self._count_other_loops()
         except Exception:
             log.exception("Failed to count what other loops admitted")
-        self._later(OTHERS_EVERY_S, self._hear_again)
+        self._later(OTHERS_EVERY_S, self._count_again)
 
-    def _hear_of_others(self) -> None:
+    def _count_other_loops(self) -> None:
         """Count what other loops admitted, as their Deployments show it; at the start that was counted above."""
         if self._cluster.quotas.quotas():
             claims = running_claims(self._cluster)
-            others = {key: claim for key, claim in claims.items() if not self._shard.has(key.namespace)}
+            others = {key: claim for key, claim in claims.items() if not self._shard.contains(key.namespace)}
             for key, claim in others.items():
                 if self._others.get(key) != claim:
                     self._cluster.quotas.hold(key, claim)
@@ -114,7 +114,7 @@ class QuotaController:
                 continue
             except ApiError as error:
                 log.warning("Could not write a quota's status", quota=f"{name.namespace}/{name.name}", error=str(error))
-                self._retry.ask()
+                self._retry.trigger()
 
     def _report(self, cr: Json, name: QuotaName, quota: Quota, usage: QuotaUsage) -> None:
         metadata = cr["metadata"]

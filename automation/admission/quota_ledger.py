@@ -153,7 +153,7 @@ class QuotaLedger:
             changed = bool(self._quotas)
         self._tell(admitted, changed=changed)
 
-    def resume(self, name: QuotaName, *, denials: int, last_denial: Denial | None) -> None:
+    def restore_tally(self, name: QuotaName, *, denials: int, last_denial: Denial | None) -> None:
         """Go on counting where the status of a quota ended before a restart."""
         with self._lock:
             tally = self._tallies.setdefault(name, _Tally())
@@ -175,7 +175,7 @@ class QuotaLedger:
                 for tally in (self._tallies.get(name, _Tally()),)
             }
 
-    def listed(self) -> list[tuple[Quota, QuotaUsage]]:
+    def list_usages(self) -> list[tuple[Quota, QuotaUsage]]:
         """Every quota with what its services hold now, for metrics."""
         usages = self.usages()
         with self._lock:

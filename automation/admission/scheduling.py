@@ -94,11 +94,11 @@ class Scheduling:
         """A pod of the service changed; None when it is gone."""
         concerned: frozenset[ServiceKey] = frozenset()
         if new is None:
-            self.preemptions.settled(key, name)
+            self.preemptions.drop_nominee(key, name)
         elif new["preempted"]:
-            concerned = self.preemptions.lost(Victim(key, name, new["node"], new["priority"]))
+            concerned = self.preemptions.record_victim(Victim(key, name, new["node"], new["priority"]))
         elif new["nominated_node"]:
-            concerned = self.preemptions.took(Nominee(key, name, new["nominated_node"], new["priority"]))
+            concerned = self.preemptions.record_nominee(Nominee(key, name, new["nominated_node"], new["priority"]))
         self._enqueue_all(concerned - {key})
         self._make_good(key)
         self.refresh(key)
@@ -111,7 +111,7 @@ class Scheduling:
         """A node came, went, or has another capacity or other labels."""
         with self._lock:
             self._nodes = None
-        self._nodes_settled.ask()
+        self._nodes_settled.trigger()
 
     def refresh(self, key: ServiceKey) -> None:
         """Find out anew whether the service waits for a GPU."""
@@ -138,13 +138,13 @@ class Scheduling:
 
         Its pods are counted, since the Deployment's own count is behind them just when one was taken away.
         """
-        if not self.preemptions.lost_something(key):
+        if not self.preemptions.has_victims(key):
             return
         deployment = self._index.objects(key.namespace, key.name).get(("Deployment", naming.deployment_name(key.name)))
         pods = self._index.pods(key.namespace, key.name)
         ready = sum(1 for pod in pods if pod["ready"] and not pod["preempted"] and not pod["metadata"]["deleting"])
         if deployment is None or ready >= deployment["spec"]["replicas"]:
-            self._enqueue_all(self.preemptions.restored(key) - {key})
+            self._enqueue_all(self.preemptions.drop_victims(key) - {key})
 
     def _look_again(self) -> None:
         with self._lock:

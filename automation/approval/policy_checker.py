@@ -142,7 +142,7 @@ class PolicyChecker:
         gauge.set_function(lambda: self._readable)
         return lambda: registry.unregister(gauge)
 
-    def look(self) -> None:
+    def reload_if_changed(self) -> None:
         """Read the folder again if it has changed."""
         folder = self._folder
         if folder is None:
@@ -175,7 +175,7 @@ class PolicyChecker:
     def _watch(self) -> None:
         while not self._stop.wait(LOOK_S):
             try:
-                self.look()
+                self.reload_if_changed()
             except Exception:
                 log.exception("Could not look at the policies")
 

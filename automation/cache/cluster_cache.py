@@ -431,7 +431,7 @@ class ClusterCache:
         if old is None and new is not None and (status := new.get("status")):
             last = status.get("lastDenial") or {}
             denial = Denial(last.get("service", ""), last.get("message", ""), last["time"]) if "time" in last else None
-            self.quotas.resume(name, denials=int(status.get("admissionDenials") or 0), last_denial=denial)
+            self.quotas.restore_tally(name, denials=int(status.get("admissionDenials") or 0), last_denial=denial)
 
     def _apis_changed(self, changed: frozenset[Kind]) -> None:
         if kinds.GPU_QUOTAS in changed:

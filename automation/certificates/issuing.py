@@ -269,20 +269,20 @@ class CertificateWatch:
         if self._thread.is_alive():
             self._thread.join(timeout=5.0)
 
-    def look(self) -> None:
+    def check_all(self) -> None:
         """Look at the Secrets that are due, those first that were looked at the longest time ago."""
         now, known = self._clock(), self._issuer.known()
         self._looked = {key: self._looked.get(key, now) for key in known}
         due = [key for key in known if now - self._looked[key] >= self._every_s]
         for key in sorted(due, key=self._looked.__getitem__)[:MOST_PER_TICK]:
             self._looked[key] = now
-            self._look(key)
+            self._check(key)
 
     def _run(self) -> None:
         while not self._stopping.wait(TICK_S):
-            self.look()
+            self.check_all()
 
-    def _look(self, key: ServiceKey) -> None:
+    def _check(self, key: ServiceKey) -> None:
         try:
             if self._issuer.is_gone(key):
                 log.info("Missed the certificate of a service", service=str(key))

@@ -268,13 +268,13 @@ class ProcessesGoAlong:
         run = self._api.run(machine)
         if run is None or run.http_port is None:
             return None
-        ending = json.loads(self._api.ask(machine, run, "GET", "/v1/ending"))
+        ending = json.loads(self._api.request(machine, run, "GET", "/v1/ending"))
         return None if ending.get("processes") == "stop" else Change("asks it to")
 
     def do(self, machine: Machine) -> None:
         run = self._api.run(machine)
         if run is not None:
-            self._api.ask(machine, run, "PUT", "/v1/ending", {"processes": "stop"})
+            self._api.request(machine, run, "PUT", "/v1/ending", {"processes": "stop"})
 
     @property
     def _api(self) -> LocalApi:

@@ -170,7 +170,7 @@ def _status(machine: Machine, installed: Installation) -> dict[str, Any]:
     try:
         run = api.run(machine) if pid else None
         if run is not None and run.http_port is not None:
-            report = json.loads(api.ask(machine, run, "GET", "/v1/report"))
+            report = json.loads(api.request(machine, run, "GET", "/v1/report"))
             processes = dict(Counter(each["phase"] for each in report["processes"].values()))
     except MachineError as error:
         problem = error.message

@@ -26,13 +26,13 @@ from automation.models.cache_inventory import (
     InventoryBroken,
     Usage,
     check_bound,
-    directories,
+    find_node,
     is_cache,
-    keys_of,
-    node_of,
-    outcomes,
+    model_keys_of,
+    parse_directories,
+    parse_outcomes,
+    plan_prune,
     run_pod,
-    to_prune,
     why_pending,
 )
 from automation.models.prefetch import last_words
@@ -107,9 +107,9 @@ def prune(
     wanted = None
     if model:
         assert namespace is not None
-        wanted = frozenset(keys_of(_model(client, namespace, model)))
+        wanted = frozenset(model_keys_of(_model(client, namespace, model)))
     entries, failed = _look(client, namespace, options, start_timeout_s)
-    chosen, refused = to_prune(entries, model_keys=wanted, key=key)
+    chosen, refused = plan_prune(entries, model_keys=wanted, key=key)
     for why in refused:
         complain(f"not deleted: {why}")
     if not chosen:
@@ -182,7 +182,7 @@ def _look(
                 namespace=where,
                 start_timeout_s=start_timeout_s,
             )
-            entries += usage.entries(where, name, directories(log))
+            entries += usage.entries(where, name, parse_directories(log))
         except (CacheUnreachable, InventoryBroken, KubeError) as error:
             complain(f"{where}/{name}: {error}")
             failed = True
@@ -202,7 +202,7 @@ def _delete(client: KubeClient, chosen: list[Entry], options: RenderOptions, sta
                 namespace=where,
                 start_timeout_s=start_timeout_s,
             )
-            ended = outcomes(log)
+            ended = parse_outcomes(log)
         except (CacheUnreachable, InventoryBroken, KubeError) as error:
             complain(f"{where}/{name}: {error}")
             kept = True
@@ -221,7 +221,7 @@ def _delete(client: KubeClient, chosen: list[Entry], options: RenderOptions, sta
 
 
 def _node(client: KubeClient, claim: Json) -> str:
-    return node_of(claim, client.list(kinds.PODS, claim["metadata"]["namespace"])["items"])
+    return find_node(claim, client.list(kinds.PODS, claim["metadata"]["namespace"])["items"])
 
 
 def _row(entry: Entry, *, now: float) -> Json:

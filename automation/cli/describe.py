@@ -49,14 +49,14 @@ def describe(
     try:
         client = KubeClient.default(kubeconfig)
         service = find_service(client, namespace, name)
-        told = description(service, **_around(client, service), now=datetime.now(UTC))
+        description = describe_service(service, **_around(client, service), now=datetime.now(UTC))
     except KubeError as error:
         complain(str(error))
         raise typer.Exit(1) from None
     if output is OutputFormat.JSON:
-        print_json(told)
+        print_json(description)
     else:
-        print_description(told)
+        print_description(description)
 
 
 def _around(client: KubeClient, service: Json) -> dict[str, Any]:
@@ -90,14 +90,14 @@ def _around(client: KubeClient, service: Json) -> dict[str, Any]:
 def _pods_of(service: Json) -> str:
     """Give the selector of a service's pods: what llmaz made carries no label of ours, and the status tells theirs."""
     key = key_of(service)
-    told = (service.get("status") or {}).get("selector") if key.dialect.startswith("llmaz") else ""
-    return str(told or selector_of(key.dialect, (key.name,)))
+    selector = (service.get("status") or {}).get("selector") if key.dialect.startswith("llmaz") else ""
+    return str(selector or selector_of(key.dialect, (key.name,)))
 
 
 # --- what there is to say: pure ---------------------------------------------------------------------------------------
 
 
-def description(
+def describe_service(
     service: Json,
     *,
     model: Json | None,
@@ -113,7 +113,7 @@ def description(
     metadata, spec, status = service["metadata"], service["spec"], service.get("status") or {}
     view = view_of(service)
     ready = conditions_of(service).get("Ready") or {}
-    told: Json = {
+    description: Json = {
         "kind": view.kind,
         "name": metadata["name"],
         "namespace": metadata["namespace"],
@@ -146,7 +146,7 @@ def description(
         "replicas": [_replica(pod, now=now) for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))],
         "events": _events(events, now=now),
     }
-    return {key: value for key, value in told.items() if value not in ("", None, {}, [])}
+    return {key: value for key, value in description.items() if value not in ("", None, {}, [])}
 
 
 def _model(model: Json | None, *, now: datetime) -> Json:
@@ -159,8 +159,8 @@ def _model(model: Json | None, *, now: datetime) -> Json:
 def _queue(status: Json) -> Json:
     if not status.get("waitingFor"):
         return {}
-    told = {"waitingFor": status["waitingFor"], "position": status.get("queuePosition")}
-    return {**told, "length": status.get("queueLength")}
+    queue = {"waitingFor": status["waitingFor"], "position": status.get("queuePosition")}
+    return {**queue, "length": status.get("queueLength")}
 
 
 def _condition(condition: Json, *, now: datetime) -> Json:
@@ -225,7 +225,7 @@ def _events(events: Sequence[Json], *, now: datetime) -> list[Json]:
 # --- the text ---------------------------------------------------------------------------------------------------------
 
 
-def print_description(told: Json) -> None:
+def print_description(description: Json) -> None:
     """Print it for people; colours only where the output is a terminal."""
     console = Console(soft_wrap=True, highlight=False)
 
@@ -236,38 +236,38 @@ def print_description(told: Json) -> None:
                 styled(f"{title + ':':<13} ", style="bold") + (text if isinstance(text, Text) else styled(text))
             )
 
-    line("Name", f"{told['namespace']}/{told['name']}")
-    line("Kind", told.get("kind", ""))
-    phase = styled(told["phase"], style=phase_style(told["phase"]))
-    reason = told.get("reason", "")
-    line("Phase", phase + styled(f" ({reason})" if reason and reason != told["phase"] else ""))
-    line("Why", told.get("message", ""))
-    if not told.get("current"):
+    line("Name", f"{description['namespace']}/{description['name']}")
+    line("Kind", description.get("kind", ""))
+    phase = styled(description["phase"], style=phase_style(description["phase"]))
+    reason = description.get("reason", "")
+    line("Phase", phase + styled(f" ({reason})" if reason and reason != description["phase"] else ""))
+    line("Why", description.get("message", ""))
+    if not description.get("current"):
         line("Note", styled("this is about an earlier spec; the loop has not seen the last edit yet", style="yellow"))
-    model = told["model"]
+    model = description["model"]
     about = ", ".join(model[key] for key in ("phase", "size", "architecture", "quantization") if model.get(key))
     line("Model", f"{model['name']} ({about})" if about else model["name"])
-    line("Engine", ", ".join(part for part in (told.get("runtime", ""), told.get("mode", "")) if part))
-    line("Runs on", told["runsOn"])
-    line("Endpoint", told.get("endpoint", ""))
-    line("Outside", told.get("gateway", {}).get("endpoint", ""))
-    line("Replicas", counts_text(told["counts"]))
-    line("Queue", queue_text(told.get("queue", {})))
-    line("Scheduler", told.get("scheduling", ""))
-    line("Priority", str(told.get("priority", "")))
-    line("Memory", memory_text(told.get("memory", {})))
-    line("Computes on", acceleration_text(told.get("acceleration", {})))
-    for condition in notable(told.get("conditions", []), why=told.get("message", "")):
+    line("Engine", ", ".join(part for part in (description.get("runtime", ""), description.get("mode", "")) if part))
+    line("Runs on", description["runsOn"])
+    line("Endpoint", description.get("endpoint", ""))
+    line("Outside", description.get("gateway", {}).get("endpoint", ""))
+    line("Replicas", counts_text(description["counts"]))
+    line("Queue", queue_text(description.get("queue", {})))
+    line("Scheduler", description.get("scheduling", ""))
+    line("Priority", str(description.get("priority", "")))
+    line("Memory", memory_text(description.get("memory", {})))
+    line("Computes on", acceleration_text(description.get("acceleration", {})))
+    for condition in notable(description.get("conditions", []), why=description.get("message", "")):
         line(condition["type"], f"{condition['reason']} for {condition['for']}: {condition['message']}")
-    if told.get("replicas"):
+    if description.get("replicas"):
         console.print()
         keys = ("pod", "node", "state", "ready", "proved", "restarts", "age")
-        rows = [[_cell(replica[key]) for key in keys] for replica in told["replicas"]]
+        rows = [[_cell(replica[key]) for key in keys] for replica in description["replicas"]]
         print_table(tuple(key.upper() for key in keys), rows, phase_column=2)
-    if told.get("events"):
+    if description.get("events"):
         console.print()
         columns = {"LAST SEEN": "age", "TYPE": "type", "EVENT": "reason", "COUNT": "count", "MESSAGE": "message"}
-        rows = [[_cell(event[key]) for key in columns.values()] for event in told["events"]]
+        rows = [[_cell(event[key]) for key in columns.values()] for event in description["events"]]
         print_table(tuple(columns), rows, phase_column=1)
 
 
@@ -322,7 +322,7 @@ _WELL_WHEN_FALSE = frozenset({"Suspended", "RolledBack", "RolloutDeferred", "Cha
 def notable(conditions: Sequence[Json], *, why: str = "") -> list[Json]:
     """Pick the conditions that say that something is not as it should be and that no other line says.
 
-    `why` is what is told of the service itself. KServe's conditions repeat what those of their parts say.
+    `why` is what the service itself reports. KServe's conditions repeat what those of their parts say.
     """
     found: list[Json] = []
     for condition in conditions:

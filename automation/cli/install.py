@@ -41,7 +41,7 @@ def connected(kubeconfig: str | None) -> Connected:
 
 
 @contextlib.contextmanager
-def errors_told() -> Iterator[None]:
+def exit_on_error() -> Iterator[None]:
     """Say what went wrong and what to do, and end with exit code 1."""
     try:
         yield
@@ -173,7 +173,7 @@ def install(
     if render:
         say(objects.manifest(objects.chosen(options), options), nl=False)
         return
-    with errors_told():
+    with exit_on_error():
         installer = connected(kubeconfig).installer
         if unserved := installer.unserved():
             complain(

@@ -46,7 +46,9 @@ class LocalApi:
         except (OSError, ValueError):
             return False
 
-    def ask(self, machine: Machine, run: RunFile, method: str, path: str, body: Mapping[str, str] | None = None) -> str:
+    def request(
+        self, machine: Machine, run: RunFile, method: str, path: str, body: Mapping[str, str] | None = None
+    ) -> str:
         """Make a request with the agent's token. Raises MachineError."""
         token = (machine.read(self.token_file(run), sudo=self.sudo) or b"").decode().strip()
         request = urllib.request.Request(

@@ -20,9 +20,9 @@ from automation.cli.state_access import (
     names_of,
     opened,
     passphrase_of,
+    print_transfers,
     progress_of,
     settings_of,
-    tell,
 )
 from components import naming
 
@@ -122,7 +122,7 @@ def move(
         with progress_of(f"Moving to {new.url.shown}", len(names)) as done:
             results = for_each(names, copy, done)
         shown = old.url.shown
-    tell(results, output)
+    print_transfers(results, output)
     if output is OutputFormat.TABLE:
         say(f"{shown[0]} was left as it is. Start the loop with the new state, and keep the old one for a while.")
 
@@ -141,20 +141,20 @@ def backup(
 
     exports: dict[str, Export] = {}
 
-    def take(name: str) -> Transfer:
+    def copy(name: str) -> Transfer:
         exports[name] = read(backend, name)
         return Transfer(name, "copied", count(exports[name]))
 
     with opened(settings_of(state, passphrase_file), project=project) as backend:
         names = names_of(backend)
         with progress_of(f"Reading {backend.url.shown}", len(names)) as done:
-            results = for_each(names, take, done)
+            results = for_each(names, copy, done)
         if all(result.result != "failed" for result in results):
             try:
                 archive.write(file, exports, source=backend.url.shown)
             except OSError as error:
                 fail(f"`{file}` cannot be written: {error}")
-    tell(results, output, nothing_done="no backup was written")
+    print_transfers(results, output, nothing_done="no backup was written")
     if output is OutputFormat.TABLE:
         say(f"Wrote {file}. The passphrase is not in it: keep it elsewhere.")
 
@@ -189,7 +189,7 @@ def restore(
 
         with progress_of(f"Restoring to {backend.url.shown}", len(exports)) as done:
             results = for_each(exports, replace, done)
-    tell(results, output)
+    print_transfers(results, output)
 
 
 @app.command()
@@ -250,7 +250,7 @@ def rekey(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Seal all stacks with the passphrase that is given now. Without the old one only those that hold no secrets."""
-    from automation.engine.key_keeper import given_passphrase
+    from automation.engine.key_keeper import read_passphrase
     from automation.engine.port import Stack
     from automation.engine.stack_cli import Run
     from automation.engine.stack_states import opens, resealed
@@ -258,7 +258,7 @@ def rekey(
 
     settings = settings_of(state, passphrase_file)
     check_quiet(settings, kubeconfig, force=force)
-    old = given_passphrase(old_passphrase_file) if old_passphrase_file else None
+    old = read_passphrase(old_passphrase_file) if old_passphrase_file else None
     with opened(settings, old_passphrase=old) as backend:
 
         def seal(name: str) -> Transfer:
@@ -272,7 +272,7 @@ def rekey(
         names = names_of(backend)
         with progress_of("Sealing", len(names)) as done:
             results = for_each(names, seal, done)
-    tell(results, output)
+    print_transfers(results, output)
 
 
 @app.command()
@@ -302,4 +302,4 @@ def prune(
         names = names_of(backend)
         with progress_of("Pruning", len(names)) as done:
             results = for_each(names, renew, done)
-    tell(results, output)
+    print_transfers(results, output)

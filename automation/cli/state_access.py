@@ -48,12 +48,12 @@ def settings_of(state: str | None, passphrase_file: pathlib.Path | None) -> Sett
 
 def passphrase_of(settings: Settings) -> str:
     """The passphrase of a state: as given, else the one beside it, which is made where there is none."""
-    from automation.engine.key_keeper import given_passphrase, passphrase_from
+    from automation.engine.key_keeper import ensure_passphrase, read_passphrase
     from automation.engine.state_url import StateUrl
 
     if settings.passphrase_file:
-        return given_passphrase(settings.passphrase_file)
-    return settings.passphrase_text or passphrase_from(
+        return read_passphrase(settings.passphrase_file)
+    return settings.passphrase_text or ensure_passphrase(
         (StateUrl.of(settings.state).path or settings.work_directory) / "passphrase"
     )
 
@@ -168,7 +168,7 @@ def progress_of(what: str, total: int) -> Iterator[Callable[[Transfer], None]]:
         yield lambda _: progress.advance(bar)
 
 
-def tell(results: tuple[Transfer, ...], output: OutputFormat, *, nothing_done: str = "") -> None:
+def print_transfers(results: tuple[Transfer, ...], output: OutputFormat, *, nothing_done: str = "") -> None:
     """Print what became of each stack; ends the command when something failed."""
     if output is OutputFormat.JSON:
         print_json([asdict(result) for result in results])

@@ -82,7 +82,7 @@ def top(
     order: Order = sort.value
     try:
         client = KubeClient.default(kubeconfig)
-        view = look(client, what, namespace)
+        view = read_view(client, what, namespace)
     except KubeError as error:
         complain(str(error))
         raise typer.Exit(1) from None
@@ -90,12 +90,12 @@ def top(
         print_json(as_json(view, order))
     elif once or not (sys.stdout.isatty() and sys.stdin.isatty()):
         console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
-        console.print(drawn(view, order, width=console.width))
+        console.print(draw(view, order, width=console.width))
     else:
         _live(client, what, namespace, view, order)
 
 
-def look(client: KubeClient, what: What | None, namespace: str | None) -> View:
+def read_view(client: KubeClient, what: What | None, namespace: str | None) -> View:
     """Read the cluster. Raises KubeError."""
     # Processes of a host are of all namespaces, whichever one is looked at.
     hosts = _listed(client, kinds.HOSTS, None)
@@ -137,7 +137,7 @@ def _camel(row: dict[str, object]) -> dict[str, object]:
     return {name.split("_")[0] + "".join(part.title() for part in name.split("_")[1:]): row[name] for name in row}
 
 
-def drawn(view: View, order: Order, *, width: int, height: int | None = None, note: str = "") -> Group:
+def draw(view: View, order: Order, *, width: int, height: int | None = None, note: str = "") -> Group:
     """Draw the view in lines of `width`; `height` is the number of lines that there are, None: as many as it takes."""
     parts: list[Table | Text] = []
     room = None if height is None else max(4, height - (3 if note else 2))
@@ -242,7 +242,7 @@ def _live(client: KubeClient, what: What | None, namespace: str | None, view: Vi
     with _keys() as key_within, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             note = f"{datetime.now():%H:%M:%S}  sorted by {order}  n/m/t sort  q quit  {problem}"
-            live.update(drawn(view, order, width=console.width, height=console.height, note=note), refresh=True)
+            live.update(draw(view, order, width=console.width, height=console.height, note=note), refresh=True)
             key = key_within(max(0.0, due_at - time.monotonic()))
             if key in ("q", "Q", "\x03", "\x04"):
                 return
@@ -250,7 +250,7 @@ def _live(client: KubeClient, what: What | None, namespace: str | None, view: Vi
             began = time.monotonic()
             if began >= due_at:
                 try:
-                    view, problem = look(client, what, namespace), ""
+                    view, problem = read_view(client, what, namespace), ""
                 except KubeError as error:
                     # What was seen last stays on the screen.
                     problem = str(error)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from automation.cli.install import connected, errors_told, show_changes
+from automation.cli.install import connected, exit_on_error, show_changes
 from automation.cli.output import OutputFormat, say
 from automation.settings import SYSTEM_NAMESPACE
 
@@ -33,7 +33,7 @@ def uninstall(
 
     if confirm_objects is not None and not crds:
         raise typer.BadParameter("--confirm-objects goes with --crds")
-    with errors_told():
+    with exit_on_error():
         to = connected(kubeconfig)
         if not yes:
             typer.confirm(f"Take the operator out of namespace {namespace}?", abort=True)

@@ -94,7 +94,7 @@ class Batcher:
         self._loader = StateLoader(self._sharding, on_loaded=self._loaded)
         self._unread: dict[str, EngineFailed] = {}
         self._changed = threading.Condition()
-        self._book = Submissions()
+        self._submissions = Submissions()
         self.runs = EngineRuns(self.newest)
         """The last outcome for each service."""
         self._telling = 0
@@ -123,7 +123,7 @@ class Batcher:
     def newest(self, key: ServiceKey) -> Submission | None:
         """The newest request for a service, as long as its outcome is not recorded (see `settle`)."""
         with self._changed:
-            return self._book.newest(key)
+            return self._submissions.newest(key)
 
     def settle(self, submission: Submission) -> bool:
         """Note that the outcome of a request is recorded. False when a newer request for its service stands.
@@ -131,7 +131,7 @@ class Batcher:
         `on_outcome` calls it before it enqueues the service again. The Batcher calls it after `on_outcome` as well.
         """
         with self._changed:
-            return self._book.settle(submission)
+            return self._submissions.settle(submission)
 
     def record(self, submission: Submission, error: EngineFailed | None, *, now: datetime) -> float:
         """Record the outcome of a request, and settle it.
@@ -140,16 +140,16 @@ class Batcher:
         """
         retry_in_s = 0.0
         if submission.rendered is None:
-            retry_in_s = self.runs.removed(submission.key, error)
+            retry_in_s = self.runs.record_removal(submission.key, error)
         else:
-            self.runs.finished(submission, error, now=now)
+            self.runs.record_outcome(submission, error, now=now)
         self.settle(submission)
         return retry_in_s
 
     def busy(self, key: ServiceKey) -> bool:
         """Whether a change of this service waits or is being made."""
         with self._changed:
-            return self._book.busy(key)
+            return self._submissions.busy(key)
 
     def idle(self) -> bool:
         """Whether nothing waits, nothing runs, and every outcome was told."""
@@ -162,7 +162,7 @@ class Batcher:
         Raises EngineFailed when it could not be read; the next call has it read again.
         """
         with self._changed:
-            if self._sharding.knows(key.namespace):
+            if self._sharding.is_loaded(key.namespace):
                 # Placed at its first submission, or as the state says, and until it is removed or released.
                 return self._sharding.find(key) is not None
             error = self._unread.pop(key.namespace, None)
@@ -178,7 +178,7 @@ class Batcher:
         """
         namespaces = sorted(filter(wanted, self._sharding.namespaces()))
         for namespace in namespaces:
-            if not self._sharding.knows(namespace):
+            if not self._sharding.is_loaded(namespace):
                 self._loader.load(namespace, awaited=False)
         self._loader.wait_idle()
         with self._changed:
@@ -194,7 +194,7 @@ class Batcher:
         """
         self._sharding.load(namespace)
         with self._changed:
-            if self._book.of_namespace(namespace) or self._sharding.services(namespace):
+            if self._submissions.of_namespace(namespace) or self._sharding.services(namespace):
                 return False
         for stack in self._sharding.stacks(namespace):
             held = (self._engine.export(stack).get("deployment") or {}).get("resources") or ()
@@ -215,9 +215,9 @@ class Batcher:
         self._loader.stop()
         with self._changed:
             self._stopping = True
-            self._book.drop_waiting()
+            self._submissions.drop_waiting()
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._book.running, timeout_s)
+            self._changed.wait_for(lambda: not self._submissions.running, timeout_s)
         self._cancel.set()
         for thread in self._threads:
             thread.join()
@@ -225,7 +225,7 @@ class Batcher:
     # --- inside ---------------------------------------------------------------------------------------------------
 
     def _is_idle(self) -> bool:
-        return not self._book.waiting and not self._book.running and not self._telling
+        return not self._submissions.waiting and not self._submissions.running and not self._telling
 
     def _add(
         self,
@@ -237,25 +237,25 @@ class Batcher:
         now: datetime | None = None,
     ) -> Submission:
         with self._changed:
-            submission = Submission(self._book.next_number(), key, change, now or datetime.now(UTC), asked, mode)
+            submission = Submission(self._submissions.next_number(), key, change, now or datetime.now(UTC), asked, mode)
             if self._stopping:
                 return submission
-            if self._sharding.knows(key.namespace):
+            if self._sharding.is_loaded(key.namespace):
                 self._place(submission)
             else:
-                self._book.wait_for_namespace(submission)
+                self._submissions.wait_for_namespace(submission)
                 self._loader.load(key.namespace)
             return submission
 
     def _place(self, submission: Submission) -> None:
-        stack = self._sharding.stack_of(submission.key, submission.rendered)
-        self._book.wait_for_stack(submission, stack)
+        stack = self._sharding.assign_stack(submission.key, submission.rendered)
+        self._submissions.wait_for_stack(submission, stack)
         self._changed.notify()
 
     def _loaded(self, namespace: str, error: EngineFailed | None) -> None:
         """Send on what waited for the state of a namespace, or fail it."""
         with self._changed:
-            waited = self._book.unplaced(namespace)
+            waited = self._submissions.take_for_namespace(namespace)
             if error is None:
                 self._unread.pop(namespace, None)
                 for submission in waited:
@@ -279,13 +279,13 @@ class Batcher:
             if self._gather_s:
                 time.sleep(self._gather_s)
             with self._changed:
-                waiting = self._book.start(stack)
+                waiting = self._submissions.start(stack)
             try:
                 if waiting:
                     self._run(stack, waiting)
             finally:
                 with self._changed:
-                    self._book.finish(stack)
+                    self._submissions.finish(stack)
                     self._changed.notify_all()
 
     def _take(self) -> Stack | None:
@@ -294,7 +294,7 @@ class Batcher:
             while True:
                 if self._stopping:
                     return None
-                if (stack := self._book.free_stack()) is not None:
+                if (stack := self._submissions.free_stack()) is not None:
                     return stack
                 self._changed.wait()
 
@@ -321,9 +321,9 @@ class Batcher:
             outcome = BatchOutcome(failed, time.monotonic() - started, 0)
         with self._changed:
             for key in (*batch.remove, *released):
-                if outcome.services[key].ok and not self._book.waits(key, stack):
+                if outcome.services[key].ok and not self._submissions.waits(key, stack):
                     self._sharding.release(key)
-            self._book.made(stack)
+            self._submissions.run_ended(stack)
         if outcome.services:
             self._report(stack, outcome, waiting, error)
 

@@ -34,9 +34,9 @@ class EngineFence(Protocol):
 
     @property
     def environment(self) -> Mapping[str, str]: ...
-    def holds(self) -> bool: ...
-    def entered(self, pid: int) -> None: ...
-    def left(self, pid: int) -> None: ...
+    def holds_lease(self) -> bool: ...
+    def engine_started(self, pid: int) -> None: ...
+    def engine_ended(self, pid: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,10 @@ def run_cli(
     started = time.monotonic()
     errors = output.with_suffix(".err")
     if fence is not None:
-        if not fence.holds():
+        if not fence.holds_lease():
             raise EngineFailed(LEASE_LOST, "the leader lease may be another's by now, so no engine was started")
         env = {**env, **fence.environment}
-    kills_before = memory_limit.kills()
+    kills_before = memory_limit.oom_kills()
     with output.open("wb") as sink, errors.open("wb") as error_sink:
         process = subprocess.Popen(
             argv,
@@ -100,7 +100,7 @@ def run_cli(
             start_new_session=True,
         )
     if fence is not None:
-        fence.entered(process.pid)
+        fence.engine_started(process.pid)
     entry: RunRecord | None = None
     ended = threading.Event()
     reaper = threading.Thread(target=_reap, args=(process, ended), name="cli-reaper", daemon=True)
@@ -110,7 +110,7 @@ def run_cli(
     try:
         entry = _enter(record, process.pid) if record else None
         while not ended.wait(_POLL_S):
-            if fence is not None and not fence.holds():
+            if fence is not None and not fence.holds_lease():
                 stopped, grace_s = "cancelled", 0.0
             elif cancel is not None and cancel.is_set():
                 stopped = "cancelled"
@@ -123,9 +123,9 @@ def run_cli(
             killed = _stop(process, ended, grace_s=grace_s)
         reaper.join()
         if fence is not None:
-            fence.left(process.pid)
+            fence.engine_ended(process.pid)
     if record and entry and process.returncode >= 0 and not _left_lock(output, errors):
-        strike(record, (entry,))
+        remove_records(record, (entry,))
     return CliResult(
         process.returncode,
         output.read_text(errors="replace") if whole_output else _tail(output),
@@ -133,7 +133,7 @@ def run_cli(
         time.monotonic() - started,
         stopped=stopped,
         killed=killed,
-        out_of_memory=process.returncode == -signal.SIGKILL and not killed and memory_limit.kills() != kills_before,
+        out_of_memory=process.returncode == -signal.SIGKILL and not killed and memory_limit.oom_kills() != kills_before,
     )
 
 
@@ -225,7 +225,7 @@ def read_records(path: pathlib.Path) -> tuple[RunRecord, ...]:
         return ()
 
 
-def strike(path: pathlib.Path, entries: Sequence[RunRecord]) -> None:
+def remove_records(path: pathlib.Path, entries: Sequence[RunRecord]) -> None:
     """Take runs off the record: they ended, or what they left behind is cleared away."""
     _write(path, [entry for entry in read_records(path) if entry not in entries])
 

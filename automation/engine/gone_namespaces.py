@@ -46,7 +46,7 @@ class GoneNamespaces:
         """Take no more namespaces. One that is being looked at ends by itself."""
         self._queue.shutdown()
 
-    def gone(self, namespace: str) -> None:
+    def enqueue(self, namespace: str) -> None:
         """Note that a namespace seems to be gone. Returns at once."""
         self._queue.add_after(namespace, self._soon_s)
 

@@ -44,7 +44,7 @@ class PassphraseMissing(Exception):
     """The passphrase that was named is not there. A made-up one in its place would seal what the real one must open."""
 
 
-def given_passphrase(path: pathlib.Path) -> str:
+def read_passphrase(path: pathlib.Path) -> str:
     """Read the passphrase of a file that somebody named, as a mounted Secret. Raises PassphraseMissing."""
     try:
         text = path.expanduser().read_text().strip()
@@ -55,7 +55,7 @@ def given_passphrase(path: pathlib.Path) -> str:
     return text
 
 
-def passphrase_from(path: pathlib.Path) -> str:
+def ensure_passphrase(path: pathlib.Path) -> str:
     """Read the passphrase, or make one at first start, in a file that only its owner can read."""
     try:
         return path.read_text().strip()

@@ -14,7 +14,7 @@ _NO_LIMIT = 1 << 60
 """Version 1 writes a number of about this size where there is no limit."""
 
 
-def kills(*, groups: Path = _GROUPS, root: Path = _ROOT) -> int | None:
+def oom_kills(*, groups: Path = _GROUPS, root: Path = _ROOT) -> int | None:
     """How many processes of the group were killed because its memory was used up; None where that is not counted."""
     for name in ("memory.oom_control", "memory.events"):
         for line in _read(groups, root, name).splitlines():

@@ -103,18 +103,20 @@ _LONGEST_EVENT = 900
 _NO_NEWS = ("update failed", "preview failed", "one or more errors occurred")
 
 
-def nothing_to_do(targets: Targets, *, duration_s: float) -> BatchOutcome:
+def empty_outcome(targets: Targets, *, duration_s: float) -> BatchOutcome:
     """The outcome of a batch that asks only for what is already so: nothing was run."""
     return BatchOutcome({key: ServiceOutcome(key, ok=True) for key in targets.keys}, duration_s, 0)
 
 
-def of_run(targets: Targets, log: RunLog, result: CliResult, *, preview: bool) -> Mapping[ServiceKey, ServiceOutcome]:
+def service_outcomes(
+    targets: Targets, log: RunLog, result: CliResult, *, preview: bool
+) -> Mapping[ServiceKey, ServiceOutcome]:
     """Judge each service of a run that came to its end."""
     done = {**log.planned, **log.done} if preview else log.done
     return {key: _judge(key, targets, done, log, result) for key in targets.keys}
 
 
-def told(changes: tuple[Change, ...]) -> str:
+def describe_changes(changes: tuple[Change, ...]) -> str:
     """Say what was done in one Event's text, the differences of updated objects included; empty for nothing at all."""
     phrases, left = [], _LONGEST_EVENT
     for change in changes:
@@ -159,7 +161,7 @@ def _judge(
     error: EngineFailed | None = None
     if others or not (standing and gone):
         at_fault = next(iter((*others, *refused)), None)
-        error = _failed(at_fault, log.failures[at_fault]) if at_fault is not None else failure(log, result)
+        error = _failed(at_fault, log.failures[at_fault]) if at_fault is not None else run_error(log, result)
     elif refused:
         error = AccessoriesRefused([_refused(accessories[urn], log.failures[urn]) for urn in refused], refused[0])
     return ServiceOutcome(key, ok=error is None, changes=changes, error=error)
@@ -182,11 +184,11 @@ def _reason(message: str) -> str:
     return FOREIGN_OBJECT if _FOREIGN in message else APPLY_FAILED
 
 
-def failure(log: RunLog, result: CliResult) -> EngineFailed:
+def run_error(log: RunLog, result: CliResult) -> EngineFailed:
     """The error of a run that failed as a whole."""
     if result.out_of_memory:
         return EngineFailed(ENGINE_OUT_OF_MEMORY, _out_of_memory(memory_limit.limit_bytes()))
-    return EngineFailed(APPLY_FAILED, words_of(log, result))
+    return EngineFailed(APPLY_FAILED, failure_message(log, result))
 
 
 def _out_of_memory(limit: int | None) -> str:
@@ -197,21 +199,21 @@ def _out_of_memory(limit: int | None) -> str:
     )
 
 
-def answer(result: CliResult) -> Any:
+def parse_query(result: CliResult) -> Any:
     """The JSON that a query printed. Raises EngineFailed."""
     if result.code != 0:
-        raise failure(RunLog(), result)
+        raise run_error(RunLog(), result)
     try:
         return json.loads(result.stdout)
     except ValueError as error:
         raise EngineFailed(APPLY_FAILED, f"the Pulumi CLI answered with no JSON: {error}") from error
 
 
-def words_of(log: RunLog, result: CliResult) -> str:
+def failure_message(log: RunLog, result: CliResult) -> str:
     """Say why a run as a whole failed, in its own words: errors without a URN, else the end of what it printed."""
-    told = [error for error in log.errors if error not in _NO_NEWS]
-    if told:
-        return _without_traceback(told[0])
+    messages = [error for error in log.errors if error not in _NO_NEWS]
+    if messages:
+        return _without_traceback(messages[0])
     printed = [line.rstrip() for line in result.output.splitlines() if line.strip()]
     first = next((at for at, line in enumerate(printed) if line.startswith("error:")), -3)
     return "\n".join(printed[first:][:_MAX_LINES]) or f"the Pulumi CLI ended with exit code {result.code} and no word"
@@ -221,7 +223,7 @@ def _without_traceback(message: str) -> str:
     return message.partition("\nTraceback (most recent call last)")[0].strip()
 
 
-def history(entries: list[dict[str, Any]]) -> tuple[HistoryEntry, ...]:
+def parse_history(entries: list[dict[str, Any]]) -> tuple[HistoryEntry, ...]:
     """Read `pulumi stack history --json`."""
     found = [
         HistoryEntry(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from automation.engine import outcomes, recovery
-from automation.engine.cli_process import CliResult, EngineFence, strike
+from automation.engine.cli_process import CliResult, EngineFence, remove_records
 from automation.engine.outcomes import Targets
 from automation.engine.port import (
     Batch,
@@ -161,7 +161,7 @@ class PulumiEngine:
                 if result.code == 0:
                     break
                 if remedy is None or remedy in tried:
-                    raise outcomes.failure(RunLog(), result)
+                    raise outcomes.run_error(RunLog(), result)
                 tried.add(remedy)
                 self._heal(handle, remedy, result, run)
         return run.processes
@@ -176,7 +176,7 @@ class PulumiEngine:
                 return ()
             log, result = self._logged(handle, ["refresh", "--preview-only", *self._running()], run)
             if not log.succeeded:
-                raise outcomes.failure(log, result)
+                raise outcomes.run_error(log, result)
             return tuple(change for change in log.done.values() if change.op != "same")
 
     def history(self, stack: Stack) -> tuple[HistoryEntry, ...]:
@@ -187,7 +187,7 @@ class PulumiEngine:
             )
             if recovery.is_missing(result.output):
                 return ()
-            return outcomes.history(outcomes.answer(result))
+            return outcomes.parse_history(outcomes.parse_query(result))
 
     def export(self, stack: Stack) -> dict[str, Any]:
         """The stack's state; secrets in it stay encrypted."""
@@ -244,7 +244,7 @@ class PulumiEngine:
                 index = self._index(handle, run, create=bool(batch.apply))
                 targets = Targets.of(batch, index or StateIndex(batch.stack.namespace))
                 if not targets.urns:
-                    return outcomes.nothing_to_do(targets, duration_s=time.monotonic() - run.started)
+                    return outcomes.empty_outcome(targets, duration_s=time.monotonic() - run.started)
                 with self._programs.offering(batch.stack.name, _program(targets)):
                     log, result = self._logged(handle, self._batch_argv(command, targets), run)
                 remedy = recovery.remedy_for(log, result)
@@ -282,8 +282,8 @@ class PulumiEngine:
         if not preview and handle.index is not None:
             handle.index.record(log.done.values())
         if log.summary is None:
-            raise outcomes.failure(log, result)
-        found = outcomes.of_run(targets, log, result, preview=preview)
+            raise outcomes.run_error(log, result)
+        found = outcomes.service_outcomes(targets, log, result, preview=preview)
         if not preview and handle.index is not None:
             for rendered in targets.apply:
                 handle.index.settle(rendered, ok=found[rendered.key].ok)
@@ -299,7 +299,7 @@ class PulumiEngine:
                 result.output, record, stack=handle.stack.name, sole=self._sole(), former=self._former
             )
             self._states.unlock(handle.stack, run)
-            strike(record, holders)
+            remove_records(record, holders)
         elif remedy is recovery.Remedy.CREATE:
             self._states.create(handle.stack, run)
         elif remedy is recovery.Remedy.REBUILD:

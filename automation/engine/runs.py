@@ -90,7 +90,7 @@ class EngineRuns:
         self._removals: dict[ServiceKey, int] = {}
         """Failures in a row, of services whose objects are to go."""
 
-    def awaited(self, key: ServiceKey) -> str:
+    def pending_fingerprint(self, key: ServiceKey) -> str:
         """Give the fingerprint that has no outcome yet; empty when none is awaited."""
         submitted = self._newest(key)
         return submitted.fingerprint if submitted is not None else ""
@@ -105,11 +105,11 @@ class EngineRuns:
             return 0.0
         return QUIET_S - (now - submitted.at).total_seconds()
 
-    def run(self, key: ServiceKey) -> EngineRun | None:
+    def last_run(self, key: ServiceKey) -> EngineRun | None:
         """Give the last run of the engine for a service in this process."""
         return self._runs.get(key)
 
-    def finished(self, submission: Submission, error: EngineFailed | None, *, now: datetime) -> None:
+    def record_outcome(self, submission: Submission, error: EngineFailed | None, *, now: datetime) -> None:
         """Record the outcome of a request to make a service."""
         key, fingerprint = submission.key, submission.fingerprint
         with self._lock:
@@ -131,7 +131,7 @@ class EngineRuns:
             problem = Problem(reason=error.reason, message=error.message, terminal=failures >= STALLED_AFTER)
             self._runs[key] = EngineRun(fingerprint, now, problem=problem, failures=failures, retry_at=retry_at)
 
-    def removed(self, key: ServiceKey, error: EngineFailed | None) -> float:
+    def record_removal(self, key: ServiceKey, error: EngineFailed | None) -> float:
         """Record how the removal of a service went, and give the seconds until it is to be tried again; 0 if it went
         well. Nothing else brings such a key back: its custom resource, which could change, is gone."""
         with self._lock:

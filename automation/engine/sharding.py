@@ -51,7 +51,7 @@ class Sharding:
         self._sizes: dict[ServiceKey, int] = {}
         self._held: Counter[Stack] = Counter()
 
-    def stack_of(self, key: ServiceKey, rendered: RenderedService | None = None) -> Stack:
+    def assign_stack(self, key: ServiceKey, rendered: RenderedService | None = None) -> Stack:
         """Tell where the service is; place it where it is new. `rendered` is what it becomes, where that is known.
 
         Reads the namespace's state where that was not done yet. Raises EngineFailed when it cannot be read.
@@ -62,12 +62,12 @@ class Sharding:
             return self._put(self._places.get(key) or self._with_room(key.namespace), key, size)
 
     def find(self, key: ServiceKey) -> Stack | None:
-        """Tell where the service is; None when no stack has it. Reads the state, and raises, as `stack_of`."""
+        """Tell where the service is; None when no stack has it. Reads the state, and raises, as `assign_stack`."""
         self.load(key.namespace)
         with self._lock:
             return self._places.get(key)
 
-    def knows(self, namespace: str) -> bool:
+    def is_loaded(self, namespace: str) -> bool:
         """Tell whether the state of a namespace was read."""
         with self._lock:
             return namespace in self._loaded
@@ -106,7 +106,7 @@ class Sharding:
 
     def load(self, namespace: str) -> None:
         """Learn once from the state where the services of a namespace are, and how large. Raises EngineFailed."""
-        if self.knows(namespace):
+        if self.is_loaded(namespace):
             return
         # Without the lock: this may take a process of the CLI for each stack, and others read their namespaces.
         found = {stack: self._engine.sizes(stack) for stack in self._of(namespace)}

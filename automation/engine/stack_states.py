@@ -48,8 +48,8 @@ class StackStates:
             return self._files.names()
         result = self._cli.call(Stack("-"), ["stack", "ls", "--json"], run, whole_output=True)
         if result.code != 0 and recovery.is_unreadable(result.output):
-            raise StateUnreadable(outcomes.words_of(RunLog(), result))
-        return {str(entry["name"]).rpartition("/")[2] for entry in outcomes.answer(result)}
+            raise StateUnreadable(outcomes.failure_message(RunLog(), result))
+        return {str(entry["name"]).rpartition("/")[2] for entry in outcomes.parse_query(result)}
 
     def deployment(self, stack: Stack, run: Run) -> Deployment | None:
         """What the stack holds; empty when nothing was deployed yet, None when there is no such stack.
@@ -74,8 +74,8 @@ class StackStates:
             if recovery.is_missing(result.output):
                 return None
             if recovery.is_unreadable(result.output):
-                raise StateUnreadable(outcomes.words_of(RunLog(), result))
-        exported: dict[str, Any] = outcomes.answer(result)
+                raise StateUnreadable(outcomes.failure_message(RunLog(), result))
+        exported: dict[str, Any] = outcomes.parse_query(result)
         return exported
 
     def create(self, stack: Stack, run: Run) -> None:
@@ -85,7 +85,7 @@ class StackStates:
         argv = ["stack", "init", "--no-select", "--secrets-provider", PROVIDER_URL, "--stack", stack.name]
         result = self._cli.call(stack, argv, run)
         if result.code != 0 and "already exists" not in result.output:
-            raise outcomes.failure(RunLog(), result)
+            raise outcomes.run_error(RunLog(), result)
 
     def replace(self, stack: Stack, export: dict[str, Any], run: Run) -> None:
         """Write a whole state over the one that the stack has. Raises StackLocked."""
@@ -100,7 +100,7 @@ class StackStates:
             path.unlink(missing_ok=True)
         if result.code != 0:
             recovery.check_lock(result.output, self._cli.directory(stack).record, stack=stack.name, sole=False)
-            raise outcomes.failure(RunLog(), result)
+            raise outcomes.run_error(RunLog(), result)
 
     def rebuild(self, stack: Stack, run: Run) -> None:
         """Start the stack anew: the state is a cache, and the next apply adopts what is ours."""
@@ -146,14 +146,14 @@ class StackStates:
             self._files.drop_broken_locks(stack)
         result = self._cli.call(stack, ["cancel", "--yes", "--stack", stack.name], run)
         if result.code != 0:
-            raise outcomes.failure(RunLog(), result)
+            raise outcomes.run_error(RunLog(), result)
 
     def remove(self, stack: Stack, run: Run, *, backups: bool = False) -> None:
         """Drop the stack's state and history; objects stay, and copies of the state unless `backups` are meant."""
         argv = ["stack", "rm", "--force", "--yes", "--stack", stack.name]
         result = self._cli.call(stack, [*argv, "--remove-backups"] if backups else argv, run)
         if result.code != 0 and not recovery.is_missing(result.output):
-            raise outcomes.failure(RunLog(), result)
+            raise outcomes.run_error(RunLog(), result)
         self._workspace.discard(stack)
 
 

@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Mapping
 
 from automation.engine.cli_process import EngineFence
-from automation.engine.key_keeper import KeyKeeper, given_passphrase, passphrase_from
+from automation.engine.key_keeper import KeyKeeper, ensure_passphrase, read_passphrase
 from automation.engine.stack_cli import StackCli
 from automation.engine.stack_states import StackStates
 from automation.engine.state_files import StateFiles
@@ -49,10 +49,10 @@ class StateBackend:
         self.workspace = Workspace(work_root, project)
         self.workspace.prepare()
         if passphrase_file is not None:
-            passphrase = given_passphrase(passphrase_file)
+            passphrase = read_passphrase(passphrase_file)
         elif not passphrase:
             beside_state = self.files.root if self.files else self.workspace.root
-            passphrase = passphrase_from(beside_state / "passphrase")
+            passphrase = ensure_passphrase(beside_state / "passphrase")
         self.keeper = KeyKeeper(passphrase, old_passphrase=old_passphrase)
         self.cli = StackCli(
             pulumi=pulumi,

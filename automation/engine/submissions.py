@@ -104,7 +104,7 @@ class Submissions:
         self._newest[submission.key] = submission
         self._pending.setdefault(stack, {})[submission.key] = submission
 
-    def unplaced(self, namespace: str) -> tuple[Submission, ...]:
+    def take_for_namespace(self, namespace: str) -> tuple[Submission, ...]:
         """Take the requests that waited for a namespace."""
         return tuple(self._unplaced.pop(namespace, {}).values())
 
@@ -126,7 +126,7 @@ class Submissions:
         self._running[stack] = frozenset(waiting)
         return waiting
 
-    def made(self, stack: Stack) -> None:
+    def run_ended(self, stack: Stack) -> None:
         """Note that the run of a stack is over; its outcomes are yet to be told."""
         self._running[stack] = frozenset()
 

@@ -16,7 +16,7 @@ from datetime import timedelta
 import structlog
 
 from automation.cache.owners import selector_of
-from automation.engine.outcomes import told
+from automation.engine.outcomes import describe_changes
 from automation.engine.port import ServiceOutcome
 from automation.history import revision
 from automation.history.pruning import prune
@@ -103,7 +103,7 @@ class RevisionRecorder:
 
         Does nothing for a version that is recorded already, nor for a run that changed nothing.
         """
-        changes = told(outcome.changes)
+        changes = describe_changes(outcome.changes)
         if self._kept and (changes or outcome.error is not None):
             result = Outcome(changes, outcome.error.message if outcome.error is not None else "", duration)
             try:

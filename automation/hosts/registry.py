@@ -101,7 +101,7 @@ class HostRegistry:
 
     def _update(self, name: str) -> None:
         self.allocations.set_host(name, self.capacity(name), alive=self.liveness.alive(name))
-        self._refresh.ask()
+        self._refresh.trigger()
 
     def _tell_waiting(self) -> None:
         for number, key in enumerate(self.allocations.services_with_new_refusals()):

@@ -179,7 +179,7 @@ class LeaseElector:
         try:
             if self._on_started is not None:
                 self._on_started(self._token)
-            why = self._keep()
+            why = self._renew_until_lost()
         except Exception as error:
             _log.exception("Failed while leading")
             why = f"the elector failed: {error}"
@@ -192,7 +192,7 @@ class LeaseElector:
 
     # --- while it is ours -----------------------------------------------------------------------------------------
 
-    def _keep(self) -> str | None:
+    def _renew_until_lost(self) -> str | None:
         """Renew until stopped (None) or lost (the reason)."""
         while not self._stopping.wait(self._retry_period_s):
             asked_at = self._clock()
@@ -245,7 +245,7 @@ class LeaseElector:
     def _try_acquire(self) -> bool:
         self._next_look_s = self._retry_period_s
         try:
-            leases = self._look()
+            leases = self._list_leases()
             if self._rivals(leases):
                 return False
             candidates = sorted(shards(self.shard.of), key=lambda shard: self._preference(shard, leases))
@@ -254,7 +254,7 @@ class LeaseElector:
                 free_in_s = self._sightings.free_in_s(name, leases.get(name))
                 if free_in_s > 0:
                     self._next_look_s = min(self._next_look_s, max(0.01, free_in_s))
-                elif self._take(shard, leases):
+                elif self._acquire(shard, leases):
                     return True
         except KubeError as error:
             _log.warning("Failed to take the lease", extra={"lease": self._name, "error": str(error)})
@@ -265,7 +265,7 @@ class LeaseElector:
         lease = leases.get(shard.lease(self._base))
         return bool(((lease or {}).get("spec") or {}).get("holderIdentity")), random.random()  # noqa: S311
 
-    def _take(self, shard: Shard, leases: dict[str, Json]) -> bool:
+    def _acquire(self, shard: Shard, leases: dict[str, Json]) -> bool:
         asked_at = self._clock()
         self._name, self.shard = shard.lease(self._base), shard
         self.former = tuple(former for lease in leases.values() for former in former_of(lease))
@@ -278,7 +278,7 @@ class LeaseElector:
         except (Conflict, AlreadyExists):
             return False  # another was quicker
         # Whoever splits the namespaces otherwise looks after its own write too: one of two sees the other.
-        if self._rivals(self._look()):
+        if self._rivals(self._list_leases()):
             self._release()
             self._next_look_s = self._retry_period_s * (1 + random.random())  # noqa: S311
             return False
@@ -287,7 +287,7 @@ class LeaseElector:
         self._leading.set()
         return True
 
-    def _look(self) -> dict[str, Json]:
+    def _list_leases(self) -> dict[str, Json]:
         """All loops' leases, by name. Those that were made before there were parts have no label."""
         query = {"labelSelector": f"{LABEL_LOOP}={self._base}"}
         path = LEASES.path(self._namespace)

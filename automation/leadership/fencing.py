@@ -62,7 +62,7 @@ class Fence:
         """By this word in its environment an engine process is known as ours."""
         return {guard.VARIABLE: self._mark}
 
-    def holds(self) -> bool:
+    def holds_lease(self) -> bool:
         """Whether the lease is surely ours at this moment."""
         return not self._lost.is_set() and self._clock() < self._until
 
@@ -71,13 +71,13 @@ class Fence:
         with self._lock:
             self._until = asked_at + self._trust_s
             self._killed_at = asked_at + self._kill_s
-            self._tell(f"until {self._killed_at!r}")
+            self._send(f"until {self._killed_at!r}")
 
     def lose(self) -> None:
         """The lease is lost, for good: from now on nothing is sent, and the engine is ended at once."""
         self._lost.set()
         with self._lock:
-            self._tell("fence")
+            self._send("fence")
 
     def start(self) -> None:
         """Start the guard. Before this no engine process may be started."""
@@ -94,17 +94,17 @@ class Fence:
                 self._end(self._guard)
                 self._guard = None
 
-    def entered(self, pid: int) -> None:
+    def engine_started(self, pid: int) -> None:
         """An engine process was started."""
         with self._lock:
             self._children.add(pid)
-            self._tell(f"+{pid}")
+            self._send(f"+{pid}")
 
-    def left(self, pid: int) -> None:
+    def engine_ended(self, pid: int) -> None:
         """An engine process has ended and was reaped."""
         with self._lock:
             self._children.discard(pid)
-            self._tell(f"-{pid}")
+            self._send(f"-{pid}")
 
     # --- the guard ------------------------------------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ class Fence:
         for word in words:
             self._guard.stdin.write(f"{word}\n".encode())
 
-    def _tell(self, word: str) -> None:
+    def _send(self, word: str) -> None:
         if self._guard is None or self._closed:
             return
         assert self._guard.stdin is not None

@@ -75,8 +75,8 @@ class Guard:
         self._handle = os.pidfd_open(loop) if hasattr(os, "pidfd_open") else None
         self._has_proc = os.path.isdir("/proc/self")
 
-    def told(self, line: str) -> None:
-        """Take one line in."""
+    def handle_line(self, line: str) -> None:
+        """Carry out one line of the loop: a new deadline, the end of the lease, an engine that began or ended."""
         if line.startswith("until "):
             self.until = float(line[6:])
         elif line == "fence":
@@ -134,7 +134,7 @@ def main(loop: int, mark: str) -> None:
                 break
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
-                guard.told(line.decode())
+                guard.handle_line(line.decode())
         if guard.fenced or now() >= guard.until:
             guard.fenced = True
             guard.sweep()

@@ -25,7 +25,7 @@ class Shard:
         """The first part does what concerns the whole cluster: lost hosts, hosts over SSH, the status of quotas."""
         return self.number == 0
 
-    def has(self, namespace: str) -> bool:
+    def contains(self, namespace: str) -> bool:
         """Whether the namespace belongs to this part: evenly, and for ever the same whatever Python's hash seed."""
         if self.of == 1:
             return True

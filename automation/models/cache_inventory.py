@@ -53,7 +53,7 @@ class InventoryBroken(Exception):
     """A pod's log does not end as it should: the pod was stopped, or the log was cut."""
 
 
-def directories(log: str) -> list[Directory]:
+def parse_directories(log: str) -> list[Directory]:
     """Read an inspector's log. Raises InventoryBroken when it is not whole."""
     lines = log.splitlines()
     if "end" not in lines:
@@ -66,7 +66,7 @@ def directories(log: str) -> list[Directory]:
     return found
 
 
-def outcomes(log: str) -> dict[str, str]:
+def parse_outcomes(log: str) -> dict[str, str]:
     """Read a pruner's log: `deleted`, `busy`, `gone` or `failed` by key. Raises InventoryBroken as `directories`."""
     lines = log.splitlines()
     if "end" not in lines:
@@ -80,10 +80,10 @@ class Usage:
     def __init__(self, models: Iterable[Json], services: Iterable[Json]) -> None:
         self.keys: dict[str, set[str]] = {}
         for cr in models:
-            self.keys[cr["metadata"]["name"]] = keys_of(cr)
+            self.keys[cr["metadata"]["name"]] = model_keys_of(cr)
         self._users: dict[str, set[str]] = {}
         for service in services:
-            for model in models_of(service):
+            for model in model_names_of(service):
                 self._users.setdefault(model, set()).add(service["metadata"]["name"])
 
     def models(self, key: str) -> tuple[str, ...]:
@@ -100,14 +100,14 @@ class Usage:
         ]
 
 
-def keys_of(model: Json) -> set[str]:
+def model_keys_of(model: Json) -> set[str]:
     """Give the keys that a Model stands for: that of its source, however the rest of it reads, and its status's."""
     keys = {str((model.get("status") or {}).get("cacheKey") or "")}
     source = str((model.get("spec") or {}).get("source") or "")
     return {*keys, cache_key(source)} - {""}
 
 
-def models_of(service: Json) -> set[str]:
+def model_names_of(service: Json) -> set[str]:
     """Name the Models that a service refers to, drafts included."""
     spec = service.get("spec") or {}
     drafts = (
@@ -117,7 +117,7 @@ def models_of(service: Json) -> set[str]:
     return {str(name) for name in (spec.get("modelRef"), *drafts) if name}
 
 
-def to_prune(
+def plan_prune(
     entries: Sequence[Entry], *, model_keys: frozenset[str] | None = None, key: str = ""
 ) -> tuple[list[Entry], list[str]]:
     """Choose what may be deleted, and say why the rest of what was asked for may not.
@@ -145,7 +145,7 @@ def to_prune(
     return chosen, refused
 
 
-def node_of(claim: Json, pods: Iterable[Json]) -> str:
+def find_node(claim: Json, pods: Iterable[Json]) -> str:
     """Name the node that has a claim mounted, where only one may; empty where any node does."""
     modes = (claim.get("spec") or {}).get("accessModes") or ()
     if "ReadWriteMany" in modes or "ReadOnlyMany" in modes:

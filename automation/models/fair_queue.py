@@ -30,7 +30,7 @@ class FairQueue(Generic[Job]):
             self._waiting.setdefault(namespace, deque()).append(job)
             self._changed.notify()
 
-    def take(self) -> tuple[str, Job] | None:
+    def get(self) -> tuple[str, Job] | None:
         """Wait for a job and give it with its namespace, for `done`; None once the queue is closed."""
         with self._changed:
             while not self._closed:

@@ -110,7 +110,7 @@ class ModelController:
         cr = self._statuses.latest(cached)
         status = model_status(cr, self._facts(namespace, name, cr), now=self._clock())
         if status != cr.get("status") and self._statuses.write(cr, status):
-            self._tell(namespace, name, cr, status)
+            self._report(namespace, name, cr, status)
             if status.get("path") != (cr.get("status") or {}).get("path"):
                 # A prefetch waits for the file's place to be written down.
                 self._requeue(namespace, name, 0.0)
@@ -126,7 +126,7 @@ class ModelController:
         problem = self._not_allowed(model)
         return ModelFacts(
             problem=problem,
-            probe=self._look(namespace, model) if problem is None else None,
+            probe=self._probe_source(namespace, model) if problem is None else None,
             claim=self._claim(namespace, model),
             accelerator_ready=self._accelerator_ready(model),
             transfer=self._transfers.latest(namespace, name) if self._transfers else None,
@@ -145,7 +145,7 @@ class ModelController:
             terminal=True,
         )
 
-    def _look(self, namespace: str, model: DesiredModel) -> ProbeFacts | None:
+    def _probe_source(self, namespace: str, model: DesiredModel) -> ProbeFacts | None:
         """Ask what is known of the source, and come back when the next look is due."""
         if not model.cache_key:
             return None
@@ -199,7 +199,7 @@ class ModelController:
 
     # --- status ---------------------------------------------------------------------------------------------------
 
-    def _tell(self, namespace: str, name: str, cr: Json, status: Json) -> None:
+    def _report(self, namespace: str, name: str, cr: Json, status: Json) -> None:
         before, after = (cr.get("status") or {}).get("phase"), status["phase"]
         if before != after:
             message = next(c["message"] for c in status["conditions"] if c["type"] == "Ready")

@@ -44,7 +44,7 @@ class ProbeSettings(SourceProbeSettings):
     confirm_s: float = 3600.0
     retry_base_s: float = 10.0
     retry_cap_s: float = 900.0
-    forget_s: float = 4 * 3600.0
+    drop_after_s: float = 4 * 3600.0
 
 
 class _Key(NamedTuple):
@@ -119,7 +119,7 @@ class ModelProbe:
         key = _Key(source.address, (sha256 or "").lower(), model_format, tuple(files), secret)
         now = self._clock()
         with self._lock:
-            self._forget_unasked(now)
+            self._drop_unused(now)
             entry = self._entries.get(key)
             if entry is None:
                 entry = self._entries[key] = self._first(key, source, now)
@@ -195,7 +195,7 @@ class ModelProbe:
             thread.start()
 
     def _work(self) -> None:
-        while (taken := self._wanted.take()) is not None:
+        while (taken := self._wanted.get()) is not None:
             namespace, (key, entry) = taken
             try:
                 with self._lock:
@@ -203,13 +203,13 @@ class ModelProbe:
                     waits = bool(entry.queued)
                     entry.queued.clear()
                 if waits and not self._cancel.is_set():
-                    self._look(key, entry)
+                    self._run_probe(key, entry)
             finally:
                 self._wanted.done(namespace)
                 with self._lock:
                     self._pending -= 1
 
-    def _look(self, key: _Key, entry: _Entry) -> None:
+    def _run_probe(self, key: _Key, entry: _Entry) -> None:
         before = entry.facts
         self._marks.begin(repr(key))
         try:
@@ -247,8 +247,8 @@ class ModelProbe:
         for changed in waiting:
             changed()
 
-    def _forget_unasked(self, now: float) -> None:
+    def _drop_unused(self, now: float) -> None:
         for key in [
-            k for k, e in self._entries.items() if not e.looking and now - e.asked_at > self._settings.forget_s
+            k for k, e in self._entries.items() if not e.looking and now - e.asked_at > self._settings.drop_after_s
         ]:
             del self._entries[key]

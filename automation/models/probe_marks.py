@@ -114,7 +114,7 @@ class ProbeMarks:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             found = list(self._folder.iterdir())
         except OSError as error:
-            self._tell(error)
+            self._log_error(error)
             return
         for path in found:
             try:
@@ -137,7 +137,7 @@ class ProbeMarks:
             path.touch(mode=0o600)
             path.write_text(json.dumps(mark.model_dump()))
         except OSError as error:
-            self._tell(error)
+            self._log_error(error)
 
     def _remove(self, name: str) -> None:
         if self._folder is None:
@@ -145,7 +145,7 @@ class ProbeMarks:
         with suppress(OSError):
             (self._folder / name).unlink(missing_ok=True)
 
-    def _tell(self, error: OSError) -> None:
+    def _log_error(self, error: OSError) -> None:
         if not self._told:
             self._told = True
             log.warning("Cannot write down which models are looked at", folder=str(self._folder), error=str(error))

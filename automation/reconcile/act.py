@@ -82,7 +82,7 @@ class Actor:
                 if problem := self.issuer.ensure(key, cr, action.certificate, action.desired):
                     return replace(acted, unsupported=(*acted.unsupported, problem))
             case UpdateSleep():
-                self.sleep.tend(key, cr, action.desired, action.observed)
+                self.sleep.reconcile(key, cr, action.desired, action.observed)
             case ClearPending():
                 self.approval.modes.settled(key, action.mode)
             case RecordEvent():

@@ -18,7 +18,7 @@ from automation.reconcile.node_paths import check_node_paths
 from automation.reconcile.observe import Observed
 from automation.serving.scaling import scaled_elsewhere
 from automation.serving.sleep import Sleep
-from automation.serving.sleep_rule import State, asleep_mark, hosted_sleep
+from automation.serving.sleep_rule import State, hosted_sleep, sleeping_replicas
 from components import naming
 from components.extensions import unsupported_by_cluster
 from components.options import RenderOptions
@@ -106,7 +106,7 @@ class Desirer:
             state = self.sleep.state(key, service, observed)
         else:
             # The service stays asleep, or awake, as it is.
-            state = "asleep" if asleep_mark(observed.deployment) is not None else ""
+            state = "asleep" if sleeping_replicas(observed.deployment) is not None else ""
         return state or hosted_sleep(service, observed)
 
     def _claim_exists(self, key: ServiceKey, observed: Observed, options: RenderOptions) -> bool:

@@ -20,7 +20,7 @@ from automation.reconcile.observe import Observed
 from automation.reconcile.review import Review
 from automation.reconcile.services import Services
 from automation.serving.checks import Checks
-from automation.serving.readiness import asked_pods, counted
+from automation.serving.readiness import checked_pods, count_serving
 from automation.status.event_log import status_events
 from automation.status.event_recorder import EventRecorder
 from automation.status.writer import StatusWriter
@@ -74,7 +74,7 @@ class Reporter:
     def _facts(self, found: Pass) -> ServiceFacts:
         """Gather all that the status is made of."""
         key, review, service, observed = found.key, found.review, found.desired.service, found.observed
-        run, fingerprint = self.batcher.runs.run(key), review.rendered.fingerprint if review.rendered else ""
+        run, fingerprint = self.batcher.runs.last_run(key), review.rendered.fingerprint if review.rendered else ""
         refused, failed = refused_by(run, fingerprint), problem_of_run(run, fingerprint)
         facts = service_facts(
             observed,
@@ -88,7 +88,7 @@ class Reporter:
             quota=review.quota,
             now=found.now,
         )
-        facts = counted(facts, asked_pods(service, observed.pods), review.replicas.proofs)
+        facts = count_serving(facts, checked_pods(service, observed.pods), review.replicas.proofs)
         if service is None:
             return facts
         more: dict[str, object] = {

@@ -58,10 +58,10 @@ class Reviewer:
         if service is None or rendered is None:
             problem = desired.problem or terminating(key, observed)
             return Review(problem=problem, quota=self._quota_without_model(key, cr, observed) if not problem else None)
-        rendered, rollout = self.checks.rolled_back(key, cr, service, rendered, observed)
+        rendered, rollout = self.checks.apply_rollback(key, cr, service, rendered, observed)
         modes = self.approval.modes
         frozen = modes.is_frozen(key, desired.mode)
-        replicas = self.checks.prove(key, cr, service, observed, now=now, may_replace=not frozen)
+        replicas = self.checks.review_replicas(key, cr, service, observed, now=now, may_replace=not frozen)
         labels = self.cluster.namespace_labels(key.namespace)
         verdict = self.approval.policies.verdict(key, cr, service, rendered, namespace_labels=labels)
         problem = desired.problem or terminating(key, observed) or verdict.problem

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable
 
-from automation.serving.background import Background
+from automation.serving.background import BackgroundProbes
 from automation.serving.engine_start import EngineStart, is_healthy, start_of
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError
@@ -42,7 +42,7 @@ class Acceleration:
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
-        self._answers: Background[EngineStart, tuple[AccelerationFacts | None, bool]] = Background(
+        self._answers: BackgroundProbes[EngineStart, tuple[AccelerationFacts | None, bool]] = BackgroundProbes(
             "acceleration", again_s=lambda answer: math.inf if answer[1] else RETRY_S, threads=THREADS
         )
 

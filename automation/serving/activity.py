@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from automation.serving.background import Background
+from automation.serving.background import BackgroundProbes
 from automation.serving.engine_progress import METRICS_PATH, METRICS_TIMEOUT_S
 from automation.serving.engine_start import EngineStart
 from automation.serving.idleness import IdleCheck
 from automation.serving.sleep_rule import Activity, read_activity
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError
-from kubeapi.pods import ask_pod
+from kubeapi.pods import request_pod
 from program.desired.service import DesiredService
 from program.runtimes import runtime_for
 from program.runtimes.base import ProgressMetrics
@@ -32,7 +32,7 @@ class ActivityReadings:
         self._client = client
         self._clock = clock
         self._idle = IdleCheck(client)
-        self._readings: Background[EngineStart, tuple[Activity | None, float]] = Background(
+        self._readings: BackgroundProbes[EngineStart, tuple[Activity | None, float]] = BackgroundProbes(
             "activity", again_s=lambda answer: answer[1], clock=clock
         )
 
@@ -51,12 +51,12 @@ class ActivityReadings:
                 found[start.run] = answer[0]
         return found if len(found) == len(starts) else None
 
-    def renew(self, starts: Starts) -> None:
+    def refresh(self, starts: Starts) -> None:
         """Have `latest` ask anew."""
         for start in starts:
             self._readings.drop_answer(start)
 
-    def say_idle(self, desired: DesiredService, starts: Starts, *, changed: Changed) -> bool:
+    def all_idle(self, desired: DesiredService, starts: Starts, *, changed: Changed) -> bool:
         """Tell whether each engine says that it works on no request at this moment; True where none can be asked."""
         probe = runtime_for(desired.engine).idle_probe(desired)
         if probe is None:
@@ -72,7 +72,7 @@ class ActivityReadings:
         self, start: EngineStart, metrics: ProgressMetrics, every_s: float, _before: object
     ) -> tuple[Activity | None, float]:
         try:
-            answer = ask_pod(
+            answer = request_pod(
                 self._client,
                 start.namespace,
                 start.pod,

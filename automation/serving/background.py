@@ -35,7 +35,7 @@ class _Entry(Generic[A]):
     waiting: dict[Hashable, Callable[[], None]] = field(default_factory=dict)
 
 
-class Background(Generic[K, A]):
+class BackgroundProbes(Generic[K, A]):
     """Remembers the last answer to each question. Thread-safe; `close` lets no further question start.
 
     `again_s` says from an answer how many seconds it holds: infinity for good. What nobody asked for in hours is
@@ -70,7 +70,7 @@ class Background(Generic[K, A]):
         """
         now = self._clock()
         with self._lock:
-            self._forget_unasked(now)
+            self._drop_unused(now)
             entry = self._entries.setdefault(key, _Entry(now))
             entry.asked_at = now
             entry.waiting[who] = changed
@@ -143,7 +143,7 @@ class Background(Generic[K, A]):
         for changed in told:
             changed()
 
-    def _forget_unasked(self, now: float) -> None:
+    def _drop_unused(self, now: float) -> None:
         self._asked += 1
         if self._asked % _SWEEP_EVERY:
             return

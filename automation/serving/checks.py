@@ -54,7 +54,7 @@ class Checks:
                 client, timeout_s=settings.completion_timeout_s, on_answer=metrics.on_completion_check
             )
             self._stalls = StallWatch(
-                client, self._completion.prove, every_s=settings.stall_check_s, stall_s=settings.stall_timeout_s
+                client, self._completion.check, every_s=settings.stall_check_s, stall_s=settings.stall_timeout_s
             )
         self._kept = KeptTemplates(client)
         self._idle = IdleCheck(client)
@@ -68,7 +68,7 @@ class Checks:
             on_stalled=metrics.on_stalled,
         )
 
-    def prove(
+    def review_replicas(
         self,
         key: ServiceKey,
         cr: Json,
@@ -78,10 +78,10 @@ class Checks:
         now: datetime,
         may_replace: bool = True,
     ) -> ReplicaReview:
-        """Say which replicas serve; see `Replicas.prove`."""
-        return self.replicas.prove(key, cr, desired, observed.pods, now=now, may_replace=may_replace)
+        """Say which replicas serve; see `Replicas.review`."""
+        return self.replicas.review(key, cr, desired, observed.pods, now=now, may_replace=may_replace)
 
-    def rolled_back(
+    def apply_rollback(
         self, key: ServiceKey, cr: Json, desired: DesiredService, rendered: RenderedService, observed: Observed
     ) -> tuple[RenderedService, RolloutFacts]:
         """Put the last template that served in place of one that fails; see `Rollback.apply`.
@@ -143,11 +143,11 @@ class Checks:
         found = self._acceleration.latest(desired, observed.pods, changed=lambda: self._requeue(key, 0.0))
         return found or reported(cr)
 
-    def expired(
+    def expired_pod(
         self, key: ServiceKey, desired: DesiredService, observed: Observed, proofs: Proofs | None, *, now: datetime
     ) -> tuple[EvictPod | RequeueAfter, ...]:
-        """Choose a pod that is too old; see `PodLifetime.expired`."""
-        return self._lifetime.expired(key, desired, observed.deployment, observed.pods, proofs, now=now)
+        """Choose a pod that is too old; see `PodLifetime.expired_pod`."""
+        return self._lifetime.expired_pod(key, desired, observed.deployment, observed.pods, proofs, now=now)
 
     def drop_service(self, key: ServiceKey) -> None:
         """Drop what is remembered of a deleted service."""

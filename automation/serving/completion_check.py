@@ -17,14 +17,14 @@ from typing import Any, Literal
 
 import structlog
 
-from automation.serving.background import Background
+from automation.serving.background import BackgroundProbes
 from automation.serving.engine_progress import has_moved, read_progress
 from automation.serving.engine_start import EngineStart
 from automation.workqueue.backoff import backoff_s
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Forbidden, NotFound, Unreachable
 from kubeapi.exchange import Exchange
-from kubeapi.pods import PathRefused, ask_pod
+from kubeapi.pods import PathRefused, request_pod
 from program.runtimes.base import CompletionRequest, ProgressMetrics
 
 log = structlog.get_logger(__name__)
@@ -92,7 +92,7 @@ class CompletionCheck:
         self._lock = threading.Lock()
         self._unreached: set[str] = set()
         """Pods that requests did not reach since the last time that one did."""
-        self._answers: Background[EngineStart, Proof] = Background(
+        self._answers: BackgroundProbes[EngineStart, Proof] = BackgroundProbes(
             "completion", again_s=self._again_s, threads=THREADS, clock=clock
         )
 
@@ -108,13 +108,13 @@ class CompletionCheck:
         if request is None:
             return Proof("unknown", "its engine has no request that Herdsman could make without its key", final=True)
         found = self._answers.latest(
-            start, lambda before: self._counted(before, self.prove(start, request, progress)), who="", changed=changed
+            start, lambda before: self._counted(before, self.check(start, request, progress)), who="", changed=changed
         )
         if found is None and self._way_is_closed():
             return Proof("unknown", "requests reach no replica at all; it is being asked nevertheless")
         return found
 
-    def prove(self, start: EngineStart, request: CompletionRequest, progress: ProgressMetrics | None = None) -> Proof:
+    def check(self, start: EngineStart, request: CompletionRequest, progress: ProgressMetrics | None = None) -> Proof:
         """Make the request now and judge the answer.
 
         An engine with one slot lets it wait behind a long answer to somebody else. That is no failure, and `progress`,
@@ -146,7 +146,7 @@ class CompletionCheck:
         self._answers.close()
 
     def _ask(self, start: EngineStart, method: str, path: str, body: Any, timeout_s: float) -> Exchange:
-        return ask_pod(
+        return request_pod(
             self._client,
             start.namespace,
             start.pod,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from automation.serving.engine_start import EngineStart
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError
-from kubeapi.pods import ask_pod
+from kubeapi.pods import request_pod
 from program.runtimes.base import ProgressMetrics
 
 METRICS_TIMEOUT_S = 5.0
@@ -34,7 +34,7 @@ _NO_METRICS = frozenset({401, 403, 404, 405, 501})
 def read_progress(client: KubeClient, start: EngineStart, metrics: ProgressMetrics) -> Reading:
     """Ask an engine for its metrics now; an empty reading where they do not come."""
     try:
-        answer = ask_pod(
+        answer = request_pod(
             client,
             start.namespace,
             start.pod,

@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from automation.serving.background import Background
+from automation.serving.background import BackgroundProbes
 from automation.serving.engine_progress import samples
 from automation.serving.engine_start import EngineStart
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError
 from kubeapi.exchange import Exchange
-from kubeapi.pods import PathRefused, ask_pod
+from kubeapi.pods import PathRefused, request_pod
 from program.runtimes.base import IdleProbe
 
 HOLDS_S = 4.0
@@ -37,7 +37,7 @@ class IdleCheck:
 
     def __init__(self, client: KubeClient, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
-        self._answers: Background[EngineStart, Idleness] = Background(
+        self._answers: BackgroundProbes[EngineStart, Idleness] = BackgroundProbes(
             "idleness", again_s=lambda _answer: HOLDS_S, clock=clock
         )
 
@@ -46,12 +46,12 @@ class IdleCheck:
         if self._answers.due_in_s(start) == 0.0:
             # An old answer is worth nothing here: what was idle then may have been busy since.
             self._answers.drop_answer(start)
-        return self._answers.latest(start, lambda _before: self.ask(start, probe), who="", changed=changed)
+        return self._answers.latest(start, lambda _before: self.check(start, probe), who="", changed=changed)
 
-    def ask(self, start: EngineStart, probe: IdleProbe) -> Idleness:
+    def check(self, start: EngineStart, probe: IdleProbe) -> Idleness:
         """Ask now."""
         try:
-            answer = ask_pod(
+            answer = request_pod(
                 self._client,
                 start.namespace,
                 start.pod,

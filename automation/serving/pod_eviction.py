@@ -30,7 +30,7 @@ class PodLifetime:
         self._idle = idle
         self._requeue = requeue
 
-    def expired(
+    def expired_pod(
         self,
         key: ServiceKey,
         desired: DesiredService,
@@ -50,17 +50,17 @@ class PodLifetime:
             return (RequeueAfter(min(left_s, LONGEST_WAIT_S)),)
         if not is_whole(deployment, pods, proofs):
             return ()  # what makes it whole again brings the key back
-        if not self._may_go(key, desired, pod, overdue_s=-left_s):
+        if not self._may_evict(key, desired, pod, overdue_s=-left_s):
             return (RequeueAfter(IDLE_RECHECK_S),)
         return (EvictPod(pod["metadata"]["name"], pod["metadata"]["uid"], lifetime_s),)
 
-    def _may_go(self, key: ServiceKey, desired: DesiredService, pod: Json, *, overdue_s: float) -> bool:
+    def _may_evict(self, key: ServiceKey, desired: DesiredService, pod: Json, *, overdue_s: float) -> bool:
         limit_s = desired.pod_lifetime_idle_timeout_s
         probe, start = runtime_for(desired.engine).idle_probe(desired), start_of(pod)
         said: Idleness | None = None
         if limit_s is not None and probe is not None and start is not None:
             said = self._idle.latest(start, probe, changed=lambda: self._requeue(key, 0.0))
-        return may_go(limit_s, said, overdue_s=overdue_s)
+        return may_evict(limit_s, said, overdue_s=overdue_s)
 
 
 def is_whole(deployment: Json | None, pods: tuple[Json, ...], proofs: Proofs | None) -> bool:
@@ -75,7 +75,7 @@ def is_whole(deployment: Json | None, pods: tuple[Json, ...], proofs: Proofs | N
     return len(pods) == target and all(is_healthy(pod) for pod in pods) and serve
 
 
-def may_go(limit_s: int | None, said: Idleness | None, *, overdue_s: float) -> bool:
+def may_evict(limit_s: int | None, said: Idleness | None, *, overdue_s: float) -> bool:
     """Whether an expired pod may be evicted now: idle, not to be waited for, or waited for long enough. Pure."""
     if limit_s is None or overdue_s >= limit_s:
         return True

@@ -71,7 +71,9 @@ def condition_for(pod: Json, proof: Proof | None, *, wanted: bool) -> tuple[bool
     return wish if worth and wish != written else None
 
 
-def to_replace(pods: tuple[Json, ...], proofs: Proofs, *, before: Replaced | None, now: datetime) -> Json | None:
+def choose_replacement(
+    pods: tuple[Json, ...], proofs: Proofs, *, before: Replaced | None, now: datetime
+) -> Json | None:
     """Choose the replica to delete; None while there is none, or another is being replaced."""
     if any(pod["metadata"]["deleting"] for pod in pods):
         return None
@@ -96,7 +98,7 @@ def all_serve(pods: tuple[Json, ...], proofs: Proofs) -> bool:
     return bool(found) and all(proof is not None and proof.state == "proved" for proof in found)
 
 
-def asked_pods(desired: DesiredService | None, pods: tuple[Json, ...]) -> tuple[Json, ...]:
+def checked_pods(desired: DesiredService | None, pods: tuple[Json, ...]) -> tuple[Json, ...]:
     """Choose the pods that are asked for a completion: the replicas of the service, of a group its leader.
 
     Where a custom resource describes the pods, its scheduler and tokenizer have others, and the workers of a group
@@ -109,7 +111,7 @@ def asked_pods(desired: DesiredService | None, pods: tuple[Json, ...]) -> tuple[
     return tuple(pod for pod in pods if (pod.get("engine") or {}).get("of") == made_by)
 
 
-def counted(facts: ServiceFacts, pods: tuple[Json, ...], proofs: Proofs | None) -> ServiceFacts:
+def count_serving(facts: ServiceFacts, pods: tuple[Json, ...], proofs: Proofs | None) -> ServiceFacts:
     """Count only replicas that serve, and tell of each what it answered.
 
     The Deployment's own count may be ahead of what is known of its pods, so it never adds a replica of which nothing is

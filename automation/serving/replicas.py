@@ -22,9 +22,9 @@ from automation.serving.readiness import (
     Proofs,
     Replaced,
     all_serve,
-    asked_pods,
+    checked_pods,
+    choose_replacement,
     condition_for,
-    to_replace,
     written_proof,
 )
 from automation.serving.stall_watch import StallWatch
@@ -70,7 +70,7 @@ class Replicas:
         self._stalled: dict[ServiceKey, dict[EngineStart, str]] = {}
         self._standing: dict[ServiceKey, frozenset[EngineStart]] = {}
 
-    def prove(
+    def review(
         self,
         key: ServiceKey,
         cr: Json,
@@ -84,11 +84,11 @@ class Replicas:
 
         `may_replace` False: a service that is paused, or waits for approval, keeps the pods that it has.
 
-        `readiness.asked_pods` chooses the pods. Replicas of a KServe or llmaz service that was Ready before the first
+        `readiness.checked_pods` chooses the pods. Replicas of a KServe or llmaz service that was Ready before the first
         check count until their first answer, so that an upgrade takes no replica away.
         """
         self._drop_gone(key, pods)
-        pods = asked_pods(desired, pods)
+        pods = checked_pods(desired, pods)
         wanted = self._check is not None and desired.completion_check and desired.host_placement is None
         self._note_standing(key, cr, desired, pods, wanted=wanted)
         proofs = {
@@ -188,7 +188,7 @@ class Replicas:
             if before is not None and (before.generation != generation_of(cr) or all_serve(pods, proofs)):
                 self._replaced.pop(key)
                 before = None
-        pod = to_replace(pods, proofs, before=before, now=now)
+        pod = choose_replacement(pods, proofs, before=before, now=now)
         if pod is None:
             return (), None
         name, proof = pod["metadata"]["name"], proofs[pod["metadata"]["name"]]

@@ -63,9 +63,9 @@ class Rollback:
         """
         wish = rendered_template_hash(rendered)
         served, made = served_hash(cr), ""
-        if wanted and is_under_way(wish, served, deployment) and crashing(pods):
+        if wanted and is_under_way(wish, served, deployment) and crashing_pods(pods):
             made = pod_hash_of(replica_sets_of(self._client, key), wish)
-        why = failure(wish, served, deployment, pods, made=made)
+        why = rollout_failure(wish, served, deployment, pods, made=made)
         failed = Problem(reason=ROLLOUT_FAILED, message=why) if why else None
         held = self._held_back(key, cr, wish) if wanted else None
         if held is None and wanted and failed is not None:
@@ -115,7 +115,7 @@ class Rollback:
         return template
 
 
-def failure(wish: str, served: str, deployment: Json | None, pods: tuple[Json, ...], *, made: str = "") -> str:
+def rollout_failure(wish: str, served: str, deployment: Json | None, pods: tuple[Json, ...], *, made: str = "") -> str:
     """Say why the rollout of the template `wish` fails; empty while it does not, or has not begun. Pure.
 
     `made` is the hash that the Deployment controller gave to the pods of that template, empty where nobody looked. Only
@@ -126,7 +126,7 @@ def failure(wish: str, served: str, deployment: Json | None, pods: tuple[Json, .
         return ""
     if deployment.get("progress_deadline_exceeded"):
         return "its replicas did not become ready within the Deployment's progress deadline"
-    for pod in crashing(pods):
+    for pod in crashing_pods(pods):
         if made and pod["engine"].get("template") == made:
             name = pod["metadata"]["name"]
             return f"pod {name} was restarted {_restarts(pod)} times and does not become ready"
@@ -144,7 +144,7 @@ def is_under_way(wish: str, served: str, deployment: Json | None) -> bool:
     return bool(target) and not done
 
 
-def crashing(pods: tuple[Json, ...]) -> list[Json]:
+def crashing_pods(pods: tuple[Json, ...]) -> list[Json]:
     """List the pods that end again and again. Pure."""
     return [pod for pod in pods if crash_loops(pod) and _restarts(pod) >= CRASH_RESTARTS]
 

@@ -1,9 +1,9 @@
 """Puts services in pods to sleep when nobody uses them, takes their requests meanwhile, and wakes them for the first.
 
-Asked by the controller in each pass: `state` decides what is rendered (a sleeping service has no replicas), `tend` does
-what that takes. While a service sleeps, and until a pod of it is ready again, an EndpointSlice of ours leads its
-clients to the proxy here (`agent.proxy`); all other time they reach the pods directly. What a restarted loop must know
-stands in the cluster: the Deployment's mark, and the slice.
+The controller calls `state` in each pass, which decides what is rendered: a sleeping service has no replicas. Then it
+calls `reconcile`, which does what the state requires. While a service sleeps, and until one of its pods is ready again,
+an EndpointSlice leads its clients to the proxy of the loop (`agent.proxy`); otherwise clients reach the pods directly.
+What a restarted loop must know is stored in the cluster: the mark on the Deployment, and the slice.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from automation.serving.sleep_rule import (
     FRESH_S,
     Quiet,
     State,
-    asleep_mark,
-    every_s,
+    follow_quiet,
     may_sleep,
-    obstacle,
-    quiet_after,
     quiet_for_s,
+    reading_interval_s,
+    sleeping_replicas,
+    unsupported_reason,
 )
 from automation.serving.wake import (
     SELECTOR,
@@ -63,7 +63,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass
-class _Life:
+class _ServiceState:
     """What is known of one service that may sleep."""
 
     key: ServiceKey
@@ -107,7 +107,7 @@ class Sleep:
         self._readings = ActivityReadings(client, clock=clock)
         self._sources = WakeSources(client, clock=clock)
         self._lock = threading.Lock()
-        self._lives: dict[str, _Life] = {}
+        self._lives: dict[str, _ServiceState] = {}
         self._left: set[tuple[str, str]] = set()
         """Slices that an earlier loop left behind, of services not looked at yet."""
         self._started = False
@@ -133,7 +133,7 @@ class Sleep:
 
     def unsupported(self, desired: DesiredService) -> tuple[Problem, ...]:
         """Say why a service that asks to sleep does not."""
-        found = obstacle(desired, address=self._address)
+        found = unsupported_reason(desired, address=self._address)
         return (found,) if found is not None else ()
 
     def state(self, key: ServiceKey, desired: DesiredService, observed: Observed) -> State:
@@ -143,25 +143,25 @@ class Sleep:
         life = self._life(key, desired, observed)
         if life.state == "asleep":
             running = (observed.deployment or {}).get("spec", {}).get("replicas", 0)
-            life.stopped = life.stopped or (running == 0 and asleep_mark(observed.deployment) is not None)
+            life.stopped = life.stopped or (running == 0 and sleeping_replicas(observed.deployment) is not None)
             if life.replicas != desired.replicas or (life.stopped and running > 0):
                 # Edited, or scaled by somebody: whoever speaks last is obeyed.
-                self._begin_to_wake(life)
+                self._start_waking(life)
         return life.state
 
-    def tend(self, key: ServiceKey, cr: Json, desired: DesiredService, observed: Observed) -> None:
+    def reconcile(self, key: ServiceKey, cr: Json, desired: DesiredService, observed: Observed) -> None:
         """Do what the state asks for. Raises ApiError."""
         name = f"{key.namespace}/{key.name}"
         if not may_sleep(desired, address=self._address):
-            self._retire(name, key, marked=asleep_mark(observed.deployment) is not None)
+            self._end_sleep(name, key, marked=sleeping_replicas(observed.deployment) is not None)
             return
         life = self._life(key, desired, observed)
         if life.state:
-            self._stand_in(life, cr, desired)
+            self._start_proxying(life, cr, desired)
         if life.state == "waking":
-            self._meet(life, cr, observed)
+            self._forward_waiting(life, cr, observed)
         if not life.state:
-            self._step_aside(life)
+            self._stop_proxying(life)
             if not life.leading:
                 self._watch(life, cr, desired, observed)
 
@@ -174,13 +174,13 @@ class Sleep:
 
     # --- states ---------------------------------------------------------------------------------------------------
 
-    def _life(self, key: ServiceKey, desired: DesiredService, observed: Observed) -> _Life:
+    def _life(self, key: ServiceKey, desired: DesiredService, observed: Observed) -> _ServiceState:
         name = f"{key.namespace}/{key.name}"
         with self._lock:
             life = self._lives.get(name)
             if life is None:
-                life = self._lives[name] = _Life(key, replicas=desired.replicas, awake_at=self._clock())
-                mark = asleep_mark(observed.deployment)
+                life = self._lives[name] = _ServiceState(key, replicas=desired.replicas, awake_at=self._clock())
+                mark = sleeping_replicas(observed.deployment)
                 left = (key.namespace, slice_name(key.name))
                 if mark is not None:
                     life.state, life.replicas = "asleep", int(mark) if mark.isdigit() else desired.replicas
@@ -190,7 +190,7 @@ class Sleep:
                 self._left.discard(left)
             return life
 
-    def _begin_to_wake(self, life: _Life) -> None:
+    def _start_waking(self, life: _ServiceState) -> None:
         with self._lock:
             if life.state == "asleep":
                 life.state, life.stopped = "waking", False
@@ -199,7 +199,7 @@ class Sleep:
         """Called in the proxy's thread."""
         life = self._lives.get(name)
         if life is not None:
-            self._begin_to_wake(life)
+            self._start_waking(life)
             self._requeue(life.key, 0.0)
 
     def _admit(self, name: str, address: str, decided: Callable[[bool], None]) -> None:
@@ -208,13 +208,13 @@ class Sleep:
         if life is not None and life.sources is None:
             decided(True)
         else:
-            self._sources.ask(life.sources or () if life is not None else (), address, decided)
+            self._sources.check(life.sources or () if life is not None else (), address, decided)
 
-    def _stand_in(self, life: _Life, cr: Json, desired: DesiredService) -> None:
+    def _start_proxying(self, life: _ServiceState, cr: Json, desired: DesiredService) -> None:
         """Have the service's clients come to us."""
         limits, life.sources = _limits(desired), admitted_namespaces(desired)
         if life.port is None:
-            life.port = self._open(life.name, limits)
+            life.port = self._open_port(life.name, limits)
             if life.state == "waking":
                 self.proxy.wait(life.name)
         else:
@@ -225,7 +225,7 @@ class Sleep:
             self._client.apply(kinds.ENDPOINT_SLICES, namespace, body, field_manager=naming.FIELD_MANAGER, force=True)
             life.leading = True
 
-    def _open(self, name: str, limits: Limits) -> int:
+    def _open_port(self, name: str, limits: Limits) -> int:
         if not self._started:
             # A loop without a service that sleeps has no thread for it.
             self._started = True
@@ -242,7 +242,7 @@ class Sleep:
                     raise
         raise RuntimeError(f"no port is free at {self._listen} for sleeping services")
 
-    def _meet(self, life: _Life, cr: Json, observed: Observed) -> None:
+    def _forward_waiting(self, life: _ServiceState, cr: Json, observed: Observed) -> None:
         """Send those who wait to the pods that are ready, or tell them why there is none."""
         targets = self._targets(observed)
         if targets:
@@ -272,7 +272,7 @@ class Sleep:
                 found.append((address, start.port))
         return tuple(found)
 
-    def _step_aside(self, life: _Life) -> None:
+    def _stop_proxying(self, life: _ServiceState) -> None:
         """Leave the service's clients to its pods, in steps that lose no request."""
         since = self._clock() - life.awake_at
         if life.leading and since < GRACE_S:
@@ -288,7 +288,7 @@ class Sleep:
                 self.proxy.close(life.name)
                 life.port = None
 
-    def _retire(self, name: str, key: ServiceKey, *, marked: bool) -> None:
+    def _end_sleep(self, name: str, key: ServiceKey, *, marked: bool) -> None:
         """The service sleeps no more: it was stopped, suspended, or told to run always."""
         with self._lock:
             life = self._lives.pop(name, None)
@@ -307,11 +307,11 @@ class Sleep:
 
     # --- is anybody there? ----------------------------------------------------------------------------------------
 
-    def _watch(self, life: _Life, cr: Json, desired: DesiredService, observed: Observed) -> None:
+    def _watch(self, life: _ServiceState, cr: Json, desired: DesiredService, observed: Observed) -> None:
         """Put the service to sleep once its engines have been quiet for as long as it asks."""
         assert desired.sleep is not None
         timeout_s = desired.sleep.idle_timeout_s
-        pace_s = every_s(timeout_s)
+        pace_s = reading_interval_s(timeout_s)
         self._requeue(life.key, pace_s)
         starts = _all_ready(observed)
         again = partial(self._requeue, life.key, 0.0)
@@ -319,25 +319,25 @@ class Sleep:
         if readings is None or self.proxy.under_way(life.name):
             life.quiet = None
             return
-        life.quiet = quiet_after(life.quiet, readings)
+        life.quiet = follow_quiet(life.quiet, readings)
         if life.quiet is None:
             return
         oldest = min(reading.at for reading in readings.values())
         if self._clock() - life.quiet.since < timeout_s:
             return
         if self._clock() - oldest > FRESH_S:
-            self._readings.renew(starts)
+            self._readings.refresh(starts)
             self._readings.latest(desired, starts, every_s=pace_s, changed=again)
-        elif quiet_for_s(life.quiet, readings) >= timeout_s and self._readings.say_idle(desired, starts, changed=again):
+        elif quiet_for_s(life.quiet, readings) >= timeout_s and self._readings.all_idle(desired, starts, changed=again):
             self._put_to_sleep(life, cr, desired)
 
-    def _put_to_sleep(self, life: _Life, cr: Json, desired: DesiredService) -> None:
+    def _put_to_sleep(self, life: _ServiceState, cr: Json, desired: DesiredService) -> None:
         assert desired.sleep is not None
         with self._lock:
             # Before clients come here, so that the first one finds a service that can be woken.
             life.state, life.replicas, life.stopped, life.quiet = "asleep", desired.replicas, False, None
         try:
-            self._stand_in(life, cr, desired)
+            self._start_proxying(life, cr, desired)
             self.proxy.sleep(life.name)
         except BaseException:
             with self._lock:

@@ -64,7 +64,7 @@ class Quiet:
     """By each engine's start."""
 
 
-def obstacle(desired: DesiredService, *, address: str) -> Problem | None:
+def unsupported_reason(desired: DesiredService, *, address: str) -> Problem | None:
     """Say why a service in pods that asks to sleep cannot; None where it can, or does not ask."""
     if desired.sleep is None or desired.host_placement is not None:
         return None
@@ -86,10 +86,10 @@ def obstacle(desired: DesiredService, *, address: str) -> Problem | None:
 def may_sleep(desired: DesiredService, *, address: str) -> bool:
     """Tell whether a service in pods is one that sleeps and wakes."""
     asks = desired.sleep is not None and desired.host_placement is None
-    return asks and obstacle(desired, address=address) is None and not is_stopped(desired)
+    return asks and unsupported_reason(desired, address=address) is None and not is_stopped(desired)
 
 
-def asleep_mark(deployment: Json | None) -> str | None:
+def sleeping_replicas(deployment: Json | None) -> str | None:
     """Read off a Deployment whether it was put to sleep: the replicas that the service had then."""
     return deployment["metadata"]["annotations"].get(naming.ANNOTATION_ASLEEP) if deployment is not None else None
 
@@ -122,12 +122,12 @@ def _prefix(metric: str) -> str:
     return f"{head}:" if colon else f"{metric.partition('_')[0]}_"
 
 
-def every_s(idle_timeout_s: float) -> float:
+def reading_interval_s(idle_timeout_s: float) -> float:
     """Give the time between two readings."""
     return min(MOST_EVERY_S, max(LEAST_EVERY_S, idle_timeout_s / READINGS))
 
 
-def quiet_after(before: Quiet | None, readings: dict[str, Activity] | None) -> Quiet | None:
+def follow_quiet(before: Quiet | None, readings: dict[str, Activity] | None) -> Quiet | None:
     """Follow the quiet of a service: None when it works, or when not all of its replicas could be read."""
     if not readings or any(reading.busy for reading in readings.values()):
         return None

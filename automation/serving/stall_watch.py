@@ -42,7 +42,7 @@ class Progress:
     """The latest look saw nothing."""
 
 
-def advanced(before: Progress | None, reading: Reading, *, now: float) -> Progress:
+def update_progress(before: Progress | None, reading: Reading, *, now: float) -> Progress:
     """Fold one more reading in. Pure."""
     if reading.absent:
         return Progress(None, now)
@@ -56,7 +56,7 @@ def advanced(before: Progress | None, reading: Reading, *, now: float) -> Progre
     return Progress(reading.tokens, before.since)
 
 
-def suspicious(progress: Progress, *, stall_s: float, now: float) -> bool:
+def should_probe(progress: Progress, *, stall_s: float, now: float) -> bool:
     """Whether it is time to ask the engine itself. Pure."""
     return now - progress.since >= stall_s * (BLIND_FACTOR if progress.blind else 1)
 
@@ -151,7 +151,7 @@ class StallWatch:
                 with self._lock:
                     followed = self._followed.get(start)
                 if followed is not None:
-                    self._look(start, followed)
+                    self._probe(start, followed)
             except Exception:
                 log.exception("A look at an engine's progress failed by a defect of Herdsman", pod=start.pod)
             finally:
@@ -161,11 +161,11 @@ class StallWatch:
             if goes_on:
                 self._due.add_after(start, self._every_s * (1.0 - 0.1 * self._dice()))
 
-    def _look(self, start: EngineStart, followed: _Followed) -> None:
+    def _probe(self, start: EngineStart, followed: _Followed) -> None:
         reading = read_progress(self._client, start, followed.metrics)
         now = self._clock()
-        followed.progress = advanced(followed.progress, reading, now=now)
-        if not suspicious(followed.progress, stall_s=self._stall_s, now=now):
+        followed.progress = update_progress(followed.progress, reading, now=now)
+        if not should_probe(followed.progress, stall_s=self._stall_s, now=now):
             return
         silent_s = now - followed.progress.since
         log.info("An engine shows no progress", pod=start.pod, namespace=start.namespace, silent_s=round(silent_s))

@@ -129,7 +129,7 @@ class WakeSources:
         self._waiting = 0
         self._pool: ThreadPoolExecutor | None = None
 
-    def ask(self, namespaces: tuple[str, ...], address: str, decided: Callable[[bool], None]) -> None:
+    def check(self, namespaces: tuple[str, ...], address: str, decided: Callable[[bool], None]) -> None:
         """Decide whether a pod of these namespaces has the address. Never blocks; `decided` may be called later."""
         plain = _plain(address)
         with self._lock:
@@ -138,7 +138,7 @@ class WakeSources:
             if waits:
                 self._waiting += 1
                 self._pool = self._pool or ThreadPoolExecutor(THREADS, thread_name_prefix="wake-sources")
-                self._pool.submit(self._look, namespaces, plain, decided)
+                self._pool.submit(self._find_pods, namespaces, plain, decided)
         if not waits:
             decided(True in known)
 
@@ -151,7 +151,7 @@ class WakeSources:
         until, admitted = self._known.get((namespace, address), (float("-inf"), False))
         return admitted if self._clock() < until else None
 
-    def _look(self, namespaces: tuple[str, ...], address: str, decided: Callable[[bool], None]) -> None:
+    def _find_pods(self, namespaces: tuple[str, ...], address: str, decided: Callable[[bool], None]) -> None:
         admitted = False
         try:
             admitted = any(self._has_pod(namespace, address) for namespace in namespaces)

@@ -134,10 +134,10 @@ def assemble(
     shard = leadership.shard
     of_services = ServiceCollector(
         services=lambda: [
-            (dialect, cr) for dialect, cr in _all_services(cluster) if shard.has(cr["metadata"]["namespace"])
+            (dialect, cr) for dialect, cr in _all_services(cluster) if shard.contains(cr["metadata"]["namespace"])
         ],
-        models=lambda: [each for each in cluster.models.list() if shard.has(each["metadata"]["namespace"])],
-        quotas=cluster.quotas.listed if shard.is_first else list,
+        models=lambda: [each for each in cluster.models.list() if shard.contains(each["metadata"]["namespace"])],
+        quotas=cluster.quotas.list_usages if shard.is_first else list,
     )
     for collector in (
         of_services,
@@ -154,7 +154,7 @@ def assemble(
 
     def on_known(namespace: str, held: frozenset[ServiceKey]) -> None:
         if cluster.namespaces.get(None, namespace) is None:
-            gone_namespaces.gone(namespace)
+            gone_namespaces.enqueue(namespace)
         for key in held:
             of_dialect = controller.services.get(key.dialect)
             if of_dialect is not None and of_dialect.get(key.namespace, key.name) is None:
@@ -175,7 +175,9 @@ def assemble(
     )
     gone_namespaces = GoneNamespaces(client, batcher.discard_namespace)
     stack.callback(gone_namespaces.stop)
-    cluster.on_namespace_gone = lambda namespace: gone_namespaces.gone(namespace) if shard.has(namespace) else None
+    cluster.on_namespace_gone = lambda namespace: (
+        gone_namespaces.enqueue(namespace) if shard.contains(namespace) else None
+    )
     checks = Checks(client, settings=settings, metrics=metrics, requeue=services.add_after)
     stack.callback(checks.close)
     sleep = Sleep(client, address=settings.proxy_address or own_address(client.server), requeue=services.add_after)
@@ -221,7 +223,7 @@ def assemble(
 
     def start() -> None:
         gone_namespaces.start()
-        history.renew(namespaces=settings.namespaces, has=shard.has)
+        history.renew(namespaces=settings.namespaces, has=shard.contains)
         quotas = QuotaController(client, cluster, shard=shard)
         configs = KserveConfigs(client, cluster, namespaces=settings.namespaces, shard=shard)
         quotas.start()
@@ -232,7 +234,7 @@ def assemble(
                 services.add_after(key, delay_s())
             for obj in cluster.models.list():
                 models.add_after(ModelKey(obj["metadata"]["namespace"], obj["metadata"]["name"]), delay_s())
-            quotas.ask()
+            quotas.request_report()
             configs.ask_all()
 
         resync = Resync(again, every_s=settings.resync_s)
@@ -251,7 +253,7 @@ def assemble(
             leases=cluster.hosts,
             slices=cluster.endpoint_slices,
             conditions=HostConditions(client, record=recorder.record),
-            active=leadership.fence.holds,
+            active=leadership.fence.holds_lease,
         )
         cluster.registry.on_change.append(lost_hosts.host_changed)
         lost_hosts.start()
@@ -261,7 +263,7 @@ def assemble(
             liveness=cluster.registry.liveness,
             namespaces=settings.namespaces,
             pod_ranges=lambda: (cidr for node in cluster.nodes.list() for cidr in node["podRanges"]),
-            active=leadership.fence.holds,
+            active=leadership.fence.holds_lease,
         )
         cluster.registry.on_change.append(endpoints.host_lives_or_not)
         endpoints.start()
@@ -308,7 +310,7 @@ def _engine(
         pulumi=toolchain.locate("pulumi"),
         passphrase_file=settings.passphrase_file,
         passphrase=settings.passphrase_text,
-        sole=lambda: settings.leader_elect and leadership.fence.holds(),
+        sole=lambda: settings.leader_elect and leadership.fence.holds_lease(),
         fence=leadership.fence,
         former=leadership.former,
     )
@@ -339,7 +341,7 @@ def _models(
     transfers = TransferWatch(client, changed=requeue)
     stack.callback(transfers.close)
     cluster.on_pod = lambda old, new: (
-        transfers.pod_changed(old, new) if shard.has((new or old or {})["metadata"]["namespace"]) else None
+        transfers.pod_changed(old, new) if shard.contains((new or old or {})["metadata"]["namespace"]) else None
     )
     prefetcher = Prefetcher(
         client,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from automation.engine.outcomes import told
+from automation.engine.outcomes import describe_changes
 from automation.engine.port import ServiceOutcome
 from automation.status.event_recorder import EventType
 from kubeapi.json_types import Json
@@ -67,7 +67,7 @@ def outcome_entry(outcome: ServiceOutcome, repaired: str) -> Entry | None:
         return Entry("Warning", outcome.error.reason, outcome.error.message)
     if repaired:
         return Entry("Warning", "DriftRepaired", repaired)
-    message = told(outcome.changes)
+    message = describe_changes(outcome.changes)
     return Entry("Normal", "Applied", message) if message else None
 
 

@@ -101,7 +101,7 @@ class KserveConfigs:
         if names:
             with self._lock:
                 self._changed.update(names)
-            self._soon.ask()
+            self._soon.trigger()
 
     def report(self) -> None:
         """Look at the configs whose name was heard of, and write each status that says something new."""
@@ -126,7 +126,7 @@ class KserveConfigs:
                 self._say(error, f"{metadata['namespace']}/{metadata['name']}")
                 with self._lock:
                     self._failed.add(metadata["name"])
-                self._retry.ask()
+                self._retry.trigger()
 
     def _say(self, error: Exception, config: str) -> None:
         if isinstance(error, KubeError):
@@ -141,7 +141,7 @@ class KserveConfigs:
 
     def _tend(self, config: Json, users: list[ServiceKey]) -> None:
         namespace, name = config["metadata"]["namespace"], config["metadata"]["name"]
-        if not self._shard.has(namespace) or (self._namespaces and namespace not in self._namespaces):
+        if not self._shard.contains(namespace) or (self._namespaces and namespace not in self._namespaces):
             return
         if not self._is_ours(config):
             if self._writer.has_written(namespace, name):

@@ -263,7 +263,7 @@ class LoopLiveness:
             if not worker.is_alive() and not self._stopping:
                 return f"worker {worker.name} has ended"
         for name, queue in self._queues.items():
-            longest = queue.longest()
+            longest = queue.longest_running()
             if longest is not None and longest[1] > self._hangs_after_s:
                 key, for_s = longest
                 return f"the pass over {name} {key.namespace}/{key.name} has lasted {for_s:.0f} s"

@@ -20,7 +20,7 @@ def start_timer(delay_s: float, call: Callable[[], None]) -> None:
 class Debounce:
     """Call `action` at most every `delay_s` seconds, and at the latest that long after it was asked for.
 
-    What it raises is logged, and a later ask calls it again. `later` starts the timer; tests pass their own.
+    What it raises is logged, and a later trigger calls it again. `later` starts the timer; tests pass their own.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Debounce:
         self._lock = threading.Lock()
         self._asked = False
 
-    def ask(self) -> None:
+    def trigger(self) -> None:
         """Have the action called soon; asked again before that, it is still called once."""
         with self._lock:
             if self._asked:

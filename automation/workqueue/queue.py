@@ -125,7 +125,7 @@ class WorkQueue(Generic[K]):
             self._promote()
             return not self._dirty and not self._processing
 
-    def longest(self) -> tuple[K, float] | None:
+    def longest_running(self) -> tuple[K, float] | None:
         """The key that has been worked on for the longest time, with the seconds; None when nothing is in progress."""
         with self._condition:
             if not self._processing:

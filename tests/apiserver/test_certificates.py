@@ -182,13 +182,13 @@ def test_one_that_is_deleted_is_missed_without_a_pass(scene: Scene) -> None:
     now = 0.0
     watch = CertificateWatch(scene.issuer, requeue=lambda key, _delay_s: asked.append(key), clock=lambda: now)
     scene.ensure()
-    watch.look()
+    watch.check_all()
     now += ROUND_S
-    watch.look()
+    watch.check_all()
     assert asked == []  # it stands
     scene.admin.delete(kinds.SECRETS, scene.namespace, NAME)
     now += ROUND_S
-    watch.look()
+    watch.check_all()
     assert asked == [scene.desired.key]
     assert scene.ensure() == ""
     assert scene.secret()["data"]["tls.crt"]

@@ -46,7 +46,7 @@ def test_a_running_pod_of_an_admitted_namespace_is_known_by_its_address(
 
     def admitted(address: str, *namespaces: str) -> bool:
         answers: queue.Queue[bool] = queue.Queue()
-        sources.ask(namespaces, address, answers.put)
+        sources.check(namespaces, address, answers.put)
         return answers.get(timeout=20)
 
     try:

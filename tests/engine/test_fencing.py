@@ -47,7 +47,7 @@ def run():
 def act():
     with (folder / "acts").open("a") as acts:
         while True:
-            if fence.holds():
+            if fence.holds_lease():
                 print(sleepless(), file=acts, flush=True)
             time.sleep(0.005)
 threading.Thread(target=run, daemon=True).start()
@@ -253,7 +253,7 @@ def test_no_engine_is_started_and_no_write_is_sent_once_the_lease_may_be_another
     now = [1000.0]
     fence = Fence(trust_s=10.0, kill_s=11.0, clock=lambda: now[0])
     writer = KubeClient.from_kubeconfig(str(kubeconfig))
-    writer.may_write = fence.holds
+    writer.may_write = fence.holds_lease
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "fence-"}, "data": {}}
     with pytest.raises(NotLeading):
         writer.create(kinds.NAMESPACES, None, body)  # before the first renewal
@@ -291,9 +291,9 @@ def test_a_guard_is_small(folder: Path) -> None:
         guard = psutil.Process(fence._guard.pid)
         assert fence._guard.stdin is not None
         pipe = fence._guard.stdin.fileno()
-        fence.entered(guard.pid)
+        fence.engine_started(guard.pid)
         until(lambda: unread(pipe) == 0)
-        fence.left(guard.pid)
+        fence.engine_ended(guard.pid)
         until(lambda: unread(pipe) == 0)
         assert guard.memory_info().rss < 16e6
         before = guard.num_ctx_switches().voluntary

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from automation.engine import memory_limit
-from automation.engine.cli_process import CliResult, read_records, run_cli, strike
+from automation.engine.cli_process import CliResult, read_records, remove_records, run_cli
 from tools.node import cgroups
 
 
@@ -89,7 +89,7 @@ def test_a_killed_run_stays_on_record_until_it_is_struck(tmp_path: Path) -> None
     assert not entry.is_leftover
     run(tmp_path, "exit 0")
     assert read_records(record) == (entry,)
-    strike(record, (entry,))
+    remove_records(record, (entry,))
     assert read_records(record) == ()
 
 
@@ -163,6 +163,6 @@ def test_a_run_that_was_killed_for_the_memory_of_its_group_is_told_from_any_othe
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = iter([0, 1, 1, 1])
-    monkeypatch.setattr(memory_limit, "kills", lambda: next(counts))
+    monkeypatch.setattr(memory_limit, "oom_kills", lambda: next(counts))
     assert run(tmp_path, "kill -9 $$").out_of_memory
     assert not run(tmp_path, "kill -9 $$").out_of_memory

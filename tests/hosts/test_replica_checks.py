@@ -101,7 +101,7 @@ def test_a_real_engine_proves_itself_in_every_mode(
     request = runtime_for(desired.engine).completion(desired)
     assert request is not None
     check = CompletionCheck(proxy.client, timeout_s=30)
-    assert check.prove(START, request).state == "proved"
+    assert check.check(START, request).state == "proved"
     check.close()
 
 
@@ -112,7 +112,7 @@ def test_an_engine_that_wants_a_key_is_reached_and_not_judged(
     check = CompletionCheck(proxy.client, timeout_s=30)
     chat = runtime_for(service().engine).completion(service())
     assert chat is not None
-    proof = check.prove(START, chat)
+    proof = check.check(START, chat)
     assert (proof.state, proof.final) == ("unknown", True) and "key" in proof.message
     check.close()
 
@@ -124,12 +124,12 @@ def test_a_long_answer_shows_as_busy_and_as_progress(serve: Callable[..., tuple[
     probe, metrics = runtime.idle_probe(desired), runtime.progress(desired)
     assert probe is not None and metrics is not None
     idle = IdleCheck(proxy.client)
-    assert idle.ask(START, probe).state == "idle"
+    assert idle.check(START, probe).state == "idle"
     # Long enough for any machine; the client hangs up when all was seen.
     body = json.dumps({"prompt": "Hi", "n_predict": 100_000, "ignore_eos": True, "stream": True})
     client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     client.request("POST", "/completion", body, {"Content-Type": "application/json"})
-    eventually(lambda: idle.ask(START, probe).state == "busy", what="a busy engine", timeout_s=60)
+    eventually(lambda: idle.check(START, probe).state == "busy", what="a busy engine", timeout_s=60)
 
     def reading() -> Reading:
         answer = server.ask("GET", "/metrics")
@@ -141,7 +141,7 @@ def test_a_long_answer_shows_as_busy_and_as_progress(serve: Callable[..., tuple[
         lambda: (reading().tokens or 0) > (first.tokens or 0), what="a token while the answer is made", timeout_s=60
     )
     client.close()
-    eventually(lambda: idle.ask(START, probe).state == "idle", what="an idle engine", timeout_s=60)
+    eventually(lambda: idle.check(START, probe).state == "idle", what="an idle engine", timeout_s=60)
     idle.close()
 
 
@@ -166,7 +166,7 @@ def test_a_replica_is_neither_ready_nor_replaced_while_its_engine_loads(
         def proved() -> str:
             """Make a pass, and another one when the engine has answered; return what is known of it."""
             for _ in range(2):
-                found = replicas.prove(key, cr, service(), (remembered("p"),), now=now)
+                found = replicas.review(key, cr, service(), (remembered("p"),), now=now)
                 failed = act_on_pods(actor, recorder, key, cr, found.actions, requeue=nobody, now=now)
                 eventually(check.idle, what="an answer", timeout_s=30)
             assert found.proofs is not None and found.problem is None and failed is None

@@ -214,7 +214,7 @@ def test_three_loops_share_two_parts_and_the_spare_one_takes_any(arena: Arena, t
     # Which namespace is whose is a matter of its name alone.
     from automation.leadership.shards import Shard
 
-    whose = {namespace: next(n for n in (0, 1) if Shard(n, 2).has(namespace)) for namespace in NAMESPACES}
+    whose = {namespace: next(n for n in (0, 1) if Shard(n, 2).contains(namespace)) for namespace in NAMESPACES}
     parents = {(run[1], int(run[3])) for run in arena.runs() if run[0] == "run"}
     for namespace, number in whose.items():
         pids = {pid for stack, pid in parents if stack.startswith(namespace)}

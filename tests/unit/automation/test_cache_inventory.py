@@ -18,11 +18,11 @@ from automation.models.cache_inventory import (
     InventoryBroken,
     Usage,
     check_bound,
-    directories,
+    find_node,
     is_cache,
-    node_of,
-    outcomes,
-    to_prune,
+    parse_directories,
+    parse_outcomes,
+    plan_prune,
     why_pending,
 )
 from components.cache_pod import inspector_pod, pruning_pod
@@ -83,33 +83,35 @@ def test_a_model_that_makes_no_sense_keeps_what_it_has() -> None:
 
 
 def test_only_orphans_are_pruned_unless_one_is_named() -> None:
-    chosen, refused = to_prune(entries(KEY, OTHER, ORPHAN, "tmp"))
+    chosen, refused = plan_prune(entries(KEY, OTHER, ORPHAN, "tmp"))
     assert ([e.directory.key for e in chosen], refused) == ([ORPHAN], [])
-    chosen, refused = to_prune(entries(KEY, ORPHAN), key=KEY)
+    chosen, refused = plan_prune(entries(KEY, ORPHAN), key=KEY)
     assert chosen == []
     assert refused == [f"{KEY} on ns/llmkube-model-cache is used by Model a, service chat"]
 
 
 def test_a_model_s_cache_goes_only_while_no_service_uses_it() -> None:
-    chosen, _ = to_prune(entries(KEY, OTHER), model_keys=frozenset({OTHER}))
+    chosen, _ = plan_prune(entries(KEY, OTHER), model_keys=frozenset({OTHER}))
     assert [e.directory.key for e in chosen] == [OTHER]
-    chosen, refused = to_prune(entries(KEY, OTHER), model_keys=frozenset({KEY}))
+    chosen, refused = plan_prune(entries(KEY, OTHER), model_keys=frozenset({KEY}))
     assert chosen == []
     assert "service chat" in refused[0]
 
 
 def test_nothing_is_pruned_while_it_is_downloaded() -> None:
-    chosen, refused = to_prune(entries(ORPHAN, busy=True))
+    chosen, refused = plan_prune(entries(ORPHAN, busy=True))
     assert chosen == []
     assert "under way" in refused[0]
 
 
 def test_a_log_that_is_not_whole_is_not_believed() -> None:
     with pytest.raises(InventoryBroken, match="did not finish"):
-        directories("cache 00112233445566ff 4 1 0 0\n")
+        parse_directories("cache 00112233445566ff 4 1 0 0\n")
     with pytest.raises(InventoryBroken, match="said nothing"):
-        outcomes("")
-    assert directories("cache a b c\ncache 00112233445566ff 4 1 9 1\nend\n") == [Directory(ORPHAN, 4096, 1, 9, True)]
+        parse_outcomes("")
+    assert parse_directories("cache a b c\ncache 00112233445566ff 4 1 9 1\nend\n") == [
+        Directory(ORPHAN, 4096, 1, 9, True)
+    ]
 
 
 # --- the pods' scripts, on a folder -----------------------------------------------------------------------------------
@@ -153,7 +155,7 @@ def cache(tmp_path: Path) -> Path:
 
 
 def test_the_inspector_prints_what_is_there(cache: Path, run: Run) -> None:
-    seen = {d.key: d for d in directories(run(inspector_pod("p", "ns", "c", RenderOptions()), cache))}
+    seen = {d.key: d for d in parse_directories(run(inspector_pod("p", "ns", "c", RenderOptions()), cache))}
     assert {key: (d.files, d.busy) for key, d in seen.items()} == {
         KEY: (1, False),
         ORPHAN: (2, False),
@@ -167,12 +169,12 @@ def test_the_pruner_deletes_what_it_is_told_to_and_never_a_download(cache: Path,
     (cache / ".herdsman-trash.0000000000000000").mkdir()
     gone = "f" * 16
     log = run(pruning_pod("p", "ns", "c", [ORPHAN, OTHER, gone], RenderOptions()), cache)
-    assert outcomes(log) == {ORPHAN: "deleted", OTHER: "busy", gone: "gone"}
+    assert parse_outcomes(log) == {ORPHAN: "deleted", OTHER: "busy", gone: "gone"}
     assert sorted(path.name for path in cache.iterdir()) == sorted([KEY, OTHER])
     old = time.time() - 3600
     os.utime(cache / OTHER / ".b.gguf.lock" / "beat", (old, old))
     os.utime(cache / OTHER / ".b.gguf.lock", (old, old))
-    assert outcomes(run(pruning_pod("p", "ns", "c", [OTHER], RenderOptions()), cache)) == {OTHER: "deleted"}
+    assert parse_outcomes(run(pruning_pod("p", "ns", "c", [OTHER], RenderOptions()), cache)) == {OTHER: "deleted"}
 
 
 @pytest.mark.parametrize("key", ["", "..", "a/../b", "0011223344556677 ../x", "00112233445566FF", ORPHAN + "\n"])
@@ -203,9 +205,9 @@ def pod(node: str, phase: str = "Running", mounted: str = "llmkube-model-cache")
 
 def test_a_volume_of_one_node_is_looked_at_on_that_node() -> None:
     pods = [pod("n0", "Succeeded"), pod("n1", mounted="other"), pod("n2")]
-    assert node_of(claim(), pods) == "n2"
-    assert node_of(claim(mode="ReadWriteMany"), pods) == ""
-    assert node_of(claim(), pods[:2]) == ""
+    assert find_node(claim(), pods) == "n2"
+    assert find_node(claim(mode="ReadWriteMany"), pods) == ""
+    assert find_node(claim(), pods[:2]) == ""
 
 
 def test_a_claim_without_a_volume_is_told_and_not_waited_for() -> None:

@@ -46,7 +46,7 @@ def check(proxy: PodProxy, clock: Clock) -> Iterator[CompletionCheck]:
 
 def prove(proxy: PodProxy, check: CompletionCheck, say: Say, request: CompletionRequest = CHAT) -> Proof:
     proxy.engines["p"] = lambda *_: say
-    return check.prove(START, request)
+    return check.check(START, request)
 
 
 def settled(check: CompletionCheck, start: EngineStart = START) -> Proof:
@@ -115,7 +115,7 @@ def test_an_engine_that_loads_its_model_does_not_serve_yet_and_is_asked_every_fe
 
 def test_an_engine_that_takes_the_request_and_says_nothing_has_failed(proxy: PodProxy, check: CompletionCheck) -> None:
     proxy.engines["p"] = lambda method, path, body: Say(after_s=1.5) if method == "POST" else Say(404)
-    proof = check.prove(START, CHAT)
+    proof = check.check(START, CHAT)
     assert (proof.state, proof.message) == ("failed", "POST /v1/chat/completions: no answer in 0.4 s")
 
 
@@ -132,7 +132,7 @@ def test_a_request_that_waits_behind_others_is_no_failure(
         return Say(200, f"tokens_total {next(decoded)}\nrunning 1\n".encode()) if path == "/metrics" else Say(404)
 
     proxy.engines["p"] = engine
-    proof = check.prove(START, CHAT, metrics)
+    proof = check.check(START, CHAT, metrics)
     assert proof.state == "unknown" and proof.serves and not proof.final
     assert "makes tokens for other requests" in proof.message
 
@@ -147,7 +147,7 @@ def test_a_request_that_waits_while_no_token_is_made_is_a_failure(
         return Say(after_s=1.5) if method == "POST" else Say(200, b"tokens_total 7\nrunning 1\n")
 
     proxy.engines["p"] = engine
-    assert check.prove(START, CHAT, metrics).state == "failed"
+    assert check.check(START, CHAT, metrics).state == "failed"
 
 
 def test_when_no_request_gets_through_nothing_is_said_of_the_engine(
@@ -155,7 +155,7 @@ def test_when_no_request_gets_through_nothing_is_said_of_the_engine(
 ) -> None:
     monkeypatch.setattr("automation.serving.completion_check.EVIDENCE_TIMEOUT_S", 0.2)
     proxy.engines["p"] = lambda *_: Say(after_s=1.0)
-    assert check.prove(START, CHAT).state == "unknown"
+    assert check.check(START, CHAT).state == "unknown"
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ def test_many_wishes_make_one_call_and_a_later_wish_another() -> None:
     timers: list[Callable[[], None]] = []
     soon = Debounce(lambda: calls.append(1), delay_s=1.0, later=lambda _, call: timers.append(call))
     for _ in range(5):
-        soon.ask()
+        soon.trigger()
     assert len(timers) == 1
     timers.pop()()
     assert calls == [1]
-    soon.ask()
+    soon.trigger()
     assert len(timers) == 1
 
 
@@ -31,7 +31,7 @@ def test_an_action_that_fails_is_called_again_when_it_is_asked_for() -> None:
 
     soon = Debounce(fail, delay_s=1.0, later=lambda _, call: timers.append(call))
     for _ in range(2):
-        soon.ask()
+        soon.trigger()
         timers.pop()()
     assert len(tries) == 2
 
@@ -43,10 +43,10 @@ def test_a_wish_during_the_call_is_not_lost() -> None:
     def action() -> None:
         if not asked:
             asked.append(True)
-            soon.ask()
+            soon.trigger()
         done.release()
 
     soon = Debounce(action, delay_s=0.01)
-    soon.ask()
+    soon.trigger()
     assert done.acquire(timeout=5)
     assert done.acquire(timeout=5)

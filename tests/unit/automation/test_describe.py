@@ -10,7 +10,7 @@ import pytest
 from automation.cli.describe import (
     acceleration_text,
     counts_text,
-    description,
+    describe_service,
     memory_text,
     notable,
     print_description,
@@ -82,7 +82,9 @@ def event(at: str, reason: str, **fields: Any) -> Json:
 
 
 def described(service: Json = SERVICE, **around: Any) -> Json:
-    return description(service, **{"model": MODEL, "pods": [POD], "events": [], "process": None, **around}, now=NOW)
+    return describe_service(
+        service, **{"model": MODEL, "pods": [POD], "events": [], "process": None, **around}, now=NOW
+    )
 
 
 def test_a_row_has_what_is_asked_first() -> None:

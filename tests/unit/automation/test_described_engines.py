@@ -12,7 +12,7 @@ from automation.cache.trim import workload_pod
 from automation.reconcile.act_on_pods import PodActor
 from automation.serving.completion_check import CompletionCheck, Proof
 from automation.serving.engine_start import start_of
-from automation.serving.readiness import asked_pods, counted
+from automation.serving.readiness import checked_pods, count_serving
 from automation.serving.replicas import ReplicaReview, Replicas
 from automation.status.event_recorder import EventRecorder
 from kubeapi.json_types import Json
@@ -109,21 +109,21 @@ def test_pods_of_other_sets_and_of_others_are_not_asked() -> None:
     own = pod()
     scheduler = pod("s", owner=("ReplicaSet", "chat-kserve-scheduler-5d8f"))
     theirs = pod("j", owner=("Job", "chat-kserve-5d8f"))
-    assert asked_pods(single(), (own, scheduler, theirs)) == (own,)
+    assert checked_pods(single(), (own, scheduler, theirs)) == (own,)
 
 
 def test_of_a_group_the_leader_is_asked() -> None:
     group = described(Workloads(pods=(group_set(name="chat-mn", of="chat"),)), key=KEY, completion_check=True)
     leader = pod("chat-mn-0", owner=("StatefulSet", "chat-mn"))
     worker = pod("chat-mn-0-1", owner=("StatefulSet", "chat-mn-0"))
-    assert asked_pods(group, (leader, worker)) == (leader,)
+    assert checked_pods(group, (leader, worker)) == (leader,)
 
 
 def test_a_set_counts_the_replicas_that_answered() -> None:
     main = WorkloadFacts(part="main", kind="Deployment", name="chat-kserve", ready_replicas=2, wanted_replicas=2)
     other = WorkloadFacts(part="scheduler", kind="Deployment", name="s", ready_replicas=1)
     facts = ServiceFacts(desired_replicas=2, replicas=2, ready_replicas=2, workloads=(main, other))
-    found = counted(facts, (pod("a"), pod("b")), {"a": Proof("proved"), "b": None})
+    found = count_serving(facts, (pod("a"), pod("b")), {"a": Proof("proved"), "b": None})
     assert (found.ready_replicas, found.unproved_replicas) == (1, 1)
     assert [(each.ready_replicas, each.unproved_replicas) for each in found.workloads] == [(1, 1), (1, 0)]
 
@@ -142,7 +142,7 @@ class Scene:
         """Give the state of each proof at once; empty for a replica that waits for its first answer."""
         status = {"conditions": [{"type": "Ready", "status": str(ready)}]}
         cr = {"kind": "X", "apiVersion": "v1", "metadata": {"name": "chat", "namespace": "ns", "uid": "u"}}
-        found = self.replicas.prove(KEY, {**cr, "status": status}, desired, pods, now=NOW)
+        found = self.replicas.review(KEY, {**cr, "status": status}, desired, pods, now=NOW)
         nobody = lambda _key, _delay_s: None  # noqa: E731
         act_on_pods(self.actor, self.recorder, KEY, cr, found.actions, requeue=nobody, now=NOW)
         assert found.proofs is not None
@@ -188,7 +188,7 @@ def test_a_check_that_is_switched_on_takes_no_replica_away_meanwhile(scene: Scen
     scene.proxy.engines["a"] = lambda *_: token()
     off = single().model_copy(update={"completion_check": False})
     cr = {"kind": "X", "apiVersion": "v1", "metadata": {"name": "chat", "namespace": "ns", "uid": "u"}}
-    assert scene.replicas.prove(KEY, cr, off, (pod("a"),), now=NOW) == ReplicaReview()
+    assert scene.replicas.review(KEY, cr, off, (pod("a"),), now=NOW) == ReplicaReview()
     assert scene.passed(single(), pod("a"), ready=True) == {"a": "unknown"}
 
 
@@ -217,4 +217,4 @@ def test_pods_that_are_not_asked_are_neither_counted_nor_told(scene: Scene) -> N
     assert scene.passed(single(), scheduler) == {}
     assert not scene.proxy.addresses
     facts = ServiceFacts(desired_replicas=1, replicas=1, ready_replicas=1)
-    assert counted(facts, asked_pods(single(), (scheduler,)), {}) == facts
+    assert count_serving(facts, checked_pods(single(), (scheduler,)), {}) == facts

@@ -37,7 +37,7 @@ class Requests(dict[ServiceKey, Submission]):
 
 
 def failed(runs: EngineRuns, at: datetime, fingerprint: str = "f1") -> None:
-    runs.finished(Requests().submit(fingerprint, ("v1",), now=at), EngineFailed("ApplyFailed", "no"), now=at)
+    runs.record_outcome(Requests().submit(fingerprint, ("v1",), now=at), EngineFailed("ApplyFailed", "no"), now=at)
 
 
 def test_a_service_is_quiet_while_the_engine_works_on_just_what_is_asked() -> None:
@@ -45,42 +45,42 @@ def test_a_service_is_quiet_while_the_engine_works_on_just_what_is_asked() -> No
     runs = EngineRuns(requests.get)
     assert runs.quiet_for_s(KEY, now=NOW) <= 0
     requests.submit("f1", ("v1",), now=NOW)
-    assert runs.awaited(KEY) == "f1"
+    assert runs.pending_fingerprint(KEY) == "f1"
     assert runs.quiet_for_s(KEY, ("v1",), now=later(1)) == QUIET_S - 1
     assert runs.quiet_for_s(KEY, ("v2",), now=later(1)) <= 0, "edited meanwhile"
     assert runs.quiet_for_s(KEY, ("v1",), now=later(QUIET_S + 1)) <= 0, "it takes its time, and that is news"
-    runs.finished(requests.pop(KEY), None, now=later(2))
+    runs.record_outcome(requests.pop(KEY), None, now=later(2))
     assert runs.quiet_for_s(KEY, now=later(2)) <= 0
 
 
 def test_a_removal_is_no_reason_to_be_quiet() -> None:
     runs = EngineRuns({KEY: Submission(1, KEY, Removal.REMOVE, NOW)}.get)
-    assert runs.quiet_for_s(KEY, now=NOW) <= 0 and not runs.awaited(KEY)
+    assert runs.quiet_for_s(KEY, now=NOW) <= 0 and not runs.pending_fingerprint(KEY)
 
 
 def test_what_was_just_applied_is_not_applied_again_before_the_caches_show_it() -> None:
     runs = EngineRuns(Requests().get)
-    runs.finished(Requests().submit("f1", ("v1",), now=NOW), None, now=NOW)
-    assert hold_off_s(runs.run(KEY), "f1", now=later(0.1)) == CACHE_LAG_S
-    assert hold_off_s(runs.run(KEY), "f1", now=later(CACHE_LAG_S)) == 0
-    assert hold_off_s(runs.run(KEY), "f2", now=later(0.1)) == 0, "a change need not wait"
+    runs.record_outcome(Requests().submit("f1", ("v1",), now=NOW), None, now=NOW)
+    assert hold_off_s(runs.last_run(KEY), "f1", now=later(0.1)) == CACHE_LAG_S
+    assert hold_off_s(runs.last_run(KEY), "f1", now=later(CACHE_LAG_S)) == 0
+    assert hold_off_s(runs.last_run(KEY), "f2", now=later(0.1)) == 0, "a change need not wait"
 
 
 def test_failures_in_a_row_wait_longer_and_end_as_stalled() -> None:
     runs, at, waits = EngineRuns(Requests().get), NOW, []
     for _ in range(STALLED_AFTER):
-        problem = problem_of_run(runs.run(KEY), "f1")
+        problem = problem_of_run(runs.last_run(KEY), "f1")
         assert problem is None or not problem.terminal
         failed(runs, at)
-        waits.append(hold_off_s(runs.run(KEY), "f1", now=at))
+        waits.append(hold_off_s(runs.last_run(KEY), "f1", now=at))
         at += timedelta(seconds=waits[-1])
-        assert hold_off_s(runs.run(KEY), "f1", now=at) == 0
+        assert hold_off_s(runs.last_run(KEY), "f1", now=at) == 0
     assert waits == sorted(waits) and waits[-1] > 8 * waits[0]
-    problem = problem_of_run(runs.run(KEY), "f1")
+    problem = problem_of_run(runs.last_run(KEY), "f1")
     assert problem is not None and problem.terminal
-    assert problem_of_run(runs.run(KEY), "f2") is None, "an edit is judged anew"
+    assert problem_of_run(runs.last_run(KEY), "f2") is None, "an edit is judged anew"
     failed(runs, at, "f2")
-    problem = problem_of_run(runs.run(KEY), "f2")
+    problem = problem_of_run(runs.last_run(KEY), "f2")
     assert problem is not None and not problem.terminal
 
 
@@ -89,16 +89,16 @@ def test_an_outcome_counts_for_the_fingerprint_that_was_submitted() -> None:
     runs = EngineRuns(requests.get)
     old = requests.submit("f1", ("v1",), now=NOW)
     requests.submit("f2", ("v2",), now=later(1))
-    runs.finished(old, EngineFailed("ApplyFailed", "no"), now=later(2))
-    assert problem_of_run(runs.run(KEY), "f1") is not None and problem_of_run(runs.run(KEY), "f2") is None
-    assert runs.awaited(KEY) == "f2"
+    runs.record_outcome(old, EngineFailed("ApplyFailed", "no"), now=later(2))
+    assert problem_of_run(runs.last_run(KEY), "f1") is not None and problem_of_run(runs.last_run(KEY), "f2") is None
+    assert runs.pending_fingerprint(KEY) == "f2"
 
 
 def test_what_is_forgotten_is_judged_anew() -> None:
     runs = EngineRuns(Requests().get)
     failed(runs, NOW)
     runs.drop_service(KEY)
-    assert runs.run(KEY) is None
+    assert runs.last_run(KEY) is None
 
 
 def test_a_removal_that_fails_is_tried_again_with_longer_and_longer_waits() -> None:
@@ -107,11 +107,11 @@ def test_a_removal_that_fails_is_tried_again_with_longer_and_longer_waits() -> N
     waits = []
     for _ in range(12):
         runs.drop_service(KEY)  # each try forgets what was done for the service, and not that removing it fails
-        waits.append(runs.removed(KEY, EngineFailed("ApplyFailed", "no")))
+        waits.append(runs.record_removal(KEY, EngineFailed("ApplyFailed", "no")))
     assert waits == sorted(waits) and 0 < waits[0] <= 1.0 and waits[-1] > 100 * waits[0]
-    assert runs.removed(KEY, locked) <= locked.retry_cap_s, "somebody else's lock is gone without a word"
-    assert runs.removed(KEY, None) == 0
-    assert runs.removed(KEY, locked) == waits[0], "the next removal of a service of this name starts anew"
+    assert runs.record_removal(KEY, locked) <= locked.retry_cap_s, "somebody else's lock is gone without a word"
+    assert runs.record_removal(KEY, None) == 0
+    assert runs.record_removal(KEY, locked) == waits[0], "the next removal of a service of this name starts anew"
 
 
 def test_a_refused_accessory_is_no_problem_of_the_service_and_only_its_own_tries_wait() -> None:
@@ -120,13 +120,13 @@ def test_a_refused_accessory_is_no_problem_of_the_service_and_only_its_own_tries
         [RefusedObject(kind="HorizontalPodAutoscaler", name="svc", reason="ForeignObject", message="held by somebody")]
     )
     for at in range(STALLED_AFTER + 1):
-        runs.finished(Requests().submit("f1", ("v1",), now=later(at)), error, now=later(at))
-    assert problem_of_run(runs.run(KEY), "f1") is None
-    (refused,) = refused_by(runs.run(KEY), "f1")
+        runs.record_outcome(Requests().submit("f1", ("v1",), now=later(at)), error, now=later(at))
+    assert problem_of_run(runs.last_run(KEY), "f1") is None
+    (refused,) = refused_by(runs.last_run(KEY), "f1")
     assert (refused.kind, refused.name, refused.reason) == ("HorizontalPodAutoscaler", "svc", "ForeignObject")
-    assert refused_by(runs.run(KEY), "f2") == ()
+    assert refused_by(runs.last_run(KEY), "f2") == ()
     now = later(STALLED_AFTER + CACHE_LAG_S)
-    assert hold_off_s(runs.run(KEY), "f1", now=now, only_accessories=True) > 10
-    assert hold_off_s(runs.run(KEY), "f1", now=now) == 0, "what pods need is made at once"
-    runs.finished(Requests().submit("f1", ("v1",), now=now), None, now=now)
-    assert refused_by(runs.run(KEY), "f1") == ()
+    assert hold_off_s(runs.last_run(KEY), "f1", now=now, only_accessories=True) > 10
+    assert hold_off_s(runs.last_run(KEY), "f1", now=now) == 0, "what pods need is made at once"
+    runs.record_outcome(Requests().submit("f1", ("v1",), now=now), None, now=now)
+    assert refused_by(runs.last_run(KEY), "f1") == ()

@@ -6,7 +6,7 @@ from automation.models.fair_queue import FairQueue
 
 
 def served(queue: FairQueue[str], count: int) -> list[str]:
-    taken = [queue.take() for _ in range(count)]
+    taken = [queue.get() for _ in range(count)]
     return [job for each in taken if each is not None for job in [each[1]]]
 
 
@@ -31,7 +31,7 @@ def test_equals_take_turns() -> None:
             queue.put(namespace, f"{namespace}{number}")
     order = []
     for _ in range(6):
-        taken = queue.take()
+        taken = queue.get()
         assert taken is not None
         order.append(taken[1])
         queue.done(taken[0])
@@ -43,4 +43,4 @@ def test_a_single_thread_serves_everybody() -> None:
     queue.put("a", "a0")
     assert served(queue, 1) == ["a0"]
     queue.close()
-    assert queue.take() is None
+    assert queue.get() is None

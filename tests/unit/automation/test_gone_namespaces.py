@@ -40,8 +40,8 @@ def test_the_stacks_of_a_namespace_are_dropped_when_it_is_gone_and_empty() -> No
     cluster: Any = Cluster("there")
     made = GoneNamespaces(cluster, discard, soon_s=0.01)
     made.start()
-    made.gone("there")
-    made.gone("gone")
+    made.enqueue("there")
+    made.enqueue("gone")
     eventually(lambda: len(asked) == 3)
     made.stop()
     assert asked == ["gone"] * 3

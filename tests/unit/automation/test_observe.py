@@ -15,7 +15,7 @@ from automation.reconcile.desire import Desired
 from automation.reconcile.facts import service_facts
 from automation.reconcile.observe import Observed
 from automation.serving.completion_check import Proof
-from automation.serving.readiness import counted
+from automation.serving.readiness import count_serving
 from components import naming
 from kubeapi.json_types import Json
 from program.desired.engines import Tgi
@@ -111,7 +111,7 @@ def test_a_container_that_fetches_is_named_while_it_runs() -> None:
 def test_a_replica_counts_once_it_was_proved(proofs: dict[str, Proof | None] | None, ready: int, unproved: int) -> None:
     seen = observed(pod("a"), pod("b"), pod("c"), deployment=deployment(3, ready=3))
     every = facts(seen, service(replicas=3))
-    found = counted(every, seen.pods, proofs)
+    found = count_serving(every, seen.pods, proofs)
     assert (found.ready_replicas, found.unproved_replicas) == (ready, unproved)
     assert every.ready_replicas == 3
     if proofs:

@@ -11,7 +11,7 @@ import pytest
 from automation.reconcile.act_on_pods import PodActor
 from automation.serving.completion_check import Proof
 from automation.serving.idleness import IdleCheck, Idleness
-from automation.serving.pod_eviction import PodLifetime, is_whole, may_go
+from automation.serving.pod_eviction import PodLifetime, is_whole, may_evict
 from automation.serving.replicas import Replicas
 from automation.status.event_recorder import EventRecorder
 from kubeapi.json_types import Json
@@ -50,7 +50,7 @@ class Scene:
 
     def enforce(self, *pods: Json, live: Json | None = None, **fields: Any) -> None:
         desired = service(**{"max_pod_lifetime_s": 3600, **fields})
-        found = self.lifetime.expired(KEY, desired, live or deployment(len(pods)), pods, None, now=NOW)
+        found = self.lifetime.expired_pod(KEY, desired, live or deployment(len(pods)), pods, None, now=NOW)
         act_on_pods(self.actor, self.recorder, KEY, CR, found, requeue=self.requeue, now=NOW)
 
     def evicted(self) -> list[str]:
@@ -120,7 +120,7 @@ def test_a_busy_pod_is_waited_for_as_long_as_allowed(scene: Scene) -> None:
 
 
 def test_an_idle_pod_need_not_be_waited_for() -> None:
-    assert may_go(300, Idleness("idle"), overdue_s=1)
-    assert not may_go(300, Idleness("unknown"), overdue_s=1)
-    assert not may_go(300, None, overdue_s=1)
-    assert may_go(None, None, overdue_s=0)
+    assert may_evict(300, Idleness("idle"), overdue_s=1)
+    assert not may_evict(300, Idleness("unknown"), overdue_s=1)
+    assert not may_evict(300, None, overdue_s=1)
+    assert may_evict(None, None, overdue_s=0)

@@ -91,18 +91,18 @@ def test_a_service_that_stays_is_asked_about_once(loop: Loop, monkeypatch: pytes
 
 def test_a_folder_is_read_again_when_it_changes(loop: Loop, tmp_path: Path) -> None:
     path = tmp_path / "policies"
-    loop.checker.look()
+    loop.checker.reload_if_changed()
     assert loop.changes == 0
     folder(path, p_yaml=document("where", namespaces={"allowed": ["ns"]}))
-    loop.checker.look()
+    loop.checker.reload_if_changed()
     assert loop.changes == 1
     assert loop.verdict().problem is None
     folder(path, q_yaml=FORBIDDEN.replace("where", "new"))
-    loop.checker.look()
+    loop.checker.reload_if_changed()
     assert loop.changes == 2
     assert loop.verdict().problem is not None
     (path / "q.yaml").unlink()
-    loop.checker.look()
+    loop.checker.reload_if_changed()
     assert loop.verdict().problem is None
 
 
@@ -112,15 +112,15 @@ def test_a_folder_that_breaks_leaves_the_last_good_policies(loop: Loop, tmp_path
     path = tmp_path / "policies"
     for broken in ("kind: [", document(nothing=1)):
         folder(path, p_yaml=broken)
-        loop.checker.look()
+        loop.checker.reload_if_changed()
         assert registry.get_sample_value("herdsman_policies_readable") == 0
         assert loop.verdict().problem is not None
     assert loop.changes == 0
     folder(path, p_yaml=FORBIDDEN)
-    loop.checker.look()
+    loop.checker.reload_if_changed()
     assert registry.get_sample_value("herdsman_policies_readable") == 1
     path.rename(tmp_path / "gone")
-    loop.checker.look()
+    loop.checker.reload_if_changed()
     assert registry.get_sample_value("herdsman_policies_readable") == 0
     assert loop.verdict().problem is not None
     unregister()

@@ -14,9 +14,9 @@ def said(log: PreemptionLog, key: ServiceKey) -> list[tuple[str, str]]:
 
 def test_both_sides_say_who_took_whose_place_and_by_what_right() -> None:
     log = PreemptionLog()
-    assert log.lost(Victim(LOW, "low-1", "n1", 1000)) == {LOW}
+    assert log.record_victim(Victim(LOW, "low-1", "n1", 1000)) == {LOW}
     assert said(log, LOW) == [("Preempted", "gave its place on node n1 to a pod of higher priority (its own is 1000)")]
-    assert log.took(Nominee(HIGH, "chat-1", "n1", 1_000_000)) == {HIGH, LOW}
+    assert log.record_nominee(Nominee(HIGH, "chat-1", "n1", 1_000_000)) == {HIGH, LOW}
     assert said(log, LOW) == [("Preempted", "gave its place on node n1 to ns/chat (priority 1000000 over 1000)")]
     assert said(log, HIGH) == [("PreemptedOthers", "took the place of ns/low on node n1 (priority 1000000 over 1000)")]
     assert said(log, OTHER) == []
@@ -24,9 +24,9 @@ def test_both_sides_say_who_took_whose_place_and_by_what_right() -> None:
 
 def test_the_order_of_the_news_does_not_matter() -> None:
     log = PreemptionLog()
-    log.took(Nominee(HIGH, "chat-1", "n1", 1_000_000))
+    log.record_nominee(Nominee(HIGH, "chat-1", "n1", 1_000_000))
     assert said(log, HIGH) == []
-    assert log.lost(Victim(LOW, "low-1", "n1", 1000)) == {LOW, HIGH}
+    assert log.record_victim(Victim(LOW, "low-1", "n1", 1000)) == {LOW, HIGH}
     assert said(log, HIGH)
 
 
@@ -40,19 +40,19 @@ def test_only_a_higher_priority_on_the_same_node_took_the_place() -> None:
 
 def test_it_is_over_when_the_loser_is_whole_again_or_gone() -> None:
     log = PreemptionLog()
-    log.took(Nominee(HIGH, "chat-1", "n1", 1_000_000))
+    log.record_nominee(Nominee(HIGH, "chat-1", "n1", 1_000_000))
     victim = Victim(LOW, "low-1", "n1", 1000)
-    log.lost(victim)
-    assert log.lost(victim) == frozenset()
-    assert log.restored(OTHER) == frozenset()
-    assert log.restored(LOW) == {LOW, HIGH}
+    log.record_victim(victim)
+    assert log.record_victim(victim) == frozenset()
+    assert log.drop_victims(OTHER) == frozenset()
+    assert log.drop_victims(LOW) == {LOW, HIGH}
     assert said(log, HIGH) == said(log, LOW) == []
-    assert log.restored(LOW) == frozenset()
+    assert log.drop_victims(LOW) == frozenset()
 
 
 def test_a_taker_that_is_gone_is_not_named_for_later_losses() -> None:
     log = PreemptionLog()
-    log.took(Nominee(HIGH, "chat-1", "n1", 1_000_000))
-    log.settled(HIGH, "chat-1")
-    log.lost(Victim(LOW, "low-1", "n1", 1000))
+    log.record_nominee(Nominee(HIGH, "chat-1", "n1", 1_000_000))
+    log.drop_nominee(HIGH, "chat-1")
+    log.record_victim(Victim(LOW, "low-1", "n1", 1000))
     assert "ns/chat" not in said(log, LOW)[0][1]

@@ -7,7 +7,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from automation.serving.completion_check import Proof
-from automation.serving.readiness import REPLACEMENT_S, Replaced, condition_for, counted, to_replace, written_proof
+from automation.serving.readiness import (
+    REPLACEMENT_S,
+    Replaced,
+    choose_replacement,
+    condition_for,
+    count_serving,
+    written_proof,
+)
 from program.desired.facts import HostedFacts, PodFacts, ServiceFacts
 from tests.support.pods import remembered as pod
 
@@ -35,29 +42,29 @@ def facts(ready: int, **fields: object) -> ServiceFacts:
 def test_only_replicas_that_answered_or_cannot_be_asked_count(
     proofs: dict[str, Proof | None], ready: int, unproved: int
 ) -> None:
-    found = counted(facts(2), (pod("a"), pod("b")), proofs)
+    found = count_serving(facts(2), (pod("a"), pod("b")), proofs)
     assert (found.ready_replicas, found.unproved_replicas) == (ready, unproved)
 
 
 def test_the_deployment_has_the_last_word_on_what_is_ready() -> None:
-    found = counted(facts(0), (pod("a", gate=True),), {"a": PROVED})
+    found = count_serving(facts(0), (pod("a", gate=True),), {"a": PROVED})
     assert (found.ready_replicas, found.unproved_replicas) == (0, 1)
 
 
 def test_health_is_enough_where_no_check_is_wanted_and_on_hosts() -> None:
-    assert counted(facts(2), (pod("a"),), None) == facts(2)
+    assert count_serving(facts(2), (pod("a"),), None) == facts(2)
     hosted = facts(2, hosted=HostedFacts(host="h"))
-    assert counted(hosted, (), {}) == hosted
+    assert count_serving(hosted, (), {}) == hosted
 
 
 def test_what_a_pod_answered_is_among_its_facts() -> None:
-    told, other = counted(facts(1), (pod("a"), pod("b", healthy=False)), {"a": FAILED}).pods
+    told, other = count_serving(facts(1), (pod("a"), pod("b", healthy=False)), {"a": FAILED}).pods
     assert (told.name, told.proof, told.proof_message) == ("a", "failed", "500")
     assert (other.name, other.proof) == ("b", "")
 
 
 def test_where_there_are_no_pods_to_ask_the_deployment_is_believed() -> None:
-    assert counted(facts(2), (), {}) == facts(2)
+    assert count_serving(facts(2), (), {}) == facts(2)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +107,7 @@ def test_what_is_written_counts_for_the_start_that_it_names() -> None:
 
 
 def chosen(*pods: dict[str, object], before: Replaced | None = None, **proofs: Proof | None) -> str:
-    found = to_replace(pods, proofs, before=before, now=NOW)
+    found = choose_replacement(pods, proofs, before=before, now=NOW)
     return found["metadata"]["name"] if found else ""
 
 

@@ -46,7 +46,7 @@ class Scene:
         self.requeued: list[float] = []
         self.recorder = EventRecorder(proxy.client)
         self.check = CompletionCheck(proxy.client, timeout_s=0.5, clock=self.clock, dice=lambda: 0.0)
-        self.stalls = StallWatch(proxy.client, self.check.prove, every_s=0.05, stall_s=0.2)
+        self.stalls = StallWatch(proxy.client, self.check.check, every_s=0.05, stall_s=0.2)
         self.replicas = self.made(self.check)
         self.actor = PodActor(proxy.client, self.replicas)
         self.generation = 1
@@ -73,7 +73,7 @@ class Scene:
         actor = self.actor if used is self.replicas else PodActor(self.proxy.client, used)
         found, failed = ReplicaReview(), None
         for _ in range(2):
-            found = used.prove(KEY, cr, service(**fields), pods, now=now, may_replace=may_replace)
+            found = used.review(KEY, cr, service(**fields), pods, now=now, may_replace=may_replace)
             failed = act_on_pods(actor, self.recorder, KEY, cr, found.actions, requeue=self.requeue, now=now)
             eventually(self.check.idle, what="the answers", timeout_s=5)
         return found.proofs, found.problem or failed

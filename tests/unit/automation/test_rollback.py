@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from automation.serving.rollback import Rollback, Template, failure, template_of, with_template, written_rollback
+from automation.serving.rollback import (
+    Rollback,
+    Template,
+    rollout_failure,
+    template_of,
+    with_template,
+    written_rollback,
+)
 from automation.serving.rollout import rendered_template_hash
 from components import naming
 from components.render import RenderOptions, render
@@ -72,14 +79,14 @@ def serving(name: str = "old", template: str = "o") -> Json:
 
 
 def test_a_change_fails_by_its_deadline_or_by_pods_that_crash() -> None:
-    assert "progress deadline" in failure(NEW_HASH, OLD_HASH, live(late=True), ())
-    told = failure(NEW_HASH, OLD_HASH, live(), (serving(), crashing()), made="n")
+    assert "progress deadline" in rollout_failure(NEW_HASH, OLD_HASH, live(late=True), ())
+    told = rollout_failure(NEW_HASH, OLD_HASH, live(), (serving(), crashing()), made="n")
     assert told == "pod new was restarted 3 times and does not become ready"
 
 
 def test_what_is_no_failed_change_is_none() -> None:
     def why(wish: str, served: str, deployment: Json | None, *pods: Json) -> str:
-        return failure(wish, served, deployment, pods, made="n")
+        return rollout_failure(wish, served, deployment, pods, made="n")
 
     crash = (serving(), crashing())
     assert why(NEW_HASH, OLD_HASH, live(), serving(), crashing(restarts=2)) == ""
@@ -89,7 +96,7 @@ def test_what_is_no_failed_change_is_none() -> None:
     assert why(NEW_HASH, "", live(late=True), *crash) == "", "nothing has ever served"
     assert why(NEW_HASH, OLD_HASH, live(updated=1, ready=1, replicas=1, late=True)) == ""
     assert why(NEW_HASH, OLD_HASH, live(), crashing("old", template="o"), serving("new", "n")) == ""
-    assert failure(NEW_HASH, OLD_HASH, live(), crash) == "", "nobody knows whose pod it is"
+    assert rollout_failure(NEW_HASH, OLD_HASH, live(), crash) == "", "nobody knows whose pod it is"
 
 
 def test_the_template_of_a_replica_set_takes_the_place_of_the_new_one_and_nothing_else_changes() -> None:

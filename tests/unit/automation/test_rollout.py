@@ -174,5 +174,5 @@ def test_an_old_answer_counts_for_nothing(proxy: PodProxy) -> None:
 def test_what_cannot_be_asked_is_unknown(proxy: PodProxy) -> None:
     check = IdleCheck(proxy.client)
     proxy.engines["p"] = lambda *_: api_status(503, "ServiceUnavailable", "error trying to reach service")
-    assert check.ask(START, SLOTS).state == "unknown"
-    assert check.ask(START, IdleProbe(path="/../../secrets", kind="status")).state == "unknown"
+    assert check.check(START, SLOTS).state == "unknown"
+    assert check.check(START, IdleProbe(path="/../../secrets", kind="status")).state == "unknown"

@@ -10,7 +10,7 @@ from automation.leadership.shards import WHOLE, Shard, shard_of_lease, shards
 
 
 def test_undivided_everything_is_ours_under_the_name_that_always_was() -> None:
-    assert WHOLE.has("anything") and WHOLE.is_first
+    assert WHOLE.contains("anything") and WHOLE.is_first
     assert WHOLE.lease("herdsman") == "herdsman"
     assert str(WHOLE) == "0/1"
 
@@ -19,7 +19,7 @@ def test_undivided_everything_is_ours_under_the_name_that_always_was() -> None:
 def test_each_namespace_belongs_to_exactly_one_part_and_they_are_spread_evenly(of: int) -> None:
     counted: collections.Counter[int] = collections.Counter()
     for number in range(2000):
-        owners = [shard.number for shard in shards(of) if shard.has(f"team-{number}")]
+        owners = [shard.number for shard in shards(of) if shard.contains(f"team-{number}")]
         assert len(owners) == 1
         counted[owners[0]] += 1
     assert min(counted.values()) > 0.8 * 2000 / of
@@ -27,8 +27,13 @@ def test_each_namespace_belongs_to_exactly_one_part_and_they_are_spread_evenly(o
 
 def test_the_split_is_the_same_for_ever() -> None:
     """Another hash in another release would let two loops, of both, take one namespace for their own."""
-    assert [Shard(0, 2).has(name) for name in ("default", "team-a", "team-b", "models")] == [False, True, True, True]
-    assert [next(s.number for s in shards(5) if s.has(n)) for n in ("default", "team-a", "team-b", "models")] == [
+    assert [Shard(0, 2).contains(name) for name in ("default", "team-a", "team-b", "models")] == [
+        False,
+        True,
+        True,
+        True,
+    ]
+    assert [next(s.number for s in shards(5) if s.contains(n)) for n in ("default", "team-a", "team-b", "models")] == [
         *(4, 1, 2, 2),
     ]
 

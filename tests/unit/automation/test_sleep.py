@@ -71,7 +71,7 @@ class World:
         if state == "asleep":
             self.pods = ()
         cr = {"metadata": {"name": "svc", "namespace": "ns", "uid": "u"}, "status": self.status}
-        self.sleep.tend(KEY, cr, desired, self._observed())
+        self.sleep.reconcile(KEY, cr, desired, self._observed())
         return state
 
     def eventually(self, holds: Callable[[], object]) -> None:

@@ -10,13 +10,13 @@ from automation.reconcile.observe import Observed
 from automation.serving.sleep_rule import (
     Activity,
     Quiet,
-    every_s,
+    follow_quiet,
     hosted_sleep,
     may_sleep,
-    obstacle,
-    quiet_after,
     quiet_for_s,
     read_activity,
+    reading_interval_s,
+    unsupported_reason,
 )
 from automation.serving.wake import FIRST_PORT, PORTS, candidate_ports, own_address, wake_slice
 from components import naming
@@ -37,7 +37,7 @@ def sleepy(**fields: Any) -> DesiredService:
 
 
 def test_a_service_that_can_be_asked_may_sleep() -> None:
-    assert obstacle(sleepy(), address=ADDRESS) is None
+    assert unsupported_reason(sleepy(), address=ADDRESS) is None
     assert may_sleep(sleepy(), address=ADDRESS)
     assert not may_sleep(service(), address=ADDRESS)
 
@@ -51,14 +51,14 @@ def test_a_service_that_can_be_asked_may_sleep() -> None:
     ],
 )
 def test_what_cannot_sleep_says_why(fields: dict[str, Any], address: str, told: str) -> None:
-    problem = obstacle(sleepy(**fields), address=address)
+    problem = unsupported_reason(sleepy(**fields), address=address)
     assert problem is not None and told in problem.message and "idle-timeout" in problem.field
     assert not may_sleep(sleepy(**fields), address=address)
 
 
 def test_on_hosts_sleep_is_the_agents_business() -> None:
     hosted = sleepy(host_placement=HostPlacement(), engine=Generic())
-    assert obstacle(hosted, address="") is None
+    assert unsupported_reason(hosted, address="") is None
     assert not may_sleep(hosted, address=ADDRESS)
 
 
@@ -80,28 +80,28 @@ def test_all_of_an_engines_own_counters_count() -> None:
 
 
 def test_quiet_lasts_while_nothing_moves_and_begins_anew_with_every_request() -> None:
-    first = quiet_after(None, {"a": Activity(False, 5, at=10)})
+    first = follow_quiet(None, {"a": Activity(False, 5, at=10)})
     assert first == Quiet(10, (("a", 5),))
     later = {"a": Activity(False, 5, at=70)}
-    assert quiet_after(first, later) is first
+    assert follow_quiet(first, later) is first
     assert quiet_for_s(first, later) == 60
-    moved = quiet_after(first, {"a": Activity(False, 6, at=80)})
+    moved = follow_quiet(first, {"a": Activity(False, 6, at=80)})
     assert moved is not None and moved.since == 80
-    assert quiet_after(first, {"a": Activity(True, 5, at=80)}) is None
-    assert quiet_after(first, None) is None
+    assert follow_quiet(first, {"a": Activity(True, 5, at=80)}) is None
+    assert follow_quiet(first, None) is None
     # Another start of the engine counts from nothing.
-    other = quiet_after(first, {"b": Activity(False, 5, at=80)})
+    other = follow_quiet(first, {"b": Activity(False, 5, at=80)})
     assert other is not None and other.since == 80
 
 
 def test_the_oldest_reading_says_how_long_it_was_quiet() -> None:
-    quiet = quiet_after(None, {"a": Activity(False, 1, at=10), "b": Activity(False, 2, at=12)})
+    quiet = follow_quiet(None, {"a": Activity(False, 1, at=10), "b": Activity(False, 2, at=12)})
     assert quiet is not None and quiet.since == 12
     assert quiet_for_s(quiet, {"a": Activity(False, 1, at=60), "b": Activity(False, 2, at=90)}) == 48
 
 
 def test_readings_are_few() -> None:
-    assert [every_s(seconds) for seconds in (2, 60, 900, 36000)] == [1.0, 15.0, 120.0, 120.0]
+    assert [reading_interval_s(seconds) for seconds in (2, 60, 900, 36000)] == [1.0, 15.0, 120.0, 120.0]
 
 
 def test_a_sleeping_service_has_no_replicas_and_says_what_it_had() -> None:

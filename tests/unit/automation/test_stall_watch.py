@@ -10,7 +10,7 @@ import pytest
 from automation.serving.completion_check import CompletionCheck
 from automation.serving.engine_progress import Reading, read_metrics
 from automation.serving.engine_start import EngineStart
-from automation.serving.stall_watch import Progress, StallWatch, advanced, suspicious
+from automation.serving.stall_watch import Progress, StallWatch, should_probe, update_progress
 from program.runtimes.base import ProgressMetrics, small_completion
 from tests.support.loop import eventually
 from tests.support.pod_proxy import PodProxy, Say, token
@@ -23,13 +23,13 @@ CHAT = small_completion("chat")
 def progress(*readings: tuple[float, Reading]) -> Progress:
     found: Progress | None = None
     for now, reading in readings:
-        found = advanced(found, reading, now=now)
+        found = update_progress(found, reading, now=now)
     assert found is not None
     return found
 
 
 def stalled(*readings: tuple[float, Reading]) -> bool:
-    return suspicious(progress(*readings), stall_s=120, now=readings[-1][0])
+    return should_probe(progress(*readings), stall_s=120, now=readings[-1][0])
 
 
 def test_requests_without_tokens_for_long_are_suspicious() -> None:
@@ -74,7 +74,7 @@ def proxy() -> Iterator[PodProxy]:
 @pytest.fixture
 def watch(proxy: PodProxy) -> Iterator[StallWatch]:
     check = CompletionCheck(proxy.client, timeout_s=0.3)
-    made = StallWatch(proxy.client, check.prove, every_s=0.05, stall_s=0.3)
+    made = StallWatch(proxy.client, check.check, every_s=0.05, stall_s=0.3)
     yield made
     made.close()
     check.close()

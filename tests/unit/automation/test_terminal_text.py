@@ -19,7 +19,7 @@ from rich.console import Console
 from automation.cli import output
 from automation.cli.describe import print_description
 from automation.cli.output import complain, print_json, print_table, say, say_yaml, styled
-from automation.cli.top import View, drawn
+from automation.cli.top import View, draw
 from automation.cli.top_rows import HostUse, ServiceUse
 from automation.console.terminal_text import LogText, cleaned, is_clean, json_text, lines, one_line
 from automation.preview.changes import ObjectChange, Preview, ServicePreview
@@ -106,7 +106,7 @@ def test_the_view_of_top_is_clean() -> None:
         return kind(**values)
 
     console = Console(file=io.StringIO(), force_terminal=True, width=300, color_system="standard")
-    console.print(drawn(View([made(HostUse)], [made(ServiceUse)]), "name", width=300, note=HOSTILE))
+    console.print(draw(View([made(HostUse)], [made(ServiceUse)]), "name", width=300, note=HOSTILE))
     assert obeyed(console.file.getvalue()) == ""  # type: ignore[attr-defined]
 
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from automation.cli.output import size_text
-from automation.cli.top import View, as_json, drawn
+from automation.cli.top import View, as_json, draw
 from automation.cli.top_rows import (
     HostUse,
     ServiceUse,
@@ -113,7 +113,7 @@ def test_rates_and_bars_are_short() -> None:
 
 def lines(view: View, *, width: int = 80, height: int | None = None, note: str = "") -> list[str]:
     out = io.StringIO()
-    Console(file=out, width=width, highlight=False).print(drawn(view, "memory", width=width, height=height, note=note))
+    Console(file=out, width=width, highlight=False).print(draw(view, "memory", width=width, height=height, note=note))
     return out.getvalue().splitlines()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import urllib3
 
-from automation.engine.key_keeper import KeyKeeper, passphrase_from
+from automation.engine.key_keeper import KeyKeeper, ensure_passphrase
 
 PLAIN = base64.b64encode(b"a data key of thirty-two bytes..").decode()
 
@@ -84,13 +84,13 @@ def test_bad_questions_get_a_status_and_break_nothing(keeper: KeyKeeper, path: s
 
 def test_a_passphrase_is_made_once_and_only_its_owner_can_read_it(tmp_path: Path) -> None:
     path = tmp_path / "state/passphrase"
-    made = passphrase_from(path)
+    made = ensure_passphrase(path)
     assert len(made) >= 32
     assert path.stat().st_mode & 0o777 == 0o600
-    assert passphrase_from(path) == made
+    assert ensure_passphrase(path) == made
 
 
 def test_a_given_passphrase_is_taken_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "passphrase"
     path.write_text("my own\n")
-    assert passphrase_from(path) == "my own"
+    assert ensure_passphrase(path) == "my own"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from automation.engine.memory_limit import kills, limit_bytes
+from automation.engine.memory_limit import limit_bytes, oom_kills
 
 V1 = "9:name=systemd:/\n4:memory:/kubepods/pod-1/loop\n0::/\n"
 V2 = "0::/kubepods/pod-1/loop\n"
@@ -29,7 +29,7 @@ def test_version_1_is_read(tmp_path: Path, inside: bool) -> None:
         write(folder, memory__oom_control="oom_kill 7\n", memory__limit_in_bytes=UNLIMITED)
         folder = folder / "kubepods" / "pod-1" / "loop"
     write(folder, memory__limit_in_bytes="536870912\n", **files)
-    assert kills(groups=groups, root=tmp_path / "fs") == 2
+    assert oom_kills(groups=groups, root=tmp_path / "fs") == 2
     assert limit_bytes(groups=groups, root=tmp_path / "fs") == 512 << 20
 
 
@@ -39,13 +39,13 @@ def test_version_2_is_read(tmp_path: Path, inside: bool) -> None:
     groups.write_text("0::/\n" if inside else V2)
     folder = tmp_path / "fs" if inside else tmp_path / "fs" / "kubepods" / "pod-1" / "loop"
     write(folder, memory__events="low 0\nhigh 0\nmax 9\noom 1\noom_kill 3\n", memory__max="268435456\n")
-    assert kills(groups=groups, root=tmp_path / "fs") == 3
+    assert oom_kills(groups=groups, root=tmp_path / "fs") == 3
     assert limit_bytes(groups=groups, root=tmp_path / "fs") == 256 << 20
 
 
 def test_without_a_limit_or_without_control_groups_nothing_is_known(tmp_path: Path) -> None:
     groups = tmp_path / "groups"
-    assert (kills(groups=groups, root=tmp_path), limit_bytes(groups=groups, root=tmp_path)) == (None, None)
+    assert (oom_kills(groups=groups, root=tmp_path), limit_bytes(groups=groups, root=tmp_path)) == (None, None)
     groups.write_text(V1)
     write(tmp_path / "memory", memory__limit_in_bytes=UNLIMITED)
     assert limit_bytes(groups=groups, root=tmp_path) is None

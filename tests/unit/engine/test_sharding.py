@@ -25,12 +25,12 @@ def large(name: str, *, objects: int = 11) -> RenderedService:
 
 
 def place(sharding: Sharding, *services: RenderedService) -> list[int]:
-    return [sharding.stack_of(each.key, each).shard for each in services]
+    return [sharding.assign_stack(each.key, each).shard for each in services]
 
 
 def apply(engine: FakeEngine, sharding: Sharding, *services: RenderedService) -> None:
     for each in services:
-        engine.up(Batch(sharding.stack_of(each.key, each), (each,)))
+        engine.up(Batch(sharding.assign_stack(each.key, each), (each,)))
 
 
 def test_a_stack_takes_64_services_of_a_deployment_and_a_service() -> None:
@@ -53,7 +53,7 @@ def test_what_has_nothing_yet_takes_the_room_of_the_smallest_service() -> None:
     sharding = Sharding(FakeEngine(), capacity=9)
     empty = [RenderedService.of(key(f"s-{n}"), ()) for n in range(4)]
     assert place(sharding, *empty) == [0, 0, 0, 1]
-    assert sharding.stack_of(key("to-remove")).shard == 1, "what is not known is counted as much"
+    assert sharding.assign_stack(key("to-remove")).shard == 1, "what is not known is counted as much"
 
 
 def test_a_service_stays_where_it_is_over_restarts_and_other_capacities() -> None:
@@ -66,7 +66,7 @@ def test_a_service_stays_where_it_is_over_restarts_and_other_capacities() -> Non
     assert place(Sharding(engine, capacity=1), *services) == shards
     restarted = Sharding(engine, capacity=300)
     assert place(restarted, *services) == shards
-    assert restarted.stack_of(key("new")) == Stack("default")
+    assert restarted.assign_stack(key("new")) == Stack("default")
     assert restarted.find(key("unknown")) is None
 
 
@@ -93,7 +93,7 @@ def test_a_service_that_grows_or_shrinks_stays_and_counts_as_what_it_is() -> Non
     sharding = Sharding(FakeEngine(), capacity=12)
     assert place(sharding, service("a"), service("b")) == [0, 0]
     assert place(sharding, large("a"), service("c")) == [0, 1]
-    assert sharding.stack_of(key("a")).shard == 0, "to be removed: its objects are there until they are gone"
+    assert sharding.assign_stack(key("a")).shard == 0, "to be removed: its objects are there until they are gone"
     assert place(sharding, service("d"), service("a"), service("e")) == [1, 0, 0]
 
 
@@ -118,7 +118,7 @@ def test_a_service_in_two_stacks_is_looked_after_in_the_first() -> None:
 def test_namespaces_have_stacks_of_their_own() -> None:
     sharding = Sharding(FakeEngine(), capacity=3)
     services = [service("a"), service("a", namespace="other"), service("b")]
-    assert [sharding.stack_of(each.key, each).name for each in services] == ["default", "other", "default.1"]
+    assert [sharding.assign_stack(each.key, each).name for each in services] == ["default", "other", "default.1"]
 
 
 class Broken(FakeEngine):
@@ -147,6 +147,6 @@ def test_nothing_is_placed_before_the_state_was_read() -> None:
     sharding = Sharding(engine, capacity=3)
     engine.down = True
     with pytest.raises(EngineFailed, match="no answer"):
-        sharding.stack_of(key("b"), service("b"))
+        sharding.assign_stack(key("b"), service("b"))
     engine.down = False
-    assert sharding.stack_of(key("b"), service("b")) == Stack("default", 1)
+    assert sharding.assign_stack(key("b"), service("b")) == Stack("default", 1)

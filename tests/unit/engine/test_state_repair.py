@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from automation.engine import recovery
-from automation.engine.key_keeper import KeyKeeper, PassphraseMissing, given_passphrase
+from automation.engine.key_keeper import KeyKeeper, PassphraseMissing, read_passphrase
 from automation.engine.port import Stack, StateSealed, StateUnreadable
 from automation.engine.sharding import Sharding
 from automation.engine.stack_states import has_secrets, opens, resealed
@@ -88,9 +88,9 @@ def test_a_passphrase_that_was_named_and_is_not_there_is_not_made_up(tmp_path: P
     if content is not None:
         path.write_text(content)
     with pytest.raises(PassphraseMissing, match="passphrase"):
-        given_passphrase(path)
+        read_passphrase(path)
     path.write_text("correct horse\n")
-    assert given_passphrase(path) == "correct horse"
+    assert read_passphrase(path) == "correct horse"
 
 
 def test_locks_and_exports_are_read_from_files(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_one_broken_state_hides_no_service_of_others() -> None:
     engine: Any = OneBroken(held, Stack("dev"))
     sharding = Sharding(engine)
     assert sharding.find(key("b", "prod")) == Stack("prod", 1)
-    assert sharding.stack_of(key("c", "dev")) == Stack("dev")
+    assert sharding.assign_stack(key("c", "dev")) == Stack("dev")
     assert sharding.find(key("a", "prod")) == Stack("prod")
 
 
@@ -165,4 +165,4 @@ def test_a_broken_state_hides_none_of_the_stacks_after_it() -> None:
     engine: Any = OneBroken(held, Stack("prod"))
     sharding = Sharding(engine)
     assert sharding.find(key("b", "prod")) == Stack("prod", 1)
-    assert sharding.stack_of(key("a", "prod")) == Stack("prod"), "made anew from what lives"
+    assert sharding.assign_stack(key("a", "prod")) == Stack("prod"), "made anew from what lives"

@@ -57,7 +57,7 @@ class Cached:
         new = obj(name, value) if value is not None else None
         if new is not None:
             self.objects[key] = new
-        self.deliveries.tell(old, new)
+        self.deliveries.deliver(old, new)
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_a_call_that_lasts_is_seen(cached: Cached) -> None:
     deliveries = Deliveries(
         kinds.PODS, hang, current=lambda _: None, first_list_done=lambda: True, on_failure=lambda: None
     )
-    thread = threading.Thread(target=deliveries.tell, args=(None, obj("a")))
+    thread = threading.Thread(target=deliveries.deliver, args=(None, obj("a")))
     thread.start()
     assert inside.wait(10)
     calling = deliveries.calling()

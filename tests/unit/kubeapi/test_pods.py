@@ -8,7 +8,7 @@ import pytest
 
 from kubeapi import errors
 from kubeapi.exchange import Exchange
-from kubeapi.pods import PathRefused, ask_pod, evict, log_head
+from kubeapi.pods import PathRefused, evict, log_head, request_pod
 from tests.support.pod_proxy import PodProxy, Say, api_status
 
 
@@ -19,7 +19,7 @@ def proxy() -> Iterator[PodProxy]:
 
 
 def ask(proxy: PodProxy, path: str = "/x", *, timeout_s: float = 5.0, max_bytes: int = 1000) -> Exchange:
-    return ask_pod(proxy.client, "ns", "p", 8080, "GET", path, timeout_s=timeout_s, max_bytes=max_bytes)
+    return request_pod(proxy.client, "ns", "p", 8080, "GET", path, timeout_s=timeout_s, max_bytes=max_bytes)
 
 
 @pytest.mark.parametrize("status", [200, 302, 401, 404, 429, 500, 503])
@@ -32,7 +32,7 @@ def test_the_pods_own_answer_comes_back_whatever_its_status(proxy: PodProxy, sta
 
 def test_a_server_with_a_certificate_is_asked_by_https(proxy: PodProxy) -> None:
     proxy.engines["p"] = lambda *_: Say(200, {})
-    ask_pod(proxy.client, "ns", "p", 8000, "GET", "/x", timeout_s=5.0, tls=True)
+    request_pod(proxy.client, "ns", "p", 8000, "GET", "/x", timeout_s=5.0, tls=True)
     assert proxy.addresses == [("https", "p", 8000)]
 
 
