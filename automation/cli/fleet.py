@@ -52,7 +52,7 @@ def take(
 
     Afterwards name the file in the stack's config, and `pulumi up` adopts what stands there.
     """
-    from automation.adoption.moving.acting import take as let_go
+    from automation.adoption.moving.acting import release_to_fleet
     from automation.adoption.moving.planning import plan_take
 
     client, options = _client(kubeconfig), _options()
@@ -71,7 +71,7 @@ def take(
     into.parent.mkdir(parents=True, exist_ok=True)
     into.write_text(text)
     for cr, move in zip(crs, moves, strict=True):
-        _asking(let_go, client, cr, move)
+        _asking(release_to_fleet, client, cr, move)
         say(f"{move.name} belongs to nobody now; `pulumi up` adopts it")
 
 
@@ -91,7 +91,7 @@ def give(
 
     Afterwards take their documents out of the fleet's files: a `pulumi up` that still means them is refused.
     """
-    from automation.adoption.moving.acting import give as hand_over
+    from automation.adoption.moving.acting import give_to_loop
     from automation.adoption.moving.planning import plan_give
     from program.manifests import Manifests
 
@@ -109,7 +109,7 @@ def give(
             say(f"Stack {stack} would forget {urn}")
         return
     for move in moves:
-        _asking(hand_over, client, move)
+        _asking(give_to_loop, client, move)
         say(f"{move.name} is the loop's now")
     if urns:
         _pulumi("state", "delete", "--yes", "--force", "--target-dependents", "--stack", stack, *urns, cwd=cwd)

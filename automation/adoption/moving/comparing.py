@@ -1,10 +1,11 @@
-"""Compares what runs for a service with what the other side would render. Pure; called by the plans of moves."""
+"""Compares the live objects of a service with what the other side would render. Pure; called by `planning`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
+from automation.adoption.kept_templates import TEMPLATE_FIELDS
 from automation.adoption.moving.move import Move, annotations_of
 from components import naming
 from components.providers.kubernetes_templates import as_made
@@ -13,32 +14,34 @@ from kubeapi.json_types import Json
 from program.desired.keys import ANNOTATION_KEPT_TEMPLATE
 from program.dialects.registry import qualified
 
-RUNS = {"Deployment": "template", "LeaderWorkerSet": "leaderWorkerTemplate"}
-"""Where each kind that runs pods says what they are made from."""
-_TOLD = {
+_EFFECTS = {
     "HostProcess": "would restart its process",
     **dict.fromkeys(("HTTPRoute", "InferencePool"), "would lead requests elsewhere"),
 }
-"""What a change of each of these kinds would mean."""
+"""The effect of a change of an object of these kinds."""
 
 
 def compare(move: Move) -> None:
-    """Refuse what would restart pods or processes, or lead requests elsewhere."""
+    """Add a problem for each object whose change would restart pods or processes, or route requests elsewhere."""
     if move.rendered is None:
         return
-    runs = [obj for obj in move.objects if obj["kind"] in RUNS]
-    if runs and not any(each.kind in RUNS for each in move.rendered.objects):
+    runs = [obj for obj in move.objects if obj["kind"] in TEMPLATE_FIELDS]
+    if runs and not any(each.kind in TEMPLATE_FIELDS for each in move.rendered.objects):
         move.problems.append(f"the {runs[0]['kind']} would go: the file means a host")
     for each in move.rendered.objects:
         live = move.live(each.kind, each.name)
-        if each.kind in RUNS:
+        if each.kind in TEMPLATE_FIELDS:
             move.problems += _of_pods(move, each, live)
-        elif each.kind in _TOLD and live is not None and (where := _where(each.manifest["spec"], live["spec"], "spec")):
-            move.problems.append(f"{each.kind} {each.name} {_TOLD[each.kind]}: {where}")
+        elif (
+            each.kind in _EFFECTS
+            and live is not None
+            and (where := _where(each.manifest["spec"], live["spec"], "spec"))
+        ):
+            move.problems.append(f"{each.kind} {each.name} {_EFFECTS[each.kind]}: {where}")
 
 
 def leftovers(move: Move) -> None:
-    """Refuse to leave behind what the other side does not mean."""
+    """Add a problem for each live object that the other side does not render."""
     rendered = {(obj.kind, obj.name) for obj in move.rendered.objects} if move.rendered else set()
     # An agent publishes these for its processes.
     published = (
@@ -55,7 +58,7 @@ def leftovers(move: Move) -> None:
 
 
 def differences(wanted: Any, live: Any, path: str) -> Iterator[str]:
-    """Name the fields of `wanted` that the live object has otherwise; what the API server added does not count."""
+    """Yield the paths of the fields of `wanted` that differ in `live`. Fields that only `live` has do not count."""
     if isinstance(wanted, dict) and isinstance(live, dict):
         for key, value in wanted.items():
             yield from differences(value, live.get(key), f"{path}.{key}")
@@ -70,12 +73,12 @@ def differences(wanted: Any, live: Any, path: str) -> Iterator[str]:
 
 def _of_pods(move: Move, wanted: RenderedObject, live: Json | None) -> Iterator[str]:
     if live is None:
-        if any(obj["kind"] in RUNS for obj in move.objects):
+        if any(obj["kind"] in TEMPLATE_FIELDS for obj in move.objects):
             yield f"{wanted.kind} {wanted.name} does not stand, so its pods would be new; see what keeps it back first"
         elif any(obj["kind"] == "HostProcess" for obj in move.objects):
             yield "its process would go: the file means pods"
         return
-    kept, field = annotations_of(live), RUNS[wanted.kind]
+    kept, field = annotations_of(live), TEMPLATE_FIELDS[wanted.kind]
     hashes = [annotations_of(each).get(naming.ANNOTATION_TEMPLATE_HASH) for each in (wanted.manifest, live)]
     parts = [part for part in (field, "selector") if part in wanted.manifest["spec"]]
     made = as_made(wanted.manifest, live, field_manager=naming.FIELD_MANAGER)["spec"]
@@ -106,5 +109,5 @@ def _where(wanted: Any, live: Any, path: str) -> str:
 
 
 def _same_amount(one: Any, other: Any) -> bool:
-    """Leave quantities to the template's hash: the API server writes `1000m` as `1`."""
+    """Return whether both are quantities, which the API server rewrites (`1000m` as `1`). The hash counts those."""
     return isinstance(one, str) and isinstance(other, str) and one[:1].isdigit() and other[:1].isdigit()

@@ -1,4 +1,4 @@
-"""One service on its way between the loop and a static fleet: what stands for it, and how a file has it."""
+"""A service that moves between the loop and a static fleet: its live objects, and its document in a file."""
 
 from __future__ import annotations
 
@@ -13,21 +13,12 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.json_types import Json
 from program.desired import keys
-from program.dialects.registry import KINDS
+from program.dialects.registry import DIALECTS, KINDS
 
-_PODS = (kinds.DEPLOYMENTS, kinds.SERVICES, kinds.AUTOSCALERS)
-_LLMKUBE = (kinds.DISRUPTION_BUDGETS, kinds.NETWORK_POLICIES, kinds.INGRESSES)
-_KSERVE = (kinds.SERVICE_ACCOUNTS, kinds.ROLES, kinds.ROLE_BINDINGS)
 _HOSTED = (kinds.HOST_PROCESSES, kinds.ENDPOINT_SLICES)
-OWNED: dict[str, tuple[kinds.Kind, ...]] = {
-    "llmkube": (*_PODS, *_LLMKUBE, *_HOSTED, *kinds.OPTIONAL),
-    "kserve": (*_PODS, *_KSERVE, *_HOSTED, *kinds.OPTIONAL),
-    "llmaz": (*_PODS, *_HOSTED, kinds.LEADER_WORKER_SETS),
-    "llmaz-service": (*_PODS, *_HOSTED, kinds.LEADER_WORKER_SETS),
-}
-"""By dialect the kinds of what is made in a service's namespace."""
-_BY_NAME = {(kind.api_version, kind.kind): kind for of in OWNED.values() for kind in of} | {
-    (kinds.CLUSTER_ROLE_BINDINGS.api_version, kinds.CLUSTER_ROLE_BINDINGS.kind): kinds.CLUSTER_ROLE_BINDINGS
+_BY_NAME = {
+    (kind.api_version, kind.kind): kind
+    for kind in (*_HOSTED, kinds.CLUSTER_ROLE_BINDINGS, *(kind for of in DIALECTS.values() for kind in of.creates))
 }
 _NOT_CARRIED = (
     "kubectl.kubernetes.io/last-applied-configuration",
@@ -36,48 +27,51 @@ _NOT_CARRIED = (
 
 
 class MoveFailed(Exception):
-    """The move stopped half-way, or was refused by somebody; the message says where, and what to do."""
+    """The move stopped half-way, or was refused. The message says where, and what to do."""
 
 
 @dataclass
 class Move:
-    """One service and its way to the other side."""
+    """The plan of one move."""
 
     key: keys.ServiceKey
     documents: list[Json] = field(default_factory=list)
-    """What it refers to and itself, as a file has them; itself last."""
+    """The objects that the service refers to, then the service, as a file has them."""
     objects: list[Json] = field(default_factory=list)
-    """What stands in the cluster for it."""
+    """Its live objects."""
     rendered: RenderedService | None = None
-    """As the other side will render it."""
+    """The service as the other side will render it."""
     problems: list[str] = field(default_factory=list)
-    """Why it cannot move; nothing is done while there are any."""
+    """Why the service cannot move. Nothing is done while there are any."""
     notes: list[str] = field(default_factory=list)
     extensions: set[str] = field(default_factory=set)
-    """Optional kinds that the fleet must be told of."""
+    """Optional kinds that the fleet's config must name."""
     certificate: str = ""
-    """Name of the Secret that the loop keeps for its pods; empty for none."""
+    """The name of the Secret that the loop keeps for the pods; empty for none."""
 
     @property
     def name(self) -> str:
         return f"{self.key.namespace}/{self.key.name}"
 
     def live(self, kind: str, name: str) -> Json | None:
-        """Give one of the objects that stand."""
+        """Return one of the live objects; None where there is none of this kind and name."""
         return next((each for each in self.objects if (each["kind"], each["metadata"]["name"]) == (kind, name)), None)
 
 
 def owned_objects(client: KubeClient, dialect: str, namespace: str, wanted: Callable[[Json], bool]) -> list[Json]:
-    """Find objects of the kinds that are made for services; kinds that the cluster does not serve have none."""
+    """List the objects that `wanted` accepts, of the kinds that are made for services of a dialect. Raises ApiError.
+
+    Kinds that the cluster does not serve have none.
+    """
     found = []
-    for kind in OWNED[dialect]:
+    for kind in (*DIALECTS[dialect].creates, *_HOSTED):
         with suppress(NotFound):
             found += [obj for obj in client.list(kind, namespace)["items"] if wanted(obj)]
     return found
 
 
 def is_gone(client: KubeClient, key: keys.ServiceKey, uid: str | None) -> bool:
-    """Tell whether no custom resource of this name is there, or (`uid` given) none but a newer one."""
+    """Return whether there is no custom resource of this name, or (`uid` given) only one with another uid."""
     try:
         live = client.get(KINDS[key.dialect], key.namespace, key.name)
     except NotFound:
@@ -85,8 +79,8 @@ def is_gone(client: KubeClient, key: keys.ServiceKey, uid: str | None) -> bool:
     return uid is not None and live["metadata"]["uid"] != uid
 
 
-def again(client: KubeClient, obj: Json) -> Json | None:
-    """Read an object once more; None when it is gone."""
+def read_again(client: KubeClient, obj: Json) -> Json | None:
+    """Read an object once more; None when it is gone. Raises ApiError."""
     try:
         return client.get(kind_of(obj), obj["metadata"].get("namespace"), obj["metadata"]["name"])
     except NotFound:
@@ -94,7 +88,7 @@ def again(client: KubeClient, obj: Json) -> Json | None:
 
 
 def written(cr: Json) -> Json:
-    """Write a custom resource, or what else a file may have, as a file has it."""
+    """Return an object as a file has it: without status, and without the metadata that the API server adds."""
     metadata = cr["metadata"]
     kept: Json = {key: metadata[key] for key in ("name", "namespace") if metadata.get(key)}
     if metadata.get("labels"):
@@ -111,10 +105,6 @@ def kind_of(obj: Json) -> kinds.Kind:
 
 def annotations_of(obj: Json) -> Json:
     return obj["metadata"].get("annotations") or {}
-
-
-def is_owned(obj: Json, uid: str) -> bool:
-    return any(reference.get("uid") == uid for reference in obj["metadata"].get("ownerReferences") or ())
 
 
 def is_of_a_fleet(obj: Json) -> bool:
