@@ -20,25 +20,19 @@ from components.options import RenderOptions
 from kubeapi import kinds, yaml_text
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
-from program.desired.errors import DesiredError, SpecInvalid
-from program.desired.model import DesiredModel
+from program.desired.errors import DesiredError, ModelNotReady, SpecInvalid
 from program.desired.service import DesiredService
 from program.dialects.crds.reading import check_metadata, check_referred, read, unknown_fields, without_nulls
 from program.dialects.llmkube.parse.model import model_of
-from program.dialects.llmkube.parse.service import draft_reference, parse_service, unsupported_fields
 from program.dialects.llmkube.schema.model import ModelSpec
-from program.dialects.registry import DIALECT_KINDS, LLMKUBE, dialect_named, dialect_of
+from program.dialects.registry import INPUT_KINDS, KINDS, dialect_named, dialect_of
 from program.runtimes.host_rules import DEFAULT, Allowance, allowance_of
 
 SUFFIXES = (".yaml", ".yml", ".json")
 """Files of a folder or a pattern that count as manifests."""
 
-_Names = tuple[str, str]
-"""Namespace and name."""
 _Identity = tuple[str, str, str, str]
 """Group, kind, namespace (empty for what has none) and name."""
-_REFERRED = (kinds.OPEN_MODELS, kinds.BACKEND_RUNTIMES, kinds.LLM_CONFIGS)
-"""Kinds that services of the other dialects refer to and that make nothing themselves."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +70,6 @@ class Manifests:
     """What is wrong, each with file and field. Nothing should be made while there is one."""
     notes: list[str] = field(default_factory=list)
     """What will have no effect, or was left out."""
-    _models: dict[_Names, Document] = field(default_factory=dict)
     _services: dict[tuple[str, str, str], Document] = field(default_factory=dict)
     """By dialect, namespace and name."""
     _referred: dict[_Identity, Document] = field(default_factory=dict)
@@ -84,6 +77,8 @@ class Manifests:
     """Objects of no kind of ours, which a service may refer to nevertheless: ConfigMaps, routes."""
     _asked_for: set[_Identity] = field(default_factory=set)
     """What was looked up."""
+    _invalid: set[_Identity] = field(default_factory=set)
+    """Models that are wrong, once `services` was called."""
     _files: set[Path] = field(default_factory=set)
 
     def check_allowed(self, desired: DesiredService, *, default: Allowance = DEFAULT) -> None:
@@ -105,34 +100,23 @@ class Manifests:
             check_any_allowed(desired, host_needs(desired), tuple(allowances.values()) or (default,))
 
     @property
-    def documents(self) -> tuple[Document, ...]:
-        """The Models and InferenceServices, in the order in which they were read."""
-        return (*self._models.values(), *self.services_of(LLMKUBE))
-
-    @property
-    def dialects(self) -> tuple[str, ...]:
-        """The dialects beside LLMKube's that services of the files are of."""
-        return tuple(dict.fromkeys(dialect for dialect, _, _ in self._services if dialect != LLMKUBE))
-
-    @property
     def referred(self) -> tuple[Document, ...]:
-        """What services of those dialects may refer to, in the order in which it was read."""
+        """The Models, presets and runtimes that services may refer to, in the order in which they were read."""
         return tuple(self._referred.values())
 
     @property
     def config_maps(self) -> tuple[Document, ...]:
-        """The ConfigMaps, of which services of those dialects may read some."""
+        """The ConfigMaps, of which services may read some."""
         kind = (kinds.CONFIG_MAPS.group, kinds.CONFIG_MAPS.kind)
         return tuple(document for identity, document in self._others.items() if identity[:2] == kind)
 
     def services_of(self, dialect: str) -> tuple[Document, ...]:
-        """Give the services of a dialect, in the order in which they were read."""
+        """The services of a dialect, in the order in which they were read."""
         return tuple(document for (each, _, _), document in self._services.items() if each == dialect)
 
     def model_document(self, namespace: str, name: str) -> Json | None:
-        """Give a Model as it is written."""
-        found = self._models.get((namespace, name))
-        return found.cr if found is not None else None
+        """Return a Model as it is written."""
+        return self(kinds.MODELS, namespace, name)
 
     def read(self, name: str) -> None:
         """Read a file, the manifests of a folder (not of its folders), or all that a pattern such as `**/*.yaml` finds.
@@ -173,27 +157,36 @@ class Manifests:
         for number, document in enumerate(loaded, start=1):
             place = where if len(loaded) == 1 else f"{where} document {number}"
             if isinstance(document, dict) and _is_list(document):
-                self._take_list(place, document.get("items"))
+                self._add_list(place, document.get("items"))
             elif document is not None:
-                self._take(place, document)
+                self._add(place, document)
 
     def services(self) -> Iterator[tuple[Document, DesiredService]]:
-        """Resolve the services in the order of the files, less those that are wrong, which `errors` names."""
-        models = {key: self._model(document) for key, document in self._models.items()}
+        """Parse the services in the order of the files, without those that are wrong, which `errors` names."""
+        self._check_models()
         for (dialect, _, _), document in self._services.items():
             try:
-                desired = self._service(document, models) if dialect == LLMKUBE else self._other(dialect, document)
+                parsed = dialect_named(dialect).parse(document.cr, self)
+            except _ModelInvalid:
+                continue  # the error stands at the Model
+            except ModelNotReady as error:
+                why = f"no Model `{error.model}` of namespace `{document.namespace}` is among the files"
+                self.errors.append(f"{document}: {error.field}: {why}")
+                continue
             except DesiredError as error:
                 self.errors.append(f"{document}: {error}")
                 continue
-            if desired is not None:
-                yield document, desired
+            for problem in (*parsed.unsupported, *unsupported_by_cluster(parsed.desired, self.options)):
+                self.notes.append(f"Warning: {document}: {problem.field}: {problem.message}")
+            yield document, parsed.desired
         self.note_unused()
 
     def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> Json | None:
         """Find an object among the files, in whatever version it is written: `program.dialects.dialect.Lookup`."""
         identity = (kind.group, kind.kind, namespace or "", name)
         self._asked_for.add(identity)
+        if identity in self._invalid:
+            raise _ModelInvalid(field="", why=f"{kind.kind} `{name}` is wrong")
         return found.cr if (found := self._find(identity)) is not None else None
 
     def listed(self, kind: Kind, namespace: str) -> tuple[Json, ...]:
@@ -213,7 +206,7 @@ class Manifests:
     def _find(self, identity: _Identity) -> Document | None:
         found = self._referred.get(identity)
         if found is None:
-            of = (dialect for dialect, kind in DIALECT_KINDS.items() if (kind.group, kind.kind) == identity[:2])
+            of = (dialect for dialect, kind in KINDS.items() if (kind.group, kind.kind) == identity[:2])
             found = next((self._services.get((dialect, *identity[2:])) for dialect in of), None)
         return found or self._others.get(identity)
 
@@ -242,16 +235,16 @@ class Manifests:
             self.errors.append(f"{name}: no {', '.join(SUFFIXES)} file is in this folder")
         return found
 
-    def _take_list(self, where: str, items: Any) -> None:
+    def _add_list(self, where: str, items: Any) -> None:
         """File what a list such as `kubectl get -o yaml` prints has in it."""
         if items is not None and not isinstance(items, list):
             self.errors.append(f"{where}: items: is not a list")
             return
         for index, item in enumerate(items or ()):
             if item is not None:
-                self._take(f"{where} items[{index}]", item)
+                self._add(f"{where} items[{index}]", item)
 
-    def _take(self, where: str, cr: Any) -> None:
+    def _add(self, where: str, cr: Any) -> None:
         """File a document by its kind."""
         if not isinstance(cr, dict):
             self.errors.append(f"{where}: is not an object with apiVersion, kind, metadata and spec")
@@ -262,28 +255,23 @@ class Manifests:
         except SpecInvalid as error:
             self.errors.append(f"{_named(where, cr)}: {error}")
             return
-        metadata, api_version, kind = cr["metadata"], str(cr.get("apiVersion")), str(cr.get("kind"))
-        own = api_version == kinds.MODELS.api_version
+        metadata, (group, kind) = cr["metadata"], _group_kind(cr)
         dialect = dialect_of(cr)
-        if dialect == LLMKUBE and not own:
-            dialect = ""  # a version of LLMKube's API that does not exist yet
-        referred = next((each for each in _REFERRED if (each.group, each.kind) == _group_kind(api_version, kind)), None)
-        is_model = own and kind == kinds.MODELS.kind
+        referred = next((each for each in INPUT_KINDS if (each.group, each.kind) == (group, kind)), None)
+        if group == kinds.MODELS.group and cr["apiVersion"] != kinds.MODELS.api_version:
+            dialect, referred = "", None  # LLMKube's API has one version
         of_cluster = referred is not None and not referred.namespaced
-        if of_cluster or _group_kind(api_version, kind) == (kinds.HOSTS.group, kinds.HOSTS.kind):
+        if of_cluster or (group, kind) == (kinds.HOSTS.group, kinds.HOSTS.kind):
             metadata = {key: value for key, value in metadata.items() if key != "namespace"}
         else:
             metadata = {**metadata, "namespace": metadata.get("namespace") or self.namespace}
         document = Document(where, {**cr, "metadata": metadata})
-        if not (dialect or referred or is_model):
-            self._others.setdefault(_identity(document.cr), document)
-            return
-        if is_model:
-            self._put(self._models, (document.namespace, document.name), document)
-        elif dialect:
+        if dialect:
             self._put(self._services, (dialect, document.namespace, document.name), document)
-        else:
+        elif referred is not None:
             self._put(self._referred, _identity(document.cr), document)
+        else:
+            self._others.setdefault(_identity(document.cr), document)
 
     def _put(self, shelf: dict[Any, Document], key: Any, document: Document) -> None:
         if key in shelf:
@@ -291,42 +279,23 @@ class Manifests:
         else:
             shelf[key] = document
 
-    def _model(self, document: Document) -> DesiredModel | None:
-        try:
-            spec = read(ModelSpec, without_nulls(document.cr.get("spec")), field="spec")
-            for path, _ in unknown_fields(spec, field="spec"):
-                self.notes.append(f"Warning: {document}: {path}: is not known to this version")
-            return model_of(document.cr)
-        except DesiredError as error:
-            self.errors.append(f"{document}: {error}")
-            return None
+    def _check_models(self) -> None:
+        """Name what is wrong with Models, once for each, whatever services refer to it."""
+        for identity, document in self._referred.items():
+            if identity[:2] != (kinds.MODELS.group, kinds.MODELS.kind):
+                continue
+            try:
+                spec = read(ModelSpec, without_nulls(document.cr.get("spec")), field="spec")
+                for path, _ in unknown_fields(spec, field="spec"):
+                    self.notes.append(f"Warning: {document}: {path}: is not known to this version")
+                model_of(document.cr)
+            except DesiredError as error:
+                self.errors.append(f"{document}: {error}")
+                self._invalid.add(identity)
 
-    def _service(self, document: Document, models: dict[_Names, DesiredModel | None]) -> DesiredService | None:
-        """Resolve a service. None when its Model is missing or wrong, which is said once, where it is."""
-        spec = document.cr.get("spec")
-        named = str(spec.get("modelRef", "")) if isinstance(spec, dict) else ""
-        key = (document.namespace, named)
-        if key not in models:
-            self.errors.append(
-                f"{document}: spec.modelRef: no Model `{named}` of namespace `{document.namespace}` is among the files"
-            )
-            return None
-        model = models[key]
-        if model is None:
-            return None
-        desired = parse_service(
-            document.cr, model, draft=models.get((document.namespace, draft_reference(document.cr)))
-        )
-        for problem in (*unsupported_fields(document.cr, desired), *unsupported_by_cluster(desired, self.options)):
-            self.notes.append(f"Warning: {document}: {problem.field}: {problem.message}")
-        return desired
 
-    def _other(self, dialect: str, document: Document) -> DesiredService:
-        """Resolve a service of another dialect."""
-        parsed = dialect_named(dialect).parse(document.cr, self)
-        for problem in (*parsed.unsupported, *unsupported_by_cluster(parsed.desired, self.options)):
-            self.notes.append(f"Warning: {document}: {problem.field}: {problem.message}")
-        return parsed.desired
+class _ModelInvalid(SpecInvalid):
+    """A service refers to a Model of the files that is wrong."""
 
 
 def _allowance(host: Json) -> Allowance:
@@ -335,14 +304,13 @@ def _allowance(host: Json) -> Allowance:
     return allowance_of(said if isinstance(said, dict) else None)
 
 
-def _group_kind(api_version: str, kind: str) -> tuple[str, str]:
-    return api_version.rpartition("/")[0], kind
+def _group_kind(cr: Json) -> tuple[str, str]:
+    return str(cr.get("apiVersion", "")).rpartition("/")[0], str(cr.get("kind", ""))
 
 
 def _identity(cr: Json) -> _Identity:
     metadata = cr["metadata"]
-    group, kind = _group_kind(str(cr.get("apiVersion", "")), str(cr.get("kind", "")))
-    return group, kind, str(metadata.get("namespace", "")), str(metadata["name"])
+    return *_group_kind(cr), str(metadata.get("namespace", "")), str(metadata["name"])
 
 
 def _is_list(document: Json) -> bool:

@@ -201,30 +201,19 @@ def _preview(client: KubeClient, adopter: Adopter, wanted: Sequence[Candidate]) 
     from automation.preview.changes import Preview
     from automation.preview.lookup import PreviewLookup
     from automation.preview.loop_options import previewer_of_loop
-    from automation.preview.previewer import Subject
-    from kubeapi import kinds
-    from program.dialects.llmkube.parse.service import draft_reference
-    from program.dialects.registry import LLMKUBE
-
-    models = {
-        (model["metadata"]["namespace"], model["metadata"]["name"]): model
-        for namespace in sorted({each.key.namespace for each in wanted if each.key.dialect == LLMKUBE})
-        for model in client.list(kinds.MODELS, namespace)["items"]
-    }
+    from automation.preview.rendering import Subject
 
     look = PreviewLookup(client)
 
     def subject(each: Candidate) -> Subject:
-        if each.key.dialect != LLMKUBE:
-            given = frozenset(str(obj["metadata"]["uid"]) for obj in each.dependents)
-            marked, dialect = adopter.as_adopted(each), each.key.dialect
-            return Subject(marked, edited=False, dialect=dialect, look=look, given=given, notes=notes_of(each))
-        where = each.key.namespace
-        model = models.get((where, (each.cr.get("spec") or {}).get("modelRef", "")))
-        return Subject(adopter.as_adopted(each), model, models.get((where, draft_reference(each.cr))), edited=False)
+        given = frozenset(str(obj["metadata"]["uid"]) for obj in each.dependents)
+        return Subject(adopter.as_adopted(each), look, edited=False, given=given, notes=notes_of(each))
 
+    if not wanted:
+        return Preview()
     with previewer_of_loop(client, threads=THREADS) as previewer:
-        return Preview(services=previewer.services([subject(each) for each in wanted])) if wanted else Preview()
+        look.prefetch([each.cr for each in wanted], previewer.map)
+        return Preview(services=previewer.services([subject(each) for each in wanted]))
 
 
 def _show(found: Preview, skipped: Sequence[Result], output: OutputFormat) -> None:

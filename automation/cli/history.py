@@ -12,13 +12,13 @@ from automation.cache.owners import selector_of
 from automation.cache.service_index import models_of as named_models
 from automation.cli.output import OutputFormat, age_text, complain, print_json, print_table, say_yaml
 from automation.cli.service_lookup import NAME_HELP, find_service
-from automation.history.revision import RECORDED, Revision, data_of, read_all
+from automation.history.revision import Revision, data_of, read_all
 from components.rendered import fingerprint_of
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound
 from kubeapi.json_types import Json
-from program.dialects.registry import LLMKUBE, dialect_of, key_of
+from program.dialects.registry import INPUT_KINDS, LLMKUBE, dialect_of, key_of
 
 COLUMNS = ("REVISION", "AGE", "BY", "RESULT", "TOOK", "CHANGES", "CAUSE")
 
@@ -60,12 +60,12 @@ def revisions_of(client: KubeClient, service: Json) -> tuple[Revision, ...]:
 
 
 def models_of(client: KubeClient, service: Json) -> list[Json]:
-    """Read the Models, or what else of `revision.RECORDED` a service names, as far as it exists. Raises KubeError."""
+    """Read the objects of `registry.INPUT_KINDS` that a service refers to and that exist. Raises KubeError."""
     if dialect_of(service) != LLMKUBE:
         # Imported here: it brings the dialects.
-        from automation.preview.dialect_requests import find_references
+        from automation.preview.requests import find_references
 
-        known = {(kind.group, kind.kind) for kind in RECORDED}
+        known = {(kind.group, kind.kind) for kind in INPUT_KINDS}
         return [each for each in find_references(client, service) if _group_kind(each) in known]
     models = []
     for name in sorted(named_models(service)):

@@ -17,13 +17,13 @@ from automation.cli.history import models_of, revisions_of
 from automation.cli.output import OutputFormat, complain, print_json, say, say_painted
 from automation.cli.service_lookup import NAME_HELP, find_service
 from automation.history.restoring import NothingToRestore, changed_models, choose, restored
-from automation.history.revision import RECORDED, Revision, reference_of
+from automation.history.revision import Revision, reference_of
 from automation.preview.report import name_text
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, KubeError
 from kubeapi.json_types import Json
-from program.dialects.registry import LLMKUBE, dialect_of, key_of, kind_of
+from program.dialects.registry import INPUT_KINDS, LLMKUBE, dialect_of, key_of, kind_of
 
 FIELD_MANAGER = "herdsman-rollback"
 
@@ -60,7 +60,7 @@ def rollback(
         service = find_service(client, namespace, name)
         models = models_of(client, service)
         plan = _plan(client, service, models, to=to, with_models=with_models)
-        shown = _preview(client, plan, models)
+        shown = _preview(client, plan)
         as_terminal_text = output is OutputFormat.TABLE
         if as_terminal_text:
             _tell(plan, shown)
@@ -115,13 +115,11 @@ def _users(client: KubeClient, service: Json, written: tuple[Json, ...]) -> list
     """Name the other services that a change of what this one refers to touches."""
     metadata = service["metadata"]
     if dialect_of(service) != LLMKUBE:
-        from automation.preview.dialect_requests import services_that_refer_to
         from automation.preview.lookup import Identity, PreviewLookup
-        from automation.preview.loop_options import previewer_of_loop
+        from automation.preview.requests import services_that_refer_to
 
         changed = {Identity.of(each) for each in written}
-        with previewer_of_loop(client) as previewer:
-            found = services_that_refer_to(client, previewer, PreviewLookup(client), changed, {key_of(service)})
+        found = services_that_refer_to(client, map, PreviewLookup(client), changed, {key_of(service)})
         return [f"{name_text(each.key)} uses what is put back as well" for each in found]
     names = {model["metadata"]["name"] for model in written}
     notes = []
@@ -132,24 +130,16 @@ def _users(client: KubeClient, service: Json, written: tuple[Json, ...]) -> list
     return notes
 
 
-def _preview(client: KubeClient, plan: _Plan, models: list[Json]) -> Any:
+def _preview(client: KubeClient, plan: _Plan) -> Any:
     # Imported here: the renderers are only needed once there is something to render.
     from automation.preview.changes import Preview
     from automation.preview.lookup import Identity, PreviewLookup
     from automation.preview.loop_options import previewer_of_loop
-    from automation.preview.previewer import Subject
-    from program.dialects.llmkube.parse.service import draft_reference
+    from automation.preview.rendering import Subject
 
-    dialect = dialect_of(plan.service)
-    if dialect != LLMKUBE:
-        look = PreviewLookup(client, asked={Identity.of(each): each for each in plan.models})
-        subject = Subject(plan.service, dialect=dialect, look=look)
-    else:
-        by_name = {model["metadata"]["name"]: model for model in (*models, *plan.models)}
-        model = by_name.get(str(plan.service["spec"].get("modelRef", "")))
-        subject = Subject(plan.service, model, by_name.get(draft_reference(plan.service)))
+    look = PreviewLookup(client, asked={Identity.of(each): each for each in plan.models})
     with previewer_of_loop(client) as previewer:
-        return Preview(previewer.services([subject]))
+        return Preview(previewer.services([Subject(plan.service, look)]))
 
 
 def _tell(plan: _Plan, shown: Any) -> None:
@@ -172,7 +162,7 @@ def _agreed(*, yes: bool, revision: Revision) -> bool:
 
 def _write(client: KubeClient, plan: _Plan) -> None:
     """Replace the objects as they were read: an edit in between is a Conflict, and nothing is lost."""
-    referred = {kind.kind: kind for kind in RECORDED}
+    referred = {kind.kind: kind for kind in INPUT_KINDS}
     writes = [(referred[model["kind"]], model) for model in plan.models]
     for kind, obj in (*writes, (kind_of(plan.service), plan.service)):
         metadata = obj["metadata"]

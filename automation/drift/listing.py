@@ -12,20 +12,17 @@ from typing import TypeVar
 from automation.drift.field_drift import ObjectDrift, fields_of
 from automation.preview.live import Live
 from automation.preview.lookup import PreviewLookup
-from automation.preview.previewer import Subject
-from automation.preview.rendering import rendering
+from automation.preview.rendering import Subject, render_subject
 from automation.preview.report import name_text
 from automation.reconcile.plan import ObjectName
 from components import naming
 from components.render import RenderOptions
 from components.rendered import RenderedObject, RenderedService
-from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from program.desired.service import DriftAction
-from program.dialects.llmkube.parse.service import draft_reference
-from program.dialects.registry import LLMKUBE, dialect_of
+from program.dialects.registry import LLMKUBE
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -53,19 +50,15 @@ class Listing:
 def list_drift(client: KubeClient, services: Iterable[Json], *, options: RenderOptions) -> Listing:
     """Compare all objects of these services, custom resources as they live. Raises ApiError."""
     found = [cr for cr in services if "deletionTimestamp" not in cr["metadata"]]
-    models = {
-        (model["metadata"]["namespace"], model["metadata"]["name"]): model
-        for namespace in sorted({cr["metadata"]["namespace"] for cr in found if dialect_of(cr) == LLMKUBE})
-        for model in client.list(kinds.MODELS, namespace)["items"]
-    }
     look = PreviewLookup(client)
-    subjects = [_subject(cr, models, look) for cr in found]
+    look.prefetch(found, _in_turn)
+    subjects = [Subject(cr, look, edited=False) for cr in found]
     live = Live(client, _in_turn)
     live.load([subject.key for subject in subjects], claims=options.claim_mode)
     drifted: list[Drifted] = []
     notes: list[str] = []
     for subject in subjects:
-        plan = rendering(subject, live, options=options)
+        plan = render_subject(subject, live, options=options)
         name = name_text(subject.key)
         if plan.rendered is None:
             why = plan.problem.message if plan.problem is not None else "; ".join(plan.notes)
@@ -75,20 +68,11 @@ def list_drift(client: KubeClient, services: Iterable[Json], *, options: RenderO
             if applied := _applied(plan.rendered, live):
                 drifted += _compared(plan.rendered.key, applied, live)
             if len(applied) < len(plan.rendered.objects):
-                asked, said = subject.key, "" if subject.dialect == LLMKUBE else f"{subject.dialect}/"
+                asked, said = subject.key, "" if subject.key.dialect == LLMKUBE else f"{subject.key.dialect}/"
                 see = f"herdsman preview --live {said}{asked.name} -n {asked.namespace}"
                 what = "some of what it asks for" if applied else "what it asks for"
                 notes.append(f"{name}: {what} is not applied yet; see `{see}`")
     return Listing(tuple(drifted), (*notes, *live.notes, *look.notes))
-
-
-def _subject(cr: Json, models: dict[tuple[str, str], Json], look: PreviewLookup) -> Subject:
-    dialect = dialect_of(cr)
-    if dialect != LLMKUBE:
-        return Subject(cr, edited=False, dialect=dialect, look=look)
-    namespace = cr["metadata"]["namespace"]
-    model = models.get((namespace, str((cr.get("spec") or {}).get("modelRef") or "")))
-    return Subject(cr, model, models.get((namespace, draft_reference(cr))), edited=False)
 
 
 def _in_turn(ask: Callable[[Item], Answer], items: Iterable[Item]) -> Iterable[Answer]:

@@ -19,7 +19,7 @@ from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired import keys
 from program.desired.keys import Owner
-from program.dialects.registry import LLMKUBE, key_of
+from program.dialects.registry import INPUT_KINDS, LLMKUBE, key_of
 
 ANNOTATION_CHANGED_BY = "herdsman.dev/changed-by"
 ANNOTATION_CHANGED_AT = "herdsman.dev/changed-at"
@@ -35,8 +35,6 @@ CHANGE_CAUSE = "kubernetes.io/change-cause"
 """What `kubectl annotate` and `kubectl rollout history` call the reason that a person gives for a change."""
 APPLIED = "Applied"
 
-RECORDED = (kinds.MODELS, kinds.OPEN_MODELS, kinds.BACKEND_RUNTIMES, kinds.LLM_CONFIGS)
-"""Kinds that a service is made from beside its own spec; a version of it has theirs as well."""
 _LONGEST_TEXT = 2048
 _PREFIX = "herdsman.dev/"
 _NOT_PART = frozenset(
@@ -98,9 +96,9 @@ class Revision:
 def data_of(cr: Json, models: Iterable[Json]) -> Json:
     """Take from a service and what it refers to what they ask for, and nothing that changes by itself.
 
-    Of `models` those of other kinds than `RECORDED` do not count.
+    Of `models` those of other kinds than `INPUT_KINDS` do not count.
     """
-    known = {(kind.group, kind.kind) for kind in RECORDED}
+    known = {(kind.group, kind.kind) for kind in INPUT_KINDS}
     referred = [each for each in models if _group_kind(each) in known]
     return {
         "spec": cr.get("spec") or {},

@@ -1,6 +1,6 @@
 """Custom resources of one kind as a preview sees them: as they are, and as they would be once files are applied.
 
-Called by `requests` and `dialect_requests`.
+Called by `requests` and `lookup`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from automation.preview.files import Asked, FileRefused, as_written, asked
-from automation.preview.live import PAGE
-from automation.preview.previewer import Previewer
+from automation.preview.live import PAGE, Ask
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.json_types import Json
@@ -103,9 +102,7 @@ def names_of(documents: Iterable[Document]) -> list[Name]:
     return [(document.namespace, document.name) for document in documents]
 
 
-def dry_run_documents(
-    client: KubeClient, previewer: Previewer, crs: CustomResources, documents: Iterable[Document]
-) -> list[str]:
+def dry_run_documents(client: KubeClient, ask: Ask, crs: CustomResources, documents: Iterable[Document]) -> list[str]:
     """Dry-run all documents of a kind; give what the API server would not take."""
 
     def tried(document: Document) -> Asked | str:
@@ -121,7 +118,7 @@ def dry_run_documents(
             return f"{document}: {refused}"
 
     errors, listed = [], list(documents)
-    for document, answer in zip(listed, previewer.map(tried, listed), strict=True):
+    for document, answer in zip(listed, ask(tried, listed), strict=True):
         name = (document.namespace, document.name)
         if isinstance(answer, str):
             errors.append(answer)

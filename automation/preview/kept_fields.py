@@ -1,6 +1,6 @@
 """Says what pods that run keep of the settings that they were made with, while new pods would get others. Pure.
 
-Called by `dialect_rendering`. docs/adr/0042.
+Called by `rendering`. docs/adr/0042.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ def kept_fields(rendered: RenderedService, live: Mapping[ObjectName, Json]) -> I
         obj = live.get(ObjectName(each.kind, each.name))
         if obj is None or not same_template(each.manifest, obj):
             continue
-        made = as_made(each.manifest, obj, field_manager=naming.FIELD_MANAGER)
         paths = {shown_path(path): path for path in (*paths_of(each.manifest), *paths_of(obj))}
+        if not paths:
+            continue
+        made = as_made(each.manifest, obj, field_manager=naming.FIELD_MANAGER)
         told = [
             f"{name} {_value(path, now)} -> {_value(path, then)}"
             for name, path in sorted(paths.items())

@@ -20,6 +20,7 @@ from kubeapi.errors import ApiError, Forbidden, NotFound, Unauthorized, Unreacha
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.keys import ServiceKey
+from program.dialects.registry import DIALECTS, LLMKUBE
 
 if TYPE_CHECKING:
     from automation.hosts.registry import HostRegistry
@@ -27,35 +28,6 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
-MADE = (
-    kinds.DEPLOYMENTS,
-    kinds.SERVICES,
-    kinds.AUTOSCALERS,
-    kinds.DISRUPTION_BUDGETS,
-    kinds.NETWORK_POLICIES,
-    kinds.INGRESSES,
-    kinds.HOST_PROCESSES,
-)
-"""Kinds that are made for services of LLMKube's and that every cluster of ours serves."""
-_SETS = (kinds.DEPLOYMENTS, kinds.SERVICES, kinds.AUTOSCALERS, kinds.HOST_PROCESSES)
-MADE_OF = {
-    "llmkube": MADE,
-    "kserve": (*_SETS, kinds.SERVICE_ACCOUNTS, kinds.ROLES, kinds.ROLE_BINDINGS),
-    "llmaz": _SETS,
-    "llmaz-service": _SETS,
-}
-"""The same for each dialect: what is not made for the services at hand is not asked for."""
-OPTIONAL_OF = {
-    "llmkube": (kinds.HTTP_ROUTES, kinds.SCALED_OBJECTS, kinds.POD_MONITORS, kinds.SERVICE_LEVEL_OBJECTIVES),
-    "kserve": (
-        *(kinds.LEADER_WORKER_SETS, kinds.INFERENCE_POOLS, kinds.HTTP_ROUTES),
-        *(kinds.SCALED_OBJECTS, kinds.CLAIM_TEMPLATES),
-    ),
-    "llmaz": (kinds.LEADER_WORKER_SETS,),
-    "llmaz-service": (kinds.LEADER_WORKER_SETS,),
-}
-"""And of the kinds that a cluster may lack."""
-LLMKUBE = "llmkube"
 PAGE = 500
 MOST_BY_NAME = 20
 """So many services of a namespace are asked for by name; of more all are listed."""
@@ -93,9 +65,9 @@ class Live:
         namespaces = sorted({key.namespace for key in keys})
         cached = [key for key in keys if key.dialect == LLMKUBE] if claims else []
         wanted = {(key.namespace, naming.cache_claim(key.name, claims or "shared")) for key in cached}
-        optional = dict.fromkeys(kind for scope in scopes for kind in OPTIONAL_OF[scope.dialect])
+        optional = dict.fromkeys(kind for scope in scopes for kind in _optional(scope.dialect))
         asks: list[Callable[[], None]] = [lambda: self._load_installed(tuple(optional))]
-        asks += [self._listing(kind, scope) for scope in scopes for kind in MADE_OF[scope.dialect]]
+        asks += [self._listing(kind, scope) for scope in scopes for kind in _built_in(scope.dialect)]
         asks += [self._namespace(name) for name in namespaces]
         asks += [self._claim(*each) for each in sorted(wanted)] if len(wanted) <= MOST_BY_NAME else []
         if len(wanted) > MOST_BY_NAME:
@@ -105,14 +77,14 @@ class Live:
             [
                 self._listing(kind, scope)
                 for scope in scopes
-                for kind in OPTIONAL_OF[scope.dialect]
+                for kind in _optional(scope.dialect)
                 if kind.full_name in self.installed
             ]
         )
 
     def fetch(self, key: ServiceKey, names: Iterable[ObjectName]) -> None:
         """Read objects that are known to exist, by name."""
-        made = (*MADE_OF[key.dialect], *OPTIONAL_OF[key.dialect], kinds.CLAIMS, kinds.CLUSTER_ROLE_BINDINGS)
+        made = (*DIALECTS[key.dialect].creates, kinds.HOST_PROCESSES, kinds.CLAIMS, kinds.CLUSTER_ROLE_BINDINGS)
         by_name = {kind.kind: kind for kind in made}
 
         def get(name: ObjectName) -> None:
@@ -286,6 +258,16 @@ class Live:
         except Forbidden as error:
             self.notes[f"may not list {kind.plural}, so what they say is not known: {error.message}"] = None
             return []
+
+
+def _built_in(dialect: str) -> Iterator[Kind]:
+    """List the kinds of a service's objects that every cluster with Herdsman serves."""
+    yield from (kind for kind in DIALECTS[dialect].creates if kind not in kinds.OPTIONAL)
+    yield kinds.HOST_PROCESSES
+
+
+def _optional(dialect: str) -> Iterator[Kind]:
+    return (kind for kind in DIALECTS[dialect].creates if kind in kinds.OPTIONAL)
 
 
 class _Scope(NamedTuple):

@@ -1,26 +1,29 @@
-"""Finds what services of the other dialects refer to, for a preview: in the files first, then in the cluster.
+"""Finds what services refer to, for a preview: in the files first, then in the cluster.
 
 Given to a dialect's `parse` as its Lookup (`program.dialects.dialect`). Nothing is read twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator, KeysView, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+from automation.preview.custom_resources import FEW, CustomResources, listing
+from automation.preview.live import Ask
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Forbidden, NotFound
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from kubeapi.rest import METADATA
-from program.desired.errors import NotYet
+from program.desired.errors import DesiredError, NotYet
 from program.dialects.kserve.parse.store_secrets import store_secret
+from program.dialects.registry import INPUT_KINDS, dialect_named, dialect_of
+from program.dialects.status.conditions import Reason
 
 if TYPE_CHECKING:
     from program.manifests import Manifests
-
-REASON = "Refused"
 
 
 class Identity(NamedTuple):
@@ -42,6 +45,9 @@ class Identity(NamedTuple):
 class PreviewLookup:
     """The objects that services refer to, as one preview sees them. For one thread."""
 
+    reads_model_status: ClassVar[bool] = False
+    """A preview shows also what becomes of a service whose Model is not Ready yet."""
+
     def __init__(
         self,
         client: KubeClient,
@@ -60,28 +66,28 @@ class PreviewLookup:
         self._manifests = manifests
         self._known: dict[Identity, Json | None] = {}
         self._lists: dict[tuple[Kind, str], tuple[Json, ...]] = {}
-        self.reads_model_status = True
+        self._postponed: dict[Kind, set[Identity]] | None = None
         self.notes: dict[str, None] = {}
         """What could not be read, each once."""
-        self.seen: set[Identity] = set()
-        """All that was looked up since this was last emptied, found or not."""
+        self.seen: dict[Identity, Json | None] = {}
+        """The answers to all lookups since this was last emptied; None for what was not found."""
 
     def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> Json | None:
-        """Give an object as it would be. Raises NotYet for one that the cluster would refuse, and ApiError."""
+        """Return an object as it would be. Raises NotYet for one that the cluster would refuse, and ApiError."""
         identity = Identity(kind.group, kind.kind, namespace or "", name)
-        self.seen.add(identity)
+        self.seen[identity] = None
         if identity in self._refused:
-            raise NotYet(reason=REASON, why=f"{kind.kind} `{name}` of the files would be refused")
-        if identity in self._asked:
-            return self._asked[identity]
-        if self._manifests is not None and (written := self._manifests(kind, namespace, name)) is not None:
-            return written
-        if identity not in self._known:
-            self._known[identity] = self._read(kind, namespace, name)
-        return self._known[identity]
+            is_model = kind == kinds.MODELS
+            raise NotYet(
+                reason=Reason.MODEL_NOT_READY if is_model else "Refused",
+                why=f"{kind.kind} `{name}` of the files would be refused",
+                field="spec.modelRef" if is_model else "",
+            )
+        self.seen[identity] = found = self._find(identity, kind)
+        return found
 
     def listed(self, kind: Kind, namespace: str) -> tuple[Json, ...]:
-        """Give all objects of a kind in a namespace as they would be, by name."""
+        """Return all objects of a kind in a namespace as they would be, by name."""
         if (kind, namespace) not in self._lists:
             self._lists[kind, namespace] = self._list(kind, namespace)
         found = {obj["metadata"]["name"]: obj for obj in self._lists[kind, namespace]}
@@ -92,8 +98,88 @@ class PreviewLookup:
         return tuple(found[name] for name in sorted(found))
 
     def found(self) -> list[Json]:
-        """Give all that was looked up by name since `seen` was last emptied, and is there."""
-        return [obj for identity in sorted(self.seen) if (obj := self._known.get(identity)) is not None]
+        """Return the objects that were looked up since `seen` was last emptied, sorted by kind and name."""
+        return [obj for _, obj in sorted(self.seen.items()) if obj is not None]
+
+    def references_of(self, cr: Json) -> KeysView[Identity]:
+        """Return all that the parser of a service looks up, found or not."""
+        self.seen = {}
+        with suppress(DesiredError):  # lookups before the error count, and the preview reports the error
+            dialect_named(dialect_of(cr)).parse(cr, self)
+        return self.seen.keys()
+
+    def models_not_ready(self) -> Iterator[str]:
+        """Name the Models that were looked up, in that order, and that the loop has not probed as they are."""
+        from program.dialects.llmkube.status.model import known_status
+
+        for identity, found in self.seen.items():
+            is_model = identity.kind == kinds.MODELS.kind and found is not None
+            if is_model and known_status(found or {}).get("phase") != "Ready":
+                yield identity.name
+
+    def prefetch(self, services: Sequence[Json], ask: Ask) -> None:
+        """Read the Models, configs and runtimes of many services, several at once; of few, parsing reads them."""
+        while len(services) > FEW:
+            postponed: dict[Kind, set[Identity]] = {}
+            waiting = []
+            for cr in services:
+                self._postponed = {}
+                self.references_of(cr)
+                for kind, identities in self._postponed.items():
+                    postponed.setdefault(kind, set()).update(identities)
+                waiting += [cr] if self._postponed else []
+            self._postponed = None
+            reads = [read for kind, identities in postponed.items() for read in self._reads(kind, identities)]
+            for _ in ask(lambda read: read(), reads):
+                pass
+            services = waiting
+
+    def _find(self, identity: Identity, kind: Kind) -> Json | None:
+        if identity in self._asked:
+            return self._asked[identity]
+        namespace = identity.namespace or None
+        if self._manifests is not None and (written := self._manifests(kind, namespace, identity.name)) is not None:
+            return written
+        if not identity.name:  # a service that names no Model
+            return None
+        if identity not in self._known:
+            if self._postponed is not None and kind in INPUT_KINDS:
+                self._postponed.setdefault(kind, set()).add(identity)
+                return None
+            self._known[identity] = self._read(kind, namespace, identity.name)
+        return self._known[identity]
+
+    def _reads(self, kind: Kind, identities: set[Identity]) -> Iterator[Callable[[], None]]:
+        """Yield the requests for objects of a kind: one for each of few, one for a whole namespace, or for all."""
+        namespaces = {each.namespace for each in identities}
+        if len(identities) <= FEW:
+            yield from (self._read_into(kind, {each}) for each in identities)
+        elif len(namespaces) > FEW:
+            yield self._list_into(kind, None, identities)
+        else:
+            for namespace in namespaces:
+                yield self._list_into(kind, namespace, {each for each in identities if each.namespace == namespace})
+
+    def _read_into(self, kind: Kind, identities: set[Identity]) -> Callable[[], None]:
+        def read() -> None:
+            for each in identities:
+                self._known[each] = self._read(kind, each.namespace or None, each.name)
+
+        return read
+
+    def _list_into(self, kind: Kind, namespace: str | None, identities: set[Identity]) -> Callable[[], None]:
+        """Return what lists a kind, and reads one by one where that is forbidden."""
+
+        def read() -> None:
+            crs = CustomResources(kind)
+            try:
+                listing(self._client, crs, namespace or None)()
+            except Forbidden:
+                self._read_into(kind, identities)()
+            else:
+                self._known |= {each: crs.live.get((each.namespace, each.name)) for each in identities}
+
+        return read
 
     def _read(self, kind: Kind, namespace: str | None, name: str) -> Json | None:
         try:

@@ -7,7 +7,6 @@ for reads and dry runs only; docs/adr/0015 says why it and not the engine is ask
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from automation.preview import comparing
@@ -15,19 +14,17 @@ from automation.preview.changes import ObjectChange, ServicePreview
 from automation.preview.consequences import downloads, restarts, stops
 from automation.preview.dry_run import DryRun, dry_run_object
 from automation.preview.live import Live
-from automation.preview.rendering import Rendering, rendering
+from automation.preview.rendering import Rendering, Subject, render_subject
 from automation.reconcile.plan import LiveObject, ObjectName
 from components.render import RenderOptions
 from components.rendered import RenderedObject, RenderedService
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
-from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-    from automation.preview.lookup import PreviewLookup
     from components.policies.policy import Policies
 
 Item = TypeVar("Item")
@@ -35,33 +32,6 @@ Answer = TypeVar("Answer")
 
 Progress = Callable[[int, int], None]
 """Is told how many objects of how many were tried out."""
-
-DIALECT = "llmkube"
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A service that is to be previewed, as it would stand in the cluster."""
-
-    cr: Json
-    model_cr: Json | None = None
-    """None: there is none."""
-    draft_cr: Json | None = None
-    edited: bool = True
-    """It, or its Model, is not yet in the cluster like this: a Model that nobody has looked at is taken as it is
-    written. False: what the loop would do now, which is nothing before the Model is Ready."""
-    dialect: str = DIALECT
-    look: PreviewLookup | None = None
-    """How a service of another dialect finds what it refers to; its Models are None then."""
-    given: frozenset[str] = frozenset()
-    """Uids of objects that another controller holds and that are given to the service before anything is applied."""
-    notes: tuple[str, ...] = ()
-    """What its preview says beside what is worked out."""
-
-    @property
-    def key(self) -> ServiceKey:
-        metadata = self.cr["metadata"]
-        return ServiceKey(self.dialect, str(metadata.get("namespace") or "default"), str(metadata["name"]))
 
 
 class Previewer:
@@ -111,17 +81,13 @@ class Previewer:
         dry_runs = self._dry_runs(rendered, owner=cr["metadata"].get("uid"), live=live)
         return self._preview(desired, rendered, dry_runs, cr=cr, labels=namespace_labels or {}, notes=tuple(notes))
 
-    def service(self, cr: Json, model_cr: Json | None, draft_cr: Json | None = None) -> ServicePreview:
-        """Preview a service as it would be with this custom resource and Model, rendered with live facts."""
-        return self.services([Subject(cr, model_cr, draft_cr)])[0]
-
     def services(
         self, subjects: Sequence[Subject], live: Live | None = None, *, on_progress: Progress | None = None
     ) -> tuple[ServicePreview, ...]:
         """Preview many services at once. `live`, one that nothing was loaded into yet, keeps what could not be read."""
         live = live or Live(self._client, self.map)
         live.load([subject.key for subject in subjects], claims=self._options.claim_mode)
-        plans = [(subject, rendering(subject, live, options=self._options)) for subject in subjects]
+        plans = [(subject, render_subject(subject, live, options=self._options)) for subject in subjects]
         work: dict[tuple[object, ...], tuple[int, RenderedObject, bool]] = {}
         wanted: dict[int, list[tuple[object, ...]]] = {}
         for number, (subject, plan) in enumerate(plans):

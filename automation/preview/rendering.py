@@ -1,39 +1,57 @@
-"""Renders one service as a pass of the loop would, from its custom resource, its Model and what lives.
+"""Renders one service as a pass of the loop would, from its custom resource, what it refers to, and what lives.
 
-Called by `previewer`. The way is `automation.reconcile.desire`'s, with live lookups in the place of the loop's caches.
+Called by `previewer`. The steps are those of `automation.reconcile.desire`, with live lookups instead of caches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from automation.adoption.ownership import HERDSMAN, controller_of
+from automation.preview.kept_fields import kept_fields
+from automation.preview.live import Live
+from automation.preview.lookup import PreviewLookup
+from automation.reconcile.plan import ObjectName
 from automation.serving.scaling import scaled_elsewhere
+from automation.status.ownership import written_by_another
 from components import naming
 from components.deployment import is_stopped
 from components.extensions import unsupported_by_cluster
 from components.render import RenderOptions, render
 from components.rendered import RenderedService
 from kubeapi.json_types import Json
-from program.desired.errors import DesiredError, SpecInvalid
+from program.desired.errors import DesiredError, ModelNotReady, SpecInvalid
 from program.desired.facts import Problem
-from program.desired.keys import ANNOTATION_CONTROLLER, ANNOTATION_KEPT_TEMPLATE, ANNOTATION_MODE
+from program.desired.keys import ANNOTATION_CONTROLLER, ANNOTATION_KEPT_TEMPLATE, ANNOTATION_MODE, ServiceKey
 from program.desired.service import DesiredService
-from program.dialects.llmkube.parse.model import model_of
-from program.dialects.llmkube.parse.service import draft_reference, parse_service, unsupported_fields
-from program.dialects.llmkube.status.model import known_status
-from program.dialects.status.conditions import Reason
+from program.dialects.registry import DIALECTS, dialect_named, key_of
 
-if TYPE_CHECKING:
-    from automation.preview.live import Live
-    from automation.preview.previewer import Subject
+
+@dataclass(frozen=True)
+class Subject:
+    """A service that is to be previewed, as it would stand in the cluster."""
+
+    cr: Json
+    look: PreviewLookup
+    """Finds what the service refers to."""
+    edited: bool = True
+    """The service, or what it refers to, is not yet in the cluster like this: a Model that the loop has not probed
+    counts as it is written. False: what the loop would do now, which is nothing before the Model is Ready."""
+    given: frozenset[str] = frozenset()
+    """Uids of objects that another controller holds and that are given to the service before anything is applied."""
+    notes: tuple[str, ...] = ()
+    """Notes that stand before those of the preview."""
+
+    @property
+    def key(self) -> ServiceKey:
+        return key_of(self.cr)
 
 
 @dataclass(frozen=True)
 class Rendering:
-    """What a service would be made of; nothing at all where a problem, or a Model that is not Ready, stands before."""
+    """The rendered service; nothing where it has a problem, or waits for a Model."""
 
     desired: DesiredService | None = None
     rendered: RenderedService | None = None
@@ -41,42 +59,57 @@ class Rendering:
     problem: Problem | None = None
 
 
-def rendering(subject: Subject, live: Live, *, options: RenderOptions) -> Rendering:
-    """Parse and render a service; an error of the spec becomes the problem."""
-    if subject.look is not None:
-        # Imported here: a dialect that no subject is of should cost nothing.
-        from automation.preview.dialect_rendering import dialect_rendering
-
-        return dialect_rendering(subject, subject.look, live, options=options)
-    cr, model_cr = subject.cr, subject.model_cr
-    name = str((cr.get("spec") or {}).get("modelRef") or "")
-    if model_cr is None:
-        why = f"there is no Model `{name}` in namespace `{subject.key.namespace}`"
-        return Rendering(problem=Problem(reason=Reason.MODEL_NOT_READY, message=why, field="spec.modelRef"))
-    notes = list(held(cr, live))
-    for each in filter(None, (model_cr, subject.draft_cr if draft_reference(cr) else None)):
-        if known_status(each).get("phase") != "Ready":
-            told = each["metadata"]["name"]
-            if not subject.edited:
-                return Rendering(notes=(f"Model `{told}` is not Ready; until it is, nothing is changed",))
-            notes.append(
-                f"Model `{told}` has not been looked at like this: its file's name and what the header says may differ"
-            )
+def render_subject(subject: Subject, live: Live, *, options: RenderOptions) -> Rendering:
+    """Parse and render a service; an error of the spec, or of what it refers to, becomes the problem."""
+    cr, key, look = subject.cr, subject.key, subject.look
+    notes, problem = [*_waits_for(cr, live), *_left_to_upstream(subject, live)], None
+    look.seen = {}
     try:
-        return _rendered(subject, model_cr, live, options, notes)
+        parsed = dialect_named(key.dialect).parse(cr, look)
+    except ModelNotReady as error:
+        why = f"{error.why} in namespace `{key.namespace}`"
+        return Rendering(problem=Problem(reason=error.reason, message=why, field=error.field))
     except DesiredError as error:
-        return Rendering(notes=tuple(notes), problem=problem_of(error))
+        problem = _problem_of(error)
+    for model in look.models_not_ready():
+        if not subject.edited:
+            return Rendering(notes=(f"Model `{model}` is not Ready; until it is, nothing is changed",))
+        notes.append(
+            f"Model `{model}` has not been looked at like this: its file's name and what the header says may differ"
+        )
+    if problem is not None:
+        return Rendering(notes=tuple(notes), problem=problem)
+    try:
+        desired = parsed.desired
+        if desired.host_placement is not None:
+            desired = _place(desired, cr, live, notes)
+        options = options.model_copy(update=_facts(desired, live, options))
+        rendered = render(desired, options)
+    except DesiredError as error:
+        return Rendering(notes=tuple(notes), problem=_problem_of(error))
+    unsupported = (*parsed.unsupported, *unsupported_by_cluster(desired, options))
+    notes += [f"{each.field}: {each.message}" if each.field else each.message for each in unsupported]
+    if desired.suspended and not rendered.objects:
+        notes.append("it is stopped: nothing is made, and what runs goes")
+    kept = _with_kept_templates(subject, rendered, live)
+    if kept is None and not subject.edited:
+        kept = _with_rollback(cr, rendered, live, notes)
+    rendered = kept or rendered
+    notes += kept_fields(rendered, live.objects(key))
+    return Rendering(desired, rendered, tuple(notes))
 
 
-def problem_of(error: DesiredError) -> Problem:
-    """Say of a service why nothing would be made."""
+def _problem_of(error: DesiredError) -> Problem:
     terminal = isinstance(error, SpecInvalid)
     return Problem(reason=error.reason, message=error.why, field=error.field, terminal=terminal)
 
 
-def held(cr: Json, live: Live) -> Iterator[str]:
-    """Say what keeps the loop from making the change, though it would be just this one."""
-    annotations, of_namespace = cr["metadata"].get("annotations") or {}, live.namespace_annotations(_namespace(cr))
+def _waits_for(cr: Json, live: Live) -> Iterator[str]:
+    """Name what keeps the loop from making the change that the preview shows."""
+    annotations, of_namespace = (
+        cr["metadata"].get("annotations") or {},
+        live.namespace_annotations(key_of(cr).namespace),
+    )
     mode = annotations.get(ANNOTATION_MODE) or of_namespace.get(ANNOTATION_MODE) or "Apply"
     if mode == "Preview":
         yield "mode Preview: the change waits until `herdsman approve` is given its digest"
@@ -87,37 +120,32 @@ def held(cr: Json, live: Live) -> Iterator[str]:
         yield f"only a loop of class `{controller}` looks after it (annotation {ANNOTATION_CONTROLLER})"
 
 
-def _namespace(cr: Json) -> str:
-    return str(cr["metadata"].get("namespace") or "default")
+def _left_to_upstream(subject: Subject, live: Live) -> Iterator[str]:
+    """Note a service that the upstream controller has, or had: no loop takes it before somebody says so."""
+    cr, info = subject.cr, DIALECTS[subject.key.dialect]
+    if not info.yields or subject.edited or controller_of(cr, live.namespace_annotations(subject.key.namespace)):
+        return
+    finalizers = cr["metadata"].get("finalizers") or ()
+    held = any(each in dialect_named(info.name).peer_finalizers for each in finalizers)
+    if held or written_by_another(cr.get("status"), info.status_mark):
+        yield "the peer's controller looks after it, or did: no loop takes it before `herdsman adopt`"
 
 
-def _rendered(subject: Subject, model_cr: Json, live: Live, options: RenderOptions, notes: list[str]) -> Rendering:
-    cr, key = subject.cr, subject.key
-    draft = model_of(subject.draft_cr) if subject.draft_cr is not None and draft_reference(cr) else None
-    desired = parse_service(cr, model_of(model_cr), draft=draft)
-    if desired.host_placement is not None:
-        desired = placed(desired, cr, live, notes)
-    deployment = live.deployment(key)
-    facts = {
-        "claim_exists": live.claim_exists(key, options.claim_mode),
+def _facts(desired: DesiredService, live: Live, options: RenderOptions) -> dict[str, Any]:
+    """Return the options that the loop takes from its caches."""
+    if desired.workloads is not None:
+        return {"installed": live.installed}
+    deployment = live.deployment(desired.key)
+    return {
+        "claim_exists": live.claim_exists(desired.key, options.claim_mode),
         "scaled_elsewhere": scaled_elsewhere(desired, deployment),
         "asleep": _is_asleep(desired, deployment),
         "installed": live.installed,
     }
-    options = options.model_copy(update=facts)
-    rendered = render(desired, options)
-    notes += [
-        f"{each.field}: {each.message}"
-        for each in (*unsupported_fields(cr, desired), *unsupported_by_cluster(desired, options))
-    ]
-    kept = _as_kept(cr, rendered, live)
-    if kept is None and not subject.edited:
-        kept = _as_rolled_back(cr, rendered, live, notes)
-    return Rendering(desired, kept or rendered, tuple(notes))
 
 
-def placed(desired: DesiredService, cr: Json, live: Live, notes: list[str]) -> DesiredService:
-    """Place the replicas as the loop would now: where they run, they stay."""
+def _place(desired: DesiredService, cr: Json, live: Live, notes: list[str]) -> DesiredService:
+    """Place the replicas as the loop would now; running replicas keep their hosts."""
     from automation.hosts.hosted import without_agent
 
     registry = live.registry()
@@ -138,26 +166,29 @@ def _is_asleep(desired: DesiredService, deployment: Json | None) -> bool:
     return bool(mark == str(desired.replicas) and deployment["spec"]["replicas"] == 0)
 
 
-def _as_kept(cr: Json, rendered: RenderedService, live: Live) -> RenderedService | None:
-    """Put the template that an adopted service runs with in place of ours, as long as it is kept."""
-    if ANNOTATION_KEPT_TEMPLATE not in (cr["metadata"].get("annotations") or {}):
+def _with_kept_templates(subject: Subject, rendered: RenderedService, live: Live) -> RenderedService | None:
+    """Replace the templates by those that an adopted service keeps; None where it keeps none."""
+    cr, key = subject.cr, subject.key
+    if ANNOTATION_KEPT_TEMPLATE not in (cr["metadata"].get("annotations") or {}) and not subject.given:
         return None
     from automation.adoption.kept_templates import with_live_templates
 
-    return with_live_templates(cr, rendered, live.objects(rendered.key))
+    names = [ObjectName(each.kind, each.name) for each in rendered.objects]
+    live.fetch(key, [name for name in names if name not in live.objects(key)])
+    return with_live_templates(cr, rendered, live.objects(key))
 
 
-def _as_rolled_back(cr: Json, rendered: RenderedService, live: Live, notes: list[str]) -> RenderedService | None:
-    """Put the template that served before in place of one that the loop gave up, as the status says that it did."""
+def _with_rollback(cr: Json, rendered: RenderedService, live: Live, notes: list[str]) -> RenderedService | None:
+    """Replace a template that the loop gave up by the one that served before, as the status says; None: neither."""
     conditions = (cr.get("status") or {}).get("conditions") or ()
     if not any(each.get("type") == "RolledBack" and each.get("status") == "True" for each in conditions):
         return None
     from automation.serving.rollback import served_hash, template_of, with_template, written_rollback
     from automation.serving.rollout import rendered_template_hash
 
-    held = written_rollback(cr, rendered_template_hash(rendered))
-    template = template_of(live.replica_sets(rendered.key), served_hash(cr)) if held is not None else None
-    if held is None or template is None:
+    rollback = written_rollback(cr, rendered_template_hash(rendered))
+    template = template_of(live.replica_sets(rendered.key), served_hash(cr)) if rollback is not None else None
+    if rollback is None or template is None:
         return None
-    notes.append(f"rolled back: {held.message}")
+    notes.append(f"rolled back: {rollback.message}")
     return with_template(rendered, template)

@@ -1,30 +1,43 @@
 """Previews of files that a user would apply, and of services as they are in the cluster.
 
-Called by `herdsman preview`. Finds the services that are affected, and their Models; `previewer` previews them.
+Called by `herdsman preview`. Finds the services that are affected, and tries the files out; `previewer` previews them.
+A service that is not among the files is affected where it looks up what would change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from automation.preview.changes import Preview, ServicePreview
+from automation.preview.changes import Preview
 from automation.preview.custom_resources import CustomResources, Name, dry_run_documents, listing, names_of, reads
-from automation.preview.live import Live
-from automation.preview.previewer import DIALECT, Previewer, Progress, Subject
+from automation.preview.live import Ask, Live
+from automation.preview.lookup import Identity, PreviewLookup
+from automation.preview.previewer import Previewer, Progress
+from automation.preview.rendering import Subject
+from automation.preview.report import name_text
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.discovery import served
+from kubeapi.errors import Forbidden
 from kubeapi.json_types import Json
-from program.desired.facts import Problem
+from kubeapi.kinds import Kind
 from program.desired.keys import ServiceKey
-from program.dialects.llmkube.parse.service import draft_reference
-from program.dialects.registry import kind_text, qualified, split_name
-from program.dialects.status.conditions import Reason
-from program.manifests import Manifests
+from program.dialects.registry import (
+    DIALECTS,
+    INPUT_KINDS,
+    KINDS,
+    LLMKUBE,
+    is_part_of_another,
+    key_of,
+    kind_text,
+    qualified,
+    split_name,
+)
+from program.manifests import Document, Manifests
 
-if TYPE_CHECKING:
-    from automation.preview.dialect_requests import AffectedServices
+SHARED_NAMESPACES = ("", "kserve", "llmaz-system")
+"""Where configs and settings lie that concern services of all namespaces; empty for kinds of the whole cluster."""
 
 
 def preview_files(
@@ -37,40 +50,8 @@ def preview_files(
     if manifests.errors:
         manifests.note_unused()
         return Preview(errors=tuple(manifests.errors), notes=tuple(manifests.notes))
-    errors: list[str] = []
-    notes = list(manifests.notes)
-    models, services = CustomResources(kinds.MODELS), CustomResources(kinds.INFERENCE_SERVICES)
-    documents = {
-        crs.kind: [d for d in manifests.documents if d.cr["kind"] == crs.kind.kind] for crs in (models, services)
-    }
-    changed_models_in = {document.namespace for document in documents[models.kind]}
-    wanted_models = [
-        (document.namespace, name) for document in documents[services.kind] for name in _models_of(document.cr)
-    ]
-    # Which services a changed Model concerns can only be told by all of its namespace.
-    asks = [*reads(client, services, names_of(documents[services.kind]), whole=changed_models_in)]
-    asks += reads(client, models, [*names_of(documents[models.kind]), *wanted_models], whole=set())
-    live = Live(client, previewer.map)
-    for answer in previewer.map(lambda ask: ask(), asks):
-        notes += [answer] if answer and answer not in notes else []
-    for crs in (models, services):
-        errors += dry_run_documents(client, previewer, crs, documents[crs.kind])
-    services_that_refer_to = [
-        name
-        for name, cr in services.live.items()
-        if name not in services.asked
-        and name not in services.refused
-        and any(models.is_edited((name[0], model)) for model in _models_of(cr))
-    ]
-    names = [*services.asked, *sorted(services_that_refer_to)]
-    others = None
-    if manifests.dialects or manifests.referred or manifests.config_maps:
-        # Imported here: a preview of LLMKube's services should not wait for other dialects.
-        from automation.preview.dialect_requests import affected_by_files
-
-        others = affected_by_files(client, previewer, manifests)
-    asking = _Request(previewer, live, services, models, others, on_progress)
-    found = asking.previewed(names, errors=errors, notes=notes)
+    affected = _affected_by_files(client, previewer.map, manifests)
+    found = _preview(client, previewer, affected, on_progress)
     manifests.note_unused()
     left_out = [note for note in manifests.notes if note not in found.notes]
     return replace(found, notes=(*found.notes, *left_out))
@@ -89,102 +70,199 @@ def preview_live(
 
     Raises ApiError when the API server cannot be asked, ValueError for a word that is no kind of service.
     """
-    from automation.preview.dialect_requests import find_services
-
-    models, services = CustomResources(kinds.MODELS), CustomResources(kinds.INFERENCE_SERVICES)
-    said = [split_name(name) for name in names]
-    if names and namespace is not None:
-        own = [(namespace, name) for dialect, name in said if dialect in (None, DIALECT)]
-        asks = list(reads(client, services, own, whole=set()))
-    else:
-        asks = [listing(client, services, namespace), listing(client, models, namespace)]
-    notes = [answer for answer in previewer.map(lambda ask: ask(), asks) if answer]
-    if names:
-        wanted = [(at, model) for (at, _), cr in services.live.items() for model in _models_of(cr)]
-        _drain(previewer.map(lambda ask: ask(), list(reads(client, models, wanted, whole=set()))))
-    others = find_services(client, previewer, namespace=namespace, names=said)
-    if others.subjects and services.unserved:
-        notes = []  # a cluster may have other dialects alone
-    errors = _misnamed(said, services, others, namespace)
-    going = [name for name, cr in services.live.items() if "deletionTimestamp" in cr["metadata"]]
-    notes += [f"{namespace}/{name} is being deleted" for namespace, name in going]
-    found = sorted(name for name in services.live if name not in going)
-    asking = _Request(previewer, Live(client, previewer.map), services, models, others, on_progress)
-    return asking.previewed(found, errors=errors, notes=notes)
+    split = [split_name(name) for name in names]
+    affected = _find_services(client, previewer.map, namespace=namespace, names=split)
+    affected.errors += _misnamed(split, affected, namespace)
+    return _preview(client, previewer, affected, on_progress)
 
 
-def _misnamed(
-    said: Sequence[tuple[str | None, str]], services: CustomResources, others: AffectedServices, namespace: str | None
-) -> list[str]:
-    """Say which names mean no service, and which mean several."""
-    errors = []
-    for dialect, name in said:
-        own = (namespace, name) in services.live and dialect in (None, DIALECT)
-        dialects = [DIALECT] if own else []
-        dialects += [
-            each.dialect for each in others.subjects if each.key.name == name and dialect in (None, each.dialect)
+def services_that_refer_to(
+    client: KubeClient, ask: Ask, look: PreviewLookup, changed: set[Identity], but: set[ServiceKey]
+) -> list[Subject]:
+    """Find the services that refer to changed objects, without those in `but`."""
+    subjects = []
+    for dialect, info in DIALECTS.items():
+        refers_to = {(each.group, each.kind) for each in info.refers_to}
+        concerned = {each for each in changed if each[:2] in refers_to}
+        if not concerned:
+            continue
+        everywhere = any(each.namespace in SHARED_NAMESPACES for each in concerned)
+        places: list[str | None] = [None] if everywhere else [*sorted({each.namespace for each in concerned})]
+        crs = CustomResources(info.kind)
+        _run(ask, [listing(client, crs, place) for place in places])
+        found = [
+            cr
+            for name, cr in sorted(crs.live.items())
+            if ServiceKey(dialect, *name) not in but
+            and "deletionTimestamp" not in cr["metadata"]
+            and not is_part_of_another(cr)
         ]
-        if not dialects and not any(note.endswith(f"/{name} is being deleted") for note in others.notes):
-            errors.append(f"there is no {kind_text(dialect or DIALECT)} `{name}` in namespace `{namespace}`")
-        elif len(dialects) > 1:
-            choices = " or ".join(qualified(each, name) for each in dialects)
-            errors.append(f"`{name}` means several services: say {choices}")
-    return errors
+        look.prefetch(found, ask)
+        subjects += [Subject(cr, look) for cr in found if concerned & look.references_of(cr)]
+    return subjects
 
 
-def _models_of(cr: Json) -> list[str]:
-    """Name the Models of a service, which may be one that the API server has not looked at."""
-    spec = cr.get("spec")
-    named = (spec.get("modelRef"), draft_reference(cr)) if isinstance(spec, dict) else ()
-    return sorted({name for name in named if name and isinstance(name, str)})
-
-
-def _drain(answers: Iterable[object]) -> None:
-    for _ in answers:
-        pass
-
-
-# --- previewing -------------------------------------------------------------------------------------------------------
+def find_references(client: KubeClient, cr: Json) -> list[Json]:
+    """Read what a service refers to, as far as it exists. Raises ApiError."""
+    look = PreviewLookup(client)
+    look.references_of(cr)
+    return look.found()
 
 
 @dataclass
-class _Request:
-    """What one preview needs."""
+class _Affected:
+    """The services that a preview affects."""
 
-    previewer: Previewer
-    live: Live
-    services: CustomResources
-    models: CustomResources
-    others: AffectedServices | None
-    """Services of the other dialects."""
-    on_progress: Progress | None
+    subjects: list[Subject] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    deleted: set[str] = field(default_factory=set)
+    """The names of those that are being deleted, which are left out."""
 
-    def previewed(self, names: Sequence[Name], *, errors: list[str], notes: list[str]) -> Preview:
-        """Preview InferenceServices by name, and the others after them."""
-        subjects, without_model = [], []
-        for name in names:
-            cr = self.services.get(name)
-            assert cr is not None
-            model = (name[0], str((cr.get("spec") or {}).get("modelRef") or ""))
-            draft = (name[0], draft_reference(cr))
-            if self.models.refused & {model, draft}:
-                without_model.append(_refused_model(name, model[1]))
+
+def _preview(client: KubeClient, previewer: Previewer, affected: _Affected, on_progress: Progress | None) -> Preview:
+    live, subjects = Live(client, previewer.map), affected.subjects
+    previews = previewer.services(subjects, live, on_progress=on_progress)
+    of_lookups = [note for each in subjects for note in each.look.notes]
+    notes = dict.fromkeys((*previewer.notes, *affected.notes, *live.notes, *of_lookups))
+    return Preview(previews, tuple(affected.errors), tuple(notes))
+
+
+def _run(ask: Ask, reads: Iterable[Callable[[], str]]) -> list[str]:
+    """Run requests, several at once; return what they say, each once."""
+    return list(dict.fromkeys(note for note in ask(lambda read: read(), list(reads)) if note))
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _affected_by_files(client: KubeClient, ask: Ask, manifests: Manifests) -> _Affected:
+    """Dry-run the documents, and find the services that they affect."""
+    affected = _Affected()
+    inputs = [(CustomResources(kind), each) for kind, each in _by_kind(manifests.referred).items()]
+    services = [
+        (dialect, CustomResources(kind), each)
+        for dialect in DIALECTS
+        for kind, each in _by_kind(manifests.services_of(dialect)).items()
+    ]
+    everything = [*inputs, *((crs, documents) for _, crs, documents in services)]
+    asks = (read for crs, documents in everything for read in reads(client, crs, names_of(documents), whole=set()))
+    affected.notes += _run(ask, asks)
+    for crs, documents in everything:
+        affected.errors += dry_run_documents(client, ask, crs, documents)
+    look = PreviewLookup(
+        client,
+        asked={_identity(crs.kind, name): each.cr for crs, _ in inputs for name, each in crs.asked.items()},
+        refused=frozenset(_identity(crs.kind, name) for crs, _ in inputs for name in crs.refused),
+        manifests=manifests,
+    )
+    changed = {_identity(crs.kind, name) for crs, _ in inputs for name, each in crs.asked.items() if each.changed}
+    changed |= _edited_config_maps(client, manifests)
+    asked = [each for _, crs, _ in services for each in crs.asked.values()]
+    in_files = {ServiceKey(dialect, *name) for dialect, crs, _ in services for name in (*crs.asked, *crs.refused)}
+    look.prefetch([each.cr for each in asked], ask)
+    subjects = [
+        Subject(each.cr, look, edited=each.changed or bool(changed & look.references_of(each.cr))) for each in asked
+    ]
+    subjects += services_that_refer_to(client, ask, look, changed, in_files)
+    order = list(DIALECTS)
+    affected.subjects = sorted(subjects, key=lambda each: order.index(each.key.dialect))
+    return affected
+
+
+def _edited_config_maps(client: KubeClient, manifests: Manifests) -> set[Identity]:
+    """Find the ConfigMaps of the files that say something else than those of the cluster.
+
+    They count as they are written, without a dry run: not everybody who may preview may write them.
+    """
+    in_cluster, found = PreviewLookup(client), set()
+    for document in manifests.config_maps:
+        live = in_cluster(kinds.CONFIG_MAPS, document.namespace, document.name) or {}
+        if (live.get("data") or {}) != (document.cr.get("data") or {}):
+            found.add(Identity.of(document.cr))
+    return found
+
+
+def _by_kind(documents: Iterable[Document]) -> dict[Kind, list[Document]]:
+    """Sort documents by kind, each in the version in which it is written."""
+    known = {(kind.group, kind.kind): kind for kind in (*INPUT_KINDS, *KINDS.values())}
+    found: dict[Kind, list[Document]] = {}
+    for document in documents:
+        identity = Identity.of(document.cr)
+        kind = replace(known[identity.group, identity.kind], api_version=str(document.cr["apiVersion"]))
+        found.setdefault(kind, []).append(document)
+    return found
+
+
+def _identity(kind: Kind, name: Name) -> Identity:
+    return Identity(kind.group, kind.kind, *name)
+
+
+# --- what lives -------------------------------------------------------------------------------------------------------
+
+
+def _find_services(
+    client: KubeClient, ask: Ask, *, namespace: str | None, names: Sequence[tuple[str | None, str]]
+) -> _Affected:
+    """Find services in the cluster: those named, by dialect or by their name alone, or all of a namespace, or of all
+    (None). Raises ApiError when the API server refuses to tell of InferenceServices, or of a dialect that is named.
+    """
+    affected, look = _Affected(), PreviewLookup(client)
+    found = {dialect: CustomResources(kind) for dialect, kind in KINDS.items()}
+    hidden: dict[str, Forbidden] = {}
+
+    def reading(dialect: str, read: Callable[[], str]) -> Callable[[], str]:
+        def attempt() -> str:
+            try:
+                return read()
+            except Forbidden as error:
+                if dialect == LLMKUBE or dialect in {given for given, _ in names}:
+                    raise
+                hidden[dialect] = error
+                return ""
+
+        return attempt
+
+    asks: list[Callable[[], str]] = []
+    for dialect, crs in found.items():
+        if names and namespace is not None:
+            own = [(namespace, name) for given, name in names if given in (None, dialect)]
+            asks += [reading(dialect, read) for read in reads(client, crs, own, whole=set())]
+        else:
+            asks.append(reading(dialect, listing(client, crs, namespace)))
+    unserved = _run(ask, asks)
+    affected.notes += _left_out(client, hidden)
+    for dialect, crs in found.items():
+        for (_, name), cr in sorted(crs.live.items()):
+            if is_part_of_another(cr) and (dialect, name) not in names:
                 continue
-            edited = self.services.is_edited(name) or any(self.models.is_edited(each) for each in (model, draft))
-            drafted = self.models.get(draft) if draft[1] and draft != model else None
-            subjects.append(Subject(cr, self.models.get(model), drafted, edited))
-        others = self.others.subjects if self.others is not None else []
-        previews = self.previewer.services([*subjects, *others], self.live, on_progress=self.on_progress)
-        found = {each.key: each for each in (*previews, *without_model)}
-        if self.others is not None:
-            errors, notes = [*errors, *self.others.errors], [*notes, *self.others.notes]
-        keys = [*(ServiceKey(DIALECT, *name) for name in names), *(each.key for each in others)]
-        looked = {note: None for each in others if each.look is not None for note in each.look.notes}
-        every = dict.fromkeys((*self.previewer.notes, *notes, *self.live.notes, *looked))
-        return Preview(tuple(found[key] for key in keys), tuple(errors), tuple(every))
+            if "deletionTimestamp" in cr["metadata"]:
+                affected.notes.append(f"{name_text(key_of(cr))} is being deleted")
+                affected.deleted.add(name)
+                continue
+            affected.subjects.append(Subject(cr, look, edited=False))
+    if not affected.subjects and found[LLMKUBE].unserved:
+        affected.notes[:0] = unserved[:1]  # the CRDs of the other dialects are not Herdsman's to install
+    look.prefetch([each.cr for each in affected.subjects], ask)
+    return affected
 
 
-def _refused_model(name: Name, model: str) -> ServicePreview:
-    why = f"Model `{model}` of the files would be refused"
-    problem = Problem(reason=Reason.MODEL_NOT_READY, message=why, field="spec.modelRef")
-    return ServicePreview(ServiceKey(DIALECT, *name), problem=problem)
+def _left_out(client: KubeClient, hidden: Mapping[str, Forbidden]) -> Iterator[str]:
+    """Name the kinds that may not be read. The API server forbids a kind also where it does not serve it."""
+    if not hidden:
+        return
+    known = served(lambda path: client.request("GET", path), [KINDS[dialect] for dialect in hidden])
+    for dialect, error in hidden.items():
+        if known.get(KINDS[dialect], True):
+            yield f"may not read {KINDS[dialect].plural}, so they are left out: {error.message}"
+
+
+def _misnamed(names: Sequence[tuple[str | None, str]], affected: _Affected, namespace: str | None) -> Iterator[str]:
+    """Name what means no service, or several."""
+    keys = [each.key for each in affected.subjects]
+    for dialect, name in names:
+        dialects = [key.dialect for key in keys if key.name == name and dialect in (None, key.dialect)]
+        if not dialects and name not in affected.deleted:
+            yield f"there is no {kind_text(dialect or LLMKUBE)} `{name}` in namespace `{namespace}`"
+        elif len(dialects) > 1:
+            yield f"`{name}` means several services: say {' or '.join(qualified(each, name) for each in dialects)}"

@@ -128,6 +128,9 @@ DIALECTS: dict[str, DialectInfo] = {
 }
 """LLMKube's comes first, which Herdsman's own CRDs are of."""
 
+INPUT_KINDS = (kinds.MODELS, kinds.OPEN_MODELS, kinds.BACKEND_RUNTIMES, kinds.LLM_CONFIGS)
+"""Kinds of custom resources that services refer to, and for which alone nothing is made."""
+
 KINDS: dict[str, Kind] = {name: each.kind for name, each in DIALECTS.items()}
 """The custom resource of each dialect."""
 

@@ -14,7 +14,9 @@ import yaml
 
 from automation.cli.main import EXIT_FAILED, invoke
 from automation.cli.preview import EXIT_CHANGED
+from automation.preview.lookup import PreviewLookup
 from automation.preview.previewer import Previewer
+from automation.preview.rendering import Subject
 from automation.reconcile.plan import LiveObject, ObjectName
 from components.render import RenderOptions, render
 from kubeapi import kinds
@@ -118,7 +120,7 @@ def test_an_edit_is_told_field_by_field_with_what_restarts(show: Show, client: K
     verbs: list[str] = []
     quiet = KubeClient(client._access)
     quiet.on_request = lambda verb, _status: verbs.append(verb)
-    unchanged = Previewer(quiet, options=RenderOptions()).service(cr, model)
+    unchanged = Previewer(quiet, options=RenderOptions()).services([Subject(cr, PreviewLookup(quiet))])[0]
     assert not unchanged.changed
     assert set(verbs) == {"GET"}
     assert show(words=("--live", "chat"))[0] == 0

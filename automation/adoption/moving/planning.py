@@ -72,7 +72,6 @@ def plan_take(client: KubeClient, cr: Json, *, options: RenderOptions) -> Move:
     if any(naming.ANNOTATION_ASLEEP in annotations_of(obj) for obj in move.objects):
         move.problems.append("it is asleep, and a fleet cannot wake it: send it a request first")
     look = PreviewLookup(client)
-    look.reads_model_status = False
     missing = [name for name in _model_names(move, cr) if look(kinds.MODELS, move.key.namespace, name) is None]
     move.problems += [f"Model `{name}` does not exist" for name in missing]
     if move.problems:
@@ -153,7 +152,6 @@ def _render_as_loop(
     """Render the service as the loop will, with what would be in the cluster then; False when that is a problem."""
     kind = replace(KINDS[move.key.dialect], api_version=str(service["apiVersion"]))
     look = PreviewLookup(client, asked=referred)
-    look.reads_model_status = False
     try:
         would_be = client.apply(kind, move.key.namespace, service, field_manager="herdsman-move", dry_run=True)
         would_be["metadata"].pop("uid", None)
@@ -170,7 +168,7 @@ def _render_as_loop(
         move.problems.append(str(error))
         return False
     move.certificate = _certificate_of(desired)
-    used = [referred[identity] for identity in sorted(look.seen & referred.keys())]
+    used = [referred[identity] for identity in sorted(look.seen.keys() & referred.keys())]
     move.documents = [*(_applicable(each) for each in used if _is_to_apply(client, move, each)), service]
     return True
 

@@ -58,8 +58,8 @@ def manifests_of(text: str) -> Manifests:
 
 def documents_read(text: str) -> list[Json]:
     manifests = manifests_of(text)
-    found = [*manifests.documents, *manifests.referred]
-    for dialect in manifests.dialects:
+    found = [*manifests.referred]
+    for dialect in DIALECTS:
         found += manifests.services_of(dialect)
     return [each.cr for each in found]
 

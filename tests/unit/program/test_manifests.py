@@ -193,4 +193,4 @@ def test_a_date_without_quotes_is_a_text(tmp_path: Path) -> None:
     manifests = Manifests("prod", tmp_path)
     manifests.read_text("a.yaml", dated)
     assert manifests.errors == []
-    assert manifests.documents[0].cr["metadata"]["annotations"] == {"until": "2024-01-01"}
+    assert manifests.referred[0].cr["metadata"]["annotations"] == {"until": "2024-01-01"}
