@@ -182,7 +182,11 @@ class Loop:
         parts.start()
         self._synced.set()
         self._enqueue_orphans(parts.cluster)
-        log.info("Started", services=len(parts.cluster.services.list()), models=len(parts.cluster.models.list()))
+        log.info(
+            "Started",
+            services=len(parts.cluster.llmkube.listed(kinds.INFERENCE_SERVICES)),
+            models=len(parts.cluster.models.list()),
+        )
         workers = [
             threading.Thread(target=self._work, args=(self._queue, parts.controller.reconcile), name=f"service-{n}")
             for n in range(self._settings.workers)
@@ -227,9 +231,8 @@ class Loop:
 
     def _enqueue_orphans(self, cluster: ClusterCache) -> None:
         """Enqueue what the caches know but no custom resource does: deleted while no loop worked."""
-        for dialect, index in cluster.indexes.items():
-            for namespace, service in index.services_with_objects():
-                self._queue.add(ServiceKey(dialect, namespace, service))
+        for key in cluster.keys_with_objects():
+            self._queue.add(key)
 
     def _read_state(self, parts: Parts, shard: Shard) -> None:
         """Have the state read, which tells what else was deleted while no loop worked.

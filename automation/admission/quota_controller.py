@@ -13,7 +13,7 @@ from math import ceil
 import structlog
 
 from automation.admission.quota import Quota, QuotaClaim, QuotaName, QuotaUsage, over_use
-from automation.cache.cluster_cache import DIALECT, ClusterCache
+from automation.cache.cluster_cache import ClusterCache
 from automation.cache.references import priority_class_of
 from automation.leadership.shards import WHOLE, Shard
 from automation.workqueue.debounce import Debounce, start_timer
@@ -24,6 +24,7 @@ from kubeapi.errors import ApiError, NotFound
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from program.desired.quantities import read_quantity
+from program.dialects.registry import LLMKUBE
 from program.dialects.status.conditions import Type, set_condition
 
 log = structlog.get_logger(__name__)
@@ -174,19 +175,19 @@ def running_claims(cluster: ClusterCache) -> dict[ServiceKey, QuotaClaim]:
     for the rest (`QuotaLedger.hold`).
     """
     found = {}
-    for deployment in cluster.deployments.list():
+    for deployment in cluster.llmkube.listed(kinds.DEPLOYMENTS):
         metadata = deployment["metadata"]
         name = str(metadata["labels"].get(naming.LABEL_SERVICE, ""))
-        cr = cluster.services.get(metadata["namespace"], name)
+        cr = cluster.llmkube.get(kinds.INFERENCE_SERVICES, metadata["namespace"], name)
         if cr is not None and metadata["owner"] == cr["metadata"]["uid"]:
-            found[ServiceKey(DIALECT, metadata["namespace"], name)] = running_claim(cluster, cr, deployment)
+            found[ServiceKey(LLMKUBE, metadata["namespace"], name)] = running_claim(cluster, cr, deployment)
     return found
 
 
 def running_claim(cluster: ClusterCache, cr: Json, deployment: Json) -> QuotaClaim:
     """Work out what one service holds by its Deployment, whoever made that."""
     metadata, spec = cr["metadata"], deployment["spec"]
-    made = cluster.index.objects(metadata["namespace"], metadata["name"]).values()
+    made = cluster.llmkube.index.objects(metadata["namespace"], metadata["name"]).values()
     maxima = [o.get("max_replicas") or 0 for o in made]
     replicas = max(spec["replicas"], *maxima) if maxima else spec["replicas"]
     requests = spec["requests"]

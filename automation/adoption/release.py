@@ -17,6 +17,7 @@ from automation.cache.cluster_cache import ClusterCache
 from automation.engine.batches import Batcher
 from automation.status.writer import StatusWriter
 from components import naming
+from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 
@@ -78,7 +79,7 @@ class Release:
 
     def _count(self, key: ServiceKey, cr: Json) -> None:
         """Count the resources of its Deployment against the quotas; no quota is checked."""
-        deployment = self._cluster.deployments.get(key.namespace, naming.deployment_name(key.name))
+        deployment = self._cluster.llmkube.get(kinds.DEPLOYMENTS, key.namespace, naming.deployment_name(key.name))
         if deployment is None or deployment["metadata"]["owner"] != cr["metadata"]["uid"]:
             self._cluster.quotas.release(key)
             return

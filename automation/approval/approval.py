@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from automation.adoption.ownership import is_ours
 from automation.approval.modes import Mode, Modes, approved, mode_of
 from automation.approval.policy_checker import PolicyChecker
-from automation.cache.cluster_cache import SPREAD_S, ClusterCache
+from automation.cache.cluster_cache import ClusterCache
+from automation.cache.service_cache import SPREAD_S
 from automation.engine.port import APPLY_FAILED, EngineFailed
 from automation.preview.changes import ServicePreview
 from automation.preview.previewer import Previewer
@@ -91,5 +92,5 @@ def is_current(client: KubeClient, cr: Json) -> bool:
 
 def every_service(cluster: ClusterCache, enqueue: Callable[[ServiceKey, float], None]) -> None:
     """Enqueue all services, spread over time so that a thousand of them make no burst."""
-    for number, service in enumerate(cluster.every_service()):
+    for number, (_, service) in enumerate(cluster.list_services()):
         enqueue(key_of(service), number * SPREAD_S)

@@ -5,6 +5,7 @@ Built by `loop`; the controller and `observe` read the caches. A change enqueues
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -15,10 +16,9 @@ from automation.admission.scheduling import Scheduling
 from automation.adoption import ownership
 from automation.cache import trim
 from automation.cache.optional_apis import CHECK_EVERY_S, OptionalApis
-from automation.cache.references import MADE, asks_for_work, changed_hands, priority_class_of, uses, without_version
+from automation.cache.references import asks_for_work, priority_class_of
 from automation.cache.service_cache import ServiceCache
-from automation.cache.service_index import ServiceIndex
-from automation.cache.service_index import models_of as models_of
+from automation.cache.service_index import models_of
 from automation.hosts.registry import HostRegistry
 from automation.settings import SYSTEM_NAMESPACE
 from components import naming
@@ -28,12 +28,9 @@ from kubeapi.informer import Fault, Informer
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.keys import LABEL_DIALECT, ServiceKey
-from program.dialects.registry import DIALECT_KINDS
+from program.dialects.registry import DIALECTS, LLMKUBE
 
-DIALECT = "llmkube"
-
-SPREAD_S = 0.02
-"""When an API appears or goes, the services that use it come one after the other, this far apart."""
+_Part = ServiceCache | Informer | OptionalApis
 
 
 class ClusterCache:
@@ -54,52 +51,39 @@ class ClusterCache:
         api_check_s: float = CHECK_EVERY_S,
     ) -> None:
         self.on_pod: Callable[[Json | None, Json | None], None] = lambda _old, _new: None
+        """Called with each change of a pod of an InferenceService, in the informer's thread."""
         self.on_namespace_gone: Callable[[str], None] = lambda _: None
-        """Is told of each change of a pod, in the informer's thread (`automation.models.transfers`)."""
         self._enqueue = enqueue
         self._enqueue_after = enqueue_after or (lambda key, _: enqueue(key))
         self._enqueue_model = enqueue_model
         self._client = client
         self.controller_class = controller_class
-        self.index = ServiceIndex()
         self.quotas = QuotaLedger(on_admitted=enqueue)
         self.registry = HostRegistry(enqueue=enqueue, enqueue_after=self._enqueue_after, move_after_s=host_move_after_s)
         self.registry.allocations.namespace_labels = self.namespace_labels
         scope: dict[str, Any] = {"namespaces": namespaces or None, "on_relist": on_relist, "on_failure": on_failure}
 
-        self._host_process_changed = self._on_object("HostProcess")
-
         def informer(kind: Kind, transform: Callable[[Json], Json], on_change: Any, **options: Any) -> Informer:
             return Informer(client, kind, transform=transform, on_change=on_change, **{**scope, **options})
 
-        of_dialects: dict[str, Any] = {"informer": informer, "enqueue": enqueue, "enqueue_after": self._enqueue_after}
         self.caches = {
-            name: ServiceCache(client, name, namespaces=namespaces, check_every_s=api_check_s, **of_dialects)
-            for name in DIALECT_KINDS
+            name: ServiceCache(
+                client,
+                name,
+                informer=informer,
+                enqueue=enqueue,
+                enqueue_after=self._enqueue_after,
+                namespaces=namespaces,
+                check_every_s=api_check_s,
+            )
+            for name in DIALECTS
         }
-        """The services of the other dialects by dialect, each followed while its CRDs are installed."""
-
-        made_for_service = {"label_selector": naming.LABEL_SERVICE}
-        self.services = informer(kinds.INFERENCE_SERVICES, trim.custom_resource, self._service_changed)
-        self.models = informer(kinds.MODELS, trim.custom_resource, self._model_changed)
-        self.deployments = informer(
-            kinds.DEPLOYMENTS, trim.deployment, self._on_object("Deployment"), **made_for_service
-        )
-        self.kube_services = informer(kinds.SERVICES, trim.owned, self._on_object("Service"), **made_for_service)
-        self.autoscalers = informer(
-            kinds.AUTOSCALERS, trim.autoscaler, self._on_object("HorizontalPodAutoscaler"), **made_for_service
-        )
+        """The services of each dialect, with the objects made for them."""
+        self.llmkube = self.caches[LLMKUBE]
+        self.llmkube.on_change = self._llmkube_changed
         self.host_processes = informer(
-            kinds.HOST_PROCESSES, trim.host_process, self._process_changed, **made_for_service
+            kinds.HOST_PROCESSES, trim.host_process, self._process_changed, label_selector=naming.LABEL_SERVICE
         )
-        self.budgets = informer(
-            kinds.DISRUPTION_BUDGETS, trim.owned, self._on_object("PodDisruptionBudget"), **made_for_service
-        )
-        self.network_policies = informer(
-            kinds.NETWORK_POLICIES, trim.owned, self._on_object("NetworkPolicy"), **made_for_service
-        )
-        self.ingresses = informer(kinds.INGRESSES, trim.ingress, self._on_object("Ingress"), **made_for_service)
-        self.pods = informer(kinds.PODS, trim.pod, self._pod_changed, **made_for_service)
         self.claims = informer(kinds.CLAIMS, trim.claim, self._claim_changed)
         self.nodes = informer(kinds.NODES, trim.node, self._node_changed, namespaces=None)
         self.priority_classes = informer(
@@ -119,27 +103,31 @@ class ClusterCache:
             namespaces=(SYSTEM_NAMESPACE,),
             label_selector=naming.LABEL_HOST,
         )
-        self.scheduling = Scheduling(
-            self.index, enqueue=enqueue, service=self.services.get, nodes=lambda: self.nodes.list()
+        self._informers = (
+            self.host_processes,
+            self.claims,
+            self.nodes,
+            self.priority_classes,
+            self.namespaces,
+            self.endpoint_slices,
+            self.hosts,
         )
-        optional: dict[Kind, tuple[Callable[[Json], Json], Any, dict[str, Any]]] = {
-            kinds.HTTP_ROUTES: (trim.route, self._on_object("HTTPRoute"), made_for_service),
-            kinds.SCALED_OBJECTS: (trim.autoscaler, self._on_object("ScaledObject"), made_for_service),
-            kinds.POD_MONITORS: (trim.owned, self._on_object("PodMonitor"), made_for_service),
-            kinds.SERVICE_LEVEL_OBJECTIVES: (
-                trim.owned,
-                self._on_object("ServiceLevelObjective"),
-                made_for_service,
+        self.scheduling = Scheduling(
+            self.llmkube.index,
+            enqueue=enqueue,
+            service=functools.partial(self.llmkube.get, kinds.INFERENCE_SERVICES),
+            nodes=lambda: self.nodes.list(),
+        )
+        optional = {
+            kinds.GPU_QUOTAS: functools.partial(informer, kinds.GPU_QUOTAS, trim.custom_resource, self._quota_changed),
+            kinds.HOSTS: functools.partial(
+                informer, kinds.HOSTS, trim.host, self.registry.host_changed, namespaces=None
             ),
-            kinds.GPU_QUOTAS: (trim.custom_resource, self._quota_changed, {}),
-            kinds.HOSTS: (trim.host, self.registry.host_changed, {"namespaces": None}),
         }
         self.optional = OptionalApis(
             client,
             optional,
-            make=lambda kind: informer(
-                kind, optional[kind][0], optional[kind][1], on_missing=self.optional.recheck, **optional[kind][2]
-            ),
+            make=lambda kind: optional[kind](on_missing=self.optional.recheck),
             on_change=self._apis_changed,
             namespace=min(namespaces, default=None),
             check_every_s=api_check_s,
@@ -150,53 +138,37 @@ class ClusterCache:
         self.quotas.unreadable = lambda: self.optional.trouble(kinds.GPU_QUOTAS)
 
     @property
+    def models(self) -> Informer:
+        """The Models, which have a controller of their own."""
+        return self.llmkube.required[kinds.MODELS]
+
+    @property
     def informers(self) -> tuple[Informer, ...]:
-        """The informers of all kinds that every cluster has."""
-        return (
-            self.services,
-            self.models,
-            self.deployments,
-            self.kube_services,
-            self.autoscalers,
-            self.host_processes,
-            self.budgets,
-            self.network_policies,
-            self.ingresses,
-            self.pods,
-            self.claims,
-            self.nodes,
-            self.priority_classes,
-            self.namespaces,
-            self.endpoint_slices,
-            self.hosts,
-        )
+        """The informers without which the loop does not start."""
+        return (*self.llmkube.required.values(), *self._informers)
+
+    @property
+    def _apis(self) -> tuple[OptionalApis, ...]:
+        return (self.optional, *(cache.apis for cache in self.caches.values()))
 
     def start(self) -> None:
-        for informer in self.informers:
-            informer.start()
-        self.optional.start()
-        for cache in self.caches.values():
-            cache.start()
+        parts: tuple[_Part, ...] = (*self.caches.values(), *self._informers, self.optional)
+        for each in parts:
+            each.start()
 
     def stop(self) -> None:
-        self.optional.stop()
-        for cache in self.caches.values():
-            cache.stop()
-        for informer in self.informers:
-            informer.stop()
+        parts: tuple[_Part, ...] = (self.optional, *self.caches.values(), *self._informers)
+        for each in parts:
+            each.stop()
 
     def wait_synced(self, timeout_s: float) -> bool:
         """Wait until every cache is filled; False when the time ran out first."""
         deadline = time.monotonic() + timeout_s
-
-        def left_s() -> float:
-            return max(0.0, deadline - time.monotonic())
-
-        of_all = all(each.wait_synced(left_s()) for each in self.informers)
-        return of_all and all(each.wait_synced(left_s()) for each in self._apis)
+        filled: tuple[Informer | OptionalApis, ...] = (*self.informers, *self._apis)
+        return all(each.wait_synced(max(0.0, deadline - time.monotonic())) for each in filled)
 
     def faults(self) -> Iterator[Fault]:
-        """Tell what is wrong with the informers of all kinds, and which APIs cannot be listed."""
+        """Report what is wrong with the informers of all kinds, and which APIs cannot be listed."""
         troubles: dict[Kind, str] = {}
         for apis in self._apis:
             troubles.update(apis.troubles())
@@ -207,44 +179,23 @@ class ClusterCache:
         for informer in (*self.informers, *optional, *config_maps):
             yield from informer.faults()
 
-    @property
-    def _apis(self) -> tuple[OptionalApis, ...]:
-        return (self.optional, *(cache.apis for cache in self.caches.values()))
-
-    @property
-    def indexes(self) -> dict[str, ServiceIndex]:
-        """What was made for the services of each dialect."""
-        return {DIALECT: self.index, **{name: each.index for name, each in self.caches.items()}}
-
-    def every_service(self) -> list[Json]:
-        """The custom resources of the services of all dialects."""
-        return [*self.services.list(), *(cr for _, cr in self.dialect_services())]
-
-    def dialect_services(self) -> list[tuple[str, Json]]:
-        """The custom resources of the services of the other dialects, each with the name of its dialect."""
+    def list_services(self) -> list[tuple[str, Json]]:
+        """Return the custom resources of the services of all dialects, each with the name of its dialect."""
         return [(name, cr) for name, cache in self.caches.items() for cr in cache.listed(cache.kind)]
 
+    def keys_with_objects(self) -> set[ServiceKey]:
+        """Return the keys of the services for which objects were made, also of services that are gone."""
+        made = ((name, cache.index.services_with_objects()) for name, cache in self.caches.items())
+        return {ServiceKey(name, *at) for name, found in made for at in found}
+
     def every_key(self) -> set[ServiceKey]:
-        """The keys of all services, those included of which only what was made for them is left."""
-        listed = [*((DIALECT, cr) for cr in self.services.list()), *self.dialect_services()]
-        keys = {ServiceKey(name, cr["metadata"]["namespace"], cr["metadata"]["name"]) for name, cr in listed}
-        for dialect, index in self.indexes.items():
-            keys.update(ServiceKey(dialect, *found) for found in index.services_with_objects())
-        return keys
+        """Return the keys of all services, those included of which only objects are left."""
+        found = ((name, cr["metadata"]) for name, cr in self.list_services())
+        return self.keys_with_objects().union(ServiceKey(name, each["namespace"], each["name"]) for name, each in found)
 
     def installed(self) -> frozenset[str]:
         """Name the extensions that the cluster serves now, as `RenderOptions.installed` does."""
         return frozenset().union(*(apis.installed() for apis in self._apis))
-
-    def watched_kinds(self) -> frozenset[str]:
-        """The kinds of objects made for services whose existence the caches know; of others nothing can be said."""
-        return MADE | {kind.kind for kind in self.optional.served if kind in kinds.OPTIONAL}
-
-    def models_of(self, cr: Json) -> tuple[Json, ...]:
-        """The Models that a service names, as far as they exist."""
-        namespace = cr["metadata"]["namespace"]
-        found = (self.models.get(namespace, name) for name in sorted(models_of(cr)))
-        return tuple(model for model in found if model is not None)
 
     def namespace_labels(self, namespace: str) -> Mapping[str, str]:
         """The labels of a namespace, which policies and hosts select by."""
@@ -294,78 +245,50 @@ class ClusterCache:
     def model_is_ours(self, model: Json) -> bool:
         """Whether this loop writes the status of a Model."""
         namespace, name = model["metadata"]["namespace"], model["metadata"]["name"]
-        found = (self.services.get(namespace, user) for user in self.index.services_of_model(namespace, name))
-        users = [user for user in found if user is not None]
+        names = self.llmkube.index.services_of_model(namespace, name)
+        users = [user for each in names if (user := self.llmkube.get(self.llmkube.kind, namespace, each)) is not None]
         said = self.namespace_annotations(namespace)
         return ownership.model_is_ours(model, users, said, self.controller_class)
 
     # Each handler runs in its informer's thread and only touches the index and the queue.
 
-    def _service_changed(self, old: Json | None, new: Json | None) -> None:
-        self.index.service_changed(old, new)
-        if old is not None and new is not None and not asks_for_work(old, new):
-            return
-        obj = new or old
-        assert obj is not None
-        namespace, name = obj["metadata"]["namespace"], obj["metadata"]["name"]
-        key = ServiceKey(DIALECT, namespace, name)
+    def _llmkube_changed(self, kind: Kind, old: Json | None, new: Json | None) -> None:
+        metadata = (new or old or {})["metadata"]
+        namespace, name = metadata["namespace"], metadata["name"]
+        if kind is kinds.INFERENCE_SERVICES:
+            self._inference_service_changed(ServiceKey(LLMKUBE, namespace, name), old, new)
+        elif kind is kinds.MODELS:
+            if old is None or new is None or asks_for_work(old, new):
+                self._enqueue_model(namespace, name)
+        elif kind in (kinds.DEPLOYMENTS, kinds.PODS):
+            key = ServiceKey(LLMKUBE, namespace, metadata["labels"][naming.LABEL_SERVICE])
+            if kind is kinds.DEPLOYMENTS:
+                self.scheduling.deployment_changed(key)
+            else:
+                self.scheduling.pod_changed(key, new, name=name)
+                self.on_pod(old, new)
+
+    def _inference_service_changed(self, key: ServiceKey, old: Json | None, new: Json | None) -> None:
+        self.llmkube.index.service_changed(old, new)
         if new is None:
             self.quotas.release(key)
             self.registry.release(key)
         if old is None or new is None:
             self.scheduling.refresh(key)
-        self._enqueue(key)
+            self._enqueue_services(key.namespace, self.llmkube.index.rivals(key.namespace, key.name))
         if ownership.says_another(old, new):
             # Whose a Model is follows from whose its services are.
-            for model in sorted(models_of(obj)):
-                self._enqueue_model(namespace, model)
-        if old is None or new is None:
-            self._enqueue_services(namespace, self.index.rivals(namespace, name))
-
-    def _model_changed(self, old: Json | None, new: Json | None) -> None:
-        obj = new or old
-        assert obj is not None
-        namespace, name = obj["metadata"]["namespace"], obj["metadata"]["name"]
-        if old is None or new is None or asks_for_work(old, new):
-            self._enqueue_model(namespace, name)
-        if old is None or new is None or old.get("status") != new.get("status") or old["spec"] != new["spec"]:
-            self._enqueue_services(namespace, self.index.services_of_model(namespace, name))
-
-    def _on_object(self, kind: str) -> Callable[[Json | None, Json | None], None]:
-        def changed(old: Json | None, new: Json | None) -> None:
-            if changed_hands(old, new):
-                changed(old, None)
-                old = None
-            service = self.index.object_changed(kind, old, new)
-            if not service or (old is not None and new is not None and without_version(old) == without_version(new)):
-                return
-            key = ServiceKey(DIALECT, (new or old or {})["metadata"]["namespace"], service)
-            if kind == "Deployment":
-                self.scheduling.deployment_changed(key)
-            self._enqueue(key)
-
-        return changed
+            for model in sorted(models_of(new or old or {})):
+                self._enqueue_model(key.namespace, model)
 
     def _process_changed(self, old: Json | None, new: Json | None) -> None:
-        metadata = (new or old or {})["metadata"]
-        service = metadata["labels"].get(naming.LABEL_SERVICE, "")
-        key = ServiceKey(metadata["labels"].get(LABEL_DIALECT, DIALECT), metadata["namespace"], service)
-        self.registry.process_changed(key, new, replica=(new or old or {})["spec"]["replica"])
-        cache = self.caches.get(key.dialect)
-        (cache.process_changed if cache is not None else self._host_process_changed)(old, new)
-
-    def _pod_changed(self, old: Json | None, new: Json | None) -> None:
-        if changed_hands(old, new):
-            self._pod_changed(old, None)
-            old = None
-        service = self.index.pod_changed(old, new)
-        if old is not None and new is not None and without_version(old) == without_version(new):
-            return
-        metadata = (new or old or {})["metadata"]
-        key = ServiceKey(DIALECT, metadata["namespace"], service)
-        self.scheduling.pod_changed(key, new, name=metadata["name"])
-        self.on_pod(old, new)
-        self._enqueue(key)
+        obj: Json = new or old or {}
+        metadata, labels = obj["metadata"], obj["metadata"]["labels"]
+        key = ServiceKey(
+            labels.get(LABEL_DIALECT, LLMKUBE), metadata["namespace"], labels.get(naming.LABEL_SERVICE, "")
+        )
+        self.registry.process_changed(key, new, replica=obj["spec"]["replica"])
+        self.caches.get(key.dialect, self.llmkube).changed(kinds.HOST_PROCESSES, old, new)
 
     def _claim_changed(self, old: Json | None, new: Json | None) -> None:
         if old is not None and new is not None and old["status"] == new["status"]:
@@ -374,14 +297,12 @@ class ClusterCache:
         for model in self.models.list(namespace):
             if str((model.get("spec") or {}).get("source", "")).lower().startswith(f"pvc://{name}/"):
                 self._enqueue_model(namespace, model["metadata"]["name"])
-        self._enqueue_services(namespace, self.index.services_of_claim(namespace, name))
+        self._enqueue_services(namespace, self.llmkube.index.services_of_claim(namespace, name))
 
     def _node_changed(self, old: Json | None, new: Json | None) -> None:
         if old is not None and new is not None and old["trouble"] != new["trouble"]:
-            for pod in self.pods.list():
-                if pod["node"] == new["metadata"]["name"]:
-                    metadata = pod["metadata"]
-                    self._enqueue_services(metadata["namespace"], (metadata["labels"][naming.LABEL_SERVICE],))
+            for cache in self.caches.values():
+                cache.enqueue_node(new["metadata"]["name"])
         before, after = ((n["status"], n["metadata"]["labels"]) if n is not None else None for n in (old, new))
         if before == after:
             return
@@ -396,7 +317,7 @@ class ClusterCache:
         if old is not None and new is not None and old["value"] == new["value"]:
             return
         name = (new or old or {})["metadata"]["name"]
-        for service in self.services.list():
+        for service in self.llmkube.listed(kinds.INFERENCE_SERVICES):
             if priority_class_of(service) == name:
                 self._enqueue_services(service["metadata"]["namespace"], (service["metadata"]["name"],))
 
@@ -405,18 +326,18 @@ class ClusterCache:
         if new is None:
             self.on_namespace_gone(name)
         self.quotas.set_namespace(name, new["labels"] if new is not None else None)
-        said, says = ((each["annotations"], each["labels"]) if each is not None else None for each in (old, new))
-        if old is not None and new is not None and (said != says or old["terminating"] != new["terminating"]):
-            for cache in self.caches.values():
-                cache.enqueue_all(name)
         if old is not None and new is not None and old["labels"] != new["labels"]:
             self.registry.namespace_changed(name)
-        if said is not None and says is not None and said != says:
-            self._enqueue_services(name, [s["metadata"]["name"] for s in self.services.list(name)])
+        if old is not None and new is not None and old["annotations"] != new["annotations"]:
             for model in self.models.list(name):
                 self._enqueue_model(name, model["metadata"]["name"])
-        if new is not None and new["terminating"] and not (old is not None and old["terminating"]):
-            self._enqueue_services(name, [s["metadata"]["name"] for s in self.services.list(name)])
+        before, after = (
+            (each["annotations"], each["labels"], each["terminating"]) if each is not None else ({}, {}, False)
+            for each in (old, new)
+        )
+        if new is not None and (before != after if old is not None else new["terminating"]):
+            for cache in self.caches.values():
+                cache.enqueue_namespace(name)
 
     def _quota_changed(self, old: Json | None, new: Json | None) -> None:
         if old is not None and new is not None and old["metadata"]["uid"] != new["metadata"]["uid"]:
@@ -436,21 +357,18 @@ class ClusterCache:
     def _apis_changed(self, changed: frozenset[Kind]) -> None:
         if kinds.GPU_QUOTAS in changed:
             self.quotas.admit_again()
-        concerned = [s for s in self.services.list() if uses(s, changed)]
-        for number, service in enumerate(concerned):
-            key = ServiceKey(DIALECT, service["metadata"]["namespace"], service["metadata"]["name"])
-            self._enqueue_after(key, number * SPREAD_S)
 
     def _slice_changed(self, old: Json | None, new: Json | None) -> None:
         # A new heartbeat alone changes nothing; the controller looks again when a heartbeat would have grown stale.
         if old is not None and new is not None and old["ready"] == new["ready"]:
             return
         metadata = (new or old or {})["metadata"]
-        names = self.index.services_named(metadata["namespace"], metadata["service"])
+        names = self.llmkube.index.services_named(metadata["namespace"], metadata["service"])
         self._enqueue_services(metadata["namespace"], names)
         for cache in self.caches.values():
-            cache.slice_changed(metadata["namespace"])
+            if cache is not self.llmkube:
+                cache.enqueue_hosted(metadata["namespace"])
 
     def _enqueue_services(self, namespace: str, names: Iterable[str]) -> None:
         for name in names:
-            self._enqueue(ServiceKey(DIALECT, namespace, name))
+            self._enqueue(ServiceKey(LLMKUBE, namespace, name))

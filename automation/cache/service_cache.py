@@ -1,12 +1,14 @@
-"""The cache of one dialect: informers that start and stop with its CRDs, and which services depend on what they hold.
+"""The cache of one dialect's services: their custom resources, the objects made for them, the objects they refer to.
 
-`cluster_cache` makes one for each dialect of the registry; `reconcile.dialect_services` reads it. While the dialect's
-custom resource is not served, it sends one discovery request a minute and nothing else. A service depends
-on every object that was looked up for it in its last pass, also on one that did not exist.
+`cluster_cache` makes one for each dialect of the registry; `reconcile.services` reads it. LLMKube's informers run from
+the start. Those of another dialect start and stop with its CRDs: while its custom resource is not served, the cache
+sends one discovery request a minute and nothing else. A service depends on every object that was looked up for it in
+its last pass, also on one that did not exist.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -15,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 from automation.cache import trim
 from automation.cache.config_maps import ConfigMaps
 from automation.cache.optional_apis import CHECK_EVERY_S, OptionalApis
-from automation.cache.references import asks_for_work, changed_hands, without_version
+from automation.cache.references import asks_for_work, without_version
 from automation.cache.service_index import ServiceIndex
 from automation.cache.store_secrets import StoreSecrets
 from kubeapi import kinds
@@ -24,25 +26,40 @@ from kubeapi.informer import Informer
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.keys import ServiceKey
-from program.dialects.registry import DIALECTS
+from program.dialects.registry import DIALECTS, LLMKUBE
 
 SPREAD_S = 0.02
-"""When an API appears or goes, the services that it may concern come one after the other, this far apart."""
+"""When an API appears or goes, the services that may use it are enqueued one after the other, this far apart."""
 KSERVE_NAMESPACE = "kserve"
 """Where KServe keeps its presets and its gateway: followed also by a loop that works in other namespaces only."""
 ANY = ""
 """Stands for the name of an object where all of a namespace were looked up."""
+_TRIMS: dict[Kind, Callable[[Json], Json]] = {
+    kinds.PODS: trim.workload_pod,
+    kinds.DEPLOYMENTS: trim.workload,
+    kinds.LEADER_WORKER_SETS: trim.workload,
+    kinds.AUTOSCALERS: trim.autoscaler_with_conditions,
+    kinds.SCALED_OBJECTS: trim.autoscaler_with_conditions,
+}
+_TRIMS_OF_LLMKUBE: dict[Kind, Callable[[Json], Json]] = {
+    kinds.PODS: trim.pod,
+    kinds.DEPLOYMENTS: trim.deployment,
+    kinds.AUTOSCALERS: trim.autoscaler,
+    kinds.SCALED_OBJECTS: trim.autoscaler,
+    kinds.HTTP_ROUTES: trim.route,
+    kinds.INGRESSES: trim.ingress,
+}
 
 
 class Reference(NamedTuple):
-    """What a service depends on."""
+    """An object that a service depends on."""
 
     kind: Kind
     namespace: str
     name: str
 
 
-Use = Literal["spec", "status"]
+Purpose = Literal["spec", "status"]
 """What an object was looked up for."""
 
 
@@ -61,65 +78,86 @@ class ServiceCache:
         check_every_s: float = CHECK_EVERY_S,
     ) -> None:
         """`informer` makes one in the namespaces of the loop: (kind, transform, on_change, **options)."""
-        self.on_change: Callable[[Kind, str, str], None] = lambda _kind, _namespace, _name: None
-        """Is told of each change of what is looked up (a service too), in its informer's thread; name ANY: of all in a
-        namespace, which says something else of them now."""
+        self.on_change: Callable[[Kind, Json | None, Json | None], None] = lambda _kind, _old, _new: None
+        """Called with each change of a service, an object made for one, a pod, or an object that services refer to: in
+        the informer's thread, after the index has it and before services are enqueued."""
+        info = DIALECTS[name]
         self.name = name
-        self.kind = DIALECTS[name].kind
-        self.index = ServiceIndex(DIALECTS[name].mark)
+        self.kind = info.kind
+        self._selector = info.mark.selector
+        self.index = ServiceIndex(info.mark)
         self._enqueue = enqueue
         self._enqueue_after = enqueue_after
-        self._informer = informer
+        self._new_informer = informer
         self._namespaces = namespaces
         self._lock = threading.Lock()
-        self._needed: dict[ServiceKey, dict[Use, frozenset[Reference]]] = {}
+        self._needed: dict[ServiceKey, dict[Purpose, frozenset[Reference]]] = {}
         self._needed_by: dict[Reference, set[ServiceKey]] = defaultdict(set)
-        self._left: set[ServiceKey] = set()
+        self._postponed: set[ServiceKey] = set()
         self.config_maps = ConfigMaps(
             client,
-            changed=lambda namespace, of: self._reference_changed(kinds.CONFIG_MAPS, namespace, of),
+            changed=lambda namespace, of: self._enqueue_users(kinds.CONFIG_MAPS, namespace, of),
             in_use=lambda namespace, of: Reference(kinds.CONFIG_MAPS, namespace, of) in self._needed_by,
         )
-        self.store_secrets = StoreSecrets(
+        self._store_secrets = StoreSecrets(
             client,
-            changed=lambda namespace, of: self._reference_changed(kinds.SECRETS, namespace, of),
+            changed=lambda namespace, of: self._enqueue_users(kinds.SECRETS, namespace, of),
             in_use=lambda namespace, of: Reference(kinds.SECRETS, namespace, of) in self._needed_by,
         )
         self._one_by_one: dict[Kind, ConfigMaps | StoreSecrets] = {
             kinds.CONFIG_MAPS: self.config_maps,
-            kinds.SECRETS: self.store_secrets,
+            kinds.SECRETS: self._store_secrets,
         }
-        referred = [kind for kind in DIALECTS[name].refers_to if kind not in self._one_by_one]
-        self._refers_to = frozenset(referred)
-        self._process_changed = self._on_object(kinds.HOST_PROCESSES)
+        self._trims = _TRIMS_OF_LLMKUBE if name == LLMKUBE else _TRIMS
+        self._made = frozenset({*info.creates, kinds.PODS})
+        self._builtin = self._made.intersection(kinds.WELL_KNOWN)
+        self._referred = frozenset(info.refers_to).difference(self._one_by_one)
+        followed = dict.fromkeys((self.kind, *info.creates, kinds.PODS, *info.refers_to))
+        required = [kind for kind in followed if info.is_required and kind not in kinds.OPTIONAL]
+        optional = [kind for kind in followed if kind not in (*required, *self._one_by_one)]
         self.apis = OptionalApis(
             client,
-            dict.fromkeys((self.kind, *DIALECTS[name].creates, kinds.PODS, *referred)),
+            optional,
             make=self._make,
             on_change=self._apis_changed,
             namespace=min(namespaces, default=None),
-            requires=self.kind,
+            requires=None if info.is_required else self.kind,
             check_every_s=check_every_s,
         )
+        """The kinds that the cluster may serve or not."""
+        self.required = {kind: self._make(kind) for kind in required}
+        """The informers of kinds without which the loop does not start."""
 
     def start(self) -> None:
-        """Start looking; returns at once."""
+        """Start all informers; returns at once."""
+        for informer in self.required.values():
+            informer.start()
         self.apis.start()
 
     def stop(self) -> None:
-        """Stop, with all informers."""
+        """Stop all informers."""
         self.apis.stop()
         for each in self._one_by_one.values():
             each.stop()
+        for informer in self.required.values():
+            informer.stop()
+
+    def informer(self, kind: Kind) -> Informer | None:
+        """Return the informer of a kind; None while the kind is not served."""
+        found = self.required.get(kind)
+        return found if found is not None else self.apis.informer(kind)
 
     def ready(self) -> bool:
         """Whether the dialect's custom resource is served and everything about it that is served is listed."""
-        return self.kind in self.apis.served and not self._left_out()
+        return self._is_followed(self.kind) and all(map(self._is_followed, self._builtin))
+
+    def _is_followed(self, kind: Kind) -> bool:
+        return kind in self.required or kind in self.apis.served
 
     def postpone(self, key: ServiceKey) -> None:
-        """Look at a service once the caches are filled."""
+        """Enqueue a service once the caches are filled."""
         with self._lock:
-            self._left.add(key)
+            self._postponed.add(key)
         if self.ready():
             self._enqueue(key)
 
@@ -128,14 +166,14 @@ class ServiceCache:
         return self.apis.trouble(kind)
 
     def get(self, kind: Kind, namespace: str | None, name: str) -> Json | None:
-        """Give an object of a kind that is followed."""
+        """Return an object of a kind that is followed."""
         if (single := self._one_by_one.get(kind)) is not None:
             return single.get(namespace or "", name)
-        informer = self.apis.informer(kind)
+        informer = self.informer(kind)
         return informer.get(namespace, name) if informer is not None else None
 
     def pending(self, kind: Kind, namespace: str, name: str) -> bool:
-        """Whether the API server has not said yet whether there is this object, of a kind that is not followed whole.
+        """Whether the API server has not answered yet whether this object exists, of a kind that is read one by one.
 
         Its services are enqueued when it does, or they ask again.
         """
@@ -143,43 +181,44 @@ class ServiceCache:
         return single is not None and single.pending(namespace, name)
 
     def listed(self, kind: Kind, namespace: str | None = None) -> list[Json]:
-        """Give all objects of a kind that is followed, of a namespace or of all."""
-        informer = self.apis.informer(kind)
+        """Return all objects of a kind that is followed, of a namespace or of all, by namespace and name."""
+        informer = self.informer(kind)
         found = informer.list(namespace) if informer is not None else []
         return sorted(found, key=lambda obj: (obj["metadata"].get("namespace", ""), obj["metadata"]["name"]))
 
     def made_kinds(self) -> frozenset[str]:
-        """Name the kinds of objects made for services that are followed now."""
-        return frozenset(kind.kind for kind in DIALECTS[self.name].creates if kind in self.apis.served)
+        """Name the kinds of objects made for services that are followed now; of others nothing is known."""
+        made = (kind for kind in self._made if kind is not kinds.PODS and self._is_followed(kind))
+        return frozenset({kinds.HOST_PROCESSES.kind, *(kind.kind for kind in made)})
 
-    # --- who depends on what --------------------------------------------------------------------------------------
+    # --- which services depend on which objects -------------------------------------------------------------------
 
     def will_look_at(self, key: ServiceKey, reference: Reference) -> None:
-        """Have a service looked at again when this changes. Called before the object is looked up.
+        """Enqueue a service when this object changes. Called before the object is looked up.
 
-        An object that is made between a look and a later note of it would wake nobody.
+        An object that is made between a lookup and a later note of it would enqueue nothing.
         """
         with self._lock:
             self._needed_by[reference].add(key)
 
-    def needs(self, key: ServiceKey, references: frozenset[Reference], use: Use = "spec") -> None:
-        """Note all that was looked up for one use of a service in its last pass; only these wake it from now on."""
+    def needs(self, key: ServiceKey, references: frozenset[Reference], purpose: Purpose = "spec") -> None:
+        """Note all that was looked up for one purpose in a service's last pass; only these enqueue it from now on."""
         with self._lock:
-            uses = self._needed.setdefault(key, {})
-            before, uses[use] = uses.get(use, frozenset()), references
-            kept = frozenset().union(*uses.values())
+            by_purpose = self._needed.setdefault(key, {})
+            before, by_purpose[purpose] = by_purpose.get(purpose, frozenset()), references
+            kept = frozenset().union(*by_purpose.values())
             for reference in before - kept:
                 self._drop(reference, key)
             for reference in references:
                 self._needed_by[reference].add(key)
 
     def version(self, reference: Reference) -> str:
-        """Name the version of an object; of all of a namespace those of each."""
+        """Name the version of an object, or those of all objects of a namespace."""
         if reference.name == ANY:
             objects = self.listed(reference.kind, reference.namespace)
-            return ",".join(_content_version(obj) for obj in objects)
+            return ",".join(_content_version(reference.kind, obj) for obj in objects)
         found = self.get(reference.kind, reference.namespace or None, reference.name)
-        return _content_version(found) if found is not None else ""
+        return _content_version(reference.kind, found) if found is not None else ""
 
     def drop_service(self, key: ServiceKey) -> None:
         """Drop the references of a service that is gone."""
@@ -193,138 +232,116 @@ class ServiceCache:
         if not users:
             self._needed_by.pop(reference, None)
 
-    def enqueue_all(self, namespace: str) -> None:
-        """Have all services of a namespace looked at."""
-        self.on_change(kinds.LLM_CONFIGS, namespace, ANY)
-        for obj in self.listed(self.kind, namespace):
-            self._enqueue(self._key(obj, obj["metadata"]["name"]))
+    def _enqueue_users(self, kind: Kind, namespace: str, name: str) -> None:
+        with self._lock:
+            users = {
+                *self._needed_by.get(Reference(kind, namespace, name), ()),
+                *self._needed_by.get(Reference(kind, namespace, ANY), ()),
+            }
+        for key in users:
+            self._enqueue(key)
 
-    # --- changes, each told in its informer's thread ----------------------------------------------------------------
+    # --- changes, each in its informer's thread -------------------------------------------------------------------
 
     def _make(self, kind: Kind) -> Informer:
-        mark = DIALECTS[self.name].mark
+        made, referred = kind in self._made, kind in self._referred
         options: dict[str, Any] = {"on_missing": self.apis.recheck}
         if not kind.namespaced:
             options["namespaces"] = None
-        if kind is self.kind:
-            return self._informer(kind, trim.custom_resource, self._service_changed, **options)
-        if kind is kinds.PODS:
-            return self._informer(kind, trim.workload_pod, self._pod_changed, label_selector=mark.selector, **options)
-        made = kind in DIALECTS[self.name].creates
-        if kind in (kinds.AUTOSCALERS, kinds.SCALED_OBJECTS):
-            options["label_selector"] = mark.selector
-            return self._informer(kind, trim.autoscaler_with_conditions, self._both(kind), **options)
-        if kind in self._refers_to:
-            # Of these also objects that others made are looked up, so all are followed.
-            changed = self._both(kind) if made else self._on_reference(kind)
-            if kind in (kinds.LLM_CONFIGS, kinds.GATEWAYS) and self._namespaces:
-                options["namespaces"] = (*self._namespaces, KSERVE_NAMESPACE)
-            return self._informer(kind, trim.owned_in_full if made else trim.custom_resource, changed, **options)
-        kept = {kinds.DEPLOYMENTS: trim.workload, kinds.LEADER_WORKER_SETS: trim.workload}.get(kind)
-        options["label_selector"] = mark.selector
-        return self._informer(kind, kept or trim.owned, self._on_object(kind), **options)
+        elif kind in (kinds.LLM_CONFIGS, kinds.GATEWAYS) and self._namespaces:
+            options["namespaces"] = (*self._namespaces, KSERVE_NAMESPACE)
+        keep: Callable[[Json], Json] = trim.custom_resource
+        if made:
+            keep = self._trims.get(kind) or (trim.owned_in_full if referred else trim.owned)
+        if made and keep is not trim.owned_in_full:
+            # Without a selector an informer also has the objects that others made, for services that refer to them.
+            options["label_selector"] = self._selector
+        return self._new_informer(kind, keep, functools.partial(self.changed, kind), **options)
 
-    def _key(self, obj: Json, name: str) -> ServiceKey:
-        return ServiceKey(self.name, obj["metadata"].get("namespace", ""), name)
+    def changed(self, kind: Kind, old: Json | None, new: Json | None) -> None:
+        """Take in a change of an object and enqueue the services that it concerns."""
+        if kind is self.kind:
+            self._service_changed(old, new)
+        elif kind in self._made or kind is kinds.HOST_PROCESSES:
+            self._object_changed(kind, old, new)
+        if kind in self._referred:
+            self._reference_changed(kind, old, new)
+
+    def _key(self, obj: Json | None, name: str) -> ServiceKey:
+        return ServiceKey(self.name, (obj or {})["metadata"].get("namespace", ""), name)
 
     def _service_changed(self, old: Json | None, new: Json | None) -> None:
         obj: Json = new or old or {}
-        key = self._key(obj, obj["metadata"]["name"])
-        self._reference_changed(self.kind, key.namespace, key.name)
+        self.on_change(self.kind, old, new)
         if old is None or new is None or asks_for_work(old, new):
-            self._enqueue(key)
-        self.on_change(self.kind, key.namespace, key.name)
+            self._enqueue(self._key(obj, obj["metadata"]["name"]))
 
-    def _on_object(self, kind: Kind) -> Callable[[Json | None, Json | None], None]:
-        def changed(old: Json | None, new: Json | None) -> None:
-            if kind is not kinds.HOST_PROCESSES and changed_hands(old, new, DIALECTS[self.name].mark.service_of):
-                changed(old, None)
-                old = None
-            service = self.index.object_changed(kind.kind, old, new)
-            if service and (old is None or new is None or without_version(old) != without_version(new)):
-                self._enqueue(self._key(new or old or {}, service))
+    def _object_changed(self, kind: Kind, old: Json | None, new: Json | None) -> None:
+        if old is not None and new is not None and self.index.service_of(kind, old) != self.index.service_of(kind, new):
+            # Somebody gave it the label of another service: for the first one it is gone.
+            self._object_changed(kind, old, None)
+            old = None
+        service = self.index.object_changed(kind, old, new)
+        if service and (old is None or new is None or without_version(old) != without_version(new)):
+            self.on_change(kind, old, new)
+            self._enqueue(self._key(new or old, service))
 
-        return changed
+    def _reference_changed(self, kind: Kind, old: Json | None, new: Json | None) -> None:
+        if old is not None and new is not None and without_version(old) == without_version(new):
+            return
+        if kind is not self.kind and kind not in self._made:
+            self.on_change(kind, old, new)
+        if old is None or new is None or _content(kind, old) != _content(kind, new):
+            metadata = (new or old or {})["metadata"]
+            self._enqueue_users(kind, metadata.get("namespace", ""), metadata["name"])
 
-    def process_changed(self, old: Json | None, new: Json | None) -> None:
-        """Take note of a HostProcess of one of the services."""
-        self._process_changed(old, new)
+    def enqueue_namespace(self, namespace: str) -> None:
+        """Enqueue all services of a namespace, whose labels or annotations changed."""
+        for obj in self.listed(kinds.LLM_CONFIGS, namespace):
+            self.on_change(kinds.LLM_CONFIGS, obj, obj)
+        for obj in self.listed(self.kind, namespace):
+            self._enqueue(self._key(obj, obj["metadata"]["name"]))
 
-    def slice_changed(self, namespace: str) -> None:
-        """Have the services looked at that an EndpointSlice of an agent's in this namespace may lead to."""
+    def enqueue_node(self, node: str) -> None:
+        """Enqueue the services with pods on a node."""
+        informer = self.informer(kinds.PODS)
+        for pod in informer.list() if informer is not None else ():
+            if pod["node"] == node and (service := self.index.service_of(kinds.PODS, pod)):
+                self._enqueue(self._key(pod, service))
+
+    def enqueue_hosted(self, namespace: str) -> None:
+        """Enqueue the services of a namespace that run on hosts."""
         for at, service in self.index.services_with_objects():
             if at == namespace and any(kind == "HostProcess" for kind, _ in self.index.objects(at, service)):
                 self._enqueue(ServiceKey(self.name, at, service))
 
-    def _pod_changed(self, old: Json | None, new: Json | None) -> None:
-        if changed_hands(old, new, DIALECTS[self.name].mark.service_of):
-            self._pod_changed(old, None)
-            old = None
-        service = self.index.pod_changed(old, new)
-        if service and (old is None or new is None or without_version(old) != without_version(new)):
-            self._enqueue(self._key(new or old or {}, service))
-
-    def _on_reference(self, kind: Kind) -> Callable[[Json | None, Json | None], None]:
-        def changed(old: Json | None, new: Json | None) -> None:
-            if old is not None and new is not None and without_version(old) == without_version(new):
-                return
-            metadata = (new or old or {})["metadata"]
-            namespace, name = metadata.get("namespace", ""), metadata["name"]
-            both = old is not None and new is not None
-            if not (kind is kinds.LLM_CONFIGS and both and _asked(old or {}) == _asked(new or {})):
-                self._reference_changed(kind, namespace, name)
-            self.on_change(kind, namespace, name)
-
-        return changed
-
-    def _both(self, kind: Kind) -> Callable[[Json | None, Json | None], None]:
-        as_object, as_reference = self._on_object(kind), self._on_reference(kind)
-
-        def changed(old: Json | None, new: Json | None) -> None:
-            as_object(old, new)
-            as_reference(old, new)
-
-        return changed
-
-    def _reference_changed(self, kind: Kind, namespace: str, name: str) -> None:
-        with self._lock:
-            users = [
-                *self._needed_by.get(Reference(kind, namespace, name), ()),
-                *self._needed_by.get(Reference(kind, namespace, ANY), ()),
-            ]
-        for key in users:
-            self._enqueue(key)
-
     def _apis_changed(self, changed: frozenset[Kind]) -> None:
-        with self._lock:
-            known = set(self._needed)
         if self.kind in changed and self.kind not in self.apis.served:
             # What was made goes with the custom resources, which went with their CRD. Should it come back without
             # them, the engine still knows their objects.
             with self._lock:
-                self._left |= known
+                self._postponed.update(self._needed)
             return
-        here = {self._key(obj, obj["metadata"]["name"]) for obj in self.listed(self.kind)}
-        left: set[ServiceKey] = set()
+        keys = {self._key(obj, obj["metadata"]["name"]) for obj in self.listed(self.kind)}
         if self.ready():
             with self._lock:
-                left, self._left = self._left, set()
-        for number, key in enumerate(sorted(here | left)):
+                keys |= self._postponed
+                self._postponed = set()
+        for number, key in enumerate(sorted(keys)):
             self._enqueue_after(key, number * SPREAD_S)
 
-    def _left_out(self) -> bool:
-        """Whether a kind that every cluster has is not followed yet."""
-        builtin = [kind for kind in (*DIALECTS[self.name].creates, kinds.PODS) if kind in kinds.WELL_KNOWN]
-        return any(kind not in self.apis.served for kind in builtin)
+
+def _content(kind: Kind, obj: Json) -> Any:
+    """Return the part of an object that services depend on."""
+    if kind is kinds.MODELS:
+        return obj["spec"], obj.get("status")
+    # The status of a config says which services use it.
+    unread = "status" if kind is kinds.LLM_CONFIGS else None
+    return {key: value for key, value in without_version(obj).items() if key != unread}
 
 
-def _asked(obj: Json) -> Json:
-    """Give an object without its status. A config's says who uses it: for those that do, nothing has changed."""
-    return {key: value for key, value in without_version(obj).items() if key != "status"}
-
-
-def _content_version(obj: Json) -> str:
-    """Name what an object says, whatever its status: the generation where there is one."""
+def _content_version(kind: Kind, obj: Json) -> str:
+    """Name the version of what an object says. But for a Model its status does not count."""
     metadata = obj["metadata"]
-    generation = metadata.get("generation")
+    generation = metadata.get("generation") if kind is not kinds.MODELS else None
     return f"{metadata.get('uid')}/{generation or metadata.get('resourceVersion')}"

@@ -8,6 +8,7 @@ from typing import Any
 
 from components import naming
 from kubeapi.json_types import Json
+from kubeapi.kinds import DEPLOYMENTS, HOST_PROCESSES, PODS, Kind
 from program.dialects.registry import DIALECTS, LLMKUBE, ServiceMark
 
 
@@ -34,43 +35,29 @@ class ServiceIndex:
                     _update(self._by_model, (namespace, model), name, add=add)
                 _update(self._by_service_name, (namespace, naming.service_name(name)), name, add=add)
 
-    def object_changed(self, kind: str, old: Json | None, new: Json | None) -> str:
-        """Record an object of a service and return that service's name (empty if it belongs to none)."""
-        obj = new or old
-        if obj is None:
-            return ""
-        metadata = obj["metadata"]
+    def service_of(self, kind: Kind, obj: Json) -> str:
+        """Name the service that an object was made for; empty when it belongs to none."""
+        labels = obj["metadata"]["labels"]
         # On hosts every dialect's processes carry the same label.
-        service = metadata["labels"].get(naming.LABEL_SERVICE, "") if kind == "HostProcess" else self._service_of(obj)
-        if service:
-            key = (metadata["namespace"], service)
-            with self._lock:
-                before = self._objects[key].get((kind, metadata["name"]))
-                for each, add in ((before, False), (new, True)):
-                    for claim in (each or {}).get("spec", {}).get("claims", ()) if kind == "Deployment" else ():
-                        _update(self._by_claim, (metadata["namespace"], claim), service, add=add)
-                if new is None:
-                    self._objects[key].pop((kind, metadata["name"]), None)
-                else:
-                    self._objects[key][(kind, metadata["name"])] = new
-                if not self._objects[key]:
-                    del self._objects[key]
-        return service
+        return str(labels.get(naming.LABEL_SERVICE, "") if kind is HOST_PROCESSES else self._mark.service_of(labels))
 
-    def pod_changed(self, old: Json | None, new: Json | None) -> str:
-        obj = new or old
-        if obj is None:
+    def object_changed(self, kind: Kind, old: Json | None, new: Json | None) -> str:
+        """Record an object or a pod of a service and return `service_of` it."""
+        obj: Json = new or old or {}
+        metadata, service = obj["metadata"], self.service_of(kind, obj)
+        if not service:
             return ""
-        metadata = obj["metadata"]
-        service = self._service_of(obj)
+        at = (metadata["namespace"], service)
         with self._lock:
-            pods = self._pods[(metadata["namespace"], service)]
-            if new is None:
-                pods.pop(metadata["name"], None)
-                if not pods:
-                    del self._pods[(metadata["namespace"], service)]
-            else:
-                pods[metadata["name"]] = new
+            if kind is PODS:
+                _set(self._pods, at, metadata["name"], new)
+                return service
+            name = (kind.kind, metadata["name"])
+            before = self._objects.get(at, {}).get(name)
+            for each, add in ((before, False), (new, True)):
+                for claim in (each or {}).get("spec", {}).get("claims", ()) if kind is DEPLOYMENTS else ():
+                    _update(self._by_claim, (metadata["namespace"], claim), service, add=add)
+            _set(self._objects, at, name, new)
         return service
 
     def services_of_model(self, namespace: str, model: str) -> list[str]:
@@ -100,12 +87,18 @@ class ServiceIndex:
         with self._lock:
             return list(self._pods.get((namespace, service), {}).values())
 
-    def _service_of(self, obj: Json) -> str:
-        return str(self._mark.service_of(obj["metadata"]["labels"]))
-
     def services_with_objects(self) -> list[tuple[str, str]]:
         with self._lock:
             return list(self._objects)
+
+
+def _set(index: dict[tuple[str, str], dict[Any, Json]], service: tuple[str, str], name: Any, obj: Json | None) -> None:
+    if obj is not None:
+        index[service][name] = obj
+    elif service in index:
+        index[service].pop(name, None)
+        if not index[service]:
+            del index[service]
 
 
 def _update(index: dict[tuple[str, str], set[str]], key: tuple[str, str], name: str, *, add: bool) -> None:

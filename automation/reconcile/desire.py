@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from automation.approval.modes import Mode, mode_of
 from automation.cache.cluster_cache import ClusterCache
-from automation.cache.llmkube_cache import AnyServiceCache
+from automation.cache.service_cache import ServiceCache
 from automation.hosts.host_allocations import PlacementDecision
 from automation.hosts.hosted import without_agent
 from automation.reconcile.node_paths import check_node_paths
@@ -56,7 +56,7 @@ class Desirer:
     """Works out the desired state of the services of one dialect. Any worker thread may call it."""
 
     cluster: ClusterCache
-    cache: AnyServiceCache
+    cache: ServiceCache
     sleep: Sleep
 
     def desire(

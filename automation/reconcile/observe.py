@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from automation.cache.cluster_cache import ClusterCache
-from automation.cache.llmkube_cache import AnyServiceCache
 from automation.cache.references import priority_class_of
+from automation.cache.service_cache import ServiceCache
 from automation.reconcile.plan import LiveObject, ObjectName
 from automation.serving.engine_start import is_foreign
 from components import naming
@@ -58,7 +58,7 @@ class Observed:
         return str(((self.deployment or {}).get("spec") or {}).get("scaled_by", ""))
 
 
-def observe(cluster: ClusterCache, cache: AnyServiceCache, key: ServiceKey, *, owner: str | None) -> Observed:
+def observe(cluster: ClusterCache, cache: ServiceCache, key: ServiceKey, *, owner: str | None) -> Observed:
     """Return what the caches hold for the service `key`.
 
     An object counts as live when the custom resource with the uid `owner` controls it (None: one that is gone). An
@@ -85,7 +85,7 @@ def observe(cluster: ClusterCache, cache: AnyServiceCache, key: ServiceKey, *, o
 
 def _with_deployment(
     cluster: ClusterCache,
-    cache: AnyServiceCache,
+    cache: ServiceCache,
     key: ServiceKey,
     observed: Observed,
     objects: Mapping[tuple[str, str], Json],

@@ -12,8 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from automation.cache.cluster_cache import ClusterCache
-from automation.cache.llmkube_cache import AnyServiceCache
-from automation.cache.service_cache import ANY, Reference
+from automation.cache.service_cache import ANY, Reference, ServiceCache
 from automation.engine.submissions import Asked
 from automation.reconcile.actions import PatchObject
 from automation.reconcile.desire import Desired, Desirer
@@ -46,7 +45,7 @@ class CacheLookup:
 
     reads_model_status = True
 
-    def __init__(self, cache: AnyServiceCache, key: ServiceKey, *, for_spec: bool) -> None:
+    def __init__(self, cache: ServiceCache, key: ServiceKey, *, for_spec: bool) -> None:
         self._cache = cache
         self._key = key
         self._for_spec = for_spec
@@ -75,7 +74,7 @@ class CacheLookup:
 class Services:
     """The services of one dialect. Reads caches only. Thread-safe for different services."""
 
-    def __init__(self, cluster: ClusterCache, cache: AnyServiceCache, sleep: Sleep) -> None:
+    def __init__(self, cluster: ClusterCache, cache: ServiceCache, sleep: Sleep) -> None:
         self.info = DIALECTS[cache.name]
         self._cluster = cluster
         self._cache = cache
@@ -151,7 +150,7 @@ class Services:
 
     def made_kinds(self) -> frozenset[str]:
         """Name the kinds of objects made for services that the caches hold; of other kinds nothing is known."""
-        return self._cache.made_kinds() | {kinds.HOST_PROCESSES.kind}
+        return self._cache.made_kinds()
 
     def references(self, key: ServiceKey) -> tuple[Json, ...]:
         """Return the custom resources that hold a part of a service's spec, for its history."""

@@ -60,9 +60,7 @@ from components.providers.kubernetes import KubernetesProvider
 from components.providers.plugin_server import PluginServer
 from kubeapi.client import KubeClient
 from kubeapi.informer import Fault
-from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
-from program.dialects.registry import LLMKUBE
 from tools import toolchain
 
 log = structlog.get_logger(__name__)
@@ -134,7 +132,7 @@ def assemble(
     shard = leadership.shard
     of_services = ServiceCollector(
         services=lambda: [
-            (dialect, cr) for dialect, cr in _all_services(cluster) if shard.contains(cr["metadata"]["namespace"])
+            (dialect, cr) for dialect, cr in cluster.list_services() if shard.contains(cr["metadata"]["namespace"])
         ],
         models=lambda: [each for each in cluster.models.list() if shard.contains(each["metadata"]["namespace"])],
         quotas=cluster.quotas.list_usages if shard.is_first else list,
@@ -369,8 +367,3 @@ def _models(
         ours=cluster.model_is_ours,
     )
     return controller, prefetcher
-
-
-def _all_services(cluster: ClusterCache) -> list[tuple[str, Json]]:
-    """Return the custom resources of all services, each with the name of its dialect."""
-    return [*((LLMKUBE, cr) for cr in cluster.services.list()), *cluster.dialect_services()]

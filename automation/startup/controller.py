@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 
 from automation.adoption.release import Release
 from automation.approval.approval import Approval
-from automation.cache.cluster_cache import DIALECT, ClusterCache
-from automation.cache.llmkube_cache import LlmkubeCache
+from automation.cache.cluster_cache import ClusterCache
 from automation.certificates.issuing import CertificateIssuer
 from automation.controller import Controller
 from automation.drift.drift_watch import DriftWatch
@@ -30,6 +29,7 @@ from components.ignored_fields import IgnoredFields
 from components.render import RenderOptions
 from kubeapi.client import KubeClient
 from program.desired.keys import ServiceKey
+from program.dialects.registry import LLMKUBE
 
 Requeue = Callable[[ServiceKey, float], None]
 
@@ -55,11 +55,8 @@ def make_controller(
     def clock() -> datetime:
         return datetime.now(UTC)
 
-    services: Mapping[str, Services] = {
-        DIALECT: Services(cluster, LlmkubeCache(cluster), sleep),
-        **{name: Services(cluster, cache, sleep) for name, cache in cluster.caches.items()},
-    }
-    on_written = {DIALECT: metrics.on_service_status}
+    services: Mapping[str, Services] = {name: Services(cluster, cache, sleep) for name, cache in cluster.caches.items()}
+    on_written = {LLMKUBE: metrics.on_service_status}
     statuses = {
         name: StatusWriter(
             client,

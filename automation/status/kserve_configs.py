@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import structlog
 
 from automation.cache.cluster_cache import ClusterCache
-from automation.cache.service_cache import ANY, KSERVE_NAMESPACE
+from automation.cache.service_cache import KSERVE_NAMESPACE
 from automation.leadership.shards import WHOLE, Shard
 from automation.status.ownership import written_by_another
 from automation.status.writer import StatusWriter
@@ -72,20 +72,19 @@ class KserveConfigs:
         """Report what is there now, then after each change."""
         self._caches.on_change = self._on_change
         for service in self._caches.listed(kinds.LLM_SERVICES):
-            self._on_change(kinds.LLM_SERVICES, service["metadata"]["namespace"], service["metadata"]["name"])
+            self._on_change(kinds.LLM_SERVICES, None, service)
         self.ask_all()
 
     def ask_all(self) -> None:
         """Have all configs looked at soon."""
         self._ask(*(config["metadata"]["name"] for config in self._caches.listed(kinds.LLM_CONFIGS)))
 
-    def _on_change(self, kind: Kind, namespace: str, name: str) -> None:
+    def _on_change(self, kind: Kind, old: Json | None, new: Json | None) -> None:
         """Take note of a change; in the informer's thread."""
+        metadata = (new or old or {})["metadata"]
+        namespace, name = metadata.get("namespace", ""), metadata["name"]
         if kind is kinds.LLM_CONFIGS:
-            found = (
-                [each["metadata"]["name"] for each in self._caches.listed(kind, namespace)] if name == ANY else [name]
-            )
-            self._ask(*found)
+            self._ask(name)
         elif kind is kinds.LLM_SERVICES:
             key = ServiceKey(DIALECT, namespace, name)
             with self._lock:

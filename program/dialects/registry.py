@@ -60,6 +60,8 @@ class DialectInfo:
     """A condition that Herdsman writes in every status, and that the upstream controller never writes."""
     shared_conditions: frozenset[str] = frozenset()
     """Conditions that the upstream controller writes as well as Herdsman."""
+    is_required: bool = False
+    """The loop starts only where its CRDs are installed. Other dialects come and go with their CRDs."""
     yields: bool = True
     """Leave a service to the upstream controller that has, or had, it in its hands, until somebody says otherwise."""
 
@@ -84,6 +86,7 @@ DIALECTS: dict[str, DialectInfo] = {
                 *(kinds.HTTP_ROUTES, kinds.SCALED_OBJECTS, kinds.POD_MONITORS, kinds.SERVICE_LEVEL_OBJECTIVES),
             ),
             status_mark="Ready",
+            is_required=True,
             yields=False,
         ),
         DialectInfo(

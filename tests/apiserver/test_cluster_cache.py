@@ -14,7 +14,7 @@ from automation.admission.quota_controller import QuotaController, running_claim
 from automation.cache.cluster_cache import ClusterCache
 from automation.cache.optional_apis import OptionalApis
 from automation.leadership.shards import Shard
-from automation.reconcile.observe import observe
+from automation.reconcile.observe import Observed, observe
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -47,10 +47,17 @@ class Eyes:
             enqueue_model=lambda namespace, name: None,
         )
         # The same object, only that a minute of it is a second.
-        self.cluster.optional._check_every_s = 1.0
-        self.cluster.optional._retry_s = 0.2
+        self.cluster.llmkube.apis._check_every_s = 1.0
+        self.cluster.llmkube.apis._retry_s = 0.2
         self.cluster.start()
         assert self.cluster.wait_synced(20)
+        self._namespace = namespace
+
+    def observe(self, key: ServiceKey, *, owner: str) -> Observed:
+        return observe(self.cluster, self.cluster.llmkube, key, owner=owner)
+
+    def service(self, name: str) -> Json | None:
+        return self.cluster.llmkube.get(kinds.INFERENCE_SERVICES, self._namespace, name)
 
 
 @pytest.fixture
@@ -106,21 +113,22 @@ def owned_by(cr: Json, kind: Kind, name: str) -> Json:
 def test_an_api_that_appears_is_followed_and_one_that_goes_leaves_nothing_behind(
     client: KubeClient, namespace: str, eyes: Eyes
 ) -> None:
-    cluster, kind = eyes.cluster, kinds.SCALED_OBJECTS
+    cluster, caches, kind = eyes.cluster, eyes.cluster.llmkube, kinds.SCALED_OBJECTS
     assert kind.full_name not in cluster.installed()
-    assert "ScaledObject" not in cluster.watched_kinds()
+    assert "ScaledObject" not in cluster.llmkube.made_kinds()
     cr = service(client, namespace, "idle", autoscaling={"minReplicas": 1, "maxReplicas": 2})
     key = ServiceKey("llmkube", namespace, "idle")
-    eventually(lambda: cluster.services.get(namespace, "idle"), what="the service in the cache")
+    eventually(lambda: caches.get(caches.kind, namespace, "idle"), what="the service in the cache")
     client.apply(kinds.CRDS, None, extension(kind), field_manager="tests", force=True)
     try:
         eventually(lambda: kind.full_name in cluster.installed(), what="KEDA to be noticed")
-        assert "ScaledObject" in cluster.watched_kinds()
+        assert "ScaledObject" in cluster.llmkube.made_kinds()
         client.create(kind, namespace, owned_by(cr, kind, "idle"))
         eventually(
-            lambda: ("ScaledObject", "idle") in cluster.index.objects(namespace, "idle"), what="the object in the index"
+            lambda: ("ScaledObject", "idle") in caches.index.objects(namespace, "idle"),
+            what="the object in the index",
         )
-        seen = observe(cluster, key, owner=cr["metadata"]["uid"])
+        seen = eyes.observe(key, owner=cr["metadata"]["uid"])
         assert [live.name.kind for live in seen.live] == ["ScaledObject"]
         assert seen.autoscaler is not None
         eyes.enqueued.clear()
@@ -129,8 +137,8 @@ def test_an_api_that_appears_is_followed_and_one_that_goes_leaves_nothing_behind
     eventually(lambda: kind.full_name not in cluster.installed(), what="KEDA to be missed", timeout_s=30)
     # Its cache is emptied after that, and last everybody is told.
     eventually(lambda: "idle" in eyes.enqueued, what="the service to be enqueued")
-    eventually(lambda: not cluster.index.objects(namespace, "idle"), what="the object to leave the index")
-    assert cluster.optional.informer(kind) is None
+    eventually(lambda: not cluster.llmkube.index.objects(namespace, "idle"), what="the object to leave the index")
+    assert cluster.llmkube.informer(kind) is None
     # Nothing asks for what is gone: only the look, once a second here, goes on.
     time.sleep(0.5)
     before = client.requests_total
@@ -228,7 +236,7 @@ def test_a_failure_does_not_end_hearing_of_the_other_loops(client: KubeClient, n
         timers.pop()()
     labels = {naming.LABEL_SERVICE: "odd"}
     broken: Any = {"metadata": {"namespace": namespace, "name": "odd", "labels": labels}}
-    next(iter(eyes.cluster.deployments._reflectors)).objects[(namespace, "odd")] = broken
+    next(iter(eyes.cluster.llmkube.required[kinds.DEPLOYMENTS]._reflectors)).objects[(namespace, "odd")] = broken
     client.apply(
         kinds.INFERENCE_SERVICES,
         namespace,
@@ -240,7 +248,7 @@ def test_a_failure_does_not_end_hearing_of_the_other_loops(client: KubeClient, n
         },
         field_manager="tests",
     )
-    eventually(lambda: eyes.cluster.services.get(namespace, "odd"), what="the service")
+    eventually(lambda: eyes.service("odd"), what="the service")
     timers.pop()()
     assert len(timers) == 1, "the next look is set all the same"
 
@@ -260,28 +268,32 @@ def test_what_runs_already_is_counted_when_the_loop_starts(client: KubeClient, n
         },
     }
     client.create(kinds.DEPLOYMENTS, namespace, body)
-    eventually(lambda: cluster.index.objects(namespace, "old"), what="the Deployment in the index")
-    eventually(lambda: cluster.services.get(namespace, "old"), what="its service in the cache")
+    eventually(lambda: cluster.llmkube.index.objects(namespace, "old"), what="the Deployment in the index")
+    eventually(lambda: eyes.service("old"), what="its service in the cache")
     claim = running_claims(cluster)[ServiceKey("llmkube", namespace, "old")]
     assert (claim.gpus, claim.memory_bytes, claim.gpu_memory_bytes) == (6, 3 * 2**30, 24 * 2**30)
 
 
 def test_a_namespace_that_is_being_deleted_is_known_as_such(client: KubeClient, eyes: Eyes, namespace: str) -> None:
     service(client, namespace, "left")
-    eventually(lambda: eyes.cluster.services.get(namespace, "left"), what="the service in the cache")
+    eventually(lambda: eyes.service("left"), what="the service in the cache")
     holding = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": "holds", "finalizers": ["example.org/holds"]},
     }
     client.create(kinds.CONFIG_MAPS, namespace, holding)
-    assert not observe(eyes.cluster, ServiceKey("llmkube", namespace, "left"), owner="x").namespace_terminating
+    assert not observe(
+        eyes.cluster, eyes.cluster.llmkube, ServiceKey("llmkube", namespace, "left"), owner="x"
+    ).namespace_terminating
     eyes.enqueued.clear()
     client.delete(kinds.NAMESPACES, None, namespace)
     try:
         eventually(lambda: eyes.cluster.is_terminating(namespace), what="the namespace to be seen terminating")
         eventually(lambda: "left" in eyes.enqueued, what="its service to be enqueued")
-        assert observe(eyes.cluster, ServiceKey("llmkube", namespace, "left"), owner="x").namespace_terminating
+        assert observe(
+            eyes.cluster, eyes.cluster.llmkube, ServiceKey("llmkube", namespace, "left"), owner="x"
+        ).namespace_terminating
     finally:
         client.patch(kinds.CONFIG_MAPS, namespace, "holds", {"metadata": {"finalizers": None}})
 
@@ -296,13 +308,13 @@ def test_a_priority_is_the_value_of_its_class(client: KubeClient, namespace: str
     }
     service(client, namespace, "chat", priorityClassName=name)
     key = ServiceKey("llmkube", namespace, "chat")
-    eventually(lambda: eyes.cluster.services.get(namespace, "chat"), what="the service in the cache")
-    assert observe(eyes.cluster, key, owner="x").priority_value is None
+    eventually(lambda: eyes.service("chat"), what="the service in the cache")
+    assert eyes.observe(key, owner="x").priority_value is None
     eyes.enqueued.clear()
     client.create(kinds.PRIORITY_CLASSES, None, body)
     try:
         eventually(lambda: "chat" in eyes.enqueued, what="the service to be enqueued")
-        assert observe(eyes.cluster, key, owner="x").priority_value == 4321
+        assert eyes.observe(key, owner="x").priority_value == 4321
     finally:
         client.delete(kinds.PRIORITY_CLASSES, None, name)
 
@@ -314,19 +326,19 @@ def test_an_optional_api_that_answers_500_stops_nothing_and_is_used_once_it_answ
         service(client, namespace, autoscaling={"minReplicas": 0, "maxReplicas": 2})
         eyes = Eyes(client, namespace)
         try:
-            assert kinds.SCALED_OBJECTS not in eyes.cluster.optional.served
-            assert "conversion webhook" in eyes.cluster.optional.trouble(kinds.SCALED_OBJECTS)
+            assert kinds.SCALED_OBJECTS not in eyes.cluster.llmkube.apis.served
+            assert "conversion webhook" in eyes.cluster.llmkube.trouble(kinds.SCALED_OBJECTS)
             # What a loop before this one rendered with KEDA is rendered with KEDA.
             assert kinds.SCALED_OBJECTS.full_name in eyes.cluster.installed()
-            assert "ScaledObject" not in eyes.cluster.watched_kinds()
+            assert "ScaledObject" not in eyes.cluster.llmkube.made_kinds()
             (fault,) = [each for each in eyes.cluster.faults() if "ScaledObject" in each.what]
             assert not fault.restart_helps
             eventually(lambda: eyes.enqueued, what="the service to be looked at")
             eyes.enqueued.clear()
             mend()
-            eventually(lambda: kinds.SCALED_OBJECTS in eyes.cluster.optional.served, what="the kind to be followed")
+            eventually(lambda: kinds.SCALED_OBJECTS in eyes.cluster.llmkube.apis.served, what="the kind to be followed")
             eventually(lambda: eyes.enqueued == ["svc"], what="the service that uses it to be looked at")
-            assert not eyes.cluster.optional.trouble(kinds.SCALED_OBJECTS)
+            assert not eyes.cluster.llmkube.trouble(kinds.SCALED_OBJECTS)
         finally:
             eyes.cluster.stop()
 

@@ -13,6 +13,7 @@ from automation.serving import idleness
 from automation.serving.completion_check import judge
 from automation.telemetry.metrics import Metrics
 from components import naming
+from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.config import Access, Endpoint
 from kubeapi.exchange import Exchange
@@ -63,13 +64,14 @@ def test_an_object_that_gets_the_label_of_another_service_leaves_the_first() -> 
     of_svc = remembered("p")
     labels = {**of_svc["metadata"]["labels"], naming.LABEL_SERVICE: "other"}
     of_other: dict[str, Any] = {**of_svc, "metadata": {**of_svc["metadata"], "labels": labels}}
-    cluster._pod_changed(None, of_svc)
-    cluster._on_object("Service")(None, {"metadata": of_svc["metadata"]})
+    cluster.llmkube.changed(kinds.PODS, None, of_svc)
+    cluster.llmkube.changed(kinds.SERVICES, None, {"metadata": of_svc["metadata"]})
     enqueued.clear()
-    cluster._pod_changed(of_svc, of_other)
-    cluster._on_object("Service")({"metadata": of_svc["metadata"]}, {"metadata": of_other["metadata"]})
-    assert cluster.index.pods("ns", "svc") == [] and cluster.index.pods("ns", "other") == [of_other]
-    assert cluster.index.services_with_objects() == [("ns", "other")]
+    cluster.llmkube.changed(kinds.PODS, of_svc, of_other)
+    cluster.llmkube.changed(kinds.SERVICES, {"metadata": of_svc["metadata"]}, {"metadata": of_other["metadata"]})
+    index = cluster.llmkube.index
+    assert index.pods("ns", "svc") == [] and index.pods("ns", "other") == [of_other]
+    assert index.services_with_objects() == [("ns", "other")]
     assert {key.name for key in enqueued} == {"svc", "other"}, "both hear of it"
     client.close()
 

@@ -9,6 +9,7 @@ from automation.admission.scheduling import Scheduling
 from automation.cache import trim
 from automation.cache.service_index import ServiceIndex
 from components import naming
+from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 
@@ -42,7 +43,7 @@ class World:
         container = {"name": "engine", "resources": {"limits": amount, "requests": amount}}
         metadata = {"name": f"{service}-1", "namespace": "prod", "labels": {naming.LABEL_SERVICE: service}}
         obj = trim.pod({"metadata": metadata, "spec": {"containers": [container], **spec}, "status": status or {}})
-        self.index.pod_changed(None if not gone else obj, None if gone else obj)
+        self.index.object_changed(kinds.PODS, None if not gone else obj, None if gone else obj)
         self.scheduling.pod_changed(key(service), None if gone else obj, name=f"{service}-1")
 
     def fire(self) -> list[str]:
@@ -115,7 +116,9 @@ def test_a_pod_that_is_gone_waits_for_nothing() -> None:
 def test_a_preemption_is_explained_until_the_loser_is_whole_again() -> None:
     world = World(node("n1", 1))
     whole = {"metadata": {"namespace": "prod", "name": "low", "labels": {naming.LABEL_SERVICE: "low"}}}
-    world.index.object_changed("Deployment", None, {**whole, "spec": {"replicas": 1}, "status": {"readyReplicas": 1}})
+    world.index.object_changed(
+        kinds.DEPLOYMENTS, None, {**whole, "spec": {"replicas": 1}, "status": {"readyReplicas": 1}}
+    )
     disrupted = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
     ready = {"type": "Ready", "status": "True"}
 

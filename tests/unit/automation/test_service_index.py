@@ -6,6 +6,7 @@ from typing import Any
 
 from automation.cache.service_index import ServiceIndex, models_of
 from components import naming
+from kubeapi import kinds
 from kubeapi.json_types import Json
 
 
@@ -36,19 +37,19 @@ def test_all_models_that_a_service_needs_are_known() -> None:
 
 def test_services_are_found_by_the_claim_that_their_pods_mount() -> None:
     index = ServiceIndex()
-    index.object_changed("Deployment", None, made("a", claims=("weights",)))
-    index.object_changed("Deployment", None, made("b", claims=("weights", "more")))
+    index.object_changed(kinds.DEPLOYMENTS, None, made("a", claims=("weights",)))
+    index.object_changed(kinds.DEPLOYMENTS, None, made("b", claims=("weights", "more")))
     assert index.services_of_claim("prod", "weights") == ["a", "b"]
-    index.object_changed("Deployment", made("a", claims=("weights",)), made("a"))
-    index.object_changed("Deployment", made("b"), None)
+    index.object_changed(kinds.DEPLOYMENTS, made("a", claims=("weights",)), made("a"))
+    index.object_changed(kinds.DEPLOYMENTS, made("b"), None)
     assert index.services_of_claim("prod", "weights") == index.services_of_claim("prod", "more") == []
 
 
 def test_what_belongs_to_no_service_is_not_kept() -> None:
     index = ServiceIndex()
     nobodys = {"metadata": {"namespace": "prod", "name": "x", "labels": {}}, "spec": {}}
-    assert index.object_changed("Deployment", None, nobodys) == ""
+    assert index.object_changed(kinds.DEPLOYMENTS, None, nobodys) == ""
     assert index.services_with_objects() == []
-    index.object_changed("Service", None, made("a"))
-    index.object_changed("Service", made("a"), None)
+    index.object_changed(kinds.SERVICES, None, made("a"))
+    index.object_changed(kinds.SERVICES, made("a"), None)
     assert index.services_with_objects() == []
