@@ -30,7 +30,7 @@ from agent.contract import FilePlan
 from agent.server.models.download import download
 from agent.sources.source_policy import SourcePolicy
 from benchmarks.file_service import serving
-from components.model_files import download_script
+from components.downloader import download_script
 
 Subject = Callable[[str, Path], None]
 """Brings what an address serves into a folder, onto the disk."""

@@ -1,15 +1,20 @@
-"""The init containers that put a model's files in place. Called by `model_files` and by the prefetch Job's renderer.
+"""The init containers that put a model's files in place, and their shell script. Called by the renderers of pods.
 
 Names, environment and paths are LLMKube's, so that its caches are used without a new download. Values travel in the
 environment and are never spliced into the script; credentials come from Secrets by reference.
+
+Each release may change the text of the script, and pods that run have used theirs already. So hashes count the script's
+version and not its text, and an upgrade does not restart pods for it. docs/adr/0008.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib.resources
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from components.download_script import download_script
 from components.options import RenderOptions
 from kubeapi.json_types import Json
 from program.desired.engines import SecretKey
@@ -18,6 +23,8 @@ from program.desired.model import DesiredModel, SourceKind
 from program.dialects.llmkube.parse.source import file_set, hub_location, repository_url
 from program.runtimes.base import secret_env
 
+SCRIPT_VERSION = 1
+"""Raised only when a fix of the script must reach pods that run: every pod with a downloader then starts anew."""
 HOST_FILE = "/host-model/model.gguf"
 CA_MOUNT = "/custom-certs"
 
@@ -161,3 +168,32 @@ def _inherited_identity(pod_security: Json) -> Json:
         # The image names its user; the kubelet can prove only a number to be somebody else than root.
         identity["runAsUser"] = CURL_UID
     return identity
+
+
+@functools.cache
+def download_script() -> str:
+    """Return the script without its comments: it is stored once with each Deployment."""
+    return script_without_comments("model_download.sh")
+
+
+def script_by_version(text: str) -> str:
+    """Replace the script in canonical JSON by what stands for its version, for a hash of the result."""
+    return text.replace(*_in_json())
+
+
+@functools.cache
+def _in_json() -> tuple[str, str]:
+    # Deployments made before there was a version carry hashes over the text of that time: it stands for version 1.
+    stand_in = (
+        script_without_comments("model_download.v1.sh")
+        if SCRIPT_VERSION == 1
+        else f"herdsman downloader {SCRIPT_VERSION}"
+    )
+    return json.dumps(download_script()), json.dumps(stand_in)
+
+
+def script_without_comments(file: str) -> str:
+    """Read a shell script of this package, less what only its readers need."""
+    text = importlib.resources.files("components").joinpath(file).read_text(encoding="utf-8")
+    lines = (line.strip() for line in text.splitlines())
+    return "\n".join(line for line in lines if line and not line.startswith("#")) + "\n"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 
-from components.download_script import script_without_comments
+from components.downloader import script_without_comments
 from kubeapi.json_types import Json
 from program.desired.engines import LlamaCpp, LlamaCppRouter
 from program.desired.service import DesiredService

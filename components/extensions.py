@@ -1,39 +1,23 @@
 """Which extensions of the cluster a service needs: Gateway API, KEDA, Prometheus' operator, and so on. Pure.
 
-`components.render` asks which are installed; the loop and static fleets report what a missing one leaves out.
+The loop, previews and static fleets report what a missing one leaves out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from components.level_objective import measures_latency
+from components.monitoring import measures_latency
 from components.options import RenderOptions
-from components.scaled_object import is_followed, is_in_prometheus
+from components.scaling import is_in_prometheus, keda_scales, needs_keda
 from kubeapi import kinds
 from kubeapi.kinds import Kind
 from program.desired import keys
 from program.desired.facts import Problem
-from program.desired.service import Autoscaling, DesiredService
+from program.desired.service import DesiredService
 from program.desired.workloads import Workloads
 
 REASON = "NotInstalled"
-
-
-def is_installed(kind: Kind, options: RenderOptions) -> bool:
-    """Tell whether the cluster serves an optional kind now."""
-    return kind.full_name in (options.installed or ())
-
-
-def may_be_made(kind: Kind, options: RenderOptions) -> bool:
-    """Tell whether an object that a service describes itself is rendered: its kind is served, or nobody can know."""
-    return options.installed is None or kind.full_name in options.installed
-
-
-def keda_scales(desired: DesiredService, scaling: Autoscaling, options: RenderOptions) -> bool:
-    """Tell whether KEDA scales a service: it asks for what only KEDA can do, and KEDA has metrics to look at."""
-    able = is_installed(kinds.SCALED_OBJECTS, options) and bool(options.prometheus_url)
-    return able and _wants_keda(scaling) and is_followed(desired, scaling)
 
 
 def unsupported_by_cluster(desired: DesiredService, options: RenderOptions) -> tuple[Problem, ...]:
@@ -48,13 +32,9 @@ def unsupported_by_cluster(desired: DesiredService, options: RenderOptions) -> t
     )
 
 
-def _wants_keda(scaling: Autoscaling) -> bool:
-    return scaling.min_replicas == 0 or bool(scaling.query)
-
-
 def _of_scaling(desired: DesiredService, options: RenderOptions) -> Iterator[Problem]:
     scaling = desired.autoscaling
-    if scaling is None or not _wants_keda(scaling):
+    if scaling is None or not needs_keda(scaling):
         return
     if keda_scales(desired, scaling, options):
         for index, metric in enumerate(scaling.metrics):
@@ -63,7 +43,7 @@ def _of_scaling(desired: DesiredService, options: RenderOptions) -> Iterator[Pro
                 at = f"spec.autoscaling.metrics[{index}].name"
                 yield Problem(reason="NotHonoured", message=why, field=at, terminal=True)
         return
-    if not is_installed(kinds.SCALED_OBJECTS, options):
+    if not options.is_installed(kinds.SCALED_OBJECTS):
         cause = "KEDA is not installed"
     elif not options.prometheus_url:
         cause = "no Prometheus is configured for KEDA (HERDSMAN_PROMETHEUS_URL)"
@@ -78,7 +58,7 @@ def _of_scaling(desired: DesiredService, options: RenderOptions) -> Iterator[Pro
 
 def _of_exposure(desired: DesiredService, options: RenderOptions) -> Iterator[Problem]:
     expose = desired.expose
-    if expose is None or expose.by != "gateway" or is_installed(kinds.HTTP_ROUTES, options):
+    if expose is None or expose.by != "gateway" or options.is_installed(kinds.HTTP_ROUTES):
         return
     # Only LLMKube's own field asks for the requests of one model.
     field = "spec.endpoint.gateway" if expose.model_name else f"metadata.annotations[{keys.ANNOTATION_EXPOSE}]"
@@ -89,7 +69,7 @@ def _of_slo(desired: DesiredService, options: RenderOptions) -> Iterator[Problem
     slo = desired.slo
     if slo is None:
         return
-    if not is_installed(kinds.SERVICE_LEVEL_OBJECTIVES, options):
+    if not options.is_installed(kinds.SERVICE_LEVEL_OBJECTIVES):
         yield _problem("spec.slo", "needs Pyrra, which is not installed")
     elif slo.indicator == "latency" and not measures_latency(desired.engine):
         why = f"runtime {desired.engine.kind} does not say how long its requests take; use indicator availability"
@@ -114,7 +94,7 @@ def _of_workloads(workloads: Workloads | None, options: RenderOptions) -> Iterat
             why = "needs KEDA, which is not installed; the number of pods stays as it is"
             asked.append((kinds.SCALED_OBJECTS, scaler.name, scaler.asked_by, why))
     for kind, name, field, why in asked:
-        if not may_be_made(kind, options):
+        if not options.may_have(kind):
             yield _problem(field or "spec", f"{kind.kind} {name} {why}")
 
 

@@ -1,6 +1,6 @@
-"""Registers manifests with Pulumi as they are, and the base of the components that group them.
+"""Registers manifests with Pulumi as they are. Called by `components.component_resources`.
 
-Called by the components of this package. In static fleets and installations an object is registered by the SDK's class
+In static fleets and installations an object is registered by the SDK's class
 for its kind (`components.sdk_resources`). In the loop it is a plain custom resource under the same type token, with the
 same inputs: the SDK's classes take more CPU for the same request (ADR 48).
 """
@@ -10,15 +10,12 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import pulumi
 
 from components import urns
 from components.rendered import RenderedObject
-from kubeapi.json_types import Json
-from program.desired.keys import ServiceKey
 
 
 @functools.cache
@@ -78,55 +75,3 @@ def cluster_provider(name: str, *, context: str, kubeconfig: str, version: str) 
         return sdk_provider(name, context=context, kubeconfig=kubeconfig, options=options)
     inputs = {"context": context, "kubeconfig": kubeconfig}
     return pulumi.ProviderResource("kubernetes", name, {key: value for key, value in inputs.items() if value}, options)
-
-
-@dataclass(frozen=True)
-class ServiceObjectsArgs:
-    """Some objects of one service, to be registered under one component. None of them waits for another."""
-
-    key: ServiceKey
-    objects: tuple[RenderedObject, ...]
-    at: str = ""
-    """Where the service is, as `naming.place_suffix` says it, in a stack of several namespaces or clusters."""
-    ways: Mapping[str, Json] = field(default_factory=dict)
-    """How hosts are reached without a cluster, by name: inputs of a HostProcess of package `herdsman`."""
-    standing: frozenset[tuple[str, str]] = frozenset()
-    """Type token and id of the objects that exist, which an engine without a state of them imports."""
-    version: str = ""
-    """The plugin's version, if it is not the SDK's."""
-    by_sdk: bool = False
-    """Whether the resources are of the SDK's classes (Deployment, Service, …), or plain ones."""
-
-
-class ServiceObjects(pulumi.ComponentResource):
-    """The base of the components: children by part, none of them changed by the component."""
-
-    objects: dict[str, pulumi.CustomResource]
-    """The children, by the part of the service that they are."""
-
-    def __init__(self, token: str, args: ServiceObjectsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__(token, urns.component_name(args.key, at=args.at), None, opts)
-        self._args = args
-        self.objects = {}
-        for obj in args.objects:
-            self.objects[obj.part] = self._made(obj)
-        self.register_outputs({})
-
-    def complete(self, obj: RenderedObject, *, after: Sequence[pulumi.Resource]) -> pulumi.CustomResource:
-        """Register the last object of the service, which carries the applied hash, after all others.
-
-        The hash is the fingerprint only when everything else stands.
-        """
-        last = self._made(obj, after=after)
-        self.objects[obj.part] = last
-        return last
-
-    def _made(self, obj: RenderedObject, *, after: Sequence[pulumi.Resource] = ()) -> pulumi.CustomResource:
-        name = urns.object_name(self._args.key, obj, at=self._args.at)
-        args = self._args
-        return kubernetes_object(
-            name, obj, parent=self, after=after, standing=args.standing, version=args.version, by_sdk=args.by_sdk
-        )
-
-
-ServiceComponent = Callable[[ServiceObjectsArgs, pulumi.ResourceOptions | None], ServiceObjects]

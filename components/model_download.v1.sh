@@ -1,4 +1,4 @@
-# What version 1 of the downloader's script says in the hashes of pod templates (components/download_script.py): the text of
+# What version 1 of the downloader's script says in the hashes of pod templates (components/downloader.py): the text of
 # the first release, without its comments, since Deployments of that release carry hashes over it. Nobody runs this file.
 # It is deleted when the version is raised. docs/adr/0008 has the reasons.
 set -u

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from components import naming
-from components.download_script import download_script as download_script
 from components.downloader import (
     ModelLocation,
     cache_prep,

@@ -1,4 +1,4 @@
-"""Every resource name, label and annotation, one function or constant each, as LLMKube names them.
+"""Every resource name, label and annotation, as LLMKube names them, and the metadata that objects share.
 
 Called by the renderers, the components, the engine (targets by URN) and the loop.
 """
@@ -8,13 +8,16 @@ from __future__ import annotations
 import hashlib
 from typing import Literal
 
+from kubeapi.json_types import Json
 from program.desired.keys import ANNOTATION_ADOPT as ANNOTATION_ADOPT
 from program.desired.keys import ANNOTATION_DRAIN as ANNOTATION_DRAIN
 from program.desired.keys import ANNOTATION_HOST as ANNOTATION_HOST
 from program.desired.keys import ANNOTATION_KEPT_TEMPLATE as ANNOTATION_KEPT_TEMPLATE
 from program.desired.keys import LABEL_DIALECT as LABEL_DIALECT
-from program.desired.keys import ServiceKey, service_dns_name
+from program.desired.keys import Owner, ServiceKey, service_dns_name
+from program.desired.service import DesiredService
 from program.dialects.hosts.names import hosted_service_name
+from program.runtimes import runtime_for
 
 FIELD_MANAGER = "herdsman"
 PROJECT = "herdsman"
@@ -158,3 +161,50 @@ def is_component(text: str) -> bool:
     return (
         text.count("::") >= 3 and text.split("::", 3)[2].startswith(f"{PROJECT}:") and "$" not in text.split("::", 3)[2]
     )
+
+
+def selector_labels(desired: DesiredService) -> dict[str, str]:
+    """Return the labels that select a service's pods; they can never change on a live Deployment."""
+    return {LABEL_APP: desired.key.name, LABEL_SERVICE: desired.key.name}
+
+
+def workload_labels(desired: DesiredService) -> dict[str, str]:
+    """Return the labels of what runs the service: its Deployment, its pods, its process on a host."""
+    labels = {
+        **selector_labels(desired),
+        LABEL_MODEL: desired.model.name,
+        LABEL_RUNTIME: runtime_for(desired.engine).name,
+    }
+    if desired.key.dialect != LLMKUBE:
+        labels[LABEL_DIALECT] = desired.key.dialect
+    return labels
+
+
+def object_metadata(
+    desired: DesiredService, name: str, labels: dict[str, str], annotations: dict[str, str] | None = None
+) -> Json:
+    """Build the metadata of an object that lives and dies with the service."""
+    metadata: Json = {"name": name, "namespace": desired.key.namespace, "labels": labels}
+    notes = {**(annotations or {}), **adoption(desired)}
+    if notes:
+        metadata["annotations"] = notes
+    if desired.owner is not None:
+        metadata["ownerReferences"] = [owner_reference(desired.owner)]
+    return metadata
+
+
+def adoption(desired: DesiredService) -> dict[str, str]:
+    """Return the annotation that lets the provider take over an object of somebody else's."""
+    return {ANNOTATION_ADOPT: "true"} if desired.adopt else {}
+
+
+def owner_reference(owner: Owner) -> Json:
+    """Name the custom resource that an object is deleted with."""
+    return {
+        "apiVersion": owner.api_version,
+        "kind": owner.kind,
+        "name": owner.name,
+        "uid": owner.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from kubeapi import kinds
+from kubeapi.kinds import Kind
 from program.desired.base import FrozenModel
 
 
@@ -48,3 +50,11 @@ class RenderOptions(FrozenModel):
     """Images by runtime, or by `<runtime>-<vendor>`, instead of the built-in ones."""
     monitors: bool = True
     """Render a PodMonitor for each service where the cluster knows that kind."""
+
+    def is_installed(self, kind: Kind) -> bool:
+        """Tell whether the cluster serves an optional kind now."""
+        return kind.full_name in (self.installed or ())
+
+    def may_have(self, kind: Kind) -> bool:
+        """Tell whether an object that a service describes is made: its kind is served, or there is no cluster."""
+        return self.installed is None or kind not in kinds.OPTIONAL or kind.full_name in self.installed

@@ -1,23 +1,28 @@
 """A service's pod: the engine's container, its weights, its hardware, and what the user said about pods.
 
-Called by `components.deployment`; asks `program.runtimes` for the engine's part, `components.model_files` for the
-weights, `components.hardware` for devices and `components.drain` for the end.
+Called by `components.engine_workloads`; asks `program.runtimes` for the engine's part, `components.model_files` for the
+weights and `components.drain` for the end.
 """
 
 from __future__ import annotations
 
-from components import hardware, naming
+from collections.abc import Iterable
+
+from components import naming
 from components.drain import drains, grace_period_s, pre_stop, probe_of_drained
-from components.model_files import ModelFiles, model_files
-from components.object_metadata import workload_labels
+from components.model_files import ModelFiles
+from components.naming import workload_labels
 from components.options import RenderOptions
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
+from program.desired.model import Gpu, GpuVendor
 from program.desired.service import DesiredService
 from program.runtimes import Runtime, runtime_for
 
 BIND_ADDRESS = "::"
 """IPv6's any address takes IPv4 connections too."""
+RENDER_NODE = "devic.es/dri-render"
+"""The resource of the generic device plugin for /dev/dri/renderD*, which belongs to a group of the node."""
 
 
 def container_port(desired: DesiredService) -> int:
@@ -30,14 +35,13 @@ def container_port(desired: DesiredService) -> int:
     return runtime.default_port
 
 
-def pod_template(desired: DesiredService, options: RenderOptions) -> Json:
-    """Build the pod template.
+def pod_template(desired: DesiredService, options: RenderOptions, files: ModelFiles) -> Json:
+    """Build the pod template; `files` are the weights, as `model_files` gives them.
 
     Raises SpecInvalid when the runtime has no image of its own and the user names none, for a time-shared GPU that the
     operator has no nodes for, and for a volume of the user's in the place of one of ours.
     """
     pod = desired.pod
-    files = model_files(desired, options)
     runtime = runtime_for(desired.engine)
     metadata: Json = {"labels": {**pod.labels, **workload_labels(desired)}}
     if annotations := {**_disruption(desired), **_undrained(desired), **pod.annotations}:
@@ -47,8 +51,8 @@ def pod_template(desired: DesiredService, options: RenderOptions) -> Json:
         "initContainers": list(files.init_containers),
         "volumes": _volumes(desired, files),
         "resourceClaims": list(desired.gpu.claims) if desired.gpu else [],
-        "tolerations": hardware.tolerations(desired),
-        "nodeSelector": hardware.node_selector(desired, options),
+        "tolerations": _tolerations(desired),
+        "nodeSelector": _node_selector(desired, options),
         "affinity": pod.affinity,
         "topologySpreadConstraints": list(pod.topology_spread),
         "runtimeClassName": pod.runtime_class_name,
@@ -77,7 +81,7 @@ def _container(desired: DesiredService, runtime: Runtime, files: ModelFiles, opt
         "args": runtime.argv(desired, model_path=files.path, port=port, host=host, draft_path=files.draft_path),
         "env": _last_of_each_name((*runtime.env(desired), *pod.env)),
         "volumeMounts": _mounts(desired, files),
-        "resources": hardware.resources(desired),
+        "resources": _resources(desired),
         "lifecycle": {"preStop": pre_stop(desired, port)} if drains(desired) else {},
     }
     startup, liveness = pod.startup_probe or probes.startup, pod.liveness_probe or probes.liveness
@@ -125,7 +129,7 @@ def _pod_security(desired: DesiredService, options: RenderOptions) -> Json:
     security: Json = {"seccompProfile": {"type": "RuntimeDefault"}}
     if options.default_fs_group > 0:
         security["fsGroup"] = options.default_fs_group
-    if groups := hardware.supplemental_groups(desired, options):
+    if groups := _supplemental_groups(desired, options):
         security["supplementalGroups"] = groups
     return security
 
@@ -155,3 +159,75 @@ def _mounts(desired: DesiredService, files: ModelFiles) -> list[Json]:
 def _last_of_each_name(entries: tuple[Json, ...]) -> list[Json]:
     """Keep the last entry of each name, as the kubelet would; server-side apply refuses the same name twice."""
     return list({entry["name"]: entry for entry in entries}.values())
+
+
+def _resources(desired: DesiredService) -> Json:
+    """Build the container's resources. GPUs are limits, CPU and memory requests, as LLMKube has it."""
+    pod = desired.pod
+    requests = {"cpu": pod.cpu_request, "memory": pod.memory_request, "ephemeral-storage": pod.ephemeral_storage}
+    limits = {"ephemeral-storage": pod.ephemeral_storage}
+    built: Json = {}
+    if desired.gpu and desired.gpu.claims:
+        built["claims"] = [{"name": claim["name"]} for claim in desired.gpu.claims]
+    elif desired.gpu:
+        limits[desired.gpu.resource_name] = str(desired.gpu.count)
+    for kind, quantities in (("requests", requests), ("limits", limits)):
+        if given := {name: quantity for name, quantity in quantities.items() if quantity}:
+            built[kind] = given
+    return built
+
+
+def _tolerations(desired: DesiredService) -> list[Json]:
+    """Tolerate the taint of GPU nodes, and then what the user says; each toleration once."""
+    return once([*_gpu_tolerations(desired.gpu), *desired.pod.tolerations])
+
+
+def once(written: Iterable[Json]) -> list[Json]:
+    """Keep the first of tolerations that mean the same."""
+    found: dict[tuple[object, ...], Json] = {}
+    for each in written:
+        seconds = each.get("tolerationSeconds")
+        said = (each.get("key") or "", each.get("operator") or "Equal", each.get("value") or "")
+        effect = each.get("effect") or ""
+        found.setdefault((*said, effect, seconds), each)
+    return list(found.values())
+
+
+def _gpu_tolerations(gpu: Gpu | None) -> list[Json]:
+    if gpu is None:
+        return []
+    return [
+        {
+            "key": gpu.toleration_key or gpu.resource_name,
+            "operator": "Equal",
+            "value": "present",
+            "effect": "NoSchedule",
+        }
+    ]
+
+
+def _node_selector(desired: DesiredService, options: RenderOptions) -> dict[str, str]:
+    """Select the nodes: those with time-shared GPUs where the service shares one; the user's labels win.
+
+    Raises SpecInvalid when the operator named no such nodes. AMD's render nodes are shared by nature and need none.
+    """
+    gpu = desired.gpu
+    if gpu is None or not gpu.shared or gpu.vendor is GpuVendor.AMD:
+        return desired.pod.node_selector
+    if not options.shared_gpu_selector:
+        raise SpecInvalid(
+            field="spec.resources.gpuSharing.mode",
+            why="mode `shared` needs nodes whose GPUs are time-shared; none are named (HERDSMAN_SHARED_GPU_SELECTOR)",
+        )
+    return {**options.shared_gpu_selector, **desired.pod.node_selector}
+
+
+def _supplemental_groups(desired: DesiredService, options: RenderOptions) -> list[int]:
+    """List the groups that a pod needs for its devices."""
+    uses_render_node = desired.gpu is not None and desired.gpu.resource_name == RENDER_NODE
+    return [options.render_group] if uses_render_node and options.render_group > 0 else []
+
+
+def is_exclusive(gpu: Gpu | None) -> bool:
+    """Tell whether a pod holds hardware that the next one would wait for: a GPU, a part of one, a claim."""
+    return gpu is not None and not gpu.shared

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field, replace
 
 from components import naming
-from components.download_script import script_by_version
+from components.downloader import script_by_version
 from components.drain import as_in_hashes
 from kubeapi import kinds
 from kubeapi.json_types import Json
@@ -127,7 +127,7 @@ def _sealed(last: RenderedObject, applied_hash: str) -> RenderedObject:
 def fingerprint_of(value: object) -> str:
     """Hash any JSON value: 16 hex digits of SHA-256 over its canonical form.
 
-    Of the downloader's script the version counts and not the text (`components.download_script`), and how pods end
+    Of the downloader's script the version counts and not the text (`components.downloader`), and how pods end
     counts as in releases before the default drain (`components.drain`). An owner reference counts as if it did not
     block the owner's deletion: earlier releases wrote it so, and an upgrade runs no engine.
     """

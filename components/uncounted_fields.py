@@ -4,7 +4,7 @@ A renderer gives two specs of an object: the one that new pods get, and the one 
 they differ stand in an annotation of the object. While the template's hash is the same, the provider keeps at these
 paths what the object was made with, so that pods restart for changes of their own service only. docs/adr/0042. Pure.
 
-`components.workloads.pod_sets` calls `noted`, `components.providers.kubernetes_templates` calls `keeping`.
+`components.render` calls `noted`, `components.providers.kubernetes_templates` calls `keeping`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAMES = ("name", "mountPath")
 
 def noted(spec: object, counted: object) -> dict[str, str]:
     """Give the annotation for an object whose hashes count `counted` in place of `spec`; empty where both are equal."""
-    paths = list(_differing(spec, counted, ("spec",)))
+    paths = [] if spec is counted else list(_differing(spec, counted, ("spec",)))
     return {naming.ANNOTATION_UNCOUNTED: _text(paths)} if paths else {}
 
 

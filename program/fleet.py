@@ -6,53 +6,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import pulumi
 from pulumi.resource import DependencyResource
 
-from components import naming, urns
-from components.autoscaler import Autoscaler
-from components.exposure import Exposure
-from components.hosted_process import HostedProcess
-from components.inference_deployment import InferenceDeployment
-from components.installation import Foundation, Operator
-from components.kubernetes_object import ServiceComponent, ServiceObjects, ServiceObjectsArgs
-from components.model_cache import ModelCache, ModelCacheArgs
-from components.monitoring import Monitoring
+from components import urns
+from components.component_resources import COMPONENTS, FleetTarget, ModelCache, ServiceComponent
 from components.rendered import RenderedObject, RenderedService
-from components.routing import Routing
-from kubeapi.json_types import Json
+
+__all__ = ["FleetTarget", "fleet_in_steps", "static_fleet"]
 
 WINDOW = 32
-
-_COMPONENTS: dict[str, ServiceComponent] = {
-    naming.TYPE_SERVICE: InferenceDeployment,
-    naming.TYPE_AUTOSCALER: Autoscaler,
-    naming.TYPE_HOST_PROCESS: HostedProcess,
-    naming.TYPE_EXPOSURE: Exposure,
-    naming.TYPE_MONITORING: Monitoring,
-    naming.TYPE_ROUTING: Routing,
-    naming.TYPE_FOUNDATION: Foundation,
-    naming.TYPE_OPERATOR: Operator,
-}
-
-
-@dataclass(frozen=True)
-class FleetTarget:
-    """The cluster and namespace in which services of a static fleet are made."""
-
-    at: str = ""
-    """What tells their logical names apart (`naming.place_suffix`)."""
-    provider: pulumi.ProviderResource | None = None
-    """Instead of the default provider of the `kubernetes` package."""
-    ways: Mapping[str, Json] = field(default_factory=dict)
-    """Hosts that are reached without a cluster, by name."""
-    standing: frozenset[tuple[str, str]] = frozenset()
-    """Type token and id of the objects that exist there and are the fleet's to take."""
-    version: str = ""
-    """That of the Kubernetes plugin, if it is not the SDK's."""
 
 
 async def static_fleet(
@@ -71,8 +37,7 @@ async def static_fleet(
         if len(under_way) >= window:
             _, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
         if place.at not in programs:
-            opts = pulumi.ResourceOptions(providers=[place.provider]) if place.provider else None
-            programs[place.at] = _Program(opts, place.at, place.ways, place.standing, place.version, by_sdk=True)
+            programs[place.at] = _Program(replace(place, by_sdk=True))
         started = programs[place.at].start(service)
         last = started.complete((*started.shared, *started.own)) if started is not None else None
         registered.append(last)
@@ -136,7 +101,7 @@ class _Started:
     """A service of which everything is registered but its last object."""
 
     service: RenderedService
-    component: ServiceObjects
+    component: ServiceComponent
     own: tuple[pulumi.Resource, ...]
     shared: tuple[pulumi.Resource, ...]
 
@@ -147,14 +112,9 @@ class _Started:
 
 @dataclass
 class _Program:
-    """One run of the program: what several services share is registered once."""
+    """One run of the program in one place: what several services share is registered once."""
 
-    opts: pulumi.ResourceOptions | None = None
-    at: str = ""
-    ways: Mapping[str, Json] = field(default_factory=dict)
-    standing: frozenset[tuple[str, str]] = frozenset()
-    version: str = ""
-    by_sdk: bool = False
+    target: FleetTarget = field(default_factory=FleetTarget)
     shared: dict[str, pulumi.CustomResource] = field(default_factory=dict)
 
     def start(self, service: RenderedService) -> _Started | None:
@@ -167,26 +127,19 @@ class _Program:
         for obj in first:
             by_component[obj.component].append(obj)
         components = {
-            token: _component(token)(
-                ServiceObjectsArgs(
-                    service.key, tuple(objects), self.at, self.ways, self.standing, self.version, self.by_sdk
-                ),
-                self.opts,
-            )
-            for token, objects in by_component.items()
+            token: _component(token)(service.key, objects, self.target) for token, objects in by_component.items()
         }
-        made = tuple(child for component in components.values() for child in component.objects.values())
+        made = tuple(child for component in components.values() for child in component.children.values())
         return _Started(service, components[last.component], made, claims)
 
     def _claim(self, obj: RenderedObject) -> pulumi.CustomResource:
         if obj.name not in self.shared:
-            args = ModelCacheArgs(obj, self.at, self.standing, self.version, self.by_sdk)
-            self.shared[obj.name] = ModelCache(args, self.opts).claim
+            self.shared[obj.name] = ModelCache(obj, self.target).claim
         return self.shared[obj.name]
 
 
-def _component(token: str) -> ServiceComponent:
+def _component(token: str) -> type[ServiceComponent]:
     try:
-        return _COMPONENTS[token]
+        return COMPONENTS[token]
     except KeyError:
         raise ValueError(f"no component is registered for `{token}`") from None

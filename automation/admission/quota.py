@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import NamedTuple
 
-from components.deployment import is_stopped
-from components.workloads import demand
+from components import demand
+from components.engine_workloads import is_stopped
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem

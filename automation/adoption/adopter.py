@@ -18,7 +18,7 @@ from automation.adoption.owner_references import controller_uid, replace_owner
 from automation.adoption.upstream_controller import UPSTREAM_CONTROLLERS
 from automation.reconcile.plan import ObjectName
 from components import naming
-from components.object_metadata import owner_reference
+from components.naming import owner_reference
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound

@@ -21,7 +21,7 @@ import structlog
 from automation.cache.secret_metadata import secret_metadata
 from automation.certificates.files import LIFETIME, serving_files
 from components import naming
-from components.object_metadata import owner_reference
+from components.naming import owner_reference
 from kubeapi import kinds
 from kubeapi.client import APPLY_PATCH, KubeClient
 from kubeapi.errors import AlreadyExists, ApiError, BadRequest, Conflict, Forbidden, Invalid

@@ -39,9 +39,8 @@ from automation.models.prefetch import last_words
 from automation.models.transfers import CONTAINER, progress_of
 from automation.settings import Settings
 from components import naming
-from components.cache_pod import inspector_pod, pruning_pod
+from components.model_cache import inspector_pod, namespace_claim, prefetch_job, pruning_pod
 from components.options import RenderOptions
-from components.prefetch_job import namespace_claim, prefetch_job
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound

@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from automation.cache.owners import labels_of
 from automation.engine.port import APPLIED_WITHOUT
-from components.object_metadata import owner_reference
+from components.naming import owner_reference
 from components.rendered import fingerprint_of
 from kubeapi import kinds
 from kubeapi.json_types import Json

@@ -11,7 +11,7 @@ from automation.hosts.placement import (
     pairs,
     tolerations_of,
 )
-from components.deployment import is_stopped
+from components.engine_workloads import is_stopped
 from components.host_allowance import host_needs
 from kubeapi.json_types import JsonView
 from program import sizing

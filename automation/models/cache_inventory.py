@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from components import naming
-from components.cache_pod import KEY
+from components.model_cache import KEY
 from components.naming import CACHE_CLAIM
 from kubeapi import kinds
 from kubeapi.client import KubeClient

@@ -13,8 +13,8 @@ import structlog
 
 from automation.models.transfers import CONTAINER, TransferWatch
 from components import naming
+from components.model_cache import ANNOTATION_WARM, SELECTOR, namespace_claim, prefetch_job, prefetch_name
 from components.options import RenderOptions
-from components.prefetch_job import ANNOTATION_WARM, SELECTOR, namespace_claim, prefetch_job, prefetch_name
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Conflict, NotFound

@@ -17,7 +17,7 @@ from automation.reconcile.plan import ObjectName
 from automation.serving.scaling import scaled_elsewhere
 from automation.status.ownership import written_by_another
 from components import naming
-from components.deployment import is_stopped
+from components.engine_workloads import is_stopped
 from components.extensions import unsupported_by_cluster
 from components.render import RenderOptions, render
 from components.rendered import RenderedService

@@ -14,7 +14,7 @@ from automation.reconcile.observe import Observed
 from automation.reconcile.plan import ObjectName
 from automation.serving.scaling import scaled_elsewhere
 from components import naming
-from components.deployment import is_stopped
+from components.engine_workloads import is_stopped
 from kubeapi.json_types import Json
 from program import sizing
 from program.desired.facts import (

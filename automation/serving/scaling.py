@@ -6,7 +6,7 @@ Called by `observe` for the loop and by previews.
 from __future__ import annotations
 
 from components import naming
-from components.deployment import is_stopped
+from components.engine_workloads import is_stopped
 from kubeapi.json_types import Json
 from program.desired.service import DesiredService
 

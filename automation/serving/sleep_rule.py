@@ -12,7 +12,7 @@ from typing import Literal
 from automation.reconcile.observe import Observed
 from automation.serving.engine_progress import all_samples
 from components import naming
-from components.deployment import is_stopped
+from components.engine_workloads import is_stopped
 from kubeapi.json_types import Json
 from program.desired import keys
 from program.desired.facts import Problem

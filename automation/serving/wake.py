@@ -25,7 +25,7 @@ import structlog
 from automation.serving.engine_start import HTTP_PORT
 from automation.settings import SERVICE_ACCOUNT_NAMESPACE
 from components import naming
-from components.network_policy import other_namespaces
+from components.engine_workloads import other_namespaces
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import NamedTuple
 
+from components import demand
 from components.policies.matching import LONGEST_VALUE, comes_from
 from components.policies.schema import Bounds, ImageRegistries, Pods, Resources
 from components.providers.kubernetes_diff import value_at
 from components.rendered import RenderedService
-from components.workloads import demand
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey

@@ -2,7 +2,7 @@
 that hashes do not count (`components.uncounted_fields`). Pure.
 
 Called by `components.providers.kubernetes` and `kubernetes_calls`, and by previews. The renderers put a hash of the pod
-template on each Deployment, for which the downloader's script counts by its version only (`components.download_script`)
+template on each Deployment, for which the downloader's script counts by its version only (`components.downloader`)
 and the default drain not at all (`components.drain`). Kubernetes, which compares text, would restart every pod for
 another text. So as long as the hash is the same, what is there stays. docs/adr/0008, docs/adr/0037, docs/adr/0042.
 """

@@ -1,17 +1,44 @@
-"""A service whose custom resource describes its pods itself: sets of pods, groups of them, and the way to them.
+"""What runs for a service in a cluster: sets of pods, groups of them, and the way to them.
 
-The dialects of KServe and llmaz build these from presets and pod templates; `components.workloads` makes the objects.
-A service of LLMKube's has none of it: its one Deployment follows from engine and model.
+The dialects of KServe and llmaz build these from presets and pod templates, `components.engine_workloads` builds them
+for a service that names an engine and a model. `components.render` makes the objects.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field
 
 from kubeapi.json_types import Json
 from program.desired.base import FrozenModel
+
+_Model = TypeVar("_Model", bound=FrozenModel)
+
+
+class Part(FrozenModel):
+    """An object of a service, of which the service may have several of one kind."""
+
+    part: str
+    """Its name within the service; the logical name in the Pulumi program follows from it."""
+    logical_part: str = ""
+    """What the logical name is made of instead."""
+    name: str
+    """Of the object."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+
+
+class ObjectSpec(FrozenModel):
+    """An object of which a service has one at most, or that its name tells apart."""
+
+    name: str
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+    spec: Json
+    """As the API of its kind writes it."""
+    asked_by: str = ""
+    """Field of the custom resource that asks for it, for messages where the cluster does not serve the kind."""
 
 
 class ModelArtifact(FrozenModel):
@@ -51,15 +78,10 @@ class ScaleTarget(FrozenModel):
     name: str
 
 
-class Scaler(FrozenModel):
-    """An autoscaler of one set of pods; while it exists, their number is not ours."""
+class Scaler(Part):
+    """An autoscaler of one set of pods; while it exists, Herdsman does not set their number."""
 
-    part: str
-    """Its name within the service; the logical name follows from it."""
     kind: Literal["HorizontalPodAutoscaler", "ScaledObject"]
-    name: str
-    labels: dict[str, str] = Field(default_factory=dict)
-    annotations: dict[str, str] = Field(default_factory=dict)
     spec: Json
     """As Kubernetes or KEDA write it, but for `scaleTargetRef`."""
     target: ScaleTarget | None = None
@@ -68,15 +90,12 @@ class Scaler(FrozenModel):
     """Field of the custom resource that asks for it, for messages where the cluster does not serve the kind."""
 
 
-class PodSet(FrozenModel):
-    """Like pods with one task. A Deployment; with `group` a LeaderWorkerSet."""
+class PodSet(Part):
+    """Like pods with one task. A Deployment; with `group` a LeaderWorkerSet.
 
-    part: str
-    """Its name within the service: `main`, `prefill`, `scheduler`, `tokenizer`. The first set of a service serves."""
-    name: str
-    """Of the object."""
-    labels: dict[str, str] = Field(default_factory=dict)
-    annotations: dict[str, str] = Field(default_factory=dict)
+    Parts are `main`, `prefill`, `scheduler`, `tokenizer`. The first set of a service serves.
+    """
+
     selector: dict[str, str] = Field(default_factory=dict)
     """Labels that select its pods. It can never change on a live Deployment: another one replaces the object."""
     template: Json
@@ -86,19 +105,19 @@ class PodSet(FrozenModel):
     what is counted changes (docs/adr/0042)."""
     replicas: int | None = None
     """Pods, or groups. None: as many as there are, and one at first."""
+    is_stopped: bool = False
+    """No pod runs, whatever `replicas` says and whoever scales the set."""
     strategy: Json | None = None
     """The Deployment's `strategy`; None leaves it to Kubernetes."""
     group: PodGroup | None = None
     scaler: Scaler | None = None
 
 
-class FrontService(FrozenModel):
+class FrontService(Part):
     """A Kubernetes Service before some of the pods."""
 
-    part: str
-    name: str
-    labels: dict[str, str] = Field(default_factory=dict)
-    annotations: dict[str, str] = Field(default_factory=dict)
+    type: Literal["ClusterIP", "NodePort", "LoadBalancer", ""] = ""
+    """Empty leaves it to Kubernetes."""
     selector: dict[str, str]
     ports: tuple[Json, ...]
 
@@ -124,28 +143,16 @@ class Access(FrozenModel):
     """Name of that ClusterRoleBinding, which nothing in a namespace can own."""
 
 
-class Pool(FrozenModel):
+class Pool(ObjectSpec):
     """An InferencePool: the pods that an endpoint picker chooses among for each request."""
 
-    name: str
-    labels: dict[str, str] = Field(default_factory=dict)
-    annotations: dict[str, str] = Field(default_factory=dict)
-    spec: Json
-    """As `inference.networking.k8s.io/v1` writes it."""
-    asked_by: str = ""
-    """Field of the custom resource that asks for it, for messages where the cluster does not serve the kind."""
 
-
-class Route(FrozenModel):
+class Route(ObjectSpec):
     """An HTTPRoute that leads requests from gateways to the service."""
 
-    name: str
-    labels: dict[str, str] = Field(default_factory=dict)
-    annotations: dict[str, str] = Field(default_factory=dict)
-    spec: Json
-    """As `gateway.networking.k8s.io/v1` writes it."""
-    asked_by: str = ""
-    """Field of the custom resource that asks for it, for messages where the cluster does not serve the kind."""
+
+class Ingress(ObjectSpec):
+    """An Ingress that leads requests from outside the cluster to the service."""
 
 
 class Certificate(FrozenModel):
@@ -160,18 +167,12 @@ class Certificate(FrozenModel):
     """Annotations by which others expect to read when it is replaced."""
 
 
-class ClaimTemplate(FrozenModel):
+class ClaimTemplate(ObjectSpec):
     """A ResourceClaimTemplate for devices of the pods (dynamic resource allocation)."""
-
-    name: str
-    labels: dict[str, str] = Field(default_factory=dict)
-    spec: Json
-    asked_by: str = ""
-    """Field of the custom resource that asks for it, for messages where the cluster does not serve the kind."""
 
 
 class Workloads(FrozenModel):
-    """All that is made for a service beside what every service has."""
+    """All that is made for a service in a cluster."""
 
     pods: tuple[PodSet, ...]
     """The first one serves; it is made last and carries the applied hash."""
@@ -179,6 +180,18 @@ class Workloads(FrozenModel):
     access: tuple[Access, ...] = ()
     pool: Pool | None = None
     route: Route | None = None
+    """The route that belongs to the pool, and goes with it."""
+    exposure: Route | Ingress | None = None
+    """The way in from outside the cluster, for a service without a pool."""
+    budget: ObjectSpec | None = None
+    """A PodDisruptionBudget."""
+    network_policy: ObjectSpec | None = None
+    monitor: ObjectSpec | None = None
+    """A PodMonitor."""
+    objective: ObjectSpec | None = None
+    """A ServiceLevelObjective."""
+    uses_cache_claim: bool = False
+    """The pods mount the cache's claim, which is made where it is missing."""
     certificate: Certificate | None = None
     claim_templates: tuple[ClaimTemplate, ...] = ()
     artifacts: tuple[ModelArtifact, ...] = ()
@@ -192,3 +205,31 @@ class Workloads(FrozenModel):
     def pod_set(self, part: str) -> PodSet | None:
         """Find a set of pods by its part."""
         return next((pods for pods in self.pods if pods.part == part), None)
+
+    def without_nulls(self) -> Workloads:
+        """Copy all of it without nulls: Kubernetes keeps none, so they would differ from the live objects for ever.
+
+        What is empty stays: `emptyDir: {}` means something.
+        """
+        return _model_without_nulls(self)
+
+
+def _model_without_nulls(model: _Model) -> _Model:
+    copied: dict[str, Any] = {}
+    for name, value in model:
+        if isinstance(value, (dict, list)):
+            copied[name] = _without_nulls(value)
+        elif isinstance(value, FrozenModel):
+            copied[name] = _model_without_nulls(value)
+        elif isinstance(value, tuple) and value:
+            models = isinstance(value[0], FrozenModel)
+            copied[name] = tuple(_model_without_nulls(each) if models else _without_nulls(each) for each in value)
+    return model.model_copy(update=copied)
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+    if isinstance(value, (list, tuple)):
+        return [_without_nulls(each) for each in value]
+    return value

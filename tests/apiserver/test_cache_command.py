@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from automation.cli.main import invoke
-from components.cache_pod import inspector_pod, pruning_pod
+from components.model_cache import inspector_pod, pruning_pod
 from components.naming import CACHE_CLAIM
 from components.options import RenderOptions
 from kubeapi import kinds

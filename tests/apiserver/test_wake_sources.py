@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from automation.serving.wake import WakeSources, admitted_namespaces
-from components.network_policy import NAMESPACE_LABEL, network_policy
+from components.engine_workloads import NAMESPACE_LABEL
+from components.render import RenderOptions, render
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from program.desired.service import Exposure, NetworkAccess
@@ -67,7 +68,8 @@ def test_a_running_pod_of_an_admitted_namespace_is_known_by_its_address(
 def test_the_wake_port_admits_whom_the_policy_of_the_pods_admits() -> None:
     access = NetworkAccess(namespaces=("friends", "more"))
     desired = service(network=access, expose=Exposure(by="gateway", gateway="g", gateway_namespace="gateways"))
-    rule = network_policy(desired, access).manifest["spec"]["ingress"][0]["from"]
+    policy = next(obj for obj in render(desired, RenderOptions()).objects if obj.part == "network")
+    rule = policy.manifest["spec"]["ingress"][0]["from"]
     named = [each["namespaceSelector"]["matchLabels"][NAMESPACE_LABEL] for each in rule[1:]]
     assert rule[0] == {"podSelector": {}}, "the service's own namespace"
     assert admitted_namespaces(desired) == (desired.key.namespace, *named)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from components.object_metadata import owner_reference
+from components.naming import owner_reference
 from components.options import RenderOptions
 from components.render import render
 from kubeapi.json_types import Json

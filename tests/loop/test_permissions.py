@@ -65,7 +65,7 @@ OTHER_TIMES: dict[Row, tuple[str, str]] = {
     (permissions.OURS, "hosts/status", "patch"): ("automation/hosts/lost_hosts.py", "apply(kinds.HOSTS"),
     ("", "pods", "get"): ("automation/serving/sleep.py", "get(kinds.PODS"),
     (permissions.LLMKUBE, "inferenceservices/finalizers", "update"): (
-        "components/object_metadata.py",
+        "components/naming.py",
         '"blockOwnerDeletion": True',
     ),
     (permissions.LLMKUBE, "inferenceservices", "get"): (

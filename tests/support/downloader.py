@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from components.model_files import download_script
+from components.downloader import download_script
 from tests.support import needs
 
 SHELLS = ("sh", "busybox")

@@ -19,7 +19,7 @@ from automation.adoption.owner_references import is_owned, replace_owner
 from automation.cache.owners import service_of
 from automation.certificates.issuing import ANNOTATION_NAMES
 from components import naming
-from components.object_metadata import owner_reference
+from components.naming import owner_reference
 from kubeapi import kinds
 from kubeapi.client import JSON_PATCH, KubeClient
 from kubeapi.errors import Conflict, NotFound

@@ -25,7 +25,7 @@ from automation.models.cache_inventory import (
     plan_prune,
     why_pending,
 )
-from components.cache_pod import inspector_pod, pruning_pod
+from components.model_cache import inspector_pod, pruning_pod
 from components.options import RenderOptions
 from kubeapi.json_types import Json
 from program.dialects.llmkube.parse.source import cache_key

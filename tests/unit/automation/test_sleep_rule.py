@@ -20,9 +20,9 @@ from automation.serving.sleep_rule import (
 )
 from automation.serving.wake import FIRST_PORT, PORTS, candidate_ports, own_address, wake_slice
 from components import naming
-from components.deployment import deployment
 from components.options import RenderOptions
-from components.pod_template import pod_template
+from components.render import render
+from kubeapi.json_types import Json
 from program.desired.engines import Generic
 from program.desired.service import Autoscaling, DesiredService, HostPlacement, Sleep
 from program.runtimes.base import ProgressMetrics
@@ -105,17 +105,22 @@ def test_readings_are_few() -> None:
 
 
 def test_a_sleeping_service_has_no_replicas_and_says_what_it_had() -> None:
-    asleep = deployment(sleepy(), RenderOptions(asleep=True)).manifest
-    awake = deployment(sleepy(), RenderOptions()).manifest
+    asleep = render(sleepy(), RenderOptions(asleep=True)).objects[-1].manifest
+    awake = render(sleepy(), RenderOptions()).objects[-1].manifest
     assert (asleep["spec"]["replicas"], awake["spec"]["replicas"]) == (0, 2)
     assert asleep["metadata"]["annotations"][naming.ANNOTATION_ASLEEP] == "2"
     assert naming.ANNOTATION_ASLEEP not in awake["metadata"]["annotations"]
     assert asleep["spec"]["template"] == awake["spec"]["template"]
 
 
+def _pod(desired: DesiredService) -> Json:
+    spec: Json = render(desired, RenderOptions()).objects[-1].manifest["spec"]["template"]["spec"]
+    return spec
+
+
 def test_a_pod_that_is_put_to_sleep_finishes_its_requests() -> None:
-    drained = pod_template(sleepy(), RenderOptions())["spec"]
-    undrained = pod_template(service(replicas=2, drain_s=0.0), RenderOptions())["spec"]
+    drained = _pod(sleepy())
+    undrained = _pod(service(replicas=2, drain_s=0.0))
     assert "preStop" in drained["containers"][0]["lifecycle"]
     assert "lifecycle" not in undrained["containers"][0]
 

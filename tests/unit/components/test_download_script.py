@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from components.download_script import VERSION, download_script, script_by_version, script_without_comments
+from components.downloader import SCRIPT_VERSION, download_script, script_by_version, script_without_comments
 from components.drain import drain_script
 from components.rendered import fingerprint_of
 
@@ -15,7 +15,7 @@ def canonical(value: object) -> str:
 
 
 def test_the_text_of_the_script_does_not_count() -> None:
-    assert VERSION == 1, "a raised version restarts every pod with a downloader: say so in the change log"
+    assert SCRIPT_VERSION == 1, "a raised version restarts every pod with a downloader: say so in the change log"
     first_release = script_without_comments("model_download.v1.sh")
     assert download_script() != first_release
     now, then = ({"initContainers": [{"command": ["sh", "-c", text]}]} for text in (download_script(), first_release))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from components.download_script import script_without_comments
+from components.downloader import script_without_comments
 from components.drain import HUNG_S, as_in_hashes, drain_script
 from components.render import render
 from components.rendered import fingerprint_of

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from agent.contract import IdleQuestion, SecretReference
-from components.host_files import host_files
-from components.host_plan import process_plan
+from components.host_plan import host_files, process_plan
 from components.render import RenderOptions, render
 from program.desired.engines import Generic, LlamaCpp, Ollama, Omlx, SecretKey, Sglang, SpeculativeDecoding, Vllm
 from program.desired.errors import SpecInvalid

@@ -10,7 +10,7 @@ import pytest
 
 from agent.contract import ProcessPlan
 from components import naming
-from components.download_script import download_script
+from components.downloader import download_script
 from components.options import RenderOptions
 from components.render import render
 from components.rendered import RenderedService

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from components import naming
-from components.deployment import deployment
 from components.options import RenderOptions
+from components.render import render
 from program.desired.engines import Generic
 from program.desired.keys import ServiceKey
 from program.desired.model import DesiredModel, ModelSource, SourceKind
@@ -35,6 +35,6 @@ def test_replicas_are_left_to_whoever_set_them(
         image="engine:1",
         replicas=2,
     ).model_copy(update=changes)
-    manifest = deployment(desired, RenderOptions(scaled_elsewhere=scaled_elsewhere)).manifest
+    manifest = render(desired, RenderOptions(scaled_elsewhere=scaled_elsewhere)).objects[-1].manifest
     assert manifest["spec"].get("replicas") == replicas
     assert manifest["metadata"]["annotations"].get(naming.ANNOTATION_ASKED_REPLICAS) == asked

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from components.workloads import demand
+from components import demand
 from program.desired.accelerators import count_of, is_accelerator, vendor_of
 from program.desired.model import GpuVendor
 from program.dialects.converting.arguments import with_gpus, without_gpus

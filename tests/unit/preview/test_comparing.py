@@ -9,7 +9,6 @@ from automation.preview import comparing
 from automation.reconcile.plan import ObjectName
 from components.render import RenderOptions, render
 from components.rendered import RenderedObject
-from components.service import service as kubernetes_service
 from kubeapi.json_types import Json
 from program.desired.service import Autoscaling
 from tests.support.builders import service
@@ -87,7 +86,7 @@ def test_the_digest_of_a_creation_does_not_hang_on_the_uid_of_its_owner() -> Non
 
 
 def test_what_the_server_assigns_to_a_service_is_no_part_of_the_change() -> None:
-    each = kubernetes_service(service())
+    each = render(service(), RenderOptions()).objects[0]
     live, after = applied(each), applied(each)
     for obj, port in ((live, None), (after, 30517)):
         obj["spec"] |= {"clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"]}

@@ -1,0 +1,138 @@
+"""What scales a service: a HorizontalPodAutoscaler, or KEDA's ScaledObject. Called by `components.engine_workloads`.
+
+KEDA scales what starts from nothing, or follows a query. It makes a HorizontalPodAutoscaler of its own, so Herdsman
+makes one of the two, never both. `components.extensions` asks what KEDA cannot do.
+"""
+
+from __future__ import annotations
+
+import re
+
+from components import naming
+from components.naming import selector_labels
+from components.options import RenderOptions
+from kubeapi import kinds
+from kubeapi.json_types import Json
+from program.desired.errors import SpecInvalid
+from program.desired.quantities import parse_quantity
+from program.desired.service import DEFAULT_UTILIZATION, Autoscaling, DesiredService, ScalingMetric
+from program.desired.workloads import Scaler
+from program.runtimes import runtime_for
+
+DEFAULT_TARGET = "2"
+"""Requests under way per pod, above which pods are added."""
+
+_METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
+
+
+def scaler(desired: DesiredService, scaling: Autoscaling, options: RenderOptions) -> Scaler:
+    """Build the autoscaler. Raises SpecInvalid for a metric without the target that its type needs."""
+    name, labels = naming.autoscaler_name(desired.key.name), selector_labels(desired)
+    if keda_scales(desired, scaling, options):
+        spec: Json = {
+            "minReplicaCount": scaling.min_replicas,
+            "maxReplicaCount": scaling.max_replicas,
+            "triggers": _triggers(desired, scaling, options.prometheus_url),
+        }
+        return Scaler(part="main", logical_part="scaler", kind="ScaledObject", name=name, labels=labels, spec=spec)
+    spec = {
+        # The autoscaler of Kubernetes cannot start from nothing.
+        "minReplicas": max(1, scaling.min_replicas),
+        "maxReplicas": scaling.max_replicas,
+        "metrics": _metrics(desired, scaling),
+    }
+    return Scaler(part="main", logical_part="hpa", kind="HorizontalPodAutoscaler", name=name, labels=labels, spec=spec)
+
+
+def keda_scales(desired: DesiredService, scaling: Autoscaling, options: RenderOptions) -> bool:
+    """Tell whether KEDA scales a service: it asks for what only KEDA can do, and KEDA has metrics to look at."""
+    able = options.is_installed(kinds.SCALED_OBJECTS) and bool(options.prometheus_url)
+    return able and needs_keda(scaling) and _is_followed(desired, scaling)
+
+
+def needs_keda(scaling: Autoscaling) -> bool:
+    """Tell whether only KEDA can do what an autoscaling asks for."""
+    return scaling.min_replicas == 0 or bool(scaling.query)
+
+
+def is_in_prometheus(metric: ScalingMetric) -> bool:
+    """Tell whether a metric of pods has a name that Prometheus can have."""
+    return metric.type == "Pods" and _METRIC_NAME.fullmatch(metric.name) is not None
+
+
+def _is_followed(desired: DesiredService, scaling: Autoscaling) -> bool:
+    """Tell whether KEDA has something in Prometheus to look at, without which it cannot start from nothing."""
+    own = runtime_for(desired.engine).default_hpa_metric
+    return bool(scaling.query or own) or any(is_in_prometheus(each) for each in scaling.metrics)
+
+
+def _metrics(desired: DesiredService, scaling: Autoscaling) -> list[Json]:
+    """List the metrics that the user or the engine names, or the CPU, as Kubernetes does."""
+    metrics = [_metric(metric, f"spec.autoscaling.metrics[{index}]") for index, metric in enumerate(scaling.metrics)]
+    if metrics:
+        return metrics
+    own = runtime_for(desired.engine).default_hpa_metric
+    return [_pods_metric(own, DEFAULT_TARGET) if own else _resource_metric("cpu", DEFAULT_UTILIZATION)]
+
+
+def _metric(metric: ScalingMetric, field: str) -> Json:
+    if metric.type == "Pods":
+        return _pods_metric(metric.name, _target_average(metric, field))
+    return _resource_metric(metric.name, _target_utilization(metric))
+
+
+def _resource_metric(name: str, utilization: int) -> Json:
+    target: Json = {"type": "Utilization", "averageUtilization": utilization}
+    return {"type": "Resource", "resource": {"name": name, "target": target}}
+
+
+def _pods_metric(name: str, average: str) -> Json:
+    target: Json = {"type": "AverageValue", "averageValue": average}
+    return {"type": "Pods", "pods": {"metric": {"name": name}, "target": target}}
+
+
+def _target_average(metric: ScalingMetric, field: str) -> str:
+    if not metric.target_average_value:
+        raise SpecInvalid(field=f"{field}.targetAverageValue", why="a metric of type `Pods` needs it")
+    return metric.target_average_value
+
+
+def _target_utilization(metric: ScalingMetric) -> int:
+    """Return the target of a resource, in percent."""
+    target = metric.target_average_utilization
+    return DEFAULT_UTILIZATION if target is None else target
+
+
+def _triggers(desired: DesiredService, scaling: Autoscaling, server: str) -> list[Json]:
+    """List KEDA's triggers, without metrics whose name Prometheus cannot have."""
+    triggers: list[Json] = []
+    targets: list[str] = []
+    for index, metric in enumerate(scaling.metrics):
+        if metric.type == "Resource":
+            value = {"value": str(_target_utilization(metric))}
+            triggers.append({"type": metric.name, "metricType": "Utilization", "metadata": value})
+        elif scaling.query or is_in_prometheus(metric):
+            targets.append(_target_average(metric, f"spec.autoscaling.metrics[{index}]"))
+            if not scaling.query:
+                triggers.append(_prometheus(server, _query(desired, metric.name), targets[-1]))
+    if scaling.query:
+        triggers.insert(0, _prometheus(server, scaling.query, targets[0] if targets else DEFAULT_TARGET))
+    elif not targets and (own := runtime_for(desired.engine).default_hpa_metric):
+        # Without pods there is no CPU or memory to follow, so KEDA needs another metric to start from.
+        triggers.insert(0, _prometheus(server, _query(desired, own), DEFAULT_TARGET))
+    return triggers
+
+
+def _query(desired: DesiredService, metric: str) -> str:
+    return f'sum({metric}{{namespace="{desired.key.namespace}",service="{desired.key.name}"}})'
+
+
+def _prometheus(server: str, query: str, target: str) -> Json:
+    threshold = f"{parse_quantity(target, field='spec.autoscaling.metrics'):f}"
+    if "." in threshold:
+        threshold = threshold.rstrip("0").rstrip(".")
+    return {
+        "type": "prometheus",
+        "metricType": "AverageValue",
+        "metadata": {"serverAddress": server, "query": query, "threshold": threshold},
+    }

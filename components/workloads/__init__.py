@@ -1,1 +1,0 @@
-"""Kubernetes objects of services that describe their pods themselves (`program.desired.workloads`)."""
