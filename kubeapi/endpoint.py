@@ -1,12 +1,64 @@
-"""One cluster and one user of it, as a kubeconfig or a pod's service account describes them."""
+"""One cluster and one user of it, as a kubeconfig or a pod's service account describes them.
+
+Made by `kubeapi.config` and `kubeapi.kubeconfig`. `kubeapi.rest` sends the token and the headers of impersonation
+(`as`, `as-uid`, `as-groups`, `as-user-extra`) with every request.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import pathlib
+import string
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from kubeapi.impersonation import Headers
+from kubeapi.errors import ConfigInvalid
+
+Headers = tuple[tuple[str, str], ...]
+
+_IN_NAMES = frozenset(string.ascii_letters + string.digits + "!#$&'*+-.^_`|~")
+"""Characters that a header's name may hold. `%` is one of them, and is escaped, since it begins an escape."""
+
+
+def impersonation_headers(user: Mapping[str, Any]) -> Headers:
+    """Give the headers by which the API server acts as another user; none where the kubeconfig's user names nobody.
+
+    Raises ConfigInvalid where a uid, groups or extra values are given without a user, and for text that no header may
+    hold.
+    """
+    name, uid = user.get("as") or "", user.get("as-uid") or ""
+    groups, extra = user.get("as-groups") or (), user.get("as-user-extra") or {}
+    if not name:
+        if uid or groups or extra:
+            raise ConfigInvalid("`as-uid`, `as-groups` and `as-user-extra` need a user to act as; name it in `as`")
+        return ()
+    if not isinstance(groups, list | tuple) or not isinstance(extra, dict):
+        raise ConfigInvalid("`as-groups` is a list, and `as-user-extra` is a map of lists")
+    headers = [("Impersonate-User", name)]
+    if uid:
+        headers.append(("Impersonate-Uid", uid))
+    headers += [("Impersonate-Group", group) for group in groups]
+    for key, values in extra.items():
+        if not isinstance(values, list | tuple):
+            raise ConfigInvalid(f"`as-user-extra` has no list of values for `{key}`")
+        headers += [(f"Impersonate-Extra-{_escaped(str(key))}", value) for value in values]
+    return tuple((header, _checked(header, value)) for header, value in headers)
+
+
+def _escaped(key: str) -> str:
+    """Write a key as part of a header's name: in lower case, with each byte that may not stand there as %XX."""
+    return "".join(
+        chr(byte) if chr(byte) in _IN_NAMES else f"%{byte:02X}" for byte in key.lower().encode("utf-8", "strict")
+    )
+
+
+def _checked(header: str, value: object) -> str:
+    text = str(value)
+    if not text.isprintable() or text != text.strip():
+        raise ConfigInvalid(f"the value of {header} holds a character that no header may hold")
+    # A header carries bytes; those of UTF-8 are what the API server reads.
+    return text.encode().decode("latin-1")
 
 
 class ClientCertificate(NamedTuple):
@@ -37,3 +89,31 @@ class Endpoint:
     proxy: str | None = None
     impersonation: Headers = ()
     """Headers that name the identity to act as."""
+
+
+TOKEN_REREAD_S = 60.0
+"""Files with tokens are rotated by whoever wrote them; this is how long one that was read is used."""
+
+
+class TokenFile:
+    """The Authorization header with the token of a file, read again every minute.
+
+    While the file cannot be read, the token that was read last holds, and before there is one, `otherwise`. Without
+    either, the call raises ConfigInvalid.
+    """
+
+    def __init__(self, path: pathlib.Path, otherwise: str = "") -> None:
+        self._path = path
+        self._read_at = float("-inf")
+        self._token = otherwise
+
+    def __call__(self) -> str:
+        if time.monotonic() - self._read_at > TOKEN_REREAD_S:
+            try:
+                if not (token := self._path.read_text().strip()):
+                    raise ConfigInvalid(f"the token in {self._path} is empty")
+                self._token, self._read_at = token, time.monotonic()
+            except (OSError, ValueError, ConfigInvalid) as error:
+                if not self._token:
+                    raise ConfigInvalid(f"the token cannot be read: {error}") from error
+        return f"Bearer {self._token}"

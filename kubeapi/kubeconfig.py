@@ -15,11 +15,9 @@ from typing import Any
 import yaml
 
 from kubeapi import yaml_text
-from kubeapi.endpoint import ClientCertificate, Endpoint
+from kubeapi.endpoint import ClientCertificate, Endpoint, TokenFile, impersonation_headers
 from kubeapi.errors import ConfigInvalid
-from kubeapi.impersonation import impersonation_headers
 from kubeapi.plugin_credentials import ExecCredentials, provider_authorization
-from kubeapi.token_file import TokenFile
 
 _DIRECTORY = object()
 """Key under which a merged entry has the directory of its file, to which its paths are relative."""

@@ -13,12 +13,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kubeapi.client import KubeClient
+from kubeapi.client import KubeClient, Watch
 from kubeapi.deliveries import Deliveries, FailedDelivery, Key, key_of
 from kubeapi.errors import ApiError, Gone, KubeError, NotFound, Unreachable
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
-from kubeapi.watching import Watch
 
 PAGE_SIZE = 500
 WATCH_S = (240.0, 300.0)

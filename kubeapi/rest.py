@@ -21,8 +21,7 @@ from urllib.parse import urlencode
 import urllib3
 import urllib3.exceptions
 
-from kubeapi.config import Access
-from kubeapi.connections import connection_pool
+from kubeapi.config import Access, connection_pool
 from kubeapi.discovery import ACCEPT, Discovery
 from kubeapi.encoding import encoded
 from kubeapi.errors import (

@@ -1,1 +1,1 @@
-"""Who may run, and where: quotas, the queue for GPUs, what nodes can hold, preemption, hosts."""
+"""Decides which services may run: quotas, the queue for GPUs, the capacity of nodes, preemption."""

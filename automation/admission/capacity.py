@@ -1,7 +1,7 @@
-"""Whether any node of the cluster could ever hold a pod, told from what nodes have and not from what is free. Pure.
+"""Decides whether any node of the cluster could hold a pod, by the nodes' allocatable resources. Pure.
 
-`observe` asks for pods that are not scheduled, the controller for pods that do not exist yet. Taints and affinity are
-the scheduler's business: they change, and it says itself what it thinks of them.
+`observe` calls it for pods that are not scheduled, the controller for pods that do not exist yet. Free resources,
+taints and affinity do not count: they change, and the scheduler reports them on the pod.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _COUNTED = ("cpu", "memory", "ephemeral-storage")
 
 @dataclass(frozen=True)
 class NodeCapacity:
-    """What one node gives to pods when it is empty (`status.allocatable`), as Kubernetes quantities by resource."""
+    """The allocatable resources of one node (`status.allocatable`), as Kubernetes quantities by resource."""
 
     name: str
     allocatable: Mapping[str, str] = field(default_factory=dict)
@@ -62,7 +62,7 @@ def never_fits(requests: Mapping[str, str], node_selector: Mapping[str, str], no
 
 
 def largest_memory_bytes(nodes: Iterable[NodeCapacity], node_selector: Mapping[str, str] | None = None) -> int | None:
-    """Give the most memory that any (selected) node could give one pod, in bytes; None while no such node is known."""
+    """Return the largest allocatable memory of a (selected) node, in bytes; None while no such node is known."""
     wanted = (node_selector or {}).items()
     found = [int(_has(n, "memory")) for n in nodes if all(n.labels.get(k) == v for k, v in wanted)]
     return max(found, default=0) or None

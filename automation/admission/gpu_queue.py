@@ -1,8 +1,8 @@
 """The services that wait for a GPU, in the order in which they should get one.
 
-`cluster_cache` tells the queue of each service whose pod the scheduler could not place for want of an extended resource
-or a device claim; `observe` asks for a service's place. The order is by the pods' effective priority, then by the age
-of the service, as the scheduler's own queue has it; one queue for each resource.
+`cluster_cache` adds each service whose pod the scheduler could not place for lack of an extended resource or a device
+claim. `observe` reads a service's place. There is one queue for each resource. Its order is that of the scheduler's own
+queue: by the pods' effective priority, then by the age of the service.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from program.desired.facts import QueuePosition
 from program.desired.keys import ServiceKey
 
 TELL_EVERY_S = 1.0
-"""Services at the front are told of their new places together, at most this often."""
+"""New places at the front are reported together, at most this often."""
 FRONT = 20
-"""So many services are told soon. A departure changes what is shown of everybody, and each change is a status write."""
+"""The number of services whose places are reported soon. A departure changes every place, and each report is a status
+write."""
 TELL_REST_EVERY_S = 30.0
-"""Services behind the front are told together, at most this often."""
+"""New places behind the front are reported together, at most this often."""
 DEVICE_CLAIMS = "resourceclaims.resource.k8s.io"
 """The resource that pods with device claims wait for (dynamic resource allocation)."""
 
@@ -41,10 +42,10 @@ class Waiting(NamedTuple):
 
 
 def waited_resource(unschedulable: str, requests: Mapping[str, str], *, claims: bool = False) -> str:
-    """Name the resource that a pod waits for by the scheduler's message; empty when it is no GPU that is missing.
+    """Return the resource that a pod waits for, by the scheduler's message; empty when no accelerator is missing.
 
-    Any extended resource counts that the pod itself asks for: every vendor's, MIG profiles, custom names. `claims`
-    says that the pod has device claims.
+    Every extended resource that the pod requests counts: of all vendors, MIG profiles, custom names. `claims` is
+    whether the pod has device claims.
     """
     for resource in _INSUFFICIENT.findall(unschedulable):
         # Extended resources have a domain; cpu, memory, ephemeral-storage and pods have none.
@@ -65,12 +66,12 @@ class _Entry(NamedTuple):
 
 
 class GpuQueue:
-    """Who waits for what. Thread-safe; a change costs a search in a sorted list.
+    """The services that wait, by resource. Thread-safe; a change costs a search in a sorted list.
 
-    A place is shown as it was when the service was told last, so that all that were told together agree on places and
-    on the length. `on_moved` is called with each service whose place or whose queue's length changed: for the first
-    `FRONT` of a queue not more often than every `TELL_EVERY_S`, for the others every `TELL_REST_EVERY_S`. With N
-    services waiting, D departures a second so cost at most `FRONT` passes a second, and N in half a minute.
+    `place` returns the last reported place. Places that are reported together agree with each other and on the length.
+    `on_moved` is called with each service whose place or whose queue's length changed: for the first `FRONT` of a queue
+    at most every `TELL_EVERY_S`, for the others every `TELL_REST_EVERY_S`. With N services waiting, D departures a
+    second cost at most `FRONT` passes a second, and N in half a minute.
     """
 
     def __init__(
@@ -86,11 +87,11 @@ class GpuQueue:
         self._members: dict[ServiceKey, Waiting] = {}
         self._queues: dict[str, list[_Entry]] = {}
         self._changed: set[str] = set()
-        """Resources whose queue changed since the front was told."""
+        """Resources whose queue changed since the last report of the front."""
         self._shown: dict[ServiceKey, QueuePosition] = {}
 
     def update(self, key: ServiceKey, waiting: Waiting | None) -> bool:
-        """Record that a service waits, or (None) no longer does. True when that is news."""
+        """Record that a service waits, or (None) no longer does. Return whether that changed anything."""
         with self._lock:
             before = self._members.get(key)
             if before == waiting:
@@ -113,7 +114,7 @@ class GpuQueue:
         return True
 
     def place(self, key: ServiceKey) -> QueuePosition | None:
-        """Where a service stands, as it was told last; None when it waits for no GPU."""
+        """Return the last reported place of a service; None when it waits for no GPU."""
         with self._lock:
             waiting = self._members.get(key)
             if waiting is None:
@@ -129,7 +130,7 @@ class GpuQueue:
             return dict(self._members)
 
     def report_front(self) -> None:
-        """Report those at the front whose place or length is another than they were told."""
+        """Report each service at the front whose place or queue length differs from its last report."""
         with self._lock:
             moved = [key for name in self._changed for key in self._show(name, slice(FRONT))]
             rest = any(len(self._queues.get(name, ())) > FRONT for name in self._changed)
@@ -140,14 +141,14 @@ class GpuQueue:
             self._on_moved(key)
 
     def report_rest(self) -> None:
-        """Report everybody whose place or length is another than they were told."""
+        """Report each service whose place or queue length differs from its last report."""
         with self._lock:
             moved = [key for name in self._queues for key in self._show(name, slice(None))]
         for key in moved:
             self._on_moved(key)
 
     def _show(self, resource: str, part: slice) -> list[ServiceKey]:
-        """Take the places of a part of a queue as they are now, and give those that are others than before."""
+        """Record the current places of a part of a queue, and return the services whose place changed."""
         queue = self._queues.get(resource, [])
         moved = []
         for at in range(*part.indices(len(queue))):

@@ -1,8 +1,8 @@
-"""Who lost a place on a node to whom, and by what right: both sides of the scheduler's preemption. Pure but for a book.
+"""Records preemptions by the scheduler and explains them on both services: the victim's and the nominee's.
 
-The scheduler marks a pod that must go (condition DisruptionTarget, reason PreemptionByScheduler) and names the node for
-the pod that takes its place (`status.nominatedNodeName`), in either order. `cluster_cache` hands both to the book; the
-pair is explained on both services for as long as the one that lost still lacks a replica.
+The scheduler marks a victim (condition DisruptionTarget, reason PreemptionByScheduler) and names the node for the pod
+that takes its place (`status.nominatedNodeName`), in either order. `cluster_cache` records both. Both services explain
+the preemption as long as the victim's service lacks a replica.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Nominee(NamedTuple):
 
 
 def explain(key: ServiceKey, victims: Iterable[Victim], nominees: Iterable[Nominee]) -> tuple[Problem, ...]:
-    """Say of one service what it lost to whom and what it took from whom."""
+    """Describe a service's preemptions: which service took its place, and whose place it took."""
     takers = sorted(nominees)
     taken = {nominee.node for nominee in takers if nominee.key == key}
     found: dict[tuple[str, str], None] = {}
@@ -61,7 +61,7 @@ def _name(key: ServiceKey) -> str:
 
 
 class PreemptionLog:
-    """The preemptions that still matter. Thread-safe; each method returns the services whose explanation changed."""
+    """The preemptions whose victim still lacks a replica. Thread-safe; methods return the services to explain again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -69,7 +69,7 @@ class PreemptionLog:
         self._nominees: set[Nominee] = set()
 
     def record_victim(self, victim: Victim) -> frozenset[ServiceKey]:
-        """A pod was preempted."""
+        """Record a preempted pod."""
         with self._lock:
             if victim in self._victims:
                 return frozenset()
@@ -77,7 +77,7 @@ class PreemptionLog:
             return frozenset({victim.key, *(n.key for n in self._nominees if n.node == victim.node)})
 
     def record_nominee(self, nominee: Nominee) -> frozenset[ServiceKey]:
-        """Room was made for a pod on a node."""
+        """Record a pod for which the scheduler makes room on a node."""
         with self._lock:
             if nominee in self._nominees:
                 return frozenset()
@@ -85,17 +85,17 @@ class PreemptionLog:
             return frozenset({nominee.key, *(v.key for v in self._victims if v.node == nominee.node)})
 
     def drop_nominee(self, key: ServiceKey, pod: str) -> None:
-        """A pod for which room was made is gone: it takes nobody's place any more."""
+        """Drop a nominated pod that was deleted."""
         with self._lock:
             self._nominees = {n for n in self._nominees if (n.key, n.pod) != (key, pod)}
 
     def has_victims(self, key: ServiceKey) -> bool:
-        """Whether a service lost a place that was not made good yet."""
+        """Return whether a preempted pod of the service is not replaced yet."""
         with self._lock:
             return any(victim.key == key for victim in self._victims)
 
     def drop_victims(self, key: ServiceKey) -> frozenset[ServiceKey]:
-        """A service has all its replicas again, or is gone: what it lost is no longer missing."""
+        """Drop the victims of a service that has all its replicas again, or is deleted."""
         with self._lock:
             nodes = {v.node for v in self._victims if v.key == key}
             if not nodes:
@@ -104,7 +104,7 @@ class PreemptionLog:
             return frozenset({key, *(n.key for n in self._nominees if n.node in nodes)})
 
     def explain(self, key: ServiceKey) -> tuple[Problem, ...]:
-        """What is to be said of a service now."""
+        """Describe the recorded preemptions of a service."""
         with self._lock:
             if not self._victims:
                 return ()

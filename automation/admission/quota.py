@@ -1,6 +1,6 @@
-"""The rule of GPUQuotas: may a service take what it claims? Pure; `quota_ledger` records the claims.
+"""The rule of GPUQuotas: decides whether a service may take its claim. Pure; `quota_ledger` records the claims.
 
-What is admitted stays admitted: a quota that is made or lowered later stops growth, and evicts nobody.
+An admitted service stays admitted: a quota that is made or lowered later stops growth, and evicts nothing.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ NOTHING = QuotaClaim()
 
 
 def claim_of(desired: DesiredService, *, priority: int, created: str) -> QuotaClaim:
-    """Say what a service can take at most: an autoscaler's maximum counts; suspended or on a host it takes nothing.
+    """Return the most that a service can take: nothing when it is suspended or on a host.
 
-    Of one that describes its pods itself all sets of pods count, whole groups where there are groups.
+    An autoscaler counts with its maximum.
+    Of a service with `Workloads`, all sets of pods count, and groups as a whole.
     """
     if desired.workloads is not None and desired.host_placement is None:
         described = _described(desired, desired.workloads)
@@ -77,9 +78,9 @@ def claim_of(desired: DesiredService, *, priority: int, created: str) -> QuotaCl
 
 
 def claim_without_model(cr: Json, *, priority: int, created: str) -> QuotaClaim:
-    """Say what an InferenceService asks for whose Model is missing or not Ready, as far as its own spec tells.
+    """Return the claim of an InferenceService whose Model is missing or not Ready, by the service's spec alone.
 
-    What makes no sense counts as nothing: the status says so once the Model is there.
+    Invalid fields count as nothing; the status reports them when the Model is Ready.
     """
     spec, annotations = cr.get("spec") or {}, cr["metadata"].get("annotations") or {}
     on_host = any(annotations.get(name) for name in (ANNOTATION_HOST, ANNOTATION_HOST_SELECTOR))
@@ -145,7 +146,7 @@ class Denial:
 
 @dataclass(frozen=True)
 class QuotaUsage:
-    """What a quota's services hold, and how often it said no."""
+    """The sum of the claims of a quota's services, and the number of its denials."""
 
     gpus: int = 0
     gpu_memory_bytes: int = 0
@@ -155,7 +156,7 @@ class QuotaUsage:
 
 
 def quota_of(cr: Json) -> Quota:
-    """Read a GPUQuota. What the schema would refuse, but older CRDs let in, counts as absent."""
+    """Parse a GPUQuota. A value that the schema refuses, and that older CRDs accept, counts as absent."""
     spec = cr.get("spec") or {}
     metadata = cr["metadata"]
     return Quota(
@@ -170,7 +171,7 @@ def quota_of(cr: Json) -> Quota:
 
 
 def over_use(quota: Quota, used: QuotaUsage) -> str:
-    """Say of what more is used than the quota, made later than its services, allows; empty when of nothing."""
+    """Describe the resources of which the services use more than the quota allows; empty when there are none."""
     parts = [
         f"{taken} {what} of {limit}"
         for what, limit, taken in (
@@ -218,8 +219,8 @@ def admit(
 ) -> Problem | None:
     """Decide whether a service may take `claim`; None when it may.
 
-    `usages` are what the others hold, without this service; `held` is what this one was admitted with. Where it asks
-    for no more than that, a quota has no say any more.
+    `usages` are the claims of the other services; `held` is the claim that this service was admitted with. A claim that
+    is no larger than `held` is always admitted.
     """
     denial = first_denial(quotas, usages, claim, held)
     return denial[1] if denial is not None else None

@@ -1,6 +1,6 @@
-"""Write what the GPUQuotas' services hold into their status, and tell the book at the start who runs already.
+"""Writes the usage of GPUQuotas into their status, and fills the ledger at the start with the services that run.
 
-`quota_ledger` decides; this only reports, soon after something changed and only what is new.
+`quota_ledger` decides. This module reports, soon after a change, and writes only statuses that differ.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ log = structlog.get_logger(__name__)
 
 WRITE_EVERY_S = 1.0
 OTHERS_EVERY_S = 2.0
-"""How often it is looked at what the services of other parts hold, where the namespaces are split."""
+"""The interval at which the services of other shards are counted."""
 RETRY_S = 10.0
 
 
 class QuotaController:
-    """Keeps the status of all GPUQuotas as the book says. Wire `start` after the caches are filled."""
+    """Keeps the status of all GPUQuotas equal to the ledger. Call `start` after the caches are filled."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class QuotaController:
         shard: Shard = WHOLE,
         later: Callable[[float, Callable[[], None]], None] = start_timer,
     ) -> None:
-        """`shard` is the part that this loop leads: the first one writes, and each hears of the others' services.
+        """`shard` is the part that this loop leads. The first one writes, and each counts the services of the others.
 
         `later` starts timers; tests pass their own.
         """
@@ -73,12 +73,12 @@ class QuotaController:
         self.request_report()
 
     def request_report(self) -> None:
-        """Have the statuses compared soon, and written where they differ."""
+        """Request a `report` soon."""
         if self._shard.is_first:
             self._soon.trigger()
 
     def _count_again(self) -> None:
-        """Hear of others now, and again after a while whatever came of it."""
+        """Count the services of other loops now and periodically, also after a failure."""
         try:
             self._count_other_loops()
         except Exception:
@@ -86,7 +86,7 @@ class QuotaController:
         self._later(OTHERS_EVERY_S, self._count_again)
 
     def _count_other_loops(self) -> None:
-        """Count what other loops admitted, as their Deployments show it; at the start that was counted above."""
+        """Count the services that other loops admitted, by their Deployments. `start` counts them first."""
         if self._cluster.quotas.quotas():
             claims = running_claims(self._cluster)
             others = {key: claim for key, claim in claims.items() if not self._shard.contains(key.namespace)}
@@ -98,7 +98,7 @@ class QuotaController:
             self._others = others
 
     def report(self) -> None:
-        """Write each status that differs from the one that stands there."""
+        """Write each status that differs from the live one."""
         informer = self._cluster.optional.informer(kinds.GPU_QUOTAS)
         if informer is None:
             return
@@ -169,10 +169,9 @@ def quota_status(quota: Quota, usage: QuotaUsage, current: Json, *, generation: 
 
 
 def running_claims(cluster: ClusterCache) -> dict[ServiceKey, QuotaClaim]:
-    """Work out of the Deployments what each service holds that was admitted before the loop started.
+    """Return the claim of each service that was admitted before the loop started, by its Deployment.
 
-    A pod's GPU memory stands nowhere in it: what the service says of it counts, and the book takes the service's word
-    for the rest (`QuotaLedger.hold`).
+    A Deployment does not hold the GPU memory of a pod, so that of the service's spec counts (`QuotaLedger.hold`).
     """
     found = {}
     for deployment in cluster.llmkube.listed(kinds.DEPLOYMENTS):
@@ -185,7 +184,7 @@ def running_claims(cluster: ClusterCache) -> dict[ServiceKey, QuotaClaim]:
 
 
 def running_claim(cluster: ClusterCache, cr: Json, deployment: Json) -> QuotaClaim:
-    """Work out what one service holds by its Deployment, whoever made that."""
+    """Return the claim of one service by its Deployment, whichever controller made it."""
     metadata, spec = cr["metadata"], deployment["spec"]
     made = cluster.llmkube.index.objects(metadata["namespace"], metadata["name"]).values()
     maxima = [o.get("max_replicas") or 0 for o in made]

@@ -1,6 +1,6 @@
 """Records which services the GPUQuotas admitted with which claims, and which services wait. `quota` has the rule.
 
-The controller asks before it hands a service to the engine; `cluster_cache` tells of quotas and namespaces;
+The controller calls `decide` before it hands a service to the engine. `cluster_cache` sets quotas and namespaces.
 `quota_controller` writes the sums into status. There is no webhook, and no list is read for a decision.
 """
 
@@ -39,12 +39,11 @@ class _Tally:
 
 @dataclass
 class QuotaLedger:
-    """One lock, and one reservation for each service, made in the moment of the decision: of two services that ask at
-    the same time only one can get the last GPU. Thread-safe; nothing is called back with the lock held.
+    """One reservation for each service, made with the decision: two services never get the same GPU.
 
-    What becomes free is reserved at once for those who wait and fit, by priority and then age; `on_admitted` is told
-    of them so that their next pass finds the reservation. One that is too big for what is free does not hold up a
-    smaller one behind it.
+    Thread-safe; callbacks are called without the lock. Released resources are reserved at once for the waiting services
+    that fit, by priority and then age. `on_admitted` is called with them, so that their next pass finds the
+    reservation. A service that does not fit does not block a smaller one behind it.
     """
 
     on_admitted: Callable[[ServiceKey], None] = lambda _: None
@@ -53,7 +52,7 @@ class QuotaLedger:
     now: Callable[[], str] = lambda: ""
     """The time for `lastDenial`, RFC 3339."""
     unreadable: Callable[[], str] = lambda: ""
-    """Why the quotas are not known; empty when they are. Until they are, nobody gets more than they hold."""
+    """Why the quotas are not known; empty when they are. While they are not known, no claim may grow."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _quotas: dict[QuotaName, Quota] = field(default_factory=dict)
     _labels: dict[str, Mapping[str, str]] = field(default_factory=dict)
@@ -65,7 +64,7 @@ class QuotaLedger:
     _tallies: dict[QuotaName, _Tally] = field(default_factory=dict)
 
     def decide(self, key: ServiceKey, claim: QuotaClaim) -> Problem | None:
-        """Reserve `claim` for a service, or say which quota leaves no room; what it held before, it keeps then."""
+        """Reserve `claim` for a service, or return which quota denies it. A denied service keeps its earlier claim."""
         with self._lock:
             self._without_model.discard(key)
             held = self._held.get(key, NOTHING)
@@ -96,7 +95,7 @@ class QuotaLedger:
         return denial[1] if denial is not None else None
 
     def decide_without_model(self, key: ServiceKey, claim: QuotaClaim) -> Problem | None:
-        """As `decide`, for a service of which only its own spec is known: what it holds by its Model, it keeps."""
+        """As `decide`, for a service whose Model is not known. The Model's part of its claim stays."""
         with self._lock:
             free = key not in self._held or key in self._without_model
         if not free:
@@ -107,14 +106,14 @@ class QuotaLedger:
         return denial
 
     def hold(self, key: ServiceKey, claim: QuotaClaim) -> None:
-        """Count a service as admitted with what runs of it, whatever the quotas say. For the start of the loop."""
+        """Count a running service as admitted, without a decision. Called at the start of the loop."""
         with self._lock:
             changed = self._hold(key, claim)
             self._adopted.add(key)
         self._tell((), changed=changed)
 
     def release(self, key: ServiceKey) -> None:
-        """Forget a service that is gone."""
+        """Release the claim of a deleted service."""
         with self._lock:
             waited = self._waiting.pop(key, None)
             self._adopted.discard(key)
@@ -124,7 +123,7 @@ class QuotaLedger:
         self._tell(admitted, changed=changed or waited is not None)
 
     def set_quota(self, name: QuotaName, quota: Quota | None) -> None:
-        """A quota was made, edited or (None) deleted."""
+        """Set a quota that was made or edited, or (None) drop a deleted one."""
         with self._lock:
             if quota is None:
                 self._quotas.pop(name, None)
@@ -135,13 +134,13 @@ class QuotaLedger:
         self._tell(admitted, changed=True)
 
     def admit_again(self) -> None:
-        """Decide anew about everyone who waits: the quotas can be read again, or are gone with their API."""
+        """Decide again on all waiting services: the quotas can be read again, or their API was removed."""
         with self._lock:
             admitted = self._admit_waiting()
         self._tell(admitted, changed=True)
 
     def set_namespace(self, namespace: str, labels: Mapping[str, str] | None) -> None:
-        """A namespace has these labels; None when it is gone."""
+        """Set the labels of a namespace; None drops a deleted one."""
         with self._lock:
             if self._labels.get(namespace) == labels:
                 return
@@ -154,7 +153,7 @@ class QuotaLedger:
         self._tell(admitted, changed=changed)
 
     def restore_tally(self, name: QuotaName, *, denials: int, last_denial: Denial | None) -> None:
-        """Go on counting where the status of a quota ended before a restart."""
+        """Set the denials of a quota to those of its status, after a restart."""
         with self._lock:
             tally = self._tallies.setdefault(name, _Tally())
             if denials > tally.denials:
@@ -166,7 +165,7 @@ class QuotaLedger:
             return dict(self._quotas)
 
     def usages(self) -> dict[QuotaName, QuotaUsage]:
-        """What each quota's services hold now."""
+        """Return the current usage of each quota."""
         with self._lock:
             used = self._used(tuple(self._quotas.values()), but=None)
             return {
@@ -176,7 +175,7 @@ class QuotaLedger:
             }
 
     def list_usages(self) -> list[tuple[Quota, QuotaUsage]]:
-        """Every quota with what its services hold now, for metrics."""
+        """Return each quota with its current usage, for metrics."""
         usages = self.usages()
         with self._lock:
             return [(quota, usages[name]) for name, quota in self._quotas.items() if name in usages]

@@ -1,7 +1,7 @@
-"""What the scheduler does with the pods of services: who waits for a GPU, who can never be placed, who lost a place.
+"""The scheduling of services' pods: which wait for a GPU, which can never be placed, which were preempted.
 
-`cluster_cache` tells of pods, Deployments, services and nodes; `observe` asks for what is to be said of one service.
-Nothing here asks the API server.
+`cluster_cache` reports changes of pods, Deployments, services and nodes. `observe` reads the result for one service.
+This module sends no request to the API server.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from program.desired.facts import Problem, QueuePosition
 from program.desired.keys import ServiceKey
 
 NODES_SETTLE_S = 1.0
-"""Nodes come and go in crowds; those who wait for one are looked at again once for all of them."""
+"""Nodes come and go in groups; services that wait for one are checked again once for the group."""
 MOST_VERDICTS = 4096
-"""Different wishes of pods that are remembered with what the nodes have to say to them."""
+"""The number of different pod requests whose result is cached."""
 
 
 class Scheduling:
@@ -53,19 +53,19 @@ class Scheduling:
     # --- what is to be said of a service --------------------------------------------------------------------------
 
     def place(self, key: ServiceKey) -> QueuePosition | None:
-        """Where a service stands among those that wait for a GPU."""
+        """Return the place of a service in the queue for GPUs."""
         return self.gpu_queue.place(key)
 
     def never_fits(self, key: ServiceKey) -> str:
-        """Why no node could ever hold a pod of the service that is not scheduled; empty when one could."""
+        """Return why no node could hold a pending pod of the service; empty when one could."""
         return next((why for pod in self._waiting_pods(key) if (why := self._verdict(pod))), "")
 
     def preemption(self, key: ServiceKey) -> tuple[Problem, ...]:
-        """Whose place the service took, and who took its place."""
+        """Describe the preemptions of the service's pods, and those for its pods."""
         return self.preemptions.explain(key)
 
     def largest_memory_bytes(self, node_selector: dict[str, str] | None = None) -> int | None:
-        """The most memory that any (selected) node could give one pod; None while no node is known."""
+        """Return the largest allocatable memory of a (selected) node; None while no node is known."""
         nodes, asked = self.nodes(), tuple(sorted((node_selector or {}).items()))
         with self._lock:
             if self._nodes is nodes and asked in self._largest:
@@ -77,7 +77,7 @@ class Scheduling:
         return found
 
     def nodes(self) -> tuple[NodeCapacity, ...]:
-        """All nodes, with what each can give to pods when it is empty."""
+        """Return all nodes with their allocatable resources."""
         with self._lock:
             if self._nodes is None:
                 self._nodes = tuple(
@@ -91,7 +91,7 @@ class Scheduling:
     # --- what happened --------------------------------------------------------------------------------------------
 
     def pod_changed(self, key: ServiceKey, new: Json | None, *, name: str) -> None:
-        """A pod of the service changed; None when it is gone."""
+        """Handle a change of a pod of the service; None when the pod was deleted."""
         concerned: frozenset[ServiceKey] = frozenset()
         if new is None:
             self.preemptions.drop_nominee(key, name)
@@ -100,21 +100,21 @@ class Scheduling:
         elif new["nominated_node"]:
             concerned = self.preemptions.record_nominee(Nominee(key, name, new["nominated_node"], new["priority"]))
         self._enqueue_all(concerned - {key})
-        self._make_good(key)
+        self._drop_replaced_victims(key)
         self.refresh(key)
 
     def deployment_changed(self, key: ServiceKey) -> None:
-        """The service's Deployment changed or is gone."""
-        self._make_good(key)
+        """Handle a change or the deletion of the service's Deployment."""
+        self._drop_replaced_victims(key)
 
     def nodes_changed(self) -> None:
-        """A node came, went, or has another capacity or other labels."""
+        """Handle a new or deleted node, or a change of a node's capacity or labels."""
         with self._lock:
             self._nodes = None
         self._nodes_settled.trigger()
 
     def refresh(self, key: ServiceKey) -> None:
-        """Find out anew whether the service waits for a GPU."""
+        """Check again whether the service waits for a GPU."""
         pods = self._waiting_pods(key)
         why = self.never_fits(key) if pods else ""
         with self._lock:
@@ -133,10 +133,10 @@ class Scheduling:
                 break
         self.gpu_queue.update(key, found)
 
-    def _make_good(self, key: ServiceKey) -> None:
-        """Let go of what the service lost once it has all its replicas again.
+    def _drop_replaced_victims(self, key: ServiceKey) -> None:
+        """Drop the victims of the service when it has all its replicas again.
 
-        Its pods are counted, since the Deployment's own count is behind them just when one was taken away.
+        The pods are counted, because the count in the Deployment's status lags behind a preemption.
         """
         if not self.preemptions.has_victims(key):
             return

@@ -9,8 +9,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from automation.telemetry.monitoring.engine_metrics import LLAMA_CPP
 from tests.support.controlplane import eventually
+from tests.support.engine_metrics import LLAMA_CPP
 from tools.tiny_model import write_tiny_model
 
 

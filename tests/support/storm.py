@@ -17,8 +17,7 @@ from types import TracebackType
 import urllib3
 import yaml
 
-from kubeapi.config import kubeconfig_access
-from kubeapi.connections import connection_pool
+from kubeapi.config import connection_pool, kubeconfig_access
 
 REASONS = {409: "Conflict", 429: "TooManyRequests", 500: "InternalError"}
 _OWN_HEADERS = ("host", "connection", "transfer-encoding", "content-length", "authorization", "accept-encoding")

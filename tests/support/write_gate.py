@@ -17,8 +17,7 @@ from typing import Literal
 import urllib3
 import yaml
 
-from kubeapi.config import kubeconfig_access
-from kubeapi.connections import connection_pool
+from kubeapi.config import connection_pool, kubeconfig_access
 
 Moment = Literal["before", "after"]
 _HOP = {"transfer-encoding", "connection", "content-length", "content-encoding"}

@@ -31,11 +31,11 @@ from automation.telemetry.metrics import Metrics
 from automation.telemetry.monitoring.alerts import ALERTS
 from automation.telemetry.monitoring.dashboards import dashboards
 from automation.telemetry.monitoring.documents import documents
-from automation.telemetry.monitoring.engine_metrics import BY_PREFIX
 from automation.telemetry.monitoring.grafana import COLUMNS
 from automation.telemetry.service_metrics import ServiceCollector
 from kubeapi.json_types import Json
 from program.dialects.status.conditions import Reason, Type
+from tests.support.engine_metrics import BY_PREFIX
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 OF_THE_PROCESS = re.compile(r"process_[a-z_]+")
