@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from automation.adoption.ownership import is_ours
+from automation.adoption.ownership import is_managed
 from automation.approval.modes import Mode, Modes, approved, mode_of
 from automation.approval.policy_checker import PolicyChecker
 from automation.cache.cluster_cache import ClusterCache
@@ -57,7 +57,7 @@ def modes_now(
 
 
 def _mode(cr: Json | None, said_by_namespace: Mapping[str, str], controller_class: str) -> Mode | None:
-    if cr is None or "deletionTimestamp" in cr["metadata"] or not is_ours(cr, said_by_namespace, controller_class):
+    if cr is None or "deletionTimestamp" in cr["metadata"] or not is_managed(cr, said_by_namespace, controller_class):
         return None
     try:
         return mode_of(cr, said_by_namespace)

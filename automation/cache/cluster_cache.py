@@ -240,7 +240,7 @@ class ClusterCache:
         said = self.namespace_annotations(cr["metadata"]["namespace"])
         if held and not ownership.controller_of(cr, said):
             return False
-        return ownership.is_ours(cr, said, self.controller_class)
+        return ownership.is_managed(cr, said, self.controller_class)
 
     def model_is_ours(self, model: Json) -> bool:
         """Whether this loop writes the status of a Model."""
@@ -248,7 +248,7 @@ class ClusterCache:
         names = self.llmkube.index.services_of_model(namespace, name)
         users = [user for each in names if (user := self.llmkube.get(self.llmkube.kind, namespace, each)) is not None]
         said = self.namespace_annotations(namespace)
-        return ownership.model_is_ours(model, users, said, self.controller_class)
+        return ownership.is_model_managed(model, users, said, self.controller_class)
 
     # Each handler runs in its informer's thread and only touches the index and the queue.
 
@@ -276,7 +276,7 @@ class ClusterCache:
         if old is None or new is None:
             self.scheduling.refresh(key)
             self._enqueue_services(key.namespace, self.llmkube.index.rivals(key.namespace, key.name))
-        if ownership.says_another(old, new):
+        if ownership.controller_changed(old, new):
             # Whose a Model is follows from whose its services are.
             for model in sorted(models_of(new or old or {})):
                 self._enqueue_model(key.namespace, model)

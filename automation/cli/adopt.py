@@ -73,17 +73,19 @@ def adopt(
         adopter = Adopter(client, controller_class=controller_class, timeout_s=timeout)
         found = adopter.candidates(services)
         if refresh or release:
-            results = _return(adopter, found, release=release, yes=yes, parallel=parallel, keep_going=keep_going)
+            results = _release_or_refresh(
+                adopter, found, release=release, yes=yes, parallel=parallel, keep_going=keep_going
+            )
         else:
             if not (force or preview):
-                _refuse_beside_peers(client, found)
-            results = _take(client, adopter, found, preview, output, yes=yes, parallel=parallel, keep_going=keep_going)
+                _end_beside_upstream(client, found)
+            results = _adopt(client, adopter, found, preview, output, yes=yes, parallel=parallel, keep_going=keep_going)
     except (KubeError, ValueError) as error:
         complain(str(error))
         raise typer.Exit(1) from None
     if preview:
         return
-    _tell(results, output)
+    _report(results, output)
     raise typer.Exit(1 if any(result.failed for result in results) else 0)
 
 
@@ -96,8 +98,8 @@ def _services(client: KubeClient, names: Sequence[str], namespace: str | None, *
     return [each for each in listed(client, where) if not is_part_of_another(each)]
 
 
-def _refuse_beside_peers(client: KubeClient, found: Sequence[Candidate]) -> None:
-    """End the command where a peer's controller works on services that are to be taken, or its webhooks refuse them."""
+def _end_beside_upstream(client: KubeClient, found: Sequence[Candidate]) -> None:
+    """End the command where an upstream controller works on services to adopt, or its webhooks refuse their changes."""
     from automation.adoption.candidates import State
     from automation.adoption.upstream_controller import UPSTREAM_CONTROLLERS, running_controllers, webhooks_in_the_way
 
@@ -119,7 +121,7 @@ def _refuse_beside_peers(client: KubeClient, found: Sequence[Candidate]) -> None
             raise typer.Exit(1)
 
 
-def _take(
+def _adopt(
     client: KubeClient,
     adopter: Adopter,
     found: Sequence[Candidate],
@@ -139,11 +141,11 @@ def _take(
         _show(_preview(client, adopter, wanted), results, output)
     if preview or not wanted:
         return results
-    _ask(f"Take over {_count(wanted)}?", yes=yes)
-    return [*results, *_in_turn(adopter.adopt, wanted, parallel=parallel, keep_going=keep_going)]
+    _confirm(f"Take over {_count(wanted)}?", yes=yes)
+    return [*results, *_act_in_batches(adopter.adopt, wanted, parallel=parallel, keep_going=keep_going)]
 
 
-def _return(
+def _release_or_refresh(
     adopter: Adopter,
     found: Sequence[Candidate],
     *,
@@ -172,13 +174,13 @@ def _return(
         return results
     peers = " and ".join(dict.fromkeys(UPSTREAM_CONTROLLERS[each.key.dialect].name for each in wanted))
     question = f"Give {_count(wanted)} back to {peers}?" if release else f"Restart the pods of {_count(wanted)}?"
-    _ask(question, yes=yes)
+    _confirm(question, yes=yes)
     act = adopter.release if release else adopter.refresh
-    return [*results, *_in_turn(act, wanted, parallel=parallel, keep_going=keep_going)]
+    return [*results, *_act_in_batches(act, wanted, parallel=parallel, keep_going=keep_going)]
 
 
-def _in_turn(act: Any, wanted: Sequence[Candidate], *, parallel: int, keep_going: bool) -> list[Result]:
-    """Act on some at a time; the first failure ends it, unless told to go on."""
+def _act_in_batches(act: Any, wanted: Sequence[Candidate], *, parallel: int, keep_going: bool) -> list[Result]:
+    """Call `act` with some services at a time. The first failure skips the rest, unless `keep_going` is set."""
     from automation.adoption.adopter import Result
     from automation.preview.report import name_text
 
@@ -196,7 +198,7 @@ def _in_turn(act: Any, wanted: Sequence[Candidate], *, parallel: int, keep_going
 
 
 def _preview(client: KubeClient, adopter: Adopter, wanted: Sequence[Candidate]) -> Preview:
-    """Preview services as they would be marked: with the pod template that they run."""
+    """Preview services with the annotations that an adoption writes: with the pod templates that they run."""
     from automation.adoption.candidates import notes_of
     from automation.preview.changes import Preview
     from automation.preview.lookup import PreviewLookup
@@ -230,7 +232,7 @@ def _show(found: Preview, skipped: Sequence[Result], output: OutputFormat) -> No
         say(f"Left alone: {name_text(each.candidate.key)}: {each.why}")
 
 
-def _ask(question: str, *, yes: bool) -> None:
+def _confirm(question: str, *, yes: bool) -> None:
     if not yes and not typer.confirm(question):
         raise typer.Exit(1)
 
@@ -247,7 +249,7 @@ def _row(result: Result) -> dict[str, Any]:
     return {**row, "seconds": result.seconds}
 
 
-def _tell(results: Sequence[Result], output: OutputFormat) -> None:
+def _report(results: Sequence[Result], output: OutputFormat) -> None:
     rows = [_row(result) for result in results]
     if output is OutputFormat.JSON:
         print_json({"services": rows})

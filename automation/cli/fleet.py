@@ -1,7 +1,7 @@
 """`herdsman fleet`: move services between the loop and a static fleet; what runs is not touched.
 
-`take` writes files and has the loop let go, then `pulumi up` adopts what stands there. `give` applies what is in the
-files, the loop adopts, and the stack forgets. The work is done in `automation.adoption.moving`.
+`take` writes files and releases the objects from the loop, then `pulumi up` imports them. `give` applies the files, the
+loop adopts the objects, and the stack drops them from its state. `automation.adoption.moving` does the work.
 Exit codes: 0 done, or could be done (`--preview`); 1 nothing was done, or a step failed; the message says which.
 """
 
@@ -56,10 +56,10 @@ def take(
     from automation.adoption.moving.planning import plan_take
 
     client, options = _client(kubeconfig), _options()
-    crs = [_asking(find_service, client, namespace, name) for name in dict.fromkeys(names)]
-    moves = [_asking(plan_take, client, cr, options=options) for cr in crs]
-    _tell(moves, "The loop lets go of {name}: {objects} stay as they are")
-    documents = _once(document for move in moves for document in move.documents)
+    crs = [_or_end(find_service, client, namespace, name) for name in dict.fromkeys(names)]
+    moves = [_or_end(plan_take, client, cr, options=options) for cr in crs]
+    _report(moves, "The loop lets go of {name}: {objects} stay as they are")
+    documents = _without_repeats(document for move in moves for document in move.documents)
     text = yaml.safe_dump_all(documents, sort_keys=False, width=120, allow_unicode=True)
     if into.exists() and into.read_text() != text:
         complain(f"{into} exists already and says something else; nothing was done")
@@ -71,7 +71,7 @@ def take(
     into.parent.mkdir(parents=True, exist_ok=True)
     into.write_text(text)
     for cr, move in zip(crs, moves, strict=True):
-        _asking(release_to_fleet, client, cr, move)
+        _or_end(release_to_fleet, client, cr, move)
         say(f"{move.name} belongs to nobody now; `pulumi up` adopts it")
 
 
@@ -98,18 +98,18 @@ def give(
     manifests = Manifests(namespace)
     for each in files:
         manifests.read(each)
-    services = _named(manifests, names)
+    services = _find_documents(manifests, names)
     client, options = _client(kubeconfig), _options()
-    moves = [_asking(plan_give, client, document, manifests, options=options) for document in services]
-    _tell(moves, "The loop adopts {name}: {objects} stay as they are")
+    moves = [_or_end(plan_give, client, document, manifests, options=options) for document in services]
+    _report(moves, "The loop adopts {name}: {objects} stay as they are")
     deployment = _exported(stack, cwd) if stack else None
-    urns = [urn for move in moves for urn in _asking(_urns, move.key, deployment)]
+    urns = [urn for move in moves for urn in _or_end(_urns, move.key, deployment)]
     if preview:
         for urn in urns:
             say(f"Stack {stack} would forget {urn}")
         return
     for move in moves:
-        _asking(give_to_loop, client, move)
+        _or_end(give_to_loop, client, move)
         say(f"{move.name} is the loop's now")
     if urns:
         _pulumi("state", "delete", "--yes", "--force", "--target-dependents", "--stack", stack, *urns, cwd=cwd)
@@ -129,15 +129,15 @@ def forget(
 ) -> None:
     """Take services out of a stack's state; nothing in the cluster changes."""
     deployment = _exported(stack, cwd)
-    urns = [urn for name in dict.fromkeys(names) for urn in _forgotten(name, namespace, deployment)]
+    urns = [urn for name in dict.fromkeys(names) for urn in _urns_by_name(name, namespace, deployment)]
     for urn in urns:
         say(f"{'Would forget' if preview else 'Forgets'} {urn}")
     if urns and not preview:
         _pulumi("state", "delete", "--yes", "--force", "--target-dependents", "--stack", stack, *urns, cwd=cwd)
 
 
-def _named(manifests: Manifests, names: list[str]) -> list[Document]:
-    """Find services among a fleet's files. Ends the command, with all that is wrong."""
+def _find_documents(manifests: Manifests, names: list[str]) -> list[Document]:
+    """Find services among a fleet's files. Ends the command with all problems when there are any."""
     from program.dialects.registry import KINDS, kind_text, qualified
 
     found: dict[str, Document] = {}
@@ -163,14 +163,14 @@ def _named(manifests: Manifests, names: list[str]) -> list[Document]:
     return list(found.values())
 
 
-def _forgotten(given: str, namespace: str, deployment: Json) -> list[str]:
-    """Find what a stack is to forget by `NAME` or `KIND/NAME`; nothing for a service that it does not know."""
+def _urns_by_name(given: str, namespace: str, deployment: Json) -> list[str]:
+    """Find the URNs of a service in a stack by `NAME` or `KIND/NAME`; none for a service that the stack lacks."""
     from program.desired.keys import ServiceKey
     from program.dialects.registry import KINDS, qualified
 
     dialect, name = split_or_end(given)
     keys = [ServiceKey(each, namespace, name) for each in ([dialect] if dialect else KINDS)]
-    known = {key: urns for key in keys if (urns := _asking(_urns, key, deployment))}
+    known = {key: urns for key in keys if (urns := _or_end(_urns, key, deployment))}
     if len(known) > 1:
         _end(f"`{name}` means several services: say {' or '.join(qualified(key.dialect, name) for key in known)}")
     return [urn for urns in known.values() for urn in urns]
@@ -187,15 +187,15 @@ def _client(kubeconfig: str | None) -> KubeClient:
 
 
 def _options() -> RenderOptions:
-    """What the loop renders with: the operator's settings, where this environment has them."""
+    """Return the loop's options of rendering: the operator's settings, where this environment has them."""
     from automation.settings import Settings
     from automation.startup.options import render_options
 
     return render_options(Settings())
 
 
-def _asking(act: Any, *arguments: Any, **named: Any) -> Any:
-    """Call what may fail for reasons that the user can do something about."""
+def _or_end(act: Any, *arguments: Any, **named: Any) -> Any:
+    """Call a function. Ends the command with the message of an error that the user can correct."""
     from automation.adoption.moving.move import MoveFailed
     from kubeapi.errors import KubeError
     from program.desired.errors import DesiredError
@@ -206,8 +206,8 @@ def _asking(act: Any, *arguments: Any, **named: Any) -> Any:
         _end(str(error))
 
 
-def _tell(moves: list[Move], words: str) -> None:
-    """Say what would be done. Ends the command when anything stands in the way."""
+def _report(moves: list[Move], words: str) -> None:
+    """Print what would be done. Ends the command with all problems when there are any."""
     for move in moves:
         objects = ", ".join(f"{obj['kind']} {obj['metadata']['name']}" for obj in move.objects)
         if not move.problems:
@@ -221,8 +221,8 @@ def _tell(moves: list[Move], words: str) -> None:
         raise typer.Exit(1)
 
 
-def _once(documents: Iterable[Json]) -> list[Json]:
-    """Give each document once, what services refer to before them."""
+def _without_repeats(documents: Iterable[Json]) -> list[Json]:
+    """Return each document once; the objects that services refer to come before the services."""
     from program.dialects.registry import dialect_of
 
     found: dict[tuple[str, str, str], Json] = {}
@@ -233,7 +233,7 @@ def _once(documents: Iterable[Json]) -> list[Json]:
 
 
 def _config(moves: list[Move], into: Path, options: RenderOptions) -> Json:
-    """Say what a stack must be told to render the same."""
+    """Return the config by which a stack renders the same."""
     from pydantic.alias_generators import to_camel
 
     from components.options import RenderOptions
@@ -242,16 +242,16 @@ def _config(moves: list[Move], into: Path, options: RenderOptions) -> Json:
     namespaces = sorted({move.key.namespace for move in moves})
     config: Json = {"herdsman:manifests": [str(into)], "herdsman:namespace": namespaces[0]}
     extensions = sorted(set().union(*(move.extensions for move in moves)))
-    # Where nothing is said a service of another dialect has all that it asks for, also what this cluster lacks.
+    # Without this key a service of another dialect has all that it asks for, also kinds that this cluster lacks.
     if extensions or any(move.key.dialect != LLMKUBE for move in moves):
         config["herdsman:extensions"] = extensions
     standard = RenderOptions()
-    if said := {
+    if changed := {
         to_camel(name): value
         for name in RenderOptions.model_fields
         if name != "installed" and (value := getattr(options, name)) != getattr(standard, name)
     }:
-        config["herdsman:options"] = said
+        config["herdsman:options"] = changed
     return {"config": config}
 
 
@@ -267,7 +267,7 @@ def _exported(stack: str, cwd: Path) -> Json:
 
 
 def _pulumi(*arguments: str, cwd: Path) -> str:
-    """Run the user's Pulumi, which knows the stack's backend and secrets."""
+    """Run the user's Pulumi, which has the stack's backend and secrets, and return its output."""
     from tools import toolchain
 
     try:

@@ -20,7 +20,7 @@ from automation.adoption.kept_templates import (
     template_by_digest,
     with_live_templates,
 )
-from automation.adoption.ownership import controller_of, is_ours, model_is_ours, says_another
+from automation.adoption.ownership import controller_changed, controller_of, is_managed, is_model_managed
 from automation.adoption.upstream_controller import held_by
 from automation.reconcile.plan import ObjectName
 from automation.serving.rollout import rendered_template_hash
@@ -67,23 +67,27 @@ def test_a_service_is_that_controllers_which_it_or_its_namespace_names(
     own: str, of_namespace: str, controller_class: str, ours: bool
 ) -> None:
     said = {ANNOTATION_CONTROLLER: of_namespace} if of_namespace else {}
-    assert is_ours(cr(own), said, controller_class) is ours
+    assert is_managed(cr(own), said, controller_class) is ours
     assert controller_of(cr(own), said) == (own or of_namespace)
 
 
 def test_a_models_status_follows_from_whose_its_services_are() -> None:
     ours, theirs, model = cr("herdsman"), cr("llmkube"), cr()
-    assert model_is_ours(model, [theirs, ours], {}, "herdsman")
-    assert not model_is_ours(model, [theirs], {}, "herdsman")
-    assert not model_is_ours(model, [theirs], {}, "")
-    assert not model_is_ours(model, [], {}, "herdsman"), "nobody uses it, and nobody said that it is ours"
-    assert model_is_ours(model, [], {ANNOTATION_CONTROLLER: "herdsman"}, "herdsman")
-    assert model_is_ours(model, [], {}, "")
+    assert is_model_managed(model, [theirs, ours], {}, "herdsman")
+    assert not is_model_managed(model, [theirs], {}, "herdsman")
+    assert not is_model_managed(model, [theirs], {}, "")
+    assert not is_model_managed(model, [], {}, "herdsman"), "nobody uses it, and nobody said that it is ours"
+    assert is_model_managed(model, [], {ANNOTATION_CONTROLLER: "herdsman"}, "herdsman")
+    assert is_model_managed(model, [], {}, "")
 
 
 def test_a_change_of_hands_is_told_by_the_annotation_alone() -> None:
-    assert says_another(None, cr("herdsman")) and says_another(cr("herdsman"), cr()) and says_another(cr("a"), None)
-    assert not says_another(None, cr()) and not says_another(cr("a"), cr("a", kept="0"))
+    assert (
+        controller_changed(None, cr("herdsman"))
+        and controller_changed(cr("herdsman"), cr())
+        and controller_changed(cr("a"), None)
+    )
+    assert not controller_changed(None, cr()) and not controller_changed(cr("a"), cr("a", kept="0"))
 
 
 # --- who may be adopted ---
