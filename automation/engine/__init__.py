@@ -1,1 +1,1 @@
-"""The engine that makes rendered services real: the port, Pulumi behind it, and the batches that feed it."""
+"""The engine that applies rendered services: its interface, the implementation with Pulumi, and the batches."""

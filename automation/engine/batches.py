@@ -1,6 +1,7 @@
-"""Gathers changes into batches: what arrives while a stack is at work waits for that stack's next run.
+"""Gathers changes into batches: a change that arrives during a run of its stack waits for that stack's next run.
 
-The controller submits and asks `busy`; the outcome of each service goes to `on_outcome`, in a thread of the batcher.
+The controller submits changes and reads `busy`. `on_outcome` gets the outcome of each service, in a thread of the
+batcher.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from program.desired.keys import ServiceKey
 log = structlog.get_logger(__name__)
 
 GATHER_S = 0.02
-"""How long the first change of a batch waits for others: a list of objects arrives within it."""
+"""How long the first change of a batch waits for others, such as the other objects of one `kubectl apply`."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,10 @@ class BatchReport:
 
 
 class Batcher:
-    """Feeds the engine. Never two runs of one stack at once, never more than `max_parallel` of all.
+    """Runs the engine: one run of a stack at a time, at most `max_parallel` runs of all stacks.
 
-    It owns the requests that have no outcome yet. Where the state of a namespace was not read yet, requests wait for
-    that; a state that cannot be read fails them like a run. Methods that may wait for the engine or for the state
-    backend say that they block.
+    It owns the requests without an outcome. Requests wait until the state of their namespace is read; when it cannot be
+    read, they fail as after a run. Methods that may wait for the engine or for the state backend say that they block.
     """
 
     def __init__(
@@ -79,9 +79,9 @@ class Batcher:
     ) -> None:
         """Start the threads. `timeout_s` is for one run, `capacity` the resources of one stack (see `sharding`).
 
-        `withdrawn` is asked right before a run, with a namespace and the services to make there, which of them are not
-        to be made after all: for those there is no outcome. It may raise EngineFailed. `on_known` is called with a
-        namespace and the services that its state holds, once the state was read.
+        `withdrawn` is called right before a run with a namespace and the services to apply there. It returns those that
+        must not be applied any more; they get no outcome. It may raise EngineFailed. `on_known` is called with a
+        namespace and the services that its state holds, after the state was read.
         """
         self._engine = engine
         self._on_outcome = on_outcome
@@ -109,24 +109,24 @@ class Batcher:
     def submit(
         self, rendered: RenderedService, *, asked: Asked = (), mode: str = "Apply", now: datetime | None = None
     ) -> Submission:
-        """Have a service made as rendered; of several submissions of one key the latest counts."""
+        """Request to apply a service as rendered. Of several requests for one key the latest counts."""
         return self._add(rendered.key, rendered, asked=asked, mode=mode, now=now)
 
     def remove(self, key: ServiceKey) -> None:
-        """Have all objects of a service deleted."""
+        """Request to delete all objects of a service."""
         self._add(key, Removal.REMOVE)
 
     def release(self, key: ServiceKey) -> None:
-        """Have a service forgotten that somebody else looks after from now on: its objects stay as they are."""
+        """Request to drop a service that another controller owns now from the state. Its objects stay."""
         self._add(key, Removal.RELEASE)
 
     def newest(self, key: ServiceKey) -> Submission | None:
-        """The newest request for a service, as long as its outcome is not recorded (see `settle`)."""
+        """Return the newest request for a service, until its outcome is recorded (see `settle`)."""
         with self._changed:
             return self._submissions.newest(key)
 
     def settle(self, submission: Submission) -> bool:
-        """Note that the outcome of a request is recorded. False when a newer request for its service stands.
+        """Mark the outcome of a request as recorded. False when there is a newer request for its service.
 
         `on_outcome` calls it before it enqueues the service again. The Batcher calls it after `on_outcome` as well.
         """
@@ -136,7 +136,7 @@ class Batcher:
     def record(self, submission: Submission, error: EngineFailed | None, *, now: datetime) -> float:
         """Record the outcome of a request, and settle it.
 
-        Returns the seconds until a removal that failed is to be tried again; 0 for all else.
+        Returns the seconds until a failed removal is retried; 0 for all other requests.
         """
         retry_in_s = 0.0
         if submission.rendered is None:
@@ -147,19 +147,19 @@ class Batcher:
         return retry_in_s
 
     def busy(self, key: ServiceKey) -> bool:
-        """Whether a change of this service waits or is being made."""
+        """Return whether a change of this service waits or runs."""
         with self._changed:
             return self._submissions.busy(key)
 
     def idle(self) -> bool:
-        """Whether nothing waits, nothing runs, and every outcome was told."""
+        """Whether nothing waits, nothing runs, and every outcome was reported."""
         with self._changed:
             return self._is_idle()
 
     def holds(self, key: ServiceKey) -> bool | None:
-        """Whether the state has objects of this service, or soon may. None when the state is still being read.
+        """Return whether the state has objects of this service, or soon may. None while the state is being read.
 
-        Raises EngineFailed when it could not be read; the next call has it read again.
+        Raises EngineFailed when it could not be read; the next call starts another read.
         """
         with self._changed:
             if self._sharding.is_loaded(key.namespace):
@@ -172,7 +172,7 @@ class Batcher:
         return None
 
     def read_all(self, wanted: Callable[[str], bool]) -> int:
-        """Read the state of all namespaces that `wanted` takes; namespaces with requests go first. Blocks.
+        """Read the state of all namespaces for which `wanted` is True; namespaces with requests go first. Blocks.
 
         `on_known` is called for each. Returns their number. Raises EngineFailed when one of them could not be read.
         """
@@ -188,7 +188,7 @@ class Batcher:
         return len(namespaces)
 
     def discard_namespace(self, namespace: str) -> bool:
-        """Drop the stacks of a namespace that is gone. False when its state still holds something. Blocks.
+        """Delete the stacks of a deleted namespace. False when its state still has resources. Blocks.
 
         Raises EngineFailed.
         """
@@ -206,12 +206,12 @@ class Batcher:
         return True
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until idle. Blocks. Returns whether it came to that."""
+        """Wait until idle, and return whether that happened in time. Blocks."""
         with self._changed:
             return self._changed.wait_for(self._is_idle, timeout_s)
 
     def stop(self, timeout_s: float) -> None:
-        """Start no further run, give those under way `timeout_s`, then cancel them. What waits is dropped. Blocks."""
+        """Stop: drop waiting requests, give the current runs `timeout_s`, then cancel them. Blocks."""
         self._loader.stop()
         with self._changed:
             self._stopping = True
@@ -253,7 +253,7 @@ class Batcher:
         self._changed.notify()
 
     def _loaded(self, namespace: str, error: EngineFailed | None) -> None:
-        """Send on what waited for the state of a namespace, or fail it."""
+        """Move the requests that waited for the state of a namespace to their stacks, or fail them."""
         with self._changed:
             waited = self._submissions.take_for_namespace(namespace)
             if error is None:
@@ -289,7 +289,7 @@ class Batcher:
                     self._changed.notify_all()
 
     def _take(self) -> Stack | None:
-        """Wait for a stack that has changes and is not at work; None when stopping."""
+        """Wait for a stack that has changes and does not run; None when stopping."""
         with self._changed:
             while True:
                 if self._stopping:

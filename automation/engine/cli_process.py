@@ -1,7 +1,7 @@
-"""Runs the Pulumi CLI as one child process: started, watched, stopped in two steps, always reaped.
+"""Runs the Pulumi CLI as a child process: starts it, watches it, stops it in two steps, and reaps it.
 
 `pulumi_engine` calls `run_cli`. The child leads a process group of its own, so that a signal to the loop's terminal
-does not reach it, and a kill reaches everything that it started.
+does not reach it, and a kill reaches all processes that it started.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LEASE_LOST = "LeaseLost"
 
 
 class EngineFence(Protocol):
-    """Whether an engine may run, and who ends it when this process cannot; `automation.leadership.fencing.Fence`."""
+    """Whether an engine may run; implemented by `automation.leadership.fencing.Fence`."""
 
     @property
     def environment(self) -> Mapping[str, str]: ...
@@ -45,19 +45,19 @@ class CliResult:
 
     code: int
     stdout: str
-    """The last 64 KiB, or all of it where that was asked for."""
+    """The last 64 KiB, or all of it with `whole_output`."""
     stderr: str
     """The last 64 KiB."""
     duration_s: float
     stopped: Literal["", "timeout", "cancelled"] = ""
     killed: bool = False
-    """The child did not end in the grace it was given: its lock may still be there, and its state is not written."""
+    """The child did not end within `grace_s`: its lock may remain, and its state is not written."""
     out_of_memory: bool = False
     """The kernel killed it because the memory of the loop's control group was used up."""
 
     @property
     def output(self) -> str:
-        """All that it printed."""
+        """Standard output and standard error together."""
         return f"{self.stdout}\n{self.stderr}"
 
 
@@ -76,11 +76,11 @@ def run_cli(
 ) -> CliResult:
     """Run the CLI to its end, or until `timeout_s` or `cancel`: then SIGTERM once, `grace_s`, SIGKILL.
 
-    Where there is a `fence`, no child is started that it does not allow (EngineFailed), and one under way is killed at
-    once when it falls: another loop may soon run an engine on the same stack.
+    With a `fence`, no child is started that it does not allow (EngineFailed). A running child is killed at once when
+    the lease is lost, because another loop may soon run an engine on the same stack.
 
-    While the child runs, `record` names it by pid and start time; the entry stays when the child was killed, by us or
-    by anybody, or could not delete its lock: the proof that a lock it left is ours.
+    While the child runs, `record` names it by pid and start time. The entry stays when the child was killed or could
+    not delete its lock. It proves that a lock that the child left belongs to this loop.
     """
     started = time.monotonic()
     errors = output.with_suffix(".err")
@@ -138,7 +138,7 @@ def run_cli(
 
 
 def _left_lock(*printed: pathlib.Path) -> bool:
-    """Whether the CLI ended by itself and yet left its lock: the state backend went away under it."""
+    """Whether the CLI ended by itself and left its lock, because the state backend became unreachable."""
     return any("problem deleting the lock" in _tail(path) for path in printed)
 
 
@@ -148,7 +148,7 @@ def _reap(process: subprocess.Popen[bytes], ended: threading.Event) -> None:
 
 
 def _stop(process: subprocess.Popen[bytes], ended: threading.Event, *, grace_s: float) -> bool:
-    """Ask once (a second signal would make the CLI drop its work), then kill. Returns whether it had to kill."""
+    """Send SIGTERM once (a second makes the CLI drop its work), then SIGKILL. Return whether SIGKILL was needed."""
     if grace_s > 0:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM)
@@ -180,21 +180,21 @@ class RunRecord:
 
     @property
     def is_over(self) -> bool:
-        """Whether the CLI process is proven to be gone."""
+        """Whether the CLI process is proven dead."""
         return is_dead(self.child)
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether it ran on another machine, another boot or in another container: nothing can be proven about it."""
+        """Whether it ran on another machine, in another boot or container, so that nothing can be proven about it."""
         return not is_here(self.child)
 
     @property
     def is_leftover(self) -> bool:
-        """Whether the CLI process still runs although the one that started it is proven to be gone."""
+        """Whether the CLI process still runs, and the process that started it is proven dead."""
         return not self.is_over and is_dead(self.owner) and self._process() is not None
 
     def stop(self, *, grace_s: float) -> None:
-        """End a leftover: SIGTERM once, then SIGKILL. It is nobody's child any more, so there is nothing to reap."""
+        """End a leftover: SIGTERM once, then SIGKILL. It is not a child of this process, so it need not be reaped."""
         process = self._process()
         if process is None:
             return
@@ -215,7 +215,7 @@ class RunRecord:
 
 
 def read_records(path: pathlib.Path) -> tuple[RunRecord, ...]:
-    """Read the runs that did not come to an end; empty when there is nothing that makes sense."""
+    """Read the runs that did not end properly; empty when the file is missing or invalid."""
     try:
         return tuple(
             RunRecord(int(entry["pid"]), str(entry["host"]), str(entry["child"]), str(entry["owner"]))
@@ -226,7 +226,7 @@ def read_records(path: pathlib.Path) -> tuple[RunRecord, ...]:
 
 
 def remove_records(path: pathlib.Path, entries: Sequence[RunRecord]) -> None:
-    """Take runs off the record: they ended, or what they left behind is cleared away."""
+    """Remove runs from the record: they ended, or the locks that they left are deleted."""
     _write(path, [entry for entry in read_records(path) if entry not in entries])
 
 

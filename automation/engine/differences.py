@@ -1,9 +1,9 @@
-"""Says in few words how two versions of an object differ: `containers[llama-server].args --ctx-size 4096 -> 8192`.
+"""Describes the differences of two versions of an object: `containers[llama-server].args --ctx-size 4096 -> 8192`.
 
 Pure; called by `run_log` with the inputs that the engine's log carries, for the Events of a service.
 
-Values of environment variables are never told, nor those of flags and fields that hold a secret by their name, nor URLs
-that may carry one.
+Values of environment variables are left out, and so are values of flags and fields whose name suggests a secret, and
+URLs that may contain one.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _named(old: dict[str, Json], new: dict[str, Json], path: str) -> Iterator[st
 
 
 def _environment(old: list[Json], new: list[Json], path: str) -> Iterator[str]:
-    """Names only: a value may be a secret whatever its name."""
+    """Compare names only, because any value may be a secret."""
     before, after = _by_name(old) or {}, _by_name(new) or {}
     for name in (*after, *(name for name in before if name not in after)):
         word = "added" if name not in before else "removed" if name not in after else "changed"
@@ -83,7 +83,7 @@ def _environment(old: list[Json], new: list[Json], path: str) -> Iterator[str]:
 
 
 def _arguments(old: list[str], new: list[str], path: str) -> Iterator[str]:
-    """Compare flag by flag: what moved, or stands among flags that came or went, is no difference."""
+    """Compare flag by flag: a flag that only moved is not a difference."""
     before, after = _flags(old), _flags(new)
     changed = False
     for flag in (*after, *(flag for flag in before if flag not in after)):
@@ -133,7 +133,7 @@ def _joined(values: list[str] | None, flag: str) -> str:
 
 
 def shown(value: Json, key: str) -> str:
-    """Write a value if it is short and surely no secret; else nothing."""
+    """Format a value that is short and certainly not a secret; else return an empty string."""
     if _SECRET.search(key) or isinstance(value, (dict, list)):
         return ""
     if isinstance(value, bool) or value is None:

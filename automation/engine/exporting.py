@@ -1,4 +1,4 @@
-"""Makes of an exported stack what the Pulumi CLI of anybody can read. Pure; called by `herdsman export`."""
+"""Converts an exported stack so that any Pulumi CLI can import it. Pure; called by `herdsman export`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ class SecretsInside(Exception):
 def portable(export: Json) -> Json:
     """Return a copy of an export that any Pulumi CLI imports, and that Pulumi's own Kubernetes plugin understands.
 
-    * How the loop seals secrets is left out: the stack holds none, and another CLI cannot ask the loop's key keeper.
-    * The outputs of each object are completed from its inputs: the loop's own state holds its identity alone.
-    * Each resource is protected: the objects are those of the loop, and `pulumi destroy` of a copy must not delete
-      them.
+    * The secrets provider is left out: the stack holds no secrets, and another CLI cannot call the loop's key keeper.
+    * The outputs of each object are completed from its inputs: the loop's own state holds only its identity.
+    * Each resource is protected: the objects belong to the loop, and `pulumi destroy` of a copy must not delete them.
 
-    Raises SecretsInside for a stack that does hold secrets.
+    Raises SecretsInside for a stack that holds secrets.
     """
     deployment = dict(export.get("deployment") or {})
     if f'"{_SECRET_MARK}"' in json.dumps(deployment):

@@ -1,8 +1,8 @@
-"""Drops the stacks of namespaces that are gone, so that their number does not grow for ever. Made by `assembly`.
+"""Deletes the stacks of deleted namespaces, so that their number does not grow without limit. Made by `assembly`.
 
-A namespace is named when the API server says that it is gone, and, at the start, when the state has a stack of one that
-the caches do not know. Its services are removed like any other; when the state holds none of them any more, the stack
-goes, too.
+A namespace is enqueued when its deletion is seen, and, at the start, when the state has a stack for a namespace that is
+not in the caches. Its services are removed like others. The stack is deleted when the state holds none of them any
+more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kubeapi.errors import ApiError
 log = structlog.get_logger(__name__)
 
 SOON_S = 5.0
-"""By then the engine has mostly removed what was in the namespace."""
+"""After this time the engine has usually removed the services of the namespace."""
 
 
 class GoneNamespaces:
@@ -32,7 +32,7 @@ class GoneNamespaces:
     """
 
     def __init__(self, client: KubeClient, discard: Callable[[str], bool], *, soon_s: float = SOON_S) -> None:
-        """`soon_s` is the time until a namespace is looked at, and between the first two tries."""
+        """`soon_s` is the time until a namespace is checked, and between the first two tries."""
         self._client = client
         self._discard = discard
         self._queue: WorkQueue[str] = WorkQueue(backoff=Backoff(base_s=soon_s, cap_s=600.0))
@@ -43,11 +43,11 @@ class GoneNamespaces:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take no more namespaces. One that is being looked at ends by itself."""
+        """Take no more namespaces. A check under way ends by itself."""
         self._queue.shutdown()
 
     def enqueue(self, namespace: str) -> None:
-        """Note that a namespace seems to be gone. Returns at once."""
+        """Enqueue a namespace that may be deleted. Returns at once."""
         self._queue.add_after(namespace, self._soon_s)
 
     def _work(self) -> None:
@@ -74,6 +74,6 @@ class GoneNamespaces:
                 self._queue.done(namespace)
 
     def _exists(self, namespace: str) -> bool:
-        """Ask the API server, since a cache may be behind, or may know no namespace at all. Raises ApiError."""
+        """Read from the API server, because a cache may lag behind, or hold no namespaces at all. Raises ApiError."""
         # A list of one: the loop may list and watch namespaces, and not get them.
         return bool(self._client.list(kinds.NAMESPACES, field_selector=f"metadata.name={namespace}")["items"])

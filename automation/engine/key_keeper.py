@@ -1,9 +1,9 @@
-"""Keeps the key that seals the secrets of all stacks, and unwraps it for the CLI without a costly derivation.
+"""Keeps the key that encrypts the secrets of all stacks, and unwraps it for the CLI without a costly derivation.
 
 Pulumi's passphrase provider derives a key with a million hash rounds in every CLI process: 0.15 to 0.2 s of CPU, a
-third of a small run. Here the passphrase is stretched once when the loop starts, and the CLI asks over loopback, as it
-would ask HashiCorp Vault's transit engine (`hashivault://`). Nothing of ours ever puts a secret into a stack; should
-one appear, it is encrypted with AES-GCM all the same. `pulumi_engine` starts and stops the keeper.
+third of a small run. The keeper derives the key once when the loop starts. The CLI calls it over loopback by the
+protocol of HashiCorp Vault's transit engine (`hashivault://`). Herdsman puts no secret into a stack; one that appears
+is encrypted with AES-GCM. `pulumi_engine` starts and stops the keeper.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def _unwrap(wrapped: str, cipher: AESGCM) -> bytes:
 
 
 class PassphraseMissing(Exception):
-    """The passphrase that was named is not there. A made-up one in its place would seal what the real one must open."""
+    """The named passphrase file is missing or empty. Herdsman does not make another passphrase in its place."""
 
 
 def read_passphrase(path: pathlib.Path) -> str:
-    """Read the passphrase of a file that somebody named, as a mounted Secret. Raises PassphraseMissing."""
+    """Read the passphrase from a file that the settings name, such as a mounted Secret. Raises PassphraseMissing."""
     try:
         text = path.expanduser().read_text().strip()
     except (OSError, ValueError) as error:
@@ -56,7 +56,7 @@ def read_passphrase(path: pathlib.Path) -> str:
 
 
 def ensure_passphrase(path: pathlib.Path) -> str:
-    """Read the passphrase, or make one at first start, in a file that only its owner can read."""
+    """Read the passphrase; at the first start, write a random one to a file that only its owner can read."""
     try:
         return path.read_text().strip()
     except FileNotFoundError:
@@ -73,10 +73,10 @@ def ensure_passphrase(path: pathlib.Path) -> str:
 
 
 class KeyKeeper:
-    """Wraps and unwraps data keys for whoever holds the token, which goes to the CLI by environment only."""
+    """Wraps and unwraps data keys for clients with the token, which the CLI gets by its environment only."""
 
     def __init__(self, passphrase: str, *, old_passphrase: str | None = None) -> None:
-        """Wraps with `passphrase`; unwraps also what was wrapped with the old one, for a change of it."""
+        """`passphrase` wraps and unwraps; the old passphrase only unwraps, for a change of the passphrase."""
         self._cipher = _cipher(passphrase)
         self._old = _cipher(old_passphrase) if old_passphrase else None
         self._token = secrets.token_urlsafe(24)
@@ -86,7 +86,7 @@ class KeyKeeper:
         self._thread.start()
 
     def environment(self) -> dict[str, str]:
-        """What the CLI needs to find the keeper."""
+        """The environment by which the CLI finds the keeper."""
         url = f"http://127.0.0.1:{self._server.server_port}"
         return {
             "VAULT_SERVER_URL": url,
@@ -105,14 +105,14 @@ class KeyKeeper:
         return self._plain(data_key, self._cipher) is not None
 
     def rewrapped(self, data_key: str) -> str | None:
-        """Wrap a data key with the current passphrase, so that what it sealed can be read; None if none opens it."""
+        """Wrap a data key again with the current passphrase; None when neither passphrase opens it."""
         plain = self._plain(data_key, self._cipher)
         if plain is None and self._old is not None:
             plain = self._plain(data_key, self._old)
         return base64.b64encode(self._wrap(plain).encode()).decode() if plain is not None else None
 
     def close(self) -> None:
-        """Stop answering."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

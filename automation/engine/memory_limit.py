@@ -1,7 +1,7 @@
-"""The memory limit of the control group that this process is in, and how often the kernel killed a process for it.
+"""Reads the memory limit of this process's control group, and how many processes the kernel killed for it.
 
-Asked by `cli_process`: where the kernel kills an engine process, and not the loop, nothing else tells why it ended.
-Works on version 1 and 2 of control groups, in a container and outside; elsewhere nothing is known.
+Called by `cli_process`: when the kernel kills an engine process and not the loop, only this shows why it ended. Works
+with control groups of version 1 and 2, in a container and outside; on other systems the results are None.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _NO_LIMIT = 1 << 60
 
 
 def oom_kills(*, groups: Path = _GROUPS, root: Path = _ROOT) -> int | None:
-    """How many processes of the group were killed because its memory was used up; None where that is not counted."""
+    """Return how many processes of the group were killed for lack of memory; None where that is not counted."""
     for name in ("memory.oom_control", "memory.events"):
         for line in _read(groups, root, name).splitlines():
             word, _, number = line.partition(" ")
@@ -25,7 +25,7 @@ def oom_kills(*, groups: Path = _GROUPS, root: Path = _ROOT) -> int | None:
 
 
 def limit_bytes(*, groups: Path = _GROUPS, root: Path = _ROOT) -> int | None:
-    """The limit of the group itself; None where it has none."""
+    """Return the limit of the group itself; None when it has none."""
     for name in ("memory.limit_in_bytes", "memory.max"):
         text = _read(groups, root, name).strip()
         if text.isdecimal() and int(text) < _NO_LIMIT:

@@ -1,7 +1,7 @@
 """The targets of a CLI run, and what its end means for each service. Pure; called by `pulumi_engine`.
 
-A service is well only on positive evidence: every URN that must stand was reported done, every URN that must go was
-reported gone. Whatever else happened in the run does not matter to it.
+A service succeeded only when every URN that it needs was reported as done, and every URN to delete as deleted. Other
+events of the run do not count.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ class Targets:
 
     keys: tuple[ServiceKey, ...]
     apply: tuple[RenderedService, ...]
-    """What the program registers."""
+    """The services that the program registers."""
     wanted: Mapping[ServiceKey, frozenset[str]]
-    """URNs that must stand afterwards: the service's own, and the shared ones it needs."""
+    """URNs that must exist after the run: the service's own, and the shared ones that it needs."""
     unwanted: Mapping[ServiceKey, frozenset[str]]
-    """URNs that must be gone afterwards: of removed services, and dropped parts of applied ones."""
+    """URNs that must be deleted after the run: of removed services, and dropped parts of applied ones."""
     accessories: Mapping[ServiceKey, Mapping[str, RenderedObject]]
-    """Of what is wanted, the objects that a service serves without."""
+    """Those of the wanted objects that the service can serve without."""
     shared: frozenset[str]
     released: frozenset[str]
-    """Shared URNs that the state lets go of, because no service is left in it. Their objects stay."""
+    """Shared URNs that the state drops, because no service is left in it. Their objects stay."""
     needs_refresh: bool
-    """Whether something is asked for again just as it was applied: then the state cannot be trusted.
+    """Whether a service is requested again with an unchanged fingerprint: then the state may be wrong.
 
-    A refresh wants every target in the state already. Where one is new there is none, and the provider alone finds what
-    drifted, by its look at each object.
+    A refresh requires that every target is in the state. With a new target there is no refresh, and only the provider
+    finds drift, because it reads each object.
     """
 
     @property
     def urns(self) -> frozenset[str]:
-        """All of them; with none there is nothing to run."""
+        """All targets; when there are none, nothing is run."""
         return self.shared.union(self.released, *self.wanted.values(), *self.unwanted.values())
 
     @staticmethod
@@ -96,7 +96,7 @@ class Targets:
 
 
 _FOREIGN = "exists and is not ours"
-"""As the embedded provider says it."""
+"""The words of the embedded provider."""
 _MAX_LINES = 12
 _LONGEST_EVENT = 900
 """Bytes. The API takes 1,024 for the message of an Event."""
@@ -104,20 +104,20 @@ _NO_NEWS = ("update failed", "preview failed", "one or more errors occurred")
 
 
 def empty_outcome(targets: Targets, *, duration_s: float) -> BatchOutcome:
-    """The outcome of a batch that asks only for what is already so: nothing was run."""
+    """Return the outcome of a batch without a change, for which nothing was run."""
     return BatchOutcome({key: ServiceOutcome(key, ok=True) for key in targets.keys}, duration_s, 0)
 
 
 def service_outcomes(
     targets: Targets, log: RunLog, result: CliResult, *, preview: bool
 ) -> Mapping[ServiceKey, ServiceOutcome]:
-    """Judge each service of a run that came to its end."""
+    """Return the outcome of each service of a finished run."""
     done = {**log.planned, **log.done} if preview else log.done
     return {key: _judge(key, targets, done, log, result) for key in targets.keys}
 
 
 def describe_changes(changes: tuple[Change, ...]) -> str:
-    """Say what was done in one Event's text, the differences of updated objects included; empty for nothing at all."""
+    """Describe changes for the message of an Event, with the differences of updated objects; empty without a change."""
     phrases, left = [], _LONGEST_EVENT
     for change in changes:
         if change.op == "same":
@@ -142,7 +142,7 @@ def _some(details: tuple[str, ...], limit: int) -> str:
 
 
 def shared_changes(targets: Targets, log: RunLog, *, preview: bool) -> tuple[Change, ...]:
-    """What happened to shared objects."""
+    """Return the changes of shared objects."""
     done = {**log.planned, **log.done} if preview else log.done
     return _visible(done[urn] for urn in sorted(targets.shared & done.keys()))
 
@@ -168,7 +168,7 @@ def _judge(
 
 
 def _visible(changes: Any) -> tuple[Change, ...]:
-    """Objects only: the components around them exist for Pulumi alone."""
+    """Keep the changes of objects. The components around them exist only for Pulumi."""
     return tuple(change for change in changes if not naming.is_component(change.urn))
 
 
@@ -185,7 +185,7 @@ def _reason(message: str) -> str:
 
 
 def run_error(log: RunLog, result: CliResult) -> EngineFailed:
-    """The error of a run that failed as a whole."""
+    """Return the error of a run that failed as a whole."""
     if result.out_of_memory:
         return EngineFailed(ENGINE_OUT_OF_MEMORY, _out_of_memory(memory_limit.limit_bytes()))
     return EngineFailed(APPLY_FAILED, failure_message(log, result))
@@ -200,7 +200,7 @@ def _out_of_memory(limit: int | None) -> str:
 
 
 def parse_query(result: CliResult) -> Any:
-    """The JSON that a query printed. Raises EngineFailed."""
+    """Parse the JSON that a query printed. Raises EngineFailed."""
     if result.code != 0:
         raise run_error(RunLog(), result)
     try:
@@ -210,7 +210,7 @@ def parse_query(result: CliResult) -> Any:
 
 
 def failure_message(log: RunLog, result: CliResult) -> str:
-    """Say why a run as a whole failed, in its own words: errors without a URN, else the end of what it printed."""
+    """Return why a run failed as a whole, in the CLI's words: errors without a URN, else the end of its output."""
     messages = [error for error in log.errors if error not in _NO_NEWS]
     if messages:
         return _without_traceback(messages[0])
@@ -224,7 +224,7 @@ def _without_traceback(message: str) -> str:
 
 
 def parse_history(entries: list[dict[str, Any]]) -> tuple[HistoryEntry, ...]:
-    """Read `pulumi stack history --json`."""
+    """Parse `pulumi stack history --json`."""
     found = [
         HistoryEntry(
             version=int(entry.get("version") or 0),

@@ -26,18 +26,19 @@ from components.rendered import RenderedService
 from program.desired.keys import ServiceKey
 
 CAPACITY = 192
-"""Resources of one stack: objects, and the components around them. A Deployment and its Service are three."""
+"""The resources of one stack: objects and the components around them. A Deployment and its Service are three
+resources."""
 LEAST = 3
-"""What a service counts at least: one that has nothing yet may still get it."""
+"""The least number of resources that a service counts as, because a new one may still get objects."""
 
 
 def size_of(rendered: RenderedService) -> int:
-    """Tell how many resources of a stack a service becomes, not counting what it shares with others."""
+    """Return the number of resources of a service in its stack, without those that it shares."""
     return len(urns.own_urns(rendered, ""))
 
 
 class Sharding:
-    """Places services, and remembers where. Thread-safe."""
+    """Assigns services to stacks. Thread-safe."""
 
     def __init__(self, engine: Engine, *, capacity: int = CAPACITY) -> None:
         """`capacity` is the number of resources at which a stack is full; a smaller one than before moves nothing."""
@@ -52,9 +53,9 @@ class Sharding:
         self._held: Counter[Stack] = Counter()
 
     def assign_stack(self, key: ServiceKey, rendered: RenderedService | None = None) -> Stack:
-        """Tell where the service is; place it where it is new. `rendered` is what it becomes, where that is known.
+        """Return the stack of a service; a new service is assigned to one, by the size of `rendered` if that is known.
 
-        Reads the namespace's state where that was not done yet. Raises EngineFailed when it cannot be read.
+        Reads the namespace's state at the first call. Raises EngineFailed when it cannot be read.
         """
         self.load(key.namespace)
         with self._lock:
@@ -62,13 +63,13 @@ class Sharding:
             return self._put(self._places.get(key) or self._with_room(key.namespace), key, size)
 
     def find(self, key: ServiceKey) -> Stack | None:
-        """Tell where the service is; None when no stack has it. Reads the state, and raises, as `assign_stack`."""
+        """Return the stack of a service; None when no stack has it. Reads the state, and raises, as `assign_stack`."""
         self.load(key.namespace)
         with self._lock:
             return self._places.get(key)
 
     def is_loaded(self, namespace: str) -> bool:
-        """Tell whether the state of a namespace was read."""
+        """Return whether the state of a namespace was read."""
         with self._lock:
             return namespace in self._loaded
 
@@ -98,14 +99,14 @@ class Sharding:
                 self._known = self._known - {stack}
 
     def release(self, key: ServiceKey) -> None:
-        """Forget a service that was removed: its place is free for another."""
+        """Drop a removed service."""
         with self._lock:
             stack = self._places.pop(key, None)
             if stack is not None:
                 self._held[stack] -= self._sizes.pop(key)
 
     def load(self, namespace: str) -> None:
-        """Learn once from the state where the services of a namespace are, and how large. Raises EngineFailed."""
+        """Read once from the state the stacks and sizes of a namespace's services. Raises EngineFailed."""
         if self.is_loaded(namespace):
             return
         # Without the lock: this may take a process of the CLI for each stack, and others read their namespaces.
@@ -120,9 +121,9 @@ class Sharding:
                         self._put(stack, key, size)
 
     def _of(self, namespace: str) -> Iterator[Stack]:
-        """The stacks of a namespace. One broken state hides the list of all; then they are asked for one by one.
+        """Return the stacks of a namespace. When a broken state fails the list of all, they are read one by one.
 
-        Asking mends it. One of this namespace's is empty then, but not the last: so they are listed once more.
+        A read repairs a broken state, which may leave an empty stack, so they are then listed again.
         """
         asked = -1
         if self._listed() is None:
@@ -182,7 +183,7 @@ class StateLoader:
         self._stopped = False
 
     def load(self, namespace: str, *, awaited: bool = True) -> None:
-        """Have a namespace read; with `awaited`, before those without a request. Returns at once."""
+        """Request to read a namespace; with `awaited`, before those without a request. Returns at once."""
         urgency = _AWAITED if awaited else _LATER
         with self._lock:
             if self._stopped or self._asked.get(namespace, _NOT_ASKED) <= urgency:
@@ -195,7 +196,7 @@ class StateLoader:
                 thread.start()
 
     def wait_idle(self) -> None:
-        """Wait until every namespace that was asked for was read, or could not be; or until `stop`."""
+        """Wait until every requested namespace was read or failed, or until `stop`."""
         with self._lock:
             self._lock.wait_for(lambda: self._stopped or not (self._asked or self._told))
 

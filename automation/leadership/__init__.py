@@ -1,1 +1,1 @@
-"""Which of several loops may act: the Lease, the shards, and what ends a loop that may act no more."""
+"""Decides which of several loops may act: the Lease, the shards, and the guard that ends a loop without its Lease."""

@@ -1,11 +1,11 @@
 """Leader election: of several loops on one cluster, the holder of a Lease works and the others wait.
 
 Started by `automation.loop` before any worker. Calls `kubeapi` only; `lease_observations` judges the Leases of others,
-`shards` names them where the namespaces are split into parts. Clocks of different machines may differ: nobody compares
-times.
+`shards` names them where the namespaces are split into parts. Clocks of different machines may differ, so their times
+are not compared.
 
-`kubernetes.leaderelection` is not used: it cannot release a lease, and a refused connection escapes it past the
-callback that says that leading is over.
+`kubernetes.leaderelection` is not used: it cannot release a lease, and after a refused connection it raises without a
+call of `onstopped_leading`.
 """
 
 from __future__ import annotations
@@ -41,37 +41,37 @@ from kubeapi.kinds import LEASES
 
 LEASE_NAME = "herdsman"
 LEASE_DURATION_S = 13.0
-"""Others may take the lease when they saw no renewal for this long. With a second until it was seen and three for a
-start, a change is applied 20 s after a leader vanished (docs/adr/0018)."""
+"""Another loop may take the lease when it saw no renewal for this long. A change is then applied 20 s after a leader
+vanished: this time, 1 s until it is noticed, and 3 s for the start (docs/adr/0018)."""
 RENEW_DEADLINE_S = 9.0
-"""The leader gives up when it could not renew for this long, well before others may take over."""
+"""The leader gives up when it could not renew for this long, before another loop may take over."""
 RETRY_PERIOD_S = 1.0
 """Seconds between two tries to take or renew the lease."""
 LABEL_LOOP = "herdsman.dev/loop"
-"""On the lease: the base name, by which all parts are found at once."""
+"""The label of a lease with the base name, by which the leases of all parts are listed."""
 
 
 @dataclass(frozen=True)
 class LeaseTimes:
-    """When what happens after the last renewal, counted from before its request was sent."""
+    """The deadlines after the last renewal, counted from before its request was sent."""
 
     duration_s: float
     retry_s: float
     deadline_s: float
-    """The loop gives up by itself."""
+    """The loop stops leading."""
     trust_s: float
-    """No write is sent any more, and no engine runs."""
+    """Writes are refused, and the engine is ended."""
     kill_s: float
-    """The guard ends the engine and the loop, should they still be there."""
+    """The guard kills the engine and the loop if they still run."""
 
     @property
     def give_up_s(self) -> float:
-        """So long the system may go on sending what was not acknowledged, also for a loop that is gone."""
+        """How long the operating system may resend unacknowledged requests, also after the end of the loop."""
         return self.duration_s - self.kill_s
 
     @classmethod
     def of(cls, duration_s: float) -> LeaseTimes:
-        """The times that belong to a duration."""
+        """Return the deadlines for a lease duration."""
         part = duration_s / LEASE_DURATION_S
         return cls(
             duration_s,
@@ -86,18 +86,18 @@ _log = logging.getLogger(__name__)
 
 
 def identity() -> str:
-    """A name for this process that no other has, also after a restart with the same pid."""
+    """Return a unique name of this process. A restart with the same pid gets another name."""
     return f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}"
 
 
 class LeaseElector:
     """Hold a Lease or wait for it; where there are parts, the Lease of any of them.
 
-    `start()` begins in a thread. When the lease is ours, `on_started(token)` is called once with the fencing token
-    (leaseTransitions, which grows with each new holder). `on_renewed` is told, for it and for each renewal, when its
-    request was begun, on the `sleepless` clock. When the lease is lost, that is, held by another or not renewed in
-    time, `on_lost(why)` is called once and the elector ends; the process must end then, because work of ours may
-    still be under way. `stop()` releases the lease, so that the next one takes over at once, and is no loss.
+    `start()` begins in a thread. When this process holds the lease, `on_started(token)` is called once with the fencing
+    token (leaseTransitions, which grows with each new holder). `on_renewed` is called for it and for each renewal with
+    the start time of the request, on the `sleepless` clock. When the lease is lost, that is, held by another or not
+    renewed in time, `on_lost(why)` is called once and the elector ends; the process must then end, because its work may
+    still be under way. `stop()` releases the lease, so that the next loop takes over at once; `on_lost` is not called.
     """
 
     def __init__(
@@ -117,14 +117,14 @@ class LeaseElector:
         retry_period_s: float = RETRY_PERIOD_S,
         clock: Callable[[], float] = sleepless,
     ) -> None:
-        """`nobody_led` is asked where there is no lease at all: True spares the wait for whoever may have held it."""
+        """`nobody_led` is called when no lease exists: with True the elector does not wait for an unknown holder."""
         if not lease_duration_s > renew_deadline_s > retry_period_s > 0:
             raise ValueError("needed: lease duration > renew deadline > retry period > 0")
         self.holder = holder or identity()
         self.shard = Shard(0, parts)
-        """Our part, as soon as the lease is ours."""
+        """The part that this process leads, as soon as it holds the lease."""
         self.former: tuple[FormerLoop, ...] = ()
-        """Who led before us, this part or, when the namespaces were split otherwise, any."""
+        """The earlier leaders of this part, or of any part when the namespaces were split otherwise."""
         self._mark = mark()
         self._client = client
         self._namespace = namespace
@@ -148,24 +148,24 @@ class LeaseElector:
 
     @property
     def is_leader(self) -> bool:
-        """Whether the lease is ours, to our own knowledge: False too after a pause in which it may have run out."""
+        """Whether this process knows that it holds the lease. False after a pause in which it may have expired."""
         return self._leading.is_set() and self._clock() - self._renewed_at < self._lease_duration_s
 
     @property
     def token(self) -> int:
-        """The fencing token: the leaseTransitions under which we lead, 0 before that."""
+        """The fencing token: the leaseTransitions under which this process leads, 0 before that."""
         return self._token
 
     def start(self) -> None:
-        """Begin to try; returns at once."""
+        """Start trying to take the lease. Returns at once."""
         self._thread.start()
 
     def wait_leading(self, timeout_s: float) -> bool:
-        """Wait until the lease is ours; False when the time ran out first."""
+        """Wait until this process leads; False when the time ran out first."""
         return self._leading.wait(timeout_s)
 
     def stop(self) -> None:
-        """End; a lease that is ours is released. Call it after the last piece of work has ended. Idempotent."""
+        """End, and release a lease that this process holds. Call it after all work has ended. Idempotent."""
         self._stopping.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout=self._renew_deadline_s)
@@ -218,7 +218,7 @@ class LeaseElector:
         self._on_renewed(asked_at)
 
     def _find_other(self) -> str | None:
-        """Somebody wrote or deleted the lease, perhaps just a label: renew it after all, or name who holds it."""
+        """After another client wrote or deleted the lease: renew it if only a label changed, else return its holder."""
         try:
             self._lease = self._read(self._name)
         except NotFound:
@@ -261,7 +261,7 @@ class LeaseElector:
         return False
 
     def _preference(self, shard: Shard, leases: dict[str, Json]) -> tuple[bool, float]:
-        """The part that nobody leads first, then any: several who start together do not all grasp at one."""
+        """Order parts without a leader first. Loops that start together then try different parts."""
         lease = leases.get(shard.lease(self._base))
         return bool(((lease or {}).get("spec") or {}).get("holderIdentity")), random.random()  # noqa: S311
 
@@ -288,7 +288,7 @@ class LeaseElector:
         return True
 
     def _list_leases(self) -> dict[str, Json]:
-        """All loops' leases, by name. Those that were made before there were parts have no label."""
+        """Return the leases of all loops by name. Leases of releases without parts have no label."""
         query = {"labelSelector": f"{LABEL_LOOP}={self._base}"}
         path = LEASES.path(self._namespace)
         found = self._client.request("GET", path, query=query, timeout_s=self._patience_s())
@@ -299,7 +299,7 @@ class LeaseElector:
         return leases
 
     def _rivals(self, leases: dict[str, Json]) -> list[str]:
-        """Name the leases that others hold who split the namespaces into another number of parts."""
+        """Name the held leases of loops that split the namespaces into another number of parts."""
         return [
             name
             for name, lease in leases.items()
@@ -331,7 +331,7 @@ class LeaseElector:
         self._put({**lease, "metadata": {**metadata, **self._marks(metadata)}, "spec": spec})
 
     def _marks(self, metadata: Json) -> Json:
-        """What we write on the lease beside the claim: who we are, and who was here before."""
+        """Return the annotations for the lease: the marks of this process and of the earlier leaders."""
         former = former_text((*self.former, FormerLoop(os.uname().nodename, self._mark)))
         annotations = {MARK_ANNOTATION: self._mark, FORMER_ANNOTATION: former}
         return {
@@ -356,7 +356,7 @@ class LeaseElector:
         return self._client.request("GET", path, timeout_s=self._patience_s())
 
     def _patience_s(self) -> float:
-        """How long one request may take: a leader must know of its loss when the deadline comes."""
+        """Return the timeout of one request: a leader must know at the deadline that it lost the lease."""
         half_s = self._renew_deadline_s / 2
         if not self._leading.is_set():
             return half_s

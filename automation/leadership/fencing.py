@@ -1,10 +1,10 @@
-"""Whether this loop may act now, and who sees to it that it does not when it may not (docs/adr/0018).
+"""Decides whether this loop may act, and ends its engine when it may not (docs/adr/0018).
 
-Fed by `election` with each renewal; asked by the loop's `KubeClient` right before each write, and by the engine before
-and while a CLI process runs. What the loop cannot do for itself, because it was stopped or killed, `guard` does.
+`election` reports each renewal. The loop's `KubeClient` checks the fence before each write, and the engine checks it
+before and while a CLI process runs. When the loop is stopped or killed, the process `guard` acts in its place.
 
-Counted from before the last renewal was sent: at `trust_s` writes are refused and the engine is ended, at `kill_s` the
-guard ends whatever is left, the loop included, and only later may another take the lease.
+The times count from before the last renewal was sent. At `trust_s` writes are refused and the engine is ended. At
+`kill_s` the guard kills all that is left, the loop included. Only later may another loop take the lease.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ FOREVER = float("inf")
 _SCRIPT = pathlib.Path(guard.__file__)
 _CLEAR_TIMEOUT_S = 2.0
 DEAF_AFTER_S = 3.0
-"""A guard that leaves a message unread for so long is replaced: it is stopped, or it hangs."""
+"""A guard that does not read a message within this time is stopped or hangs, and is replaced."""
 
 _log = logging.getLogger(__name__)
 
 
 class Fence:
-    """The lease's word for everything that acts. Thread-safe."""
+    """Whether this loop may act, by its lease. Thread-safe."""
 
     def __init__(
         self, *, trust_s: float = FOREVER, kill_s: float = FOREVER, clock: Callable[[], float] = sleepless
     ) -> None:
-        """Without times nothing ever runs out, as in a loop that was told to work without a lease."""
+        """Without times the fence never expires, as in a loop without leader election."""
         self._trust_s = trust_s
         self._kill_s = kill_s
         self._clock = clock
@@ -54,27 +54,27 @@ class Fence:
         self._children: set[int] = set()
         self._guard: subprocess.Popen[bytes] | None = None
         self._heard_at = 0.0
-        """When the guard had last read every message."""
+        """The time at which the guard had read every message."""
         self._closed = False
 
     @property
     def environment(self) -> dict[str, str]:
-        """By this word in its environment an engine process is known as ours."""
+        """The environment variable by which the guard finds the engine processes of this loop."""
         return {guard.VARIABLE: self._mark}
 
     def holds_lease(self) -> bool:
-        """Whether the lease is surely ours at this moment."""
+        """Whether this loop certainly holds the lease now."""
         return not self._lost.is_set() and self._clock() < self._until
 
     def renewed(self, asked_at: float) -> None:
-        """The lease was taken or renewed by a request that was begun then, on the `sleepless` clock."""
+        """Record that a request that began at `asked_at`, on the `sleepless` clock, took or renewed the lease."""
         with self._lock:
             self._until = asked_at + self._trust_s
             self._killed_at = asked_at + self._kill_s
             self._send(f"until {self._killed_at!r}")
 
     def lose(self) -> None:
-        """The lease is lost, for good: from now on nothing is sent, and the engine is ended at once."""
+        """Close the fence for good: writes are refused from now on, and the engine is ended at once."""
         self._lost.set()
         with self._lock:
             self._send("fence")
@@ -86,7 +86,7 @@ class Fence:
                 self._start()
 
     def close(self) -> None:
-        """Let the guard go, which ends what is left of the engine. Nothing may be started afterwards."""
+        """End the guard, which kills the engine processes that are left. No engine may be started afterwards."""
         self._lost.set()
         with self._lock:
             self._closed = True
@@ -95,13 +95,13 @@ class Fence:
                 self._guard = None
 
     def engine_started(self, pid: int) -> None:
-        """An engine process was started."""
+        """Report a started engine process to the guard."""
         with self._lock:
             self._children.add(pid)
             self._send(f"+{pid}")
 
     def engine_ended(self, pid: int) -> None:
-        """An engine process has ended and was reaped."""
+        """Report the end of an engine process, which was reaped, to the guard."""
         with self._lock:
             self._children.discard(pid)
             self._send(f"-{pid}")
@@ -146,7 +146,7 @@ class Fence:
         self._start()
 
     def _listens(self) -> bool:
-        """Whether the guard reads. One that is stopped would end nothing when it has to."""
+        """Return whether the guard reads its messages. A stopped guard could not end the engine."""
         assert self._guard is not None
         assert self._guard.stdin is not None
         now = sleepless()
@@ -168,10 +168,10 @@ class Fence:
 
 
 def end_engines_of(dead: str) -> bool:
-    """End what a loop of this machine left running of its engine. Whether nothing of it runs any more.
+    """Kill the engine processes that a loop left running on this machine. Return whether none runs any more.
 
-    `dead` is the mark of a loop that is dead, or whose lease is over. Its guard has done so already, unless somebody
-    ended or froze the guard as well.
+    `dead` is the mark of a loop that is dead, or whose lease has expired. Its guard has killed them already, unless the
+    guard was killed or frozen too.
     """
     left = _engines_of(dead)
     for process in left:

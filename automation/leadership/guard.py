@@ -1,14 +1,14 @@
-"""A small process beside each leading loop: it ends the engine, and the loop itself, before another may lead.
+"""A small process beside each leading loop: it ends the engine, and the loop itself, before another loop may lead.
 
-`automation.leadership.fencing` starts it as a script. It needs the standard library only, so it stays small and works
-when the loop cannot, because that was stopped, hangs or is dead. The loop tells it by its standard input:
+`automation.leadership.fencing` starts it as a script. It needs only the standard library, so it stays small and works
+when the loop is stopped, hangs or is dead. The loop writes to its standard input:
 
-    until SECONDS   the lease is surely ours until then, on the clock that runs while the machine sleeps
+    until SECONDS   the loop holds the lease until then, on the clock that runs while the machine sleeps
     +PID, -PID      an engine process was started, has ended
     fence           the lease is lost: end the engine now
 
-The end of the input means that the loop is gone. Engine processes are found by a word in their environment, so that
-none is missed that was started in the loop's last moment; where there is no /proc, by what was told.
+The end of the input means that the loop has ended. Engine processes are found by a variable in their environment, which
+includes one that the loop started in its last moment. Without /proc they are found by the reported pids.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import sys
 import time
 
 VARIABLE = "HERDSMAN_LOOP"
-"""In the environment of each engine process: the mark of the loop that started it."""
+"""The environment variable of each engine process with the mark of the loop that started it."""
 BUSY_POLL_S = 0.1
-"""While an engine runs, the clock is looked at this often: a machine that wakes up tells nobody."""
+"""While an engine runs, the clock is read this often, because the guard gets no signal when a machine wakes up."""
 SWEEP_S = 0.02
 CLEAN_SWEEPS = 5
-"""So often in a row nothing must be found before the guard of a dead loop ends."""
+"""The guard of a dead loop ends after this many sweeps in a row without an engine process."""
 
 
 def now() -> float:
@@ -54,7 +54,7 @@ def engines_of(mark: str) -> list[int]:
 
 
 def kill(pids: list[int]) -> None:
-    """SIGKILL, which also ends what is stopped."""
+    """Send SIGKILL, which also ends a stopped process."""
     for pid in pids:
         try:
             os.kill(pid, signal.SIGKILL)
@@ -63,7 +63,7 @@ def kill(pids: list[int]) -> None:
 
 
 class Guard:
-    """What the guard knows of its loop."""
+    """The state of the guard: its loop, the deadline and the engine processes."""
 
     def __init__(self, loop: int, mark: str) -> None:
         self.mark = mark
@@ -76,7 +76,7 @@ class Guard:
         self._has_proc = os.path.isdir("/proc/self")
 
     def handle_line(self, line: str) -> None:
-        """Carry out one line of the loop: a new deadline, the end of the lease, an engine that began or ended."""
+        """Handle one line of the loop: a new deadline, the loss of the lease, a started or ended engine."""
         if line.startswith("until "):
             self.until = float(line[6:])
         elif line == "fence":
@@ -87,13 +87,13 @@ class Guard:
             self.children.discard(int(line[1:]))
 
     def sweep(self) -> bool:
-        """End every engine process; whether there was one."""
+        """Kill every engine process; return whether there was one."""
         found = engines_of(self.mark) if self._has_proc else [pid for pid in self.children if _lives(pid)]
         kill(found)
         return bool(found)
 
     def end_loop(self) -> None:
-        """End the loop: stopped or not, it must not go on where it was when another may lead."""
+        """Kill the loop, also a stopped one: it must not continue when another loop may lead."""
         try:
             if self._handle is not None:
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
@@ -103,7 +103,7 @@ class Guard:
             return
 
     def wait_s(self) -> float | None:
-        """How long nothing can happen that is not told."""
+        """Return how long the guard may wait for its next line."""
         if self.fenced:
             return SWEEP_S
         left_s = self.until - now()
@@ -121,7 +121,7 @@ def _lives(pid: int) -> bool:
 
 
 def main(loop: int, mark: str) -> None:
-    """Watch until the loop is gone and nothing of it runs."""
+    """Watch until the loop has ended and none of its engine processes runs."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     guard = Guard(loop, mark)

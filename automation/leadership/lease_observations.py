@@ -1,6 +1,6 @@
-"""Judges of a Lease whether another may take it: what was seen of it, since when, and what is known of its holder.
+"""Decides whether another loop may take a Lease, by how long this process has seen no renewal and by its holder's mark.
 
-Used by `election` alone. No clock of another machine counts: only how long this process has seen no renewal.
+Called by `election`. The clocks of other machines do not count.
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ from automation.leadership.process_mark import is_dead
 from kubeapi.json_types import Json
 
 MARK_ANNOTATION = "herdsman.dev/process"
-"""On the lease: by it another process on the holder's machine can tell that the holder is dead."""
+"""The annotation with the mark of the holder. A process on that machine can prove by it that the holder is dead."""
 FORMER_ANNOTATION = "herdsman.dev/former-leaders"
-"""On the lease: host and mark of those who held it, the latest last. A lock that one of them left in the state is not a
-stranger's."""
+"""The annotation with hosts and marks of all holders, the latest last. A loop may break their locks on the state."""
 MAX_FORMER = 16
 RELEASED_S = 1
-"""The duration of a lease whose holder let it go with nothing under way, together with no holder."""
+"""The duration that a holder writes, with an empty holder, when it releases a lease with no work under way."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class FormerLoop:
-    """One who led before."""
+    """A loop that led before."""
 
     host: str
     mark: str
@@ -41,28 +40,28 @@ class _Observation:
     version: str
     since: float
     mark: str = ""
-    """Of the last holder that was seen."""
+    """The mark of the last holder that was seen."""
     held: bool = False
 
 
 class LeaseObservations:
-    """What one process has seen of some leases."""
+    """The last renewals that this process saw of leases."""
 
     def __init__(
         self, *, duration_s: float, nobody_led: Callable[[], bool], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`nobody_led` tells whether a lease that never was there means that no loop has worked here either."""
+        """`nobody_led` returns whether no loop worked on this cluster before; called when a lease does not exist."""
         self._duration_s = duration_s
         self._nobody_led = nobody_led
         self._clock = clock
         self._seen: dict[str, _Observation] = {}
 
     def is_free(self, name: str, lease: Json | None) -> bool:
-        """Whether nobody can be at work under this lease; `lease` is None where there is none."""
+        """Return whether no loop can be working under this lease; `lease` is None when it does not exist."""
         return self.free_in_s(name, lease) <= 0
 
     def free_in_s(self, name: str, lease: Json | None) -> float:
-        """Seconds until the lease may be taken if nothing is heard of its holder."""
+        """Return the seconds until the lease may be taken if its holder does not renew it."""
         now = self._clock()
         version = "" if lease is None else str(lease["metadata"].get("resourceVersion"))
         seen = self._seen.get(name)
@@ -88,16 +87,16 @@ class LeaseObservations:
 
     @staticmethod
     def _left_s(seen: _Observation, left_s: float) -> float:
-        """Give the time that is left of a lease. When it is over, end what its holder runs on this machine.
+        """Return the time that is left of a lease. After its end, kill its holder's engine processes on this machine.
 
-        The holder's guard has done so, unless it is frozen together with the holder.
+        The holder's guard has killed them, unless it is frozen together with the holder.
         """
         if left_s <= 0 and seen.mark:
             end_engines_of(seen.mark)
         return left_s
 
     def _is_over(self, name: str, mark: str) -> bool:
-        """Whether the holder is proven dead, and with it all that it had started."""
+        """Return whether the holder and its engine processes are proven dead."""
         if not mark or not is_dead(mark):
             return False
         if not end_engines_of(mark):
@@ -108,7 +107,7 @@ class LeaseObservations:
 
 
 def former_of(lease: Json | None) -> tuple[FormerLoop, ...]:
-    """Read who held a lease, its present holder included; what makes no sense is left out."""
+    """Parse the holders of a lease, the present one included. Invalid entries are left out."""
     text = (((lease or {}).get("metadata") or {}).get("annotations") or {}).get(FORMER_ANNOTATION) or "[]"
     try:
         return tuple(FormerLoop(str(host), str(mark)) for host, mark in json.loads(text))
@@ -117,6 +116,6 @@ def former_of(lease: Json | None) -> tuple[FormerLoop, ...]:
 
 
 def former_text(former: tuple[FormerLoop, ...]) -> str:
-    """Write down who held a lease, each once, no more than the latest few."""
+    """Format the latest holders of a lease for its annotation, each once."""
     unique = dict.fromkeys((each.host, each.mark) for each in reversed(former))
     return json.dumps([list(each) for each in reversed(list(unique)[:MAX_FORMER])])

@@ -1,7 +1,7 @@
 """A mark by which a process on the same machine can be proven dead, never wrongly.
 
-`automation.leadership.election` writes it into the leader's Lease and reads it there: after a kill -9 the next loop on
-the machine need not wait until the lease runs out. A change of the wall clock leaves marks as they are (docs/adr/0038).
+`automation.leadership.election` writes it into the leader's Lease and reads it there. After a kill -9 the next loop on
+the machine does not wait until the lease expires. A change of the wall clock does not change marks (docs/adr/0038).
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ _FORMER_TOLERANCE_S = 2.0
 
 
 def mark() -> str:
-    """The mark of this process: where its pid means something, the pid, and when the process began."""
+    """Return the mark of this process: the boot and pid namespace, the pid, and the start of the process."""
     return mark_of(os.getpid()) or f"{_place()}/{os.getpid()}/"
 
 
 def mark_of(pid: int) -> str | None:
-    """The mark of a process of this machine; None when there is none."""
+    """Return the mark of a process of this machine; None when it does not exist."""
     started = identity.start_mark(pid)
     return f"{_place()}/{pid}/{started}" if started is not None else None
 
 
 def is_dead(other: str) -> bool:
-    """Whether the process of this mark is proven to be gone.
+    """Return whether the process of this mark is proven dead.
 
-    False whenever there is doubt: another machine, another boot, another container, an unreadable mark, a mark of an
-    earlier version whose pid is in use, since its start was told by the wall clock.
+    False when in doubt: another machine, another boot, another container, an invalid mark, or a mark of an earlier
+    version whose pid is in use, because it has the start by the wall clock.
     """
     parsed = _parsed(other)
     if parsed is None:
@@ -47,7 +47,7 @@ def is_dead(other: str) -> bool:
 
 
 def runs(other: str) -> bool:
-    """Whether the process of this mark is known to run; one of an earlier version by its start on the wall clock."""
+    """Return whether the process of this mark runs. A mark of an earlier version has the start by the wall clock."""
     parsed = _parsed(other)
     if parsed is None:
         return False
@@ -63,12 +63,12 @@ def runs(other: str) -> bool:
 
 
 def is_here(other: str) -> bool:
-    """Whether the mark is of a process of this boot of this machine, and of this pid namespace."""
+    """Return whether the mark is of this machine, this boot and this pid namespace."""
     return other.rpartition("/")[0].rpartition("/")[0] == _place()
 
 
 def _parsed(other: str) -> tuple[int, str] | None:
-    """Take a mark apart into pid and start; None where the pid means nothing here."""
+    """Split a mark into pid and start; None when the pid is of another machine or pid namespace."""
     place, _, number = other.rpartition("/")[0].rpartition("/")
     started = other.rpartition("/")[2]
     if not number.isdecimal() or int(number) <= 0 or place != _place():
@@ -82,7 +82,7 @@ def _is_former(started: str) -> bool:
 
 
 def _place() -> str:
-    """This boot of this machine, and the pid namespace in it: containers share the boot, but not the pids."""
+    """Return an identifier of this boot and of the pid namespace: containers share the boot, and not the pids."""
     try:
         return f"{_BOOT_ID.read_text().strip()}/{_PID_NAMESPACE.stat().st_ino}"
     except OSError:

@@ -1,6 +1,6 @@
-"""Which part of the namespaces a loop looks after, and the name of the Lease by which it may. Pure.
+"""The parts of the namespaces that several loops share, and the name of each part's Lease. Pure.
 
-Used by `election`, which holds the Lease, and by `assembly`, which keeps the loop to its part.
+Used by `election`, which holds the Lease, and by `assembly`, which restricts the loop to its part.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ class Shard:
 
     @property
     def is_first(self) -> bool:
-        """The first part does what concerns the whole cluster: lost hosts, hosts over SSH, the status of quotas."""
+        """The first part does the work for the whole cluster: lost hosts, hosts over SSH, the status of quotas."""
         return self.number == 0
 
     def contains(self, namespace: str) -> bool:
-        """Whether the namespace belongs to this part: evenly, and for ever the same whatever Python's hash seed."""
+        """Return whether the namespace belongs to this part. Python's hash seed does not change the split."""
         if self.of == 1:
             return True
         return int.from_bytes(hashlib.sha256(namespace.encode()).digest()[:8], "big") % self.of == self.number
 
     def lease(self, base: str) -> str:
-        """The name of the Lease of this part; undivided it is the base name, as in releases that knew no parts."""
+        """Return the name of this part's Lease; without shards it is the base name, as in releases without parts."""
         return base if self.of == 1 else f"{base}-shard-{self.number}-of-{self.of}"
 
 
 WHOLE = Shard()
-"""All namespaces, where they are not split."""
+"""The part with all namespaces, for a loop without shards."""
 
 
 def shards(of: int) -> tuple[Shard, ...]:
@@ -46,7 +46,7 @@ def shards(of: int) -> tuple[Shard, ...]:
 
 
 def shard_of_lease(name: str, base: str) -> Shard | None:
-    """Read the part out of a Lease's name; None when it is no loop's."""
+    """Parse the part from the name of a Lease; None when it is not a Lease of a loop."""
     if name == base:
         return Shard()
     found = re.fullmatch(re.escape(base) + r"-shard-(\d+)-of-(\d+)", name)
