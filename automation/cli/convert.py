@@ -17,7 +17,7 @@ from automation.cli.output import complain, say, say_yaml, styled
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired.errors import DesiredError
-from program.dialects.converting.convert import Converted, Target, Writing, describe
+from program.dialects.converting.convert import Conversion, Converted, Target, describe
 from program.dialects.converting.description import Loss
 from program.dialects.registry import DIALECTS
 from program.manifests import Document, Manifests
@@ -70,7 +70,7 @@ def convert(
 
 
 def _convert_all(manifests: Manifests, to: Target) -> list[Converted]:
-    found, writing = [], Writing(to)
+    found, writing = [], Conversion(to)
     for dialect in DIALECTS:
         for document in manifests.services_of(dialect):
             if one := _convert_one(manifests, dialect, document, to, writing):
@@ -81,7 +81,7 @@ def _convert_all(manifests: Manifests, to: Target) -> list[Converted]:
 
 
 def _convert_one(
-    manifests: Manifests, dialect: str, document: Document, to: Target, writing: Writing
+    manifests: Manifests, dialect: str, document: Document, to: Target, writing: Conversion
 ) -> Converted | None:
     if dialect.partition("-")[0] == to:
         manifests.errors.append(f"{document}: is written in {to} already")

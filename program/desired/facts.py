@@ -21,6 +21,11 @@ class Problem(FrozenModel):
     """True: only an edit helps (Stalled). False: Herdsman keeps trying (Reconciling)."""
 
 
+def unsupported_field(field: str, message: str, reason: str = "NotHonoured") -> Problem:
+    """Return the problem that a field has no effect. `field` is its path as users write it."""
+    return Problem(reason=reason, message=message, field=field, terminal=True)
+
+
 class PodFacts(FrozenModel):
     """One pod of a service: whether it serves, and if not, why."""
 

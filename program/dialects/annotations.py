@@ -13,7 +13,7 @@ from program.desired import keys
 from program.desired.base import FrozenModel
 from program.desired.engines import SecretKey
 from program.desired.errors import SpecInvalid
-from program.desired.facts import Problem
+from program.desired.facts import Problem, unsupported_field
 from program.desired.service import (
     DesiredService,
     DriftAction,
@@ -24,7 +24,7 @@ from program.desired.service import (
     Sleep,
 )
 from program.runtimes import runtime_for
-from program.runtimes.base import wished_name
+from program.runtimes.base import served_name_option
 
 ANNOTATION_IDLE_ENDPOINT = "inference.llmkube.dev/idle-endpoint"
 """LLMKube's: on a generic service, the HTTP path whose 2xx means that it works on no request."""
@@ -149,12 +149,12 @@ def lost_name(desired: DesiredService) -> Iterator[Problem]:
         return
     if not runtime.name_flags:
         why = f"runtime {runtime.name} takes no name; it names the model itself"
-    elif not wished_name(desired, runtime.name_flags):
+    elif not served_name_option(desired, runtime.name_flags):
         why = "the service's own arguments name the model"
     else:
         return
     field = f"metadata.annotations[{keys.ANNOTATION_SERVED_NAME}]"
-    yield Problem(reason="NotHonoured", message=why, field=field, terminal=True)
+    yield unsupported_field(field, why)
 
 
 def is_secret_key(text: str) -> bool:
@@ -421,4 +421,4 @@ def not_in_workloads(annotations: Mapping[str, str]) -> tuple[Problem, ...]:
 
 
 def _problem(annotation: str, why: str) -> Problem:
-    return Problem(reason="NotHonoured", message=why, field=f"metadata.annotations[{annotation}]", terminal=True)
+    return unsupported_field(f"metadata.annotations[{annotation}]", why)

@@ -170,7 +170,7 @@ def served_mode(desired: DesiredService) -> Literal["chat", "embedding", "rerank
     return "chat"
 
 
-def described_completion(desired: DesiredService) -> CompletionRequest:
+def named_completion(desired: DesiredService) -> CompletionRequest:
     """Ask for one token or what takes its place, and name the model where the custom resource describes the pods."""
     request = small_completion(served_mode(desired))
     if desired.workloads is None or not desired.served_name:
@@ -178,7 +178,7 @@ def described_completion(desired: DesiredService) -> CompletionRequest:
     return request.model_copy(update={"body": {"model": desired.served_name, **request.body}})
 
 
-def wished_name(desired: DesiredService, flags: tuple[str, ...]) -> str:
+def served_name_option(desired: DesiredService, flags: tuple[str, ...]) -> str:
     """Return the name that a service gives its model; empty where its own arguments give one by `flags`."""
     return "" if mentions_any(getattr(desired.engine, "extra_args", ()), flags) else desired.served_name
 

@@ -22,10 +22,10 @@ from program.runtimes.base import (
     positive,
     secret_env,
     served_mode,
+    served_name_option,
     set_directory,
     small_completion,
     switch,
-    wished_name,
 )
 from program.runtimes.flags import mentions, mentions_any
 
@@ -95,7 +95,7 @@ class LlamaCppRuntime:
                 draft=_draft(desired, model_path, draft_path),
                 projector=_projector(desired, model_path),
                 mode=desired.mode,
-                served_name=wished_name(desired, self.name_flags),
+                served_name=served_name_option(desired, self.name_flags),
             ),
         ]
 
@@ -167,7 +167,7 @@ def host_argv(
             draft=_host_draft(desired, draft_path),
             projector=["--mmproj", projector_path] if _projector(desired, model_path) else [],
             mode=desired.mode,
-            served_name=wished_name(desired, LlamaCppRuntime.name_flags),
+            served_name=served_name_option(desired, LlamaCppRuntime.name_flags),
         ),
     ]
 

@@ -13,14 +13,14 @@ from program.runtimes.base import (
     IdleProbe,
     Probes,
     ProgressMetrics,
-    described_completion,
     http_probes,
+    named_completion,
     option,
     positive,
     secret_env,
+    served_name_option,
     switch,
     weights_path,
-    wished_name,
 )
 from program.runtimes.flags import mentions
 from program.runtimes.ranks import share_of
@@ -66,7 +66,7 @@ class SglangRuntime:
             *["--port", str(port), "--enable-metrics"],
             *([] if mentions(settings.extra_args, "--host") else ["--host", desired.bind_address or host]),
             *option("--revision", source.revision if repository else None),
-            *option("--served-model-name", wished_name(desired, self.name_flags) or settings.served_model_name),
+            *option("--served-model-name", served_name_option(desired, self.name_flags) or settings.served_model_name),
             *positive("--tp", settings.tensor_parallel_size),
             *positive("--ep", settings.expert_parallel_size),
             *positive("--dp", settings.data_parallel_size),
@@ -101,7 +101,7 @@ class SglangRuntime:
         return probes.model_copy(update={"liveness": http_probes("/health", port).liveness})
 
     def completion(self, desired: DesiredService) -> CompletionRequest | None:
-        return described_completion(desired)
+        return named_completion(desired)
 
     def idle_probe(self, desired: DesiredService) -> IdleProbe | None:
         return IdleProbe(path="/metrics", kind="gauge", gauge="sglang:num_running_reqs")

@@ -15,14 +15,14 @@ from program.runtimes.base import (
     IdleProbe,
     Probes,
     ProgressMetrics,
-    described_completion,
     http_probes,
+    named_completion,
     option,
     positive,
     secret_env,
+    served_name_option,
     switch,
     weights_path,
-    wished_name,
 )
 from program.runtimes.ranks import share_of
 
@@ -62,7 +62,7 @@ class VllmRuntime:
             source.repository if repository else files or source.address,
             *["--port", str(port), "--host", desired.bind_address or host],
             *option("--revision", source.revision if repository else None),
-            *option("--served-model-name", wished_name(desired, self.name_flags)),
+            *option("--served-model-name", served_name_option(desired, self.name_flags)),
             *(["--tensor-parallel-size", str(explicit)] if explicit > 1 else []),
             *positive("--max-model-len", settings.max_model_len),
             *option("--quantization", settings.quantization),
@@ -90,7 +90,7 @@ class VllmRuntime:
     # An API key guards the paths below /v1 only.
 
     def completion(self, desired: DesiredService) -> CompletionRequest | None:
-        return None if desired.api_key else described_completion(desired)
+        return None if desired.api_key else named_completion(desired)
 
     def idle_probe(self, desired: DesiredService) -> IdleProbe | None:
         return IdleProbe(path="/metrics", kind="gauge", gauge="vllm:num_requests_running")

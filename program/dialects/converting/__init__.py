@@ -1,5 +1,5 @@
-"""From one dialect's YAML to another's, by way of a description that belongs to none. `herdsman convert` calls it.
+"""Converts services between dialects. `herdsman convert` calls it.
 
-`described` says what a service is; each dialect has one reader into it and one writer out of it. What a reader does not
-understand and what a writer cannot say is named as lost, by path: nothing is left out in silence.
+Each dialect has a reader, which makes a `Description` of a custom resource, and a writer, which makes custom resources of
+a description. Each field that a reader or a writer does not support is listed as a loss, with its path.
 """

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kubeapi.json_types import Json
-from program.dialects.converting.description import Engine, Source, Weights, Written
+from program.dialects.converting.description import Engine, Source, TrackedDescription, Weights
 from program.dialects.converting.fields import Fields
 from program.runtimes.flags import Flag, flags_of
 from program.runtimes.ranks import ranks_of, share_of
@@ -76,7 +76,7 @@ class Arguments:
     """What the engine was told to open."""
 
 
-def taken_apart(engine: Engine, arguments: Iterable[str]) -> Arguments:
+def split_arguments(engine: Engine, arguments: Iterable[str]) -> Arguments:
     """Take out what the writers set by themselves; what stays is in the long form of each flag."""
     if engine == "generic":
         return Arguments(rest=tuple(arguments))
@@ -137,7 +137,7 @@ SHARES: dict[Engine, str] = {
 """How each engine is told over how many GPUs it spreads."""
 
 
-def of_gpus(engine: Engine, gpus: int, arguments: Sequence[str] = ()) -> list[str]:
+def gpu_arguments(engine: Engine, gpus: int, arguments: Sequence[str] = ()) -> list[str]:
     """Give the arguments that follow from the number of GPUs, less those that ranks of `arguments` take."""
     if engine == "llamacpp":
         return ["--n-gpu-layers", "99"] if gpus else []
@@ -147,7 +147,7 @@ def of_gpus(engine: Engine, gpus: int, arguments: Sequence[str] = ()) -> list[st
 
 def with_gpus(engine: Engine, arguments: list[str], gpus: int) -> list[str]:
     """Add what follows from the GPUs, where the user says nothing else of them."""
-    implied = of_gpus(engine, gpus, arguments)
+    implied = gpu_arguments(engine, gpus, arguments)
     named = ranks_of(engine, arguments).names_tensor
     return [*arguments, *implied] if implied and not named else arguments
 
@@ -157,7 +157,7 @@ def without_gpus(engine: Engine, arguments: Iterable[str], gpus: int) -> list[st
     written = list(arguments)
     if ranks_of(engine, written).others > 1:
         return written
-    implied = tuple(of_gpus(engine, gpus))
+    implied = tuple(gpu_arguments(engine, gpus))
     return [word for flag in flags_of(written) if flag.words != implied for word in flag.words]
 
 
@@ -165,7 +165,7 @@ DRAFTED = "--num_speculative_tokens"
 """How many tokens vLLM drafts at once, in the form that this package keeps it in."""
 
 
-def drafting(arguments: Iterable[str]) -> tuple[list[str], str]:
+def split_draft(arguments: Iterable[str]) -> tuple[list[str], str]:
     """Take vLLM's draft model out of its one flag for drafts; give what stays, and the model's repository or path."""
     rest, found = without(arguments, "--speculative-config")
     try:
@@ -217,16 +217,16 @@ def split_adapter_limits(arguments: Iterable[str]) -> tuple[list[str], dict[str,
     return rest, {name: int(found[flag]) for name, flag in ADAPTER_LIMITS.items() if flag in found}
 
 
-def adapter_arguments(written: Written, *, target: str) -> list[str]:
+def adapter_arguments(written: TrackedDescription, *, target: str) -> list[str]:
     """Write the adapters as arguments of vLLM's."""
-    adapters: tuple[Weights, ...] = written.take("adapters")
+    adapters: tuple[Weights, ...] = written.use("adapters")
     if not adapters:
         return []
-    if written.described.engine != "vllm" or any(each.source.kind != "hub" for each in adapters):
-        written.lose("adapters", f"{target} fetches no adapters; vLLM takes those of Hugging Face as arguments")
+    if written.description.engine != "vllm" or any(each.source.kind != "hub" for each in adapters):
+        written.add_loss("adapters", f"{target} fetches no adapters; vLLM takes those of Hugging Face as arguments")
         return []
     if any(each.source.revision for each in adapters):
-        written.lose("adapters", "vLLM takes adapters of the main branch only")
+        written.add_loss("adapters", "vLLM takes adapters of the main branch only")
         return []
     named = [f"{each.name}={each.source.address}" for each in adapters]
     return ["--enable-lora", "--lora-modules", *named]
@@ -240,7 +240,7 @@ def parallel_arguments(engine: Engine, fields: Fields) -> list[str]:
     """Read `parallelism` of an LLMInferenceService as arguments; what is not understood stays, and is named."""
     found: list[str] = []
     if engine in SHARES or fields.peek("parallelism", "tensor") is None:
-        tensor = fields.take("parallelism", "tensor")
+        tensor = fields.read("parallelism", "tensor")
         found += [SHARES[engine], str(tensor)] if isinstance(tensor, int) and tensor > 1 else []
     if engine != "vllm" or fields.peek("worker") is not None:
         return found
@@ -249,12 +249,12 @@ def parallel_arguments(engine: Engine, fields: Fields) -> list[str]:
         # Copies in other pods exist in groups only.
         if not isinstance(number, int) or (name == "data" and fields.peek("parallelism", "dataLocal") != number):
             continue
-        fields.take("parallelism", name)
+        fields.read("parallelism", name)
         if name == "data":
-            fields.take("parallelism", "dataLocal")
+            fields.read("parallelism", "dataLocal")
         if number > 1:
             found += [flag, str(number)]
-    if fields.take("parallelism", "expert"):
+    if fields.read("parallelism", "expert"):
         found.append(_EXPERT)
     return found
 

@@ -9,7 +9,7 @@ from typing import Literal
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.errors import DesiredError, SpecInvalid
-from program.dialects.converting.description import Described, Loss, Written
+from program.dialects.converting.description import Description, Loss, TrackedDescription
 from program.dialects.converting.kserve_reader import read_kserve
 from program.dialects.converting.kserve_writer import write_kserve
 from program.dialects.converting.llmaz_reader import read_llmaz
@@ -23,9 +23,9 @@ from program.dialects.registry import dialect_named
 
 Target = Literal["llmkube", "kserve", "llmaz"]
 
-WORDS: dict[Target, str] = {"llmkube": "LLMKube", "kserve": "KServe", "llmaz": "llmaz"}
+DISPLAY_NAMES: dict[Target, str] = {"llmkube": "LLMKube", "kserve": "KServe", "llmaz": "llmaz"}
 _WORDS_OF: dict[str, str] = {"llmkube": "LLMKube", "kserve": "KServe", "llmaz": "llmaz", "llmaz-service": "llmaz"}
-_WRITERS: dict[Target, Callable[[Written], list[Json]]] = {
+_WRITERS: dict[Target, Callable[[TrackedDescription], list[Json]]] = {
     "llmkube": write_llmkube,
     "kserve": write_kserve,
     "llmaz": write_llmaz,
@@ -40,7 +40,7 @@ class Converted:
     losses: tuple[Loss, ...]
 
 
-def describe(dialect: str, cr: Json, *, look: Lookup, find_model: Find) -> Described:
+def describe(dialect: str, cr: Json, *, look: Lookup, find_model: Find) -> Description:
     """Read a service of a dialect (as `ServiceKey` names them). Raises SpecInvalid and NotYet."""
     match dialect:
         case "llmkube":
@@ -54,47 +54,47 @@ def describe(dialect: str, cr: Json, *, look: Lookup, find_model: Find) -> Descr
     raise SpecInvalid(field="kind", why=f"`{dialect}` is no dialect")
 
 
-def write(described: Described, target: Target, *, apart: str = "") -> Converted:
+def write(description: Description, target: Target, *, apart: str = "") -> Converted:
     """Write a service in a dialect. Raises SpecInvalid for what cannot be served by that dialect at all.
 
     `apart` goes into the names of models and runtimes that are written beside it, where others have theirs.
     """
-    written = Written(described, target=WORDS[target], apart=apart)
+    written = TrackedDescription(description, target=DISPLAY_NAMES[target], apart=apart)
     try:
         documents = _WRITERS[target](written)
     except SpecInvalid as error:
-        raise SpecInvalid(field=described.origin(error.field), why=error.why) from None
+        raise SpecInvalid(field=description.origin(error.field), why=error.why) from None
     check(documents, target)
-    losses = (*described.losses, *written.losses(), *_of_paths(described))
+    losses = (*description.losses, *written.losses(), *_of_paths(description))
     return Converted(tuple(documents), tuple(dict.fromkeys(losses)))
 
 
-class Writing:
+class Conversion:
     """Services that are written together: two documents of one name must say the same."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
         self._documents: dict[_Identity, tuple[Json, str]] = {}
 
-    def write(self, described: Described) -> Converted:
+    def write(self, description: Description) -> Converted:
         """Write one service more. Raises SpecInvalid as `write` does, and for a name that another service has there.
 
         Dialects do not share what they name: a Model belongs to a namespace, and an OpenModel to the cluster.
         """
         why = ""
-        for apart in ("", described.name, f"{described.name}-{described.namespace}"):
-            converted = write(described, self._target, apart=apart)
-            taken = self._taken(converted)
+        for apart in ("", description.name, f"{description.name}-{description.namespace}"):
+            converted = write(description, self._target, apart=apart)
+            taken = self._conflict(converted)
             if taken is None:
                 for document in converted.documents:
-                    self._documents.setdefault(_identity(document), (document, described.document))
+                    self._documents.setdefault(_identity(document), (document, description.document))
                 return converted
             document, origin = taken
             name = f"{document['kind']} `{document['metadata']['name']}`"
             why = f"{name} is already what {origin} becomes; rename one of the two"
         raise SpecInvalid(field="metadata.name", why=why)
 
-    def _taken(self, converted: Converted) -> tuple[Json, str] | None:
+    def _conflict(self, converted: Converted) -> tuple[Json, str] | None:
         found = (self._documents.get(_identity(document), (document, "")) for document in converted.documents)
         return next((each for each in found if each[0] not in converted.documents), None)
 
@@ -107,15 +107,15 @@ def _identity(document: Json) -> _Identity:
     return str(document["kind"]), str(metadata.get("namespace", "")), str(metadata["name"])
 
 
-def _of_paths(described: Described) -> Iterator[Loss]:
+def _of_paths(description: Description) -> Iterator[Loss]:
     """Name the arguments that lead to where the weights lie in pods of the one dialect."""
     for attribute in ("command", "args"):
-        for word in getattr(described, attribute):
+        for word in getattr(description, attribute):
             if any(path in word for path in POD_PATHS):
-                why = f"`{word[:120]}` names a path that only the pods of {_WORDS_OF[described.dialect]} have"
-                yield Loss(described.document, described.origin(attribute), why)
-    if described.worker is not None:
-        yield from _of_paths(described.worker)
+                why = f"`{word[:120]}` names a path that only the pods of {_WORDS_OF[description.dialect]} have"
+                yield Loss(description.document, description.origin(attribute), why)
+    if description.worker is not None:
+        yield from _of_paths(description.worker)
 
 
 def check(documents: Sequence[Json], target: Target) -> None:
@@ -126,7 +126,7 @@ def check(documents: Sequence[Json], target: Target) -> None:
         dialect_named(target).parse(service, _Documents(things))
     except DesiredError as error:
         field = error.field or "spec"
-        why = f"{WORDS[target]} would not take what it becomes: {service['kind']} {field}: {error.why}"
+        why = f"{DISPLAY_NAMES[target]} would not take what it becomes: {service['kind']} {field}: {error.why}"
         raise SpecInvalid(field="spec", why=why) from None
 
 

@@ -75,7 +75,7 @@ class Scaling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Described:
+class Description:
     """A service. Empty values say nothing; `origins` has the path of each field in the document it was read from."""
 
     document: str
@@ -124,7 +124,7 @@ class Described:
     volume_mounts: tuple[Json, ...] = ()
     pod_labels: dict[str, str] = field(default_factory=dict)
     pod_annotations: dict[str, str] = field(default_factory=dict)
-    worker: Described | None = None
+    worker: Description | None = None
     """The other pods of a group, of which this is the leader: their container and fields, and nothing else."""
     group_size: int = 0
     """Pods of such a group, the leader among them; 0 for no group."""
@@ -143,48 +143,50 @@ _ALWAYS = frozenset({"document", "dialect", "name", "namespace", "source", "engi
 """What every writer writes, or refuses."""
 
 
-class Written:
+class TrackedDescription:
     """A description while it is written: what a writer has not asked for by the end is lost."""
 
-    def __init__(self, described: Described, *, target: str, apart: str = "") -> None:
+    def __init__(self, description: Description, *, target: str, apart: str = "") -> None:
         """`apart` sets the names of models and runtimes apart from others that are taken; empty for none."""
-        self.described = described
+        self.description = description
         self._apart = apart
         self._target = target
-        self._taken: set[str] = set()
-        self._said: list[Loss] = []
+        self._used: set[str] = set()
+        self._losses: list[Loss] = []
 
-    def named(self, name: str) -> str:
+    def shared_name(self, name: str) -> str:
         """Name an object that is written beside the service, and that other services may share."""
         return f"{name[: max(1, 62 - len(self._apart))]}-{self._apart}" if self._apart else name
 
-    def take(self, name: str) -> Any:
+    def use(self, name: str) -> Any:
         """Give a field, and note that it will be written; a `name.member` takes that member of an object alone."""
-        self._taken.add(name)
+        self._used.add(name)
         whole, _, member = name.partition(".")
-        value = getattr(self.described, whole)
+        value = getattr(self.description, whole)
         return value.get(member) if member else value
 
-    def lose(self, name: str, why: str) -> None:
+    def add_loss(self, name: str, why: str) -> None:
         """Say that a field cannot be written, and why."""
-        self._taken.add(name)
-        self._said.append(Loss(self.described.document, self.described.origin(name), why))
+        self._used.add(name)
+        self._losses.append(Loss(self.description.document, self.description.origin(name), why))
 
-    def include(self, part: Written) -> None:
+    def include(self, part: TrackedDescription) -> None:
         """Take over what is lost of a part that was written by itself."""
-        self._said += part.losses()
+        self._losses += part.losses()
 
     def losses(self) -> tuple[Loss, ...]:
         """Give all that is lost, at last."""
-        return (*self._said, *self._left())
+        return (*self._losses, *self._unwritten())
 
-    def _left(self) -> Iterator[Loss]:
-        for each in fields(self.described):
-            value = getattr(self.described, each.name)
-            if each.name in _ALWAYS or each.name in self._taken or value in (None, "", 0, (), {}):
+    def _unwritten(self) -> Iterator[Loss]:
+        for each in fields(self.description):
+            value = getattr(self.description, each.name)
+            if each.name in _ALWAYS or each.name in self._used or value in (None, "", 0, (), {}):
                 continue
             names = [each.name]
             if isinstance(value, dict):
-                names = [f"{each.name}.{member}" for member in value if f"{each.name}.{member}" not in self._taken]
+                names = [f"{each.name}.{member}" for member in value if f"{each.name}.{member}" not in self._used]
             for name in names:
-                yield Loss(self.described.document, self.described.origin(name), f"{self._target} has no field for it")
+                yield Loss(
+                    self.description.document, self.description.origin(name), f"{self._target} has no field for it"
+                )

@@ -11,7 +11,14 @@ from urllib.parse import unquote, urlsplit
 from kubeapi.json_types import Json
 from program.desired import keys
 from program.dialects.annotations import not_in_workloads
-from program.dialects.converting.description import NOT_LOST, OF_ONE_DIALECT, PEER_PREFIXES, Described, Loss, Written
+from program.dialects.converting.description import (
+    NOT_LOST,
+    OF_ONE_DIALECT,
+    PEER_PREFIXES,
+    Description,
+    Loss,
+    TrackedDescription,
+)
 from program.dialects.crds.reading import without_nulls
 
 _Path = tuple[str | int, ...]
@@ -24,11 +31,11 @@ class Fields:
         self.cr: Json = without_nulls(cr)
         self.document = f"{cr['kind']} `{cr['metadata']['name']}`"
         self._dialect = dialect
-        self._taken: set[_Path] = set()
+        self._read: set[_Path] = set()
 
-    def take(self, *path: str | int) -> Any:
+    def read(self, *path: str | int) -> Any:
         """Give what is at a path of the spec, and note that it is understood; None where nothing is."""
-        self._taken.add(path)
+        self._read.add(path)
         return self.peek(*path)
 
     def peek(self, *path: str | int) -> Any:
@@ -43,15 +50,15 @@ class Fields:
                 return None
         return value
 
-    def left(self) -> tuple[Loss, ...]:
+    def unread(self) -> tuple[Loss, ...]:
         """Name what nobody asked for, each time at the highest path of which nothing was."""
         why = f"only {self._dialect} has it"
-        return tuple(Loss(self.document, told(path), why) for path in self._walk((), self.cr.get("spec") or {}))
+        return tuple(Loss(self.document, path_text(path), why) for path in self._walk((), self.cr.get("spec") or {}))
 
     def _walk(self, path: _Path, value: Any) -> Iterator[_Path]:
-        if path in self._taken or value in ({}, [], ""):
+        if path in self._read or value in ({}, [], ""):
             return
-        touched = any(taken[: len(path)] == path for taken in self._taken)
+        touched = any(taken[: len(path)] == path for taken in self._read)
         if touched and isinstance(value, dict):
             for name, member in value.items():
                 yield from self._walk((*path, name), member)
@@ -62,7 +69,7 @@ class Fields:
             yield path
 
 
-def told(path: _Path) -> str:
+def path_text(path: _Path) -> str:
     """Write a path below the spec as the API server does."""
     return "spec" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
 
@@ -87,24 +94,24 @@ def kept_metadata(cr: Json, document: str) -> tuple[dict[str, str], dict[str, st
     return kept[0], kept[1], tuple(lost)
 
 
-def metadata_of(written: Written, *, has_effect: Callable[[str], bool] = lambda _: True) -> Json:
+def metadata_of(written: TrackedDescription, *, has_effect: Callable[[str], bool] = lambda _: True) -> Json:
     """Write the metadata of a service; `has_effect` says which annotations the dialect honours."""
-    d = written.described
+    d = written.description
     metadata: Json = {"name": d.name, "namespace": d.namespace}
-    if labels := written.take("labels"):
+    if labels := written.use("labels"):
         metadata["labels"] = dict(labels)
     kept = {}
-    for name, value in written.take("annotations").items():
+    for name, value in written.use("annotations").items():
         if has_effect(name):
             kept[name] = value
         else:
-            written.lose(f"annotations[{name}]", "has an effect on LLMKube's services only")
+            written.add_loss(f"annotations[{name}]", "has an effect on LLMKube's services only")
     if kept:
         metadata["annotations"] = kept
     return metadata
 
 
-def effect_on_described_pods(annotations: Mapping[str, str]) -> Callable[[str], bool]:
+def annotations_for_pods(annotations: Mapping[str, str]) -> Callable[[str], bool]:
     """Say which annotations have an effect on services of KServe's and llmaz's."""
     unread = set() if on_hosts(annotations) else {problem.field for problem in not_in_workloads(annotations)}
     return lambda name: f"metadata.annotations[{name}]" not in unread
@@ -139,6 +146,6 @@ def file_of_url(url: str) -> str:
     return unquote(urlsplit(url).path.rpartition("/")[2])
 
 
-def pod_port(described: Described) -> int:
+def pod_port(description: Description) -> int:
     """Tell where LLMKube's pods of this engine listen."""
-    return PORTS.get(described.engine, 8080)
+    return PORTS.get(description.engine, 8080)

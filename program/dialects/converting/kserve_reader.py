@@ -15,12 +15,12 @@ from program.desired.errors import NotYet, SpecInvalid
 from program.dialects.converting import scaling
 from program.dialects.converting.arguments import (
     ADAPTER_LIMITS,
-    drafting,
     parallel_arguments,
     split_adapters,
+    split_draft,
     without_gpus,
 )
-from program.dialects.converting.description import Described, Engine, Loss, Source, Weights
+from program.dialects.converting.description import Description, Engine, Loss, Source, Weights
 from program.dialects.converting.fields import Fields, kept_metadata
 from program.dialects.converting.pods import (
     POD_FIELDS,
@@ -48,7 +48,7 @@ BRACES = "{{`{{`}}"
 _MARK = "\0"
 
 
-def read_kserve(cr: Json, look: Lookup) -> Described:
+def read_kserve(cr: Json, look: Lookup) -> Description:
     """Describe an LLMInferenceService. Raises SpecInvalid, and NotYet for a base config that is not among the files."""
     hub = to_hub(cr)
     spec, losses = _with_bases(hub, look)
@@ -63,9 +63,9 @@ def read_kserve(cr: Json, look: Lookup) -> Described:
     path: tuple[str | int, ...] = ("template", "containers", at if at is not None else 0)
     if at is not None:
         for name in ("name", "image", "command", "args", "env", "volumeMounts", "resources", "securityContext"):
-            fields.take(*path, name)
+            fields.read(*path, name)
         for probe in PROBES:
-            fields.take(*path, f"{probe}Probe")
+            fields.read(*path, f"{probe}Probe")
     engine, command, arguments = engine_of_container(main)
     requests, limits, gpus, resource, strange = amounts_of(main.get("resources") or {})
     words = [*parallel_arguments(engine, fields), *_lora_limits(engine, fields), *arguments.rest]
@@ -77,31 +77,31 @@ def read_kserve(cr: Json, look: Lookup) -> Described:
     size = fields.peek("parallelism", "pipeline")
     chosen = annotations.pop(keys.ANNOTATION_MODEL_FILE, "")
     opened = f"{MODELS}/{chosen}" if chosen else arguments.model
-    source = _source(str(fields.take("model", "uri") or ""), opened)
+    source = _source(str(fields.read("model", "uri") or ""), opened)
     for index, adapter in enumerate(fields.peek("model", "lora", "adapters") or ()):
-        fields.take("model", "lora", "adapters", index, "name")
-        fields.take("model", "lora", "adapters", index, "uri")
+        fields.read("model", "lora", "adapters", index, "name")
+        fields.read("model", "lora", "adapters", index, "uri")
         loaded += (Weights(name=str(adapter.get("name")), source=_source(str(adapter.get("uri") or ""), "")),)
     worker = None
     if isinstance(size, int) and size > 1 and main.get("command"):
         worker = worker_in(fields, "worker", container=MAIN, leader=engine, source=source, dialect=NAME)
     if worker is not None:
-        fields.take("parallelism", "pipeline")
+        fields.read("parallelism", "pipeline")
     draft = ""
     if engine == "vllm":
-        args, draft = drafting(args)
-    pod = {each: fields.take("template", each) for each in POD_FIELDS}
+        args, draft = split_draft(args)
+    pod = {each: fields.read("template", each) for each in POD_FIELDS}
     mounted = split_shared_memory(pod["volumes"], main.get("volumeMounts"))
     pod["volumes"] = list(mounted.volumes)
-    replicas = fields.take("replicas")
+    replicas = fields.read("replicas")
     if replicas is None:
         replicas = fields.peek("scaling", "minReplicas") or 1
     name = str(hub["metadata"]["name"])
     names = (arguments.served_name, *arguments.aliases) if engine in ("vllm", "sglang") else ()
     if any(mark in each for each in names for mark in ("{{", "$(")) or not arguments.served_name:
         names = ()  # only KServe and the pod know what these stand for
-    model_name = fields.take("model", "name")
-    return Described(
+    model_name = fields.read("model", "name")
+    return Description(
         document=fields.document,
         dialect=NAME,
         name=name,
@@ -133,8 +133,8 @@ def read_kserve(cr: Json, look: Lookup) -> Described:
         volume_mounts=mounted.mounts,
         shared_memory=mounted.size,
         port=PORT if engine == "generic" else 0,
-        pod_labels=fields.take("labels") or {},
-        pod_annotations=fields.take("annotations") or {},
+        pod_labels=fields.read("labels") or {},
+        pod_annotations=fields.read("annotations") or {},
         origins={
             "engine": f"{where}.command",
             "source": "spec.model.uri",
@@ -163,7 +163,7 @@ def read_kserve(cr: Json, look: Lookup) -> Described:
             **{f"limits.{each}": f"{where}.resources.limits.{each}" for each in RESOURCES},
             **{f"pod.{each}": f"spec.template.{each}" for each in POD_FIELDS},
         },
-        losses=(*losses, *lost, *strange_losses, *fields.left()),
+        losses=(*losses, *lost, *strange_losses, *fields.unread()),
     )
 
 
@@ -215,7 +215,7 @@ def _lora_limits(engine: Engine, fields: Fields) -> list[str]:
     if engine != "vllm":
         return []
     for name in ADAPTER_LIMITS:
-        fields.take("model", "lora", name)
+        fields.read("model", "lora", name)
     return [word for flag, number in told if number is not None for word in (flag, str(number))]
 
 

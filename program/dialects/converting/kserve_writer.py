@@ -10,8 +10,8 @@ from program.desired.keys import is_dns_label
 from program.desired.model import Gpu, GpuVendor
 from program.dialects.converting import scaling
 from program.dialects.converting.arguments import parallel_fields, split_adapter_limits, with_draft, with_gpus, without
-from program.dialects.converting.description import Described, Source, Written
-from program.dialects.converting.fields import effect_on_described_pods, file_of_url, metadata_of, moved_probe, on_hosts
+from program.dialects.converting.description import Description, Source, TrackedDescription
+from program.dialects.converting.fields import annotations_for_pods, file_of_url, metadata_of, moved_probe, on_hosts
 from program.dialects.converting.kserve_reader import BRACES, MAIN, MODELS, NAME, PORT, ROOT_ALLOWED, each_text
 from program.dialects.converting.pods import COMMANDS, POD_FIELDS, PROBES, amounts, with_shared_memory
 from program.runtimes.llamacpp import llama_server_image
@@ -22,49 +22,49 @@ API_VERSION = "serving.kserve.io/v1alpha2"
 _TGI_IMAGE = "ghcr.io/huggingface/text-generation-inference:3.3.7"
 
 
-def write_kserve(written: Written) -> list[Json]:
+def write_kserve(written: TrackedDescription) -> list[Json]:
     """Write an LLMInferenceService. Raises SpecInvalid for weights or engines that KServe's pods cannot have."""
-    d = written.described
+    d = written.description
     if not is_dns_label(d.name):
         raise SpecInvalid(
             field="metadata.name", why=f"`{d.name}` is no name for KServe; its Services are named after it"
         )
     uri, opened = _uri(d.source, "source", hosted=on_hosts(d.annotations))
     model: Json = {"uri": uri}
-    served = written.take("served_name")
-    written.take("model_name")
+    served = written.use("served_name")
+    written.use("model_name")
     if served and served != d.name:
         model["name"] = served
-    loaded = written.take("adapters")
+    loaded = written.use("adapters")
     if any(each.name == (served or d.name) for each in loaded):
-        written.lose("adapters", f"KServe allows no adapter of the model's own name, `{served or d.name}`")
+        written.add_loss("adapters", f"KServe allows no adapter of the model's own name, `{served or d.name}`")
         loaded = tuple(each for each in loaded if each.name != (served or d.name))
     if loaded:
         model["lora"] = {"adapters": [{"name": a.name, "uri": _uri(a.source, "adapters")[0]} for a in loaded]}
     for name in ("model_format", "quantization"):
-        written.take(name)  # the weights themselves tell
+        written.use(name)  # the weights themselves tell
     template, spread, limits = _pod(written, opened)
     if limits:
         model.setdefault("lora", {"adapters": []}).update(limits)
     spec: Json = {"model": model}
-    replicas, scaled = written.take("replicas"), scaling.to_kserve(written)
+    replicas, scaled = written.use("replicas"), scaling.to_kserve(written)
     if scaled is not None:
         spec["scaling"] = scaled
     elif replicas != 1:
         spec["replicas"] = replicas
     if spread:
         spec["parallelism"] = spread
-    port = written.take("port")
+    port = written.use("port")
     if port not in (0, PORT):
-        written.lose("port", f"KServe asks its pods at port {PORT}, and this server listens at {port}; change that")
+        written.add_loss("port", f"KServe asks its pods at port {PORT}, and this server listens at {port}; change that")
     for name, wire in (("pod_labels", "labels"), ("pod_annotations", "annotations")):
-        if value := written.take(name):
+        if value := written.use(name):
             spec[wire] = dict(value)
     spec["template"] = template
     if d.worker is not None:
         spec["worker"] = _worker(written, opened)
-        spec["parallelism"] = {**spread, "pipeline": written.take("group_size")}
-    metadata = metadata_of(written, has_effect=effect_on_described_pods(d.annotations))
+        spec["parallelism"] = {**spread, "pipeline": written.use("group_size")}
+    metadata = metadata_of(written, has_effect=annotations_for_pods(d.annotations))
     if d.source.file and on_hosts(d.annotations):
         metadata["annotations"][keys.ANNOTATION_MODEL_FILE] = d.source.file
     return [
@@ -77,32 +77,32 @@ def write_kserve(written: Written) -> list[Json]:
     ]
 
 
-def _worker(written: Written, opened: str) -> Json:
+def _worker(written: TrackedDescription, opened: str) -> Json:
     """Write the other pods of a group."""
-    others = Written(written.take("worker"), target="KServe")
+    others = TrackedDescription(written.use("worker"), target="KServe")
     for name in ("replicas", "model_name", "served_name"):
-        others.take(name)
+        others.use(name)
     pod, _, _ = _pod(others, opened)
     written.include(others)
     return pod
 
 
-def _pod(written: Written, opened: str) -> tuple[Json, Json, Json]:
+def _pod(written: TrackedDescription, opened: str) -> tuple[Json, Json, Json]:
     """Write a pod; beside it what `_container` finds."""
-    mounted = with_shared_memory(written, written.take("pod.volumes") or (), written.take("volume_mounts"))
+    mounted = with_shared_memory(written, written.use("pod.volumes") or (), written.use("volume_mounts"))
     container, spread, limits = _container(written, opened)
     if mounted.mounts:
         container["volumeMounts"] = list(mounted.mounts)
     pod: Json = {"containers": [container]}
     for name in POD_FIELDS:
-        if value := written.take(f"pod.{name}") if name != "volumes" else list(mounted.volumes):
+        if value := written.use(f"pod.{name}") if name != "volumes" else list(mounted.volumes):
             pod[name] = value
     return pod, spread, limits
 
 
-def _container(written: Written, opened: str) -> tuple[Json, Json, Json]:
+def _container(written: TrackedDescription, opened: str) -> tuple[Json, Json, Json]:
     """Write the container; beside it what of vLLM's arguments has fields of its own: `parallelism`, LoRA's limits."""
-    d = written.described
+    d = written.description
     image, command, arguments = _program(written, opened)
     spread: Json = {}
     limits: Json = {}
@@ -117,11 +117,13 @@ def _container(written: Written, opened: str) -> tuple[Json, Json, Json]:
         container["command"] = command
     if arguments:
         container["args"] = arguments
-    env = list(written.take("env"))
-    if token := written.take("hub_token"):
+    env = list(written.use("env"))
+    if token := written.use("hub_token"):
         env.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": dict(token)}})
         # The container has it, and what fetches the weights does not.
-        written.lose("hub_token", "KServe fetches weights with the Secrets of the pods' ServiceAccount: add it there")
+        written.add_loss(
+            "hub_token", "KServe fetches weights with the Secrets of the pods' ServiceAccount: add it there"
+        )
     if env:
         container["env"] = env
     if security := _security(written):
@@ -129,15 +131,15 @@ def _container(written: Written, opened: str) -> tuple[Json, Json, Json]:
     if resources := amounts(written):
         container["resources"] = resources
     for probe in PROBES:
-        if found := written.take(f"probes.{probe}"):
+        if found := written.use(f"probes.{probe}"):
             container[f"{probe}Probe"] = moved_probe(found, PORT) if d.dialect != NAME else found
     return container, spread, limits
 
 
-def _security(written: Written) -> Json:
+def _security(written: TrackedDescription) -> Json:
     """Give the container's securityContext; the presets' own stands for the image that they come with."""
-    d = written.described
-    asked: Json = dict(written.take("security"))
+    d = written.description
+    asked: Json = dict(written.use("security"))
     both = {**(d.pod.get("securityContext") or {}), **asked}
     of_preset = d.engine == "vllm" and not d.image
     if of_preset or on_hosts(d.annotations) or both.get("runAsUser") or "runAsNonRoot" in both:
@@ -145,22 +147,22 @@ def _security(written: Written) -> Json:
     return {**ROOT_ALLOWED, **asked}
 
 
-def _program(written: Written, opened: str) -> tuple[str, list[str], list[str]]:
+def _program(written: TrackedDescription, opened: str) -> tuple[str, list[str], list[str]]:
     """Give image, command and arguments; vLLM's are the presets' own, but for what the user adds."""
-    d = written.described
-    image, command, args = written.take("image"), list(written.take("command")), list(written.take("args"))
+    d = written.description
+    image, command, args = written.use("image"), list(written.use("command")), list(written.use("args"))
     if d.draft is not None:
-        draft = written.take("draft")
+        draft = written.use("draft")
         if d.engine == "vllm" and draft.source.kind == "hub" and not draft.source.revision:
             args = with_draft(args, draft.source.address)
         else:
-            written.lose("draft", "KServe fetches no draft models")
+            written.add_loss("draft", "KServe fetches no draft models")
             flags = args
             args = without(args, "--spec-draft-n-max", "--spec-draft-n-min", "--spec-type", "--num_speculative_tokens")[
                 0
             ]
             if args != flags:
-                written.lose("args", "those of the draft go with it")
+                written.add_loss("args", "those of the draft go with it")
     if d.engine == "ollama":
         raise SpecInvalid(field="engine", why="KServe has no weights for Ollama, which pulls its own")
     if d.engine == "generic" and not command:
@@ -170,8 +172,8 @@ def _program(written: Written, opened: str) -> tuple[str, list[str], list[str]]:
         return image, command, args
     if d.engine == "vllm":
         if command:
-            written.lose("command", "the presets start vLLM")
-        if aliases := written.take("aliases"):
+            written.add_loss("command", "the presets start vLLM")
+        if aliases := written.use("aliases"):
             args += ["--served-model-name", d.served_name, *aliases]
         return image, [], with_gpus("vllm", args, d.gpus)
     where = opened or MODELS
@@ -194,7 +196,7 @@ def _program(written: Written, opened: str) -> tuple[str, list[str], list[str]]:
     return image, command or list(COMMANDS[d.engine]), [*start, *with_gpus(d.engine, args, d.gpus)]
 
 
-def _vendor(d: Described) -> GpuVendor:
+def _vendor(d: Description) -> GpuVendor:
     vendor = vendor_of(d.gpu_resource)
     return GpuVendor.NVIDIA if vendor is None or vendor is GpuVendor.OTHER else vendor
 

@@ -9,8 +9,8 @@ from typing import Any
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired import keys
-from program.dialects.converting.arguments import split_adapters, taken_apart, without_gpus
-from program.dialects.converting.description import Described, Engine, Loss, Scaling, Source, Weights
+from program.dialects.converting.arguments import split_adapters, split_arguments, without_gpus
+from program.dialects.converting.description import Description, Engine, Loss, Scaling, Source, Weights
 from program.dialects.converting.fields import Fields, kept_metadata, on_hosts
 from program.dialects.converting.pods import PROBES, RESOURCES, amounts_of
 from program.dialects.converting.scaling import of_resource
@@ -38,21 +38,21 @@ _GLOB = re.compile(r"[*?\[\]]")
 PORT = 8080
 
 
-def read_llmaz(cr: Json, look: Lookup) -> Described:
+def read_llmaz(cr: Json, look: Lookup) -> Description:
     """Describe a Playground with its models and its runtime. Raises SpecInvalid and NotYet as its dialect does."""
     PLAYGROUNDS.parse(cr, look)
     fields = Fields(cr, dialect="llmaz")
     spec = read(PlaygroundSpec, without_nulls(cr.get("spec") or {}), field="spec")
     labels, annotations, lost = kept_metadata(cr, fields.document)
     claims, asked, flavor_field = claims_of(spec.model_claim, spec.model_claims)
-    fields.take("modelClaim")
-    fields.take("modelClaims")
+    fields.read("modelClaim")
+    fields.read("modelClaims")
     models = find_models(claims, look)
     config: dict[str, Any] = fields.peek("backendRuntimeConfig") or {}
     runtime = find_runtime(config.get("backendName") or "vllm", look)
     custom = _is_custom(runtime)
     for name in ("backendName", "configName", "version", "args", "envs", "resources", "sharedMemorySize"):
-        fields.take("backendRuntimeConfig", name)
+        fields.read("backendRuntimeConfig", name)
     automatic = SPECULATIVE_CONFIG if len(models) > 1 else DEFAULT_CONFIG
     recommended = runtime.config(config.get("configName") or automatic, chosen=bool(config.get("configName")))
     choice = choose(models[0], asked, field=flavor_field)
@@ -62,7 +62,7 @@ def read_llmaz(cr: Json, look: Lookup) -> Described:
     own = [str(argument) for argument in config.get("args") or []]
     engine = _engine_of(runtime)
     # What llmaz ships for Ollama is a script that starts it.
-    arguments = taken_apart(engine, [*(preset if custom or engine != "ollama" else ()), *own])
+    arguments = split_arguments(engine, [*(preset if custom or engine != "ollama" else ()), *own])
     hosted = on_hosts(annotations)
     # A host runs what is asked for; what runtimes recommend is meant for pods.
     resources = merged_resources(config.get("resources") or {}, {} if hosted else recommended.get("resources") or {})
@@ -79,7 +79,7 @@ def read_llmaz(cr: Json, look: Lookup) -> Described:
     source = source_of(models[0])
     if (chosen := annotations.pop(keys.ANNOTATION_MODEL_FILE, "")) and not source.file:
         source = replace(source, file=chosen)
-    return Described(
+    return Description(
         document=fields.document,
         dialect=NAME,
         name=name,
@@ -105,7 +105,7 @@ def read_llmaz(cr: Json, look: Lookup) -> Described:
         ),
         port=PORT if engine == "generic" else 0,
         probes={each: p for each in PROBES if custom and (p := runtime.spec.get(f"{each}Probe"))},
-        replicas=spec.replicas if fields.take("replicas") is not None else 1,
+        replicas=spec.replicas if fields.read("replicas") is not None else 1,
         scaling=_scaling(fields, recommended),
         draft=Weights(name=models[1].name, source=source_of(models[1])) if len(models) > 1 else None,
         pod={} if hosted else nodes_of({}, choice),
@@ -138,7 +138,11 @@ def read_llmaz(cr: Json, look: Lookup) -> Described:
                 for each in RESOURCES
             },
         },
-        losses=(*lost, *losses, *(loss for loss in fields.left() if loss.field not in {each.field for each in losses})),
+        losses=(
+            *lost,
+            *losses,
+            *(loss for loss in fields.unread() if loss.field not in {each.field for each in losses}),
+        ),
     )
 
 
@@ -221,7 +225,7 @@ def source_of(model: Model) -> Source:
 
 
 def _scaling(fields: Fields, recommended: Json) -> Scaling | None:
-    wish = fields.take("elasticConfig")
+    wish = fields.read("elasticConfig")
     if not wish:
         return None
     hpa = (wish.get("scaleTrigger") or recommended.get("scaleTrigger") or {}).get("hpa")

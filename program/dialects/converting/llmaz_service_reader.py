@@ -11,7 +11,7 @@ from typing import Any
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.dialects.converting.arguments import split_adapters, without_gpus
-from program.dialects.converting.description import Described, Loss, Weights
+from program.dialects.converting.description import Description, Loss, Weights
 from program.dialects.converting.fields import Fields, kept_metadata
 from program.dialects.converting.llmaz_reader import losses_of_model, nodes_of, source_of
 from program.dialects.converting.pods import (
@@ -35,7 +35,7 @@ from program.dialects.llmaz.schema.service import ServiceSpec
 _OF_THE_CONTAINER = ("name", "image", "command", "args", "env", "ports", "resources", "volumeMounts", "securityContext")
 
 
-def read_llmaz_service(cr: Json, look: Lookup) -> Described:
+def read_llmaz_service(cr: Json, look: Lookup) -> Description:
     """Describe a Service with its models. Raises SpecInvalid and NotYet as its dialect does."""
     SERVICES.parse(cr, look)
     fields = Fields(cr, dialect="llmaz")
@@ -52,18 +52,18 @@ def read_llmaz_service(cr: Json, look: Lookup) -> Described:
     index = next((n for n, each in enumerate(containers) if each["name"] == RUNNER), 0)
     runner, path = containers[index], (*at, "spec", "containers", index)
     for name in (*_OF_THE_CONTAINER, *(f"{probe}Probe" for probe in PROBES)):
-        fields.take(*path, name)
+        fields.read(*path, name)
     for name in ("modelClaims", "replicas", "rolloutStrategy"):
-        fields.take(name)
+        fields.read(name)
     for name in ("restartPolicy", *(("size",) if spec.workload_template.size == 1 else ())):
-        fields.take("workloadTemplate", name)
+        fields.read("workloadTemplate", name)
     engine, command, arguments = engine_of_container(runner, preset=False)
     resources = runner.get("resources") or {}
     with_flavor = {part: {**(resources.get(part) or {}), **choice.limits} for part in ("requests", "limits")}
     requests, limits, gpus, gpu_resource, strange = amounts_of(with_flavor)
     where = f"spec.workloadTemplate.{which}.spec.containers[{index}]"
     args, loaded = split_adapters(engine, without_gpus(engine, arguments.rest, gpus))
-    pod = {name: fields.take(*at, "spec", name) for name in POD_FIELDS}
+    pod = {name: fields.read(*at, "spec", name) for name in POD_FIELDS}
     mounted = split_shared_memory(pod["volumes"], runner.get("volumeMounts"))
     pod["volumes"] = list(mounted.volumes)
     losses = [
@@ -84,9 +84,9 @@ def read_llmaz_service(cr: Json, look: Lookup) -> Described:
             limits=choice.limits,
         )
         if worker is not None:
-            fields.take("workloadTemplate", "size")
+            fields.read("workloadTemplate", "size")
             worker = replace(worker, pod=nodes_of(worker.pod, choice))
-    return Described(
+    return Description(
         document=fields.document,
         dialect="llmaz-service",
         name=str(cr["metadata"]["name"]),
@@ -117,8 +117,8 @@ def read_llmaz_service(cr: Json, look: Lookup) -> Described:
         port=port_of({"spec": {"containers": [runner]}}) if engine == "generic" else 0,
         worker=worker,
         group_size=size if worker is not None else 0,
-        pod_labels=fields.take(*at, "metadata", "labels") or {},
-        pod_annotations=fields.take(*at, "metadata", "annotations") or {},
+        pod_labels=fields.read(*at, "metadata", "labels") or {},
+        pod_annotations=fields.read(*at, "metadata", "annotations") or {},
         origins={
             "engine": f"{where}.command",
             "source": claims[0].field,
@@ -146,5 +146,5 @@ def read_llmaz_service(cr: Json, look: Lookup) -> Described:
             **{f"limits.{name}": f"{where}.resources.limits.{name}" for name in RESOURCES},
             **{f"pod.{name}": f"spec.workloadTemplate.{which}.spec.{name}" for name in POD_FIELDS},
         },
-        losses=(*lost, *losses, *fields.left()),
+        losses=(*lost, *losses, *fields.unread()),
     )

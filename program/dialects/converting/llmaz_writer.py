@@ -8,8 +8,8 @@ from kubeapi.json_types import Json
 from program.desired import keys
 from program.desired.errors import SpecInvalid
 from program.dialects.converting.arguments import DRAFTED, adapter_arguments, with_gpus, without
-from program.dialects.converting.description import Scaling, Source, Written
-from program.dialects.converting.fields import draft_name, effect_on_described_pods, metadata_of, moved_probe, on_hosts
+from program.dialects.converting.description import Scaling, Source, TrackedDescription
+from program.dialects.converting.fields import annotations_for_pods, draft_name, metadata_of, moved_probe, on_hosts
 from program.dialects.converting.llmaz_reader import PORT
 from program.dialects.converting.pods import PROBES, amounts
 from program.dialects.llmaz.parse.runtimes import DEFAULT_CONFIG, shipped
@@ -22,40 +22,40 @@ _FLAVOR = "chosen"
 _LABEL = re.compile(r"[^a-z0-9-]+")
 
 
-def write_llmaz(written: Written) -> list[Json]:
+def write_llmaz(written: TrackedDescription) -> list[Json]:
     """Write OpenModels, a Playground, and a BackendRuntime where none that llmaz ships will do."""
-    d = written.described
+    d = written.description
     if len(d.name) > LONGEST_SERVICE or not re.fullmatch(SERVICE_LABEL, d.name):
         why = f"is no name for llmaz: Service `{d.name}-lb` needs a lower-case label that begins with a letter"
         raise SpecInvalid(field="metadata.name", why=f"`{d.name}` {why}")
-    name = _name(written.named(written.take("model_name") or d.name))
+    name = _name(written.shared_name(written.use("model_name") or d.name))
     models = [_open_model(name, d.source, "source")]
-    selector = written.take("pod.nodeSelector")
+    selector = written.use("pod.nodeSelector")
     if selector and on_hosts(d.annotations):
-        written.lose("pod.nodeSelector", f"chooses no host with llmaz; say it by {keys.ANNOTATION_HOST_SELECTOR}")
+        written.add_loss("pod.nodeSelector", f"chooses no host with llmaz; say it by {keys.ANNOTATION_HOST_SELECTOR}")
     elif selector:
         models[0]["spec"]["inferenceConfig"] = {"flavors": [{"name": _FLAVOR, "nodeSelector": dict(selector)}]}
     for attribute in ("model_format", "quantization"):
-        written.take(attribute)  # the weights themselves tell
+        written.use(attribute)  # the weights themselves tell
     claim: Json = {"modelClaim": {"modelName": name}}
-    draft = written.take("draft")
+    draft = written.use("draft")
     if draft is not None and d.engine in ("llamacpp", "vllm"):
-        drafting = draft_name(_name(written.named(draft.name)), name, same=draft.source == d.source)
-        both = [{"name": name, "role": "main"}, {"name": drafting, "role": "draft"}]
+        split_draft = draft_name(_name(written.shared_name(draft.name)), name, same=draft.source == d.source)
+        both = [{"name": name, "role": "main"}, {"name": split_draft, "role": "draft"}]
         claim = {"modelClaims": {"models": both}}
-        if drafting != name:
-            models.append(_open_model(drafting, draft.source, "draft"))
+        if split_draft != name:
+            models.append(_open_model(split_draft, draft.source, "draft"))
     elif draft is not None:
-        written.lose("draft", f"llmaz starts no draft with {d.engine}")
+        written.add_loss("draft", f"llmaz starts no draft with {d.engine}")
     config, runtimes = _runtime(written, name)
-    spec: Json = {"replicas": written.take("replicas"), **claim, "backendRuntimeConfig": config}
-    scaling = written.take("scaling")
+    spec: Json = {"replicas": written.use("replicas"), **claim, "backendRuntimeConfig": config}
+    scaling = written.use("scaling")
     if scaling is not None:
         spec["elasticConfig"] = _elastic(written, scaling)
-    port = written.take("port")
+    port = written.use("port")
     if port not in (0, PORT):
-        written.lose("port", f"llmaz asks its pods at port {PORT}, and this server listens at {port}; change that")
-    metadata = metadata_of(written, has_effect=effect_on_described_pods(d.annotations))
+        written.add_loss("port", f"llmaz asks its pods at port {PORT}, and this server listens at {port}; change that")
+    metadata = metadata_of(written, has_effect=annotations_for_pods(d.annotations))
     metadata["name"] = d.name
     playground = {"apiVersion": SERVING, "kind": "Playground", "metadata": metadata, "spec": spec}
     return [*models, *runtimes, playground]
@@ -97,15 +97,15 @@ def _written_source(source: Source, field: str) -> Json:
             )
 
 
-def _runtime(written: Written, model: str) -> tuple[Json, list[Json]]:
+def _runtime(written: TrackedDescription, model: str) -> tuple[Json, list[Json]]:
     """Choose the backend: a shipped one by its name, or one of the service's own beside it."""
-    d = written.described
-    image, command = written.take("image"), written.take("command")
+    d = written.description
+    image, command = written.use("image"), written.use("command")
     # A host has a program of its own for each engine that it knows.
     if on_hosts(d.annotations) and d.engine != "generic":
         image, command = "", ()
     args = _arguments(written, model)
-    probes = {each: probe for each in PROBES if (probe := written.take(f"probes.{each}"))}
+    probes = {each: probe for each in PROBES if (probe := written.use(f"probes.{each}"))}
     ours = shipped().get(d.engine)
     repository, _, tag = image.rpartition(":") if ":" in image.rpartition("/")[2] else (image, "", "latest")
     config: Json = {}
@@ -119,7 +119,7 @@ def _runtime(written: Written, model: str) -> tuple[Json, list[Json]]:
     else:
         if not image and ours is None:
             raise SpecInvalid(field="image", why="llmaz has no runtime of its own for it; name an image")
-        name = _name(written.named(f"{d.name}-runtime"))
+        name = _name(written.shared_name(f"{d.name}-runtime"))
         spec: Json = dict(ours.spec) if ours is not None else {}
         if image:
             spec["image"], spec["version"] = repository, tag
@@ -133,41 +133,41 @@ def _runtime(written: Written, model: str) -> tuple[Json, list[Json]]:
             spec[f"{each}Probe"] = moved_probe(probe, PORT) if d.engine != "generic" else probe
         config["backendName"] = name
         made.append({"apiVersion": SERVING, "kind": "BackendRuntime", "metadata": {"name": name}, "spec": spec})
-    envs = list(written.take("env"))
-    if token := written.take("hub_token"):
-        written.lose("hub_token", "llmaz reads the Secret `modelhub-secret`, key HF_TOKEN; put the token there")
+    envs = list(written.use("env"))
+    if token := written.use("hub_token"):
+        written.add_loss("hub_token", "llmaz reads the Secret `modelhub-secret`, key HF_TOKEN; put the token there")
         envs = [entry for entry in envs if entry["name"] not in ("HF_TOKEN",)] if token else envs
     if envs:
         config["envs"] = envs
     if resources := amounts(written):
         config["resources"] = resources
-    if size := written.take("shared_memory"):
+    if size := written.use("shared_memory"):
         config["sharedMemorySize"] = size
     return config, made
 
 
-def _arguments(written: Written, model: str) -> list[str]:
-    d = written.described
-    args, served = list(written.take("args")), written.take("served_name")
+def _arguments(written: TrackedDescription, model: str) -> list[str]:
+    d = written.description
+    args, served = list(written.use("args")), written.use("served_name")
     if d.draft is not None and d.engine == "vllm":
         args, found = without(args, DRAFTED)
         if found.get(DRAFTED) not in (None, "5"):
-            written.lose("args", "how many tokens are drafted is the BackendRuntime's to say")
+            written.add_loss("args", "how many tokens are drafted is the BackendRuntime's to say")
     if d.draft is not None and d.engine == "llamacpp":
         args = without(args, "--spec-type")[0]
     args += adapter_arguments(written, target="llmaz")
-    aliases = written.take("aliases") if d.engine == "vllm" else ()
+    aliases = written.use("aliases") if d.engine == "vllm" else ()
     if served and (served != model or aliases) and d.engine in ("vllm", "sglang"):
         args += ["--served-model-name", served, *aliases]
     if d.engine == "ollama" and args:
-        written.lose("args", "Ollama takes no arguments")
+        written.add_loss("args", "Ollama takes no arguments")
         return []
     return with_gpus(d.engine, args, d.gpus)
 
 
-def _elastic(written: Written, scaling: Scaling) -> Json:
+def _elastic(written: TrackedDescription, scaling: Scaling) -> Json:
     if scaling.min_replicas < 1:
-        written.lose("scaling", "llmaz keeps at least one replica")
+        written.add_loss("scaling", "llmaz keeps at least one replica")
     found: Json = {"minReplicas": max(1, scaling.min_replicas), "maxReplicas": scaling.max_replicas}
     hpa: Json = {}
     if scaling.metrics:
@@ -177,5 +177,5 @@ def _elastic(written: Written, scaling: Scaling) -> Json:
     if hpa.get("metrics"):
         found["scaleTrigger"] = {"hpa": hpa}
     else:
-        written.lose("scaling", "names no metric, and llmaz's runtimes have none of their own")
+        written.add_loss("scaling", "names no metric, and llmaz's runtimes have none of their own")
     return found

@@ -13,8 +13,8 @@ from program.desired.hub import HUB_HOSTS
 from program.desired.model import DesiredModel, SourceKind
 from program.desired.service import DesiredService
 from program.dialects.converting import scaling
-from program.dialects.converting.arguments import drafting, split_adapters, taken_apart, without, without_gpus
-from program.dialects.converting.description import Described, Source, Weights
+from program.dialects.converting.arguments import split_adapters, split_arguments, split_draft, without, without_gpus
+from program.dialects.converting.description import Description, Source, Weights
 from program.dialects.converting.fields import Fields, kept_metadata, on_hosts
 from program.dialects.converting.llmkube_writer import CONFIGS, POD_FIELDS
 from program.dialects.converting.pods import PROBES, split_shared_memory
@@ -22,7 +22,7 @@ from program.dialects.llmkube.parse.model import model_of
 from program.dialects.llmkube.parse.service import draft_reference, parse_service
 from program.dialects.llmkube.unsupported.service import fields_of_runtime
 from program.runtimes import runtime_for
-from program.runtimes.base import wished_name
+from program.runtimes.base import served_name_option
 
 NAME = "llmkube"
 
@@ -30,12 +30,12 @@ Find = Callable[[str, str], Json | None]
 """Finds a Model by namespace and name."""
 
 
-def read_llmkube(cr: Json, find_model: Find) -> Described:
+def read_llmkube(cr: Json, find_model: Find) -> Description:
     """Describe an InferenceService. Raises SpecInvalid and NotYet as its dialect does."""
     fields = Fields(cr, dialect="LLMKube")
     metadata = cr["metadata"]
     namespace = str(metadata.get("namespace") or "default")
-    reference = str(fields.take("modelRef"))
+    reference = str(fields.read("modelRef"))
     found = find_model(namespace, reference)
     if found is None:
         raise NotYet(reason="DependencyMissing", field="spec.modelRef", why=f"there is no Model `{reference}`")
@@ -47,18 +47,18 @@ def read_llmkube(cr: Json, find_model: Find) -> Described:
     if engine.kind not in ("llamacpp", "vllm", "sglang", "tgi", "tensorrt-llm", "ollama", "generic"):
         raise SpecInvalid(field="spec.runtime", why=f"{engine.kind} exists with LLMKube only")
     for name in ("runtime", "replicas", "image", "command", "env", "suspend", *fields_of_runtime(engine.kind)):
-        fields.take(name)
+        fields.read(name)
     for name in ("source", "files", "format", "quantization", "sha256", "resources"):
-        model_fields.take(name)
+        model_fields.read(name)
     for name in ("enabled", "count", "vendor", "resourceName"):
-        model_fields.take("hardware", "gpu", name)
-    model_fields.take("hardware", "accelerator")
+        model_fields.read("hardware", "gpu", name)
+    model_fields.read("hardware", "accelerator")
     labels, annotations, lost = kept_metadata(cr, fields.document)
     if model.accelerator == "metal" and not annotations.get(keys.ANNOTATION_HOST):
         annotations.setdefault(keys.ANNOTATION_HOST_SELECTOR, "herdsman.dev/accelerator=metal")
-    if wished_name(desired, runtime_for(engine).name_flags) and not on_hosts(annotations):
+    if served_name_option(desired, runtime_for(engine).name_flags) and not on_hosts(annotations):
         annotations.pop(keys.ANNOTATION_SERVED_NAME, None)  # it is among the arguments
-    arguments = taken_apart(engine.kind, _argv(desired))
+    arguments = split_arguments(engine.kind, _argv(desired))
     gpus = desired.gpu.count if desired.gpu else 0
     # Ollama's one argument is the model's name.
     rest = arguments.rest if engine.kind != "ollama" else ()
@@ -66,12 +66,12 @@ def read_llmkube(cr: Json, find_model: Find) -> Described:
     if model.mmproj:
         args = without(args, "--mmproj")[0]
     if engine.kind == "vllm" and draft is not None:
-        args = drafting(args)[0]
+        args = split_draft(args)[0]
     if engine.kind == "llamacpp" and draft is not None:
         args = _plain_draft(args)
     served = engine.served_model_name if isinstance(engine, Sglang) else ""
-    resources = {name: fields.take("resources", name) for name in ("cpu", "memory", "hostMemory", "ephemeralStorage")}
-    fields.take("resources", "gpu")
+    resources = {name: fields.read("resources", name) for name in ("cpu", "memory", "hostMemory", "ephemeralStorage")}
+    fields.read("resources", "gpu")
     requests = {
         "cpu": resources["cpu"],
         "memory": resources["hostMemory"] or resources["memory"],
@@ -79,13 +79,13 @@ def read_llmkube(cr: Json, find_model: Find) -> Described:
     }
     token = getattr(engine, "hf_token", None)
     if config := CONFIGS.get(engine.kind):
-        fields.take(config)
-    fields.take("contextSize")
-    fields.take("probeOverrides")
-    pod = {name: fields.take(wire) for name, wire in POD_FIELDS.items()}
-    mounted = split_shared_memory(pod["volumes"], fields.take("extraVolumeMounts"))
+        fields.read(config)
+    fields.read("contextSize")
+    fields.read("probeOverrides")
+    pod = {name: fields.read(wire) for name, wire in POD_FIELDS.items()}
+    mounted = split_shared_memory(pod["volumes"], fields.read("extraVolumeMounts"))
     pod["volumes"] = list(mounted.volumes)
-    return Described(
+    return Description(
         document=fields.document,
         dialect=NAME,
         name=str(metadata["name"]),
@@ -115,12 +115,12 @@ def read_llmkube(cr: Json, find_model: Find) -> Described:
         scaling=scaling.from_llmkube(fields, engine),
         draft=Weights(name=draft.name, source=_source_of(draft)) if draft is not None else None,
         pod={name: value for name, value in pod.items() if value},
-        security=fields.take("securityContext") or {},
+        security=fields.read("securityContext") or {},
         volume_mounts=mounted.mounts,
         shared_memory=mounted.size,
         port=_port(fields) if engine.kind == "generic" else 0,
-        pod_labels=fields.take("podLabels") or {},
-        pod_annotations=fields.take("podAnnotations") or {},
+        pod_labels=fields.read("podLabels") or {},
+        pod_annotations=fields.read("podAnnotations") or {},
         origins={
             **_ORIGINS,
             "engine": "spec.runtime",
@@ -131,7 +131,7 @@ def read_llmkube(cr: Json, find_model: Find) -> Described:
             "hub_token": f"spec.{CONFIGS.get(engine.kind, '')}.hfTokenSecretRef",
             **{f"pod.{name}": f"spec.{wire}" for name, wire in POD_FIELDS.items()},
         },
-        losses=(*lost, *fields.left(), *model_fields.left()),
+        losses=(*lost, *fields.unread(), *model_fields.unread()),
     )
 
 
@@ -168,7 +168,7 @@ _ORIGINS = {
 
 def _port(fields: Fields) -> int:
     """Tell where a server of the user's own listens."""
-    return int(fields.take("containerPort") or fields.peek("endpoint", "port") or 8080)
+    return int(fields.read("containerPort") or fields.peek("endpoint", "port") or 8080)
 
 
 def _plain_draft(arguments: list[str]) -> list[str]:

@@ -9,7 +9,7 @@ from program.desired.errors import SpecInvalid
 from program.desired.model import GPU_RESOURCES, GpuVendor
 from program.dialects.converting import scaling
 from program.dialects.converting.arguments import DRAFTED, adapter_arguments, without
-from program.dialects.converting.description import Source, Weights, Written
+from program.dialects.converting.description import Source, TrackedDescription, Weights
 from program.dialects.converting.fields import draft_name, label_of, metadata_of, moved_probe, on_hosts, pod_port
 from program.dialects.converting.pods import PROBES, with_shared_memory
 from program.dialects.llmkube.parse.pod import OWN_VOLUMES
@@ -46,13 +46,13 @@ _FLAGS: dict[str, dict[str, str]] = {
 """Flags with a field of their own; the rest goes into extraArgs."""
 
 
-def write_llmkube(written: Written) -> list[Json]:
+def write_llmkube(written: TrackedDescription) -> list[Json]:
     """Write a Model and an InferenceService. Raises SpecInvalid for weights that LLMKube cannot fetch."""
-    d = written.described
-    name = label_of(written.named(written.take("model_name"))) or label_of(written.named(d.name))
+    d = written.description
+    name = label_of(written.shared_name(written.use("model_name"))) or label_of(written.shared_name(d.name))
     spec: Json = {"modelRef": name, "runtime": d.engine}
     spec.update(_arguments(written, name))
-    image, command = written.take("image"), written.take("command")
+    image, command = written.use("image"), written.use("command")
     # A host has a program of its own for each engine that it knows.
     if on_hosts(d.annotations) and d.engine != "generic":
         image, command = "", ()
@@ -60,26 +60,26 @@ def write_llmkube(written: Written) -> list[Json]:
         spec["image"] = image
     if command:
         spec["command"] = list(command)
-    if env := written.take("env"):
+    if env := written.use("env"):
         spec["env"] = list(env)
-    replicas = written.take("replicas")
+    replicas = written.use("replicas")
     if replicas > 10 and d.scaling is None:
-        written.lose("replicas", "LLMKube has at most 10")
+        written.add_loss("replicas", "LLMKube has at most 10")
     if replicas != 1:
         spec["replicas"] = min(replicas, 10)
     if autoscaling := scaling.to_llmkube(written):
         spec["autoscaling"] = autoscaling
-    port = written.take("port")
+    port = written.use("port")
     if port and port != pod_port(d):
         spec["containerPort"] = port
     if resources := _resources(written):
         spec["resources"] = resources
-    overrides = {each: moved_probe(probe, pod_port(d)) for each in PROBES if (probe := written.take(f"probes.{each}"))}
+    overrides = {each: moved_probe(probe, pod_port(d)) for each in PROBES if (probe := written.use(f"probes.{each}"))}
     if overrides:
         spec["probeOverrides"] = overrides
-    mounted = with_shared_memory(written, written.take("pod.volumes") or (), written.take("volume_mounts"))
+    mounted = with_shared_memory(written, written.use("pod.volumes") or (), written.use("volume_mounts"))
     for field, wire in POD_FIELDS.items():
-        if value := written.take(f"pod.{field}") if field != "volumes" else mounted.volumes:
+        if value := written.use(f"pod.{field}") if field != "volumes" else mounted.volumes:
             spec[wire] = _renamed(value) if field == "volumes" else value
     if mounted.mounts:
         spec["extraVolumeMounts"] = _renamed(mounted.mounts)
@@ -88,10 +88,10 @@ def write_llmkube(written: Written) -> list[Json]:
         ("pod_labels", "podLabels"),
         ("pod_annotations", "podAnnotations"),
     ):
-        if value := written.take(attribute):
+        if value := written.use(attribute):
             spec[wire] = value
     models = [_model(written, name, d.source, main=True)]
-    draft = written.take("draft")
+    draft = written.use("draft")
     if draft is not None:
         models += _drafting(written, draft, spec)
     return [
@@ -105,10 +105,10 @@ def _renamed(volumes: Iterable[Json]) -> list[Json]:
     return [{**each, "name": f"own-{each['name']}"} if each["name"] in OWN_VOLUMES else dict(each) for each in volumes]
 
 
-def _drafting(written: Written, draft: Weights, spec: Json) -> list[Json]:
-    engine = written.described.engine
-    own = label_of(written.named(draft.name)) or label_of(f"{written.described.name}-draft")
-    name = draft_name(own, spec["modelRef"], same=draft.source == written.described.source)
+def _drafting(written: TrackedDescription, draft: Weights, spec: Json) -> list[Json]:
+    engine = written.description.engine
+    own = label_of(written.shared_name(draft.name)) or label_of(f"{written.description.name}-draft")
+    name = draft_name(own, spec["modelRef"], same=draft.source == written.description.source)
     if engine == "llamacpp":
         spec["speculativeDecoding"] = {"type": "draft-simple", "draftModelRef": name}
         rest, found = without(spec.pop("extraArgs", ()), "--spec-draft-n-max", "--spec-type")
@@ -125,19 +125,19 @@ def _drafting(written: Written, draft: Weights, spec: Json) -> list[Json]:
         if rest:
             spec["extraArgs"] = rest
     else:
-        written.lose("draft", f"LLMKube has no drafts for {engine}")
+        written.add_loss("draft", f"LLMKube has no drafts for {engine}")
         return []
     return [_model(written, name, draft.source, main=False)] if name != spec["modelRef"] else []
 
 
-def _arguments(written: Written, model: str) -> Json:
-    d = written.described
-    arguments, served = list(written.take("args")), written.take("served_name")
+def _arguments(written: TrackedDescription, model: str) -> Json:
+    d = written.description
+    arguments, served = list(written.use("args")), written.use("served_name")
     spec: Json = {}
     if d.engine == "generic":
         return {"args": arguments} if arguments else {}
     if d.engine == "ollama" and arguments:
-        written.lose("args", "Ollama takes no arguments")
+        written.add_loss("args", "Ollama takes no arguments")
         return {}
     fields = _FLAGS.get(d.engine, {})
     rest, found = without(arguments, *fields)
@@ -151,15 +151,15 @@ def _arguments(written: Written, model: str) -> Json:
         else:
             spec[group] = int(value)
     if served and d.engine == "vllm":
-        rest += ["--served-model-name", served, *written.take("aliases")]
+        rest += ["--served-model-name", served, *written.use("aliases")]
     elif served and d.engine == "sglang" and served != model:
         rest += ["--served-model-name", served]
     rest += adapter_arguments(written, target="LLMKube")
-    if token := written.take("hub_token"):
+    if token := written.use("hub_token"):
         if config := CONFIGS.get(d.engine):
             spec.setdefault(config, {})["hfTokenSecretRef"] = dict(token)
         else:
-            written.lose("hub_token", f"LLMKube gives no token to {d.engine}; set sourceSecretRef of the Model")
+            written.add_loss("hub_token", f"LLMKube gives no token to {d.engine}; set sourceSecretRef of the Model")
     if rest:
         spec["extraArgs"] = rest
     return spec
@@ -172,24 +172,24 @@ def _beyond(flag: str, value: int, *, gpus: int) -> bool:
     return (flag == "--ctx-size" and not 128 <= value <= 2097152) or (flag == "--parallel" and value > 64)
 
 
-def _resources(written: Written) -> Json:
-    requests: dict[str, str] = written.take("requests")
-    limits: dict[str, str] = written.take("limits")
+def _resources(written: TrackedDescription) -> Json:
+    requests: dict[str, str] = written.use("requests")
+    limits: dict[str, str] = written.use("limits")
     found: Json = {}
     for name, wire in (("cpu", "cpu"), ("memory", "memory"), ("ephemeral-storage", "ephemeralStorage")):
         asked, limit = requests.get(name), limits.get(name)
         if asked or limit:
             found[wire] = asked or limit
         if limit and name != "ephemeral-storage":
-            written.lose(f"limits.{name}", "LLMKube has requests and no limits")
-    gpus, resource = written.take("gpus"), written.take("gpu_resource")
+            written.add_loss(f"limits.{name}", "LLMKube has requests and no limits")
+    gpus, resource = written.use("gpus"), written.use("gpu_resource")
     if gpus and resource == GPU_RESOURCES[GpuVendor.NVIDIA]:
         found["gpu"] = gpus
     return found
 
 
-def _model(written: Written, name: str, source: Source, *, main: bool) -> Json:
-    d = written.described
+def _model(written: TrackedDescription, name: str, source: Source, *, main: bool) -> Json:
+    d = written.description
     spec: Json = {"source": _address(source)}
     files = source.files or ((source.file,) if source.kind == "s3" and source.file else ())
     if files:
@@ -198,11 +198,11 @@ def _model(written: Written, name: str, source: Source, *, main: bool) -> Json:
         spec["format"] = "gguf" if source.is_gguf else "safetensors"
     else:
         guessed = "gguf" if source.is_gguf or d.engine in ("llamacpp", "ollama") else "safetensors"
-        spec["format"] = written.take("model_format") or guessed
+        spec["format"] = written.use("model_format") or guessed
         for attribute in ("quantization", "sha256"):
-            if value := written.take(attribute):
+            if value := written.use(attribute):
                 spec[attribute] = value
-        gpus, resource = written.take("gpus"), written.take("gpu_resource")
+        gpus, resource = written.use("gpus"), written.use("gpu_resource")
         if gpus and resource != GPU_RESOURCES[GpuVendor.NVIDIA]:
             vendor = next((v.value for v, each in GPU_RESOURCES.items() if each == resource), "")
             gpu = {"vendor": vendor} if vendor else {"resourceName": resource}

@@ -9,9 +9,9 @@ from typing import Any
 
 from kubeapi.json_types import Json
 from program.desired.accelerators import is_accelerator
-from program.dialects.converting.arguments import Arguments, taken_apart, without_gpus
-from program.dialects.converting.description import Described, Engine, Source, Written
-from program.dialects.converting.fields import Fields, told
+from program.dialects.converting.arguments import Arguments, split_arguments, without_gpus
+from program.dialects.converting.description import Description, Engine, Source, TrackedDescription
+from program.dialects.converting.fields import Fields, path_text
 from program.dialects.crds.reading import read, without_nulls
 from program.dialects.crds.schema import CrdModel, optional
 from program.dialects.llmaz.parse.runtimes import with_limits
@@ -44,15 +44,15 @@ def engine_of_container(main: Json, *, preset: bool = True) -> tuple[Engine, tup
     if not command:
         named = "vllm" if preset else engine_in((str(main.get("image") or ""),))
         silent: Engine = named if named in ("llamacpp", "vllm", "sglang", "tgi", "tensorrt-llm") else "generic"  # type: ignore[assignment]
-        return silent, (), taken_apart(silent, args)
+        return silent, (), split_arguments(silent, args)
     program = PurePosixPath(command[0]).name
     shell = program in ("sh", "bash")
     known = engine_in((" ".join(command),)) if not shell else ""
     engine: Engine = known if known in ("llamacpp", "vllm", "sglang", "tgi", "tensorrt-llm") else "generic"  # type: ignore[assignment]
     if engine == "generic":
-        return "generic", command, taken_apart("generic", args)
+        return "generic", command, split_arguments("generic", args)
     rest = _after(engine, command)
-    apart = taken_apart(engine, [*rest, *args])
+    apart = split_arguments(engine, [*rest, *args])
     own = command[: len(command) - len(rest)]
     return engine, () if own == COMMANDS.get(engine) or engine == "vllm" else own, apart
 
@@ -84,10 +84,10 @@ def amounts_of(resources: Json) -> tuple[dict[str, str], dict[str, str], int, st
     return kept["requests"], kept["limits"], gpus, resource if gpus else "", strange
 
 
-def amounts(written: Written) -> Json:
+def amounts(written: TrackedDescription) -> Json:
     """Write a container's resources; GPUs are requested and limited alike."""
-    requests, limits = dict(written.take("requests")), dict(written.take("limits"))
-    gpus, resource = written.take("gpus"), written.take("gpu_resource")
+    requests, limits = dict(written.use("requests")), dict(written.use("limits"))
+    gpus, resource = written.use("gpus"), written.use("gpu_resource")
     if gpus and resource:
         limits[resource] = str(gpus)
         requests[resource] = str(gpus)
@@ -110,7 +110,7 @@ def worker_in(
     source: Source,
     dialect: str,
     limits: Mapping[str, str] | None = None,
-) -> Described | None:
+) -> Description | None:
     """Read the pods of which the PodSpec is at a path; None where they, or their leader, leave their start to presets.
 
     `container` names the one that serves, `leader` is the leader's engine, `limits` are those of llmaz's flavor.
@@ -123,14 +123,14 @@ def worker_in(
         return None
     path = (*at, "containers", index)
     for name in (*_TAKEN, *(f"{probe}Probe" for probe in PROBES)):
-        fields.take(*path, name)
+        fields.read(*path, name)
     resources = with_limits(main.get("resources") or {}, dict(limits or {}))
     requests, limited, gpus, gpu_resource, _ = amounts_of(resources)
-    pod = {name: fields.take(*at, name) for name in POD_FIELDS}
+    pod = {name: fields.read(*at, name) for name in POD_FIELDS}
     mounted = split_shared_memory(pod["volumes"], main.get("volumeMounts"))
     pod["volumes"] = list(mounted.volumes)
-    where = told(path)
-    return Described(
+    where = path_text(path)
+    return Description(
         document=fields.document,
         dialect=dialect,
         name=str(fields.cr["metadata"]["name"]),
@@ -161,7 +161,7 @@ def worker_in(
             **{f"probes.{probe}": f"{where}.{probe}Probe" for probe in PROBES},
             **{f"requests.{name}": f"{where}.resources.requests.{name}" for name in RESOURCES},
             **{f"limits.{name}": f"{where}.resources.limits.{name}" for name in RESOURCES},
-            **{f"pod.{name}": f"{told(at)}.{name}" for name in POD_FIELDS},
+            **{f"pod.{name}": f"{path_text(at)}.{name}" for name in POD_FIELDS},
         },
     )
 
@@ -228,28 +228,30 @@ def split_shared_memory(volumes: Any, mounts: Any) -> Volumes:
     if at is None or set(at) - {"name", "mountPath"} or sum(each.get("name") == at["name"] for each in places) > 1:
         return Volumes(every, places)
     volume: Json = next((each for each in every if each.get("name") == at["name"]), {})
-    told = volume.get("emptyDir")
-    if not isinstance(told, dict) or told.get("medium") != "Memory" or not told.get("sizeLimit"):
+    path_text = volume.get("emptyDir")
+    if not isinstance(path_text, dict) or path_text.get("medium") != "Memory" or not path_text.get("sizeLimit"):
         return Volumes(every, places)
     return Volumes(
         tuple(each for each in every if each is not volume),
         tuple(each for each in places if each is not at),
-        str(told["sizeLimit"]),
+        str(path_text["sizeLimit"]),
     )
 
 
-def with_shared_memory(written: Written, volumes: Iterable[Json], mounts: Iterable[Json]) -> Volumes:
+def with_shared_memory(written: TrackedDescription, volumes: Iterable[Json], mounts: Iterable[Json]) -> Volumes:
     """Add shared memory of the described size to what a pod mounts, and leave out mounts of volumes that it has not."""
     every, places = tuple(volumes), tuple(mounts)
     names = {each.get("name") for each in every}
     if strange := sorted({str(each.get("name")) for each in places if each.get("name") not in names}):
-        written.lose("volume_mounts", f"`{strange[0]}` is a volume that only pods of the service's own dialect have")
+        written.add_loss(
+            "volume_mounts", f"`{strange[0]}` is a volume that only pods of the service's own dialect have"
+        )
         places = tuple(each for each in places if each.get("name") in names)
-    size = written.take("shared_memory")
+    size = written.use("shared_memory")
     if not size:
         return Volumes(every, places)
     if any(str(each.get("mountPath", "")).rstrip("/") == PATH for each in places):
-        written.lose("shared_memory", f"another volume is mounted at {PATH}")
+        written.add_loss("shared_memory", f"another volume is mounted at {PATH}")
         return Volumes(every, places)
     name = next(each for each in (_NAME, *(f"{_NAME}-{n}" for n in range(len(names) + 1))) if each not in names)
     made: Json = {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": size}}

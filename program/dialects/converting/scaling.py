@@ -12,7 +12,7 @@ from typing import Any
 from kubeapi.json_types import Json
 from program.desired.engines import EngineSettings, Generic, LlamaCpp, Ollama, Sglang, TensorRtLlm, Tgi, Vllm
 from program.desired.service import DEFAULT_UTILIZATION
-from program.dialects.converting.description import Scaling, Written
+from program.dialects.converting.description import Scaling, TrackedDescription
 from program.dialects.converting.fields import Fields
 from program.runtimes import runtime_for
 
@@ -46,15 +46,15 @@ def from_kserve(fields: Fields) -> Scaling | None:
     most = fields.peek("scaling", "maxReplicas")
     if most is None:
         return None
-    fields.take("scaling", "maxReplicas")
-    fields.take("scaling", "minReplicas")
+    fields.read("scaling", "maxReplicas")
+    fields.read("scaling", "minReplicas")
     metrics = []
     for index, trigger in enumerate(fields.peek("scaling", "keda", "triggers") or ()):
         if metric := _metric(trigger):
-            fields.take("scaling", "keda", "triggers", index)
+            fields.read("scaling", "keda", "triggers", index)
             metrics.append(metric)
     if fields.peek(*_BEHAVIOR):
-        fields.take(*_BEHAVIOR)
+        fields.read(*_BEHAVIOR)
     return Scaling(
         min_replicas=int(fields.peek("scaling", "minReplicas") or 1),
         max_replicas=int(most),
@@ -78,23 +78,25 @@ def _metric(trigger: Any) -> Json | None:
     return None
 
 
-def to_kserve(written: Written) -> Json | None:
+def to_kserve(written: TrackedDescription) -> Json | None:
     """Write `scaling` of an LLMInferenceService by KEDA; None where nothing is left to scale on."""
-    scaling: Scaling | None = written.take("scaling")
+    scaling: Scaling | None = written.use("scaling")
     if scaling is None:
         return None
-    if written.described.replicas == 0:
-        written.lose("scaling", "the service is stopped, and KServe has either a number of replicas or an autoscaler")
+    if written.description.replicas == 0:
+        written.add_loss(
+            "scaling", "the service is stopped, and KServe has either a number of replicas or an autoscaler"
+        )
         return None
     triggers = [trigger for metric in scaling.metrics if (trigger := _trigger(metric)) is not None]
     if len(triggers) < len(scaling.metrics) or not triggers:
         named = ", ".join(sorted({_name(metric) for metric in scaling.metrics if _trigger(metric) is None}))
         what = f"and {named} can be none without a Prometheus to ask" if named else "and this names no metric"
-        written.lose("scaling", f"KServe scales by KEDA's triggers, {what}")
+        written.add_loss("scaling", f"KServe scales by KEDA's triggers, {what}")
     if not triggers:
         return None
     if scaling.min_replicas < 1:
-        written.lose("scaling", "KServe keeps at least one replica")
+        written.add_loss("scaling", "KServe keeps at least one replica")
     keda: Json = {"triggers": triggers}
     if scaling.behavior:
         keda["advanced"] = {"horizontalPodAutoscalerConfig": {"behavior": scaling.behavior}}
@@ -120,7 +122,7 @@ def _name(metric: Json) -> str:
 
 def from_llmkube(fields: Fields, engine: EngineSettings) -> Scaling | None:
     """Read `autoscaling` of an InferenceService; where it names no metric, that of its runtime is meant."""
-    wish = fields.take("autoscaling")
+    wish = fields.read("autoscaling")
     if not wish:
         return None
     metrics = []
@@ -135,25 +137,27 @@ def from_llmkube(fields: Fields, engine: EngineSettings) -> Scaling | None:
     return Scaling(min_replicas=1 if low is None else low, max_replicas=wish["maxReplicas"], metrics=tuple(metrics))
 
 
-def to_llmkube(written: Written) -> Json | None:
+def to_llmkube(written: TrackedDescription) -> Json | None:
     """Write `autoscaling` of an InferenceService; None where nothing is left to scale on."""
-    scaling: Scaling | None = written.take("scaling")
+    scaling: Scaling | None = written.use("scaling")
     if scaling is None:
         return None
     metrics = list(_in_llmkube(written, scaling))
-    default_metric = runtime_for(_ENGINES[written.described.engine]).default_hpa_metric
+    default_metric = runtime_for(_ENGINES[written.description.engine]).default_hpa_metric
     if scaling.behavior:
-        written.lose("scaling", "LLMKube's autoscalers have no behavior")
+        written.add_loss("scaling", "LLMKube's autoscalers have no behavior")
     if not metrics and not default_metric:
-        written.lose("scaling", f"names no metric that LLMKube has, and runtime {written.described.engine} has none")
+        written.add_loss(
+            "scaling", f"names no metric that LLMKube has, and runtime {written.description.engine} has none"
+        )
         return None
     if not metrics:
         why = f"names no metric that LLMKube knows; there {default_metric} is followed, {DEFAULT_TARGET} per pod"
-        written.lose("scaling", why)
+        written.add_loss("scaling", why)
     numbers = {"minReplicas": scaling.min_replicas, "maxReplicas": scaling.max_replicas}
     for name, number in numbers.items():
         if number > _MOST[name]:
-            written.lose("scaling", f"{name} is at most {_MOST[name]} with LLMKube, not {number}")
+            written.add_loss("scaling", f"{name} is at most {_MOST[name]} with LLMKube, not {number}")
     found: Json = {name: min(number, _MOST[name]) for name, number in numbers.items()}
     # Its own metric need not be said, and follows the runtime should that one change.
     if metrics and metrics != [_pods(default_metric, DEFAULT_TARGET)]:
@@ -161,7 +165,7 @@ def to_llmkube(written: Written) -> Json | None:
     return found
 
 
-def _in_llmkube(written: Written, scaling: Scaling) -> Iterator[Json]:
+def _in_llmkube(written: TrackedDescription, scaling: Scaling) -> Iterator[Json]:
     for metric in scaling.metrics:
         body = metric.get(str(metric.get("type", "")).lower()) or {}
         target = body.get("target") or {}
@@ -174,7 +178,7 @@ def _in_llmkube(written: Written, scaling: Scaling) -> Iterator[Json]:
         elif metric.get("type") == "Pods" and target.get("averageValue"):
             yield _pods(body["metric"]["name"], str(target["averageValue"]))
         else:
-            written.lose("scaling", f"LLMKube has no metric of type {metric.get('type')} with such a target")
+            written.add_loss("scaling", f"LLMKube has no metric of type {metric.get('type')} with such a target")
 
 
 def _pods(name: str, target: str) -> Json:

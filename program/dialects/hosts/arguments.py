@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from program.desired.engines import EngineSettings, LlamaCpp, Ollama, Omlx, SpeculativeDecoding, Vllm
-from program.desired.facts import Problem
+from program.desired.facts import Problem, unsupported_field
 from program.desired.model import DesiredModel
 from program.dialects.hosts.model import HostEngine
 from program.runtimes.flags import Flag, flags_of
@@ -45,7 +45,7 @@ POD_PATHS = ("/mnt/models", "/mnt/lora", "/workspace/models")
 """Where pods of KServe and llmaz have their models: no path of a host."""
 
 
-def taken_over(
+def translate_arguments(
     chosen: HostEngine,
     written_for: str,
     *,
@@ -66,7 +66,7 @@ def taken_over(
     for flag in flags_of(own):
         why = settings.take(flag)
         if why:
-            lost.append(Problem(reason="NotHonoured", message=why, field=f"{field}[{flag.index}]", terminal=True))
+            lost.append(unsupported_field(f"{field}[{flag.index}]", why))
     return settings.engine(draft), tuple(lost)
 
 

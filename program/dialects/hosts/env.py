@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
-from program.desired.facts import Problem
+from program.desired.facts import Problem, unsupported_field
 from program.dialects.annotations import is_name, is_secret_key
 
 SHARED_ENGINES = frozenset({"ollama", "omlx"})
@@ -42,7 +42,7 @@ def lost_env(variables: Sequence[Json], *, field: str, engine: str) -> Iterator[
         if not why and engine in SHARED_ENGINES:
             why = f"does not reach {engine}, whose process all services of the host share"
         if why:
-            yield Problem(reason="NotHonoured", message=why, field=f"{field}[{index}].valueFrom", terminal=True)
+            yield unsupported_field(f"{field}[{index}].valueFrom", why)
 
 
 def _is_from_secret(variable: Json) -> bool:

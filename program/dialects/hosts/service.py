@@ -14,13 +14,13 @@ from kubeapi.json_types import Json
 from program.desired import keys
 from program.desired.engines import EngineSettings
 from program.desired.errors import SpecInvalid
-from program.desired.facts import Problem
+from program.desired.facts import Problem, unsupported_field
 from program.desired.keys import ServiceKey, owner_of
 from program.desired.model import DesiredModel, Gpu, ModelFormat
 from program.desired.service import DesiredService, Endpoint, PodSettings, Written
 from program.dialects.annotations import POD_ONLY_ANNOTATIONS, Annotated, lost_name
 from program.dialects.dialect import Parsed
-from program.dialects.hosts.arguments import taken_over
+from program.dialects.hosts.arguments import translate_arguments
 from program.dialects.hosts.env import hosted_env, lost_env
 from program.dialects.hosts.model import HostedModel, accelerator_of, engine_of, model_of
 
@@ -83,7 +83,9 @@ def hosted_service(
     drafting = model_of(draft, {}, of=f"{key.name}-draft") if draft is not None else None
     if drafting is not None and (chosen != "llamacpp" or drafting.format is not ModelFormat.GGUF):
         drafting = None
-    engine, lost = taken_over(chosen, args.engine, preset=args.preset, own=args.own, field=args.field, draft=drafting)
+    engine, lost = translate_arguments(
+        chosen, args.engine, preset=args.preset, own=args.own, field=args.field, draft=drafting
+    )
     variables = tuple(env)
     desired = DesiredService(
         key=key,
@@ -117,19 +119,14 @@ def hosted_service(
 
 def not_on_hosts(fields: Iterable[str]) -> tuple[Problem, ...]:
     """Say of fields, by their paths, that they describe pods and mean nothing to a process."""
-    return tuple(not_honoured(field, NOT_ON_HOSTS) for field in fields)
-
-
-def not_honoured(field: str, message: str) -> Problem:
-    """Say of one field why it has no effect."""
-    return Problem(reason="NotHonoured", message=message, field=field, terminal=True)
+    return tuple(unsupported_field(field, NOT_ON_HOSTS) for field in fields)
 
 
 def of_annotations(annotations: Mapping[str, str]) -> Iterator[Problem]:
     """Name the annotations that mean nothing to a process on a host."""
     for name in POD_ONLY_ANNOTATIONS:
         if annotations.get(name, "") not in ("", "false"):
-            yield not_honoured(f"metadata.annotations[{name}]", NOT_ON_HOSTS)
+            yield unsupported_field(f"metadata.annotations[{name}]", NOT_ON_HOSTS)
 
 
 def _written(args: HostedArgs, variables: Sequence[Json], env_field: str, model_field: str) -> Written:
@@ -144,10 +141,12 @@ def _written(args: HostedArgs, variables: Sequence[Json], env_field: str, model_
 
 def _of_draft(draft: HostedModel | None, used: DesiredModel | None, engine: EngineSettings) -> Iterator[Problem]:
     if draft is not None and used is None:
-        yield not_honoured(draft.field, f"is no draft for engine {engine.kind} on a host; llama.cpp takes a GGUF file")
+        yield unsupported_field(
+            draft.field, f"is no draft for engine {engine.kind} on a host; llama.cpp takes a GGUF file"
+        )
 
 
 def _of_place(replicas: int, desired: DesiredService) -> Iterator[Problem]:
     if desired.host_placement is not None and desired.host_placement.pinned and replicas > 1:
         why = f"a host runs one replica of a service, and {keys.ANNOTATION_HOST} names one host, not {replicas}"
-        yield not_honoured("spec.replicas", why)
+        yield unsupported_field("spec.replicas", why)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from program.desired.facts import Problem
+from program.desired.facts import Problem, unsupported_field
 from program.dialects.crds.reading import unknown_fields
 from program.dialects.kserve import naming
 from program.dialects.kserve.parse.devices import KNOWN as DEVICE_ANNOTATIONS
@@ -26,18 +26,18 @@ _OF_PICKER = ("template", "config", "replicas", "tokenizer", "labels", "annotati
 def unsupported_fields(subject: Subject, own: ServiceSpec, weights: Weights | None) -> Iterator[Problem]:
     """List the fields without effect. `own` is the service's own spec, as it was read."""
     for path, _ in unknown_fields(own, field="spec"):
-        yield _problem(path, "is no field of an LLMInferenceService")
+        yield unsupported_field(path, "is no field of an LLMInferenceService")
     for name in subject.annotations:
         if name.startswith(DEVICE_PREFIX) and name not in DEVICE_ANNOTATIONS:
             known = ", ".join(each.removeprefix(DEVICE_PREFIX) for each in DEVICE_ANNOTATIONS)
-            yield _problem(f"metadata.annotations[{name}]", f"is not known; there are {known}")
+            yield unsupported_field(f"metadata.annotations[{name}]", f"is not known; there are {known}")
     if (
         weights is not None
         and value_at(subject.at("model", "confidential"), "enabled")
         and not weights.model.is_fetched
     ):
         why = f"has no effect on `{weights.model.scheme}://`: only a model that is fetched is decrypted"
-        yield _problem("spec.model.confidential", why)
+        yield unsupported_field("spec.model.confidential", why)
     yield from _initializers(subject, weights)
     yield from _router(subject)
     yield from _picker(subject)
@@ -54,7 +54,7 @@ def _initializers(subject: Subject, weights: Weights | None) -> Iterator[Problem
             for name in ("command", "args") if container.get("name") == INITIALIZER else ():
                 if container.get(name):
                     field = f"{'.'.join(('spec', *path))}.initContainers[{index}].{name}"
-                    yield _problem(field, f"has no effect: {INITIALIZER} is told what to fetch by model.uri")
+                    yield unsupported_field(field, f"has no effect: {INITIALIZER} is told what to fetch by model.uri")
 
 
 def _picker(subject: Subject) -> Iterator[Problem]:
@@ -70,7 +70,7 @@ def _picker(subject: Subject) -> Iterator[Problem]:
     if not is_told and version is not None and version < DEFAULT_SINCE:
         old, new = (".".join(map(str, each)) for each in (version, DEFAULT_SINCE))
         why = f"is missing: the default is written for endpoint pickers from {new}, and the image is of {old}; say one"
-        yield _problem(FIELD, f"{why} that it knows, or do without the preset that has this image")
+        yield unsupported_field(FIELD, f"{why} that it knows, or do without the preset that has this image")
     if inline is None or value_at(scheduler, "tokenizer", "template"):
         return  # with a tokenizer, old plugins are rewritten
     for told in deprecations(inline, version):
@@ -82,24 +82,20 @@ def _router(subject: Subject) -> Iterator[Problem]:
     if subject.at("router", "ingress") is not None:
         service = naming.workload_service(subject.name)
         why = f"has no effect: an Ingress is its owner's to point at Service {service}, port 8000"
-        yield _problem("spec.router.ingress", why)
+        yield unsupported_field("spec.router.ingress", why)
     if subject.at("router", "gateway") is not None and route is None:
         why = "has no effect without a route; add `route: {}` to spec.router for one from these gateways"
-        yield _problem("spec.router.gateway", why)
+        yield unsupported_field("spec.router.gateway", why)
     if subject.at("prefill") is not None and scheduler is None and not value_at(route, "http", "refs"):
         why = (
             "has no use without an endpoint picker, which sends prompts there: its pods get whole requests like the "
             "others; add `scheduler: {}` to spec.router"
         )
-        yield _problem("spec.prefill", why)
+        yield unsupported_field("spec.prefill", why)
     if value_at(scheduler, "pool", "ref"):
         beside = [name for name in _OF_PICKER if value_at(scheduler, name) is not None]
         if value_at(scheduler, "pool", "spec") is not None:
             beside.append("pool.spec")
         for name in beside:
             why = "has no effect beside pool.ref: that pool is there already, with an endpoint picker of its own"
-            yield _problem(f"spec.router.scheduler.{name}", why)
-
-
-def _problem(field: str, why: str) -> Problem:
-    return Problem(reason="NotHonoured", message=why, field=field, terminal=True)
+            yield unsupported_field(f"spec.router.scheduler.{name}", why)

@@ -8,12 +8,12 @@ from typing import Any
 from kubeapi.json_types import Json
 from program.desired.accelerators import count_of
 from program.desired.errors import SpecInvalid
-from program.desired.facts import Problem
+from program.desired.facts import Problem, unsupported_field
 from program.desired.keys import ServiceKey
 from program.dialects.annotations import Annotated
 from program.dialects.dialect import Parsed
 from program.dialects.hosts.model import HostedModel
-from program.dialects.hosts.service import HostedArgs, hosted_service, not_honoured, not_on_hosts
+from program.dialects.hosts.service import HostedArgs, hosted_service, not_on_hosts
 from program.dialects.llmaz.naming import ANNOTATION_SKIP_LOADER, ANNOTATION_WORKLOAD, RUNNER
 from program.dialects.llmaz.parse.flavors import Choice
 from program.dialects.llmaz.parse.models import Model
@@ -128,7 +128,7 @@ def _of_pods(cr: Json, choice: Choice, models: Sequence[Model]) -> Iterator[Prob
         if annotations.get(name):
             yield from not_on_hosts([f"metadata.annotations[{name}]"])
     if any(flavor.node_selector for flavor in choice.flavors):
-        yield not_honoured(
+        yield unsupported_field(
             models[0].claim.field,
             "names a model with flavors; their nodeSelector chooses no host, herdsman.dev/host-selector does",
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from kubeapi.json_types import Json
 from program.desired.accelerators import vendor_of
 from program.desired.errors import SpecInvalid
-from program.desired.facts import Problem
+from program.desired.facts import Problem, unsupported_field
 from program.desired.model import GPU_RESOURCES, Gpu, GpuVendor
 from program.desired.quantities import parse_quantity
 from program.desired.workloads import PodSet
@@ -65,7 +65,7 @@ def ranks_problem(
     extra = next((each.get("value") or "" for each in found.get("env") or () if each["name"] == _MORE_ARGUMENTS), "")
     words = [*named, *(str(word) for part in ("command", "args") for word in found.get(part) or ()), *extra.split()]
     why = misfit(engine, words, gpu.count)
-    return Problem(reason="NotHonoured", message=why, field=field, terminal=True) if why else None
+    return unsupported_field(field, why) if why else None
 
 
 def _of_pod(template: Json) -> Gpu | None:

@@ -76,7 +76,7 @@ class Cause(FrozenModel):
     """Only an edit of the service helps."""
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         return f"pod {self.pod}: {self.message}"
 
 

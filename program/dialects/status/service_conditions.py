@@ -15,7 +15,7 @@ from kubeapi.json_types import Json
 from program.desired.facts import RefusedObject, ServiceFacts
 from program.desired.service import DesiredService
 from program.dialects.llmkube.status.phase import Judgement as Judgement
-from program.dialects.llmkube.status.phase import judge, waiting_for_consent
+from program.dialects.llmkube.status.phase import approval_text, judge
 from program.dialects.status.conditions import (
     Condition,
     Reason,
@@ -134,11 +134,11 @@ def set_common(
     """Set every condition of `COMMON`; with `ready` False the dialect has set the ready protocol itself."""
     if ready:
         conditions.mark(verdict)
-    _honoured(conditions, desired, facts)
+    _set_spec_honoured(conditions, desired, facts)
     _room(conditions, verdict, facts)
     set_autoscaler(conditions, facts)
     set_refused(conditions, facts)
-    set_consent(conditions, cr, facts)
+    set_approval(conditions, cr, facts)
     set_rollout(conditions, facts)
     set_drift(conditions, facts)
 
@@ -161,7 +161,7 @@ def _by_type(conditions: Sequence[Condition] | None) -> dict[str, Any]:
     return {c["type"]: c for c in conditions or ()}
 
 
-def _honoured(conditions: ConditionSet, desired: DesiredService | None, facts: ServiceFacts) -> None:
+def _set_spec_honoured(conditions: ConditionSet, desired: DesiredService | None, facts: ServiceFacts) -> None:
     if facts.unsupported:
         message = "; ".join(f"{problem.field} {problem.message}".strip() for problem in facts.unsupported)
         reasons = {problem.reason for problem in facts.unsupported}
@@ -188,8 +188,8 @@ def _room(conditions: ConditionSet, verdict: Judgement, facts: ServiceFacts) -> 
 def set_autoscaler(conditions: ConditionSet, facts: ServiceFacts) -> None:
     """Say whether the autoscaler can scale, in its own words, or why there is none."""
     autoscaler = facts.autoscaler
-    if (refused := refused_of(facts, *AUTOSCALER_KINDS)) is not None:
-        conditions.set(Type.AUTOSCALER_READY, "False", refused.reason, told_refusal(refused))
+    if (refused := find_refused(facts, *AUTOSCALER_KINDS)) is not None:
+        conditions.set(Type.AUTOSCALER_READY, "False", refused.reason, refusal_text(refused))
     elif autoscaler is None:
         conditions.drop(Type.AUTOSCALER_READY)
     elif autoscaler.problem:
@@ -203,30 +203,30 @@ def set_autoscaler(conditions: ConditionSet, facts: ServiceFacts) -> None:
 def set_refused(conditions: ConditionSet, facts: ServiceFacts) -> None:
     """Name the objects that the API refuses while the service serves without them."""
     if facts.refused:
-        message = "; ".join(told_refusal(each) for each in facts.refused)
+        message = "; ".join(refusal_text(each) for each in facts.refused)
         conditions.set(Type.OBJECTS_APPLIED, "False", facts.refused[0].reason, f"{message}; it is tried again")
     else:
         conditions.drop(Type.OBJECTS_APPLIED)
 
 
-def refused_of(facts: ServiceFacts, *wanted: str, name: str = "") -> RefusedObject | None:
+def find_refused(facts: ServiceFacts, *wanted: str, name: str = "") -> RefusedObject | None:
     """Find a refused object of one of these kinds, with a name where one is given."""
     return next((each for each in facts.refused if each.kind in wanted and name in ("", each.name)), None)
 
 
-def told_refusal(refused: RefusedObject) -> str:
+def refusal_text(refused: RefusedObject) -> str:
     """Name a refused object and say why."""
     return f"{refused.kind} {refused.name} could not be applied: {refused.message}"
 
 
-def set_consent(conditions: ConditionSet, cr: Json, facts: ServiceFacts) -> None:
+def set_approval(conditions: ConditionSet, cr: Json, facts: ServiceFacts) -> None:
     """Say what mode Preview or Paused holds back, and which policies are violated."""
     pending = facts.pending
     if pending is None:
         conditions.drop(Type.CHANGE_PENDING)
     else:
         reason = Reason.PAUSED if pending.paused else Reason.AWAITING_APPROVAL
-        conditions.set(Type.CHANGE_PENDING, "True", reason, waiting_for_consent(cr, pending))
+        conditions.set(Type.CHANGE_PENDING, "True", reason, approval_text(cr, pending))
     if facts.problem is not None and facts.problem.reason == Reason.POLICY_VIOLATED:
         conditions.set(Type.POLICY_COMPLIANT, "False", Reason.POLICY_VIOLATED, facts.problem.message)
     elif facts.advice:

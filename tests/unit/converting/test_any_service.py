@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from components.options import RenderOptions
 from components.render import render
 from program.desired.errors import DesiredError, SpecInvalid
-from program.dialects.converting.convert import Target, Writing, describe, write
-from program.dialects.converting.description import ENGINES, Described, Scaling, Source, Weights
+from program.dialects.converting.convert import Conversion, Target, describe, write
+from program.dialects.converting.description import ENGINES, Description, Scaling, Source, Weights
 from program.dialects.registry import DIALECTS, LLMKUBE
 from program.manifests import Manifests
 
@@ -100,7 +100,7 @@ PODS: st.SearchStrategy[Any] = st.fixed_dictionaries(
     },
 )
 SERVICES = st.builds(
-    Described,
+    Description,
     document=st.just("Thing `a`"),
     dialect=st.sampled_from(["llmkube", "kserve", "llmaz", "llmaz-service"]),
     name=NAMES,
@@ -153,7 +153,7 @@ def assert_told(error: SpecInvalid) -> None:
     assert error.why
 
 
-def described(found: Manifests) -> list[Described]:
+def descriptions(found: Manifests) -> list[Description]:
     services = []
     for dialect in DIALECTS:
         for document in found.services_of(dialect):
@@ -163,7 +163,9 @@ def described(found: Manifests) -> list[Described]:
 
 @settings(max_examples=150, deadline=None)
 @given(service=SERVICES, target=st.sampled_from(TARGETS))
-def test_any_service_becomes_one_that_can_be_read_or_is_refused_with_a_why(service: Described, target: Target) -> None:
+def test_any_service_becomes_one_that_can_be_read_or_is_refused_with_a_why(
+    service: Description, target: Target
+) -> None:
     try:
         converted = write(service, target)
     except SpecInvalid as error:
@@ -171,7 +173,7 @@ def test_any_service_becomes_one_that_can_be_read_or_is_refused_with_a_why(servi
         return
     found = read(converted.documents)
     assert found.errors == []
-    (after,) = described(found)
+    (after,) = descriptions(found)
     assert (after.name, after.namespace) == (service.name, service.namespace)
     for loss in converted.losses:
         assert loss.document
@@ -191,7 +193,7 @@ def inputs() -> list[tuple[str, Any]]:
 
 
 @functools.cache
-def all_services() -> tuple[tuple[str, Described], ...]:
+def all_services() -> tuple[tuple[str, Description], ...]:
     """Describe each service of the inputs that its own dialect takes."""
     services = []
     for name, documents in inputs():
@@ -211,7 +213,7 @@ def test_each_service_of_a_vector_or_example_goes_on_from_one_dialect_to_the_nex
     assert sum(goes_on(name, service, target) for name, service in all_services()) > 50
 
 
-def goes_on(name: str, service: Described, target: Target) -> bool:
+def goes_on(name: str, service: Description, target: Target) -> bool:
     """Convert a service, and what comes of it to all dialects; tell whether it could be."""
     if service.dialect.startswith(target):
         return False
@@ -221,7 +223,7 @@ def goes_on(name: str, service: Described, target: Target) -> bool:
         assert_told(error)
         return False
     assert there.errors == [], name
-    (after,) = described(there)
+    (after,) = descriptions(there)
     # Most vectors are of LLMKube's, and differ in what no other dialect has.
     for further in TARGETS if service.dialect != LLMKUBE or name[0].isdigit() else ():
         if further == target:
@@ -235,8 +237,8 @@ def goes_on(name: str, service: Described, target: Target) -> bool:
 
 
 def test_models_of_one_name_that_are_not_the_same_are_written_under_two() -> None:
-    def service(name: str, namespace: str, address: str) -> Described:
-        return Described(
+    def service(name: str, namespace: str, address: str) -> Description:
+        return Description(
             document=f"InferenceService `{name}`",
             dialect="llmkube",
             name=name,
@@ -246,7 +248,7 @@ def test_models_of_one_name_that_are_not_the_same_are_written_under_two() -> Non
             model_name="tiny",
         )
 
-    writing = Writing("llmaz")
+    writing = Conversion("llmaz")
     written = [
         writing.write(service(name, namespace, address)).documents
         for name, namespace, address in (

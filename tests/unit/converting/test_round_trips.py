@@ -12,7 +12,7 @@ import pytest
 
 from program.desired.errors import DesiredError, SpecInvalid
 from program.dialects.converting.convert import Converted, Target, describe, write
-from program.dialects.converting.description import Described
+from program.dialects.converting.description import Description
 from program.dialects.registry import DIALECTS
 from program.manifests import Manifests
 from program.runtimes.flags import flags_of
@@ -47,7 +47,7 @@ def manifests_of(documents: Any) -> Manifests:
     return found
 
 
-def described(manifests: Manifests) -> Iterator[Described]:
+def descriptions(manifests: Manifests) -> Iterator[Description]:
     for dialect in DIALECTS:
         for document in manifests.services_of(dialect):
             try:
@@ -84,11 +84,11 @@ def without_ports(probe: Any) -> Any:
     return probe.removeprefix("own-") if isinstance(probe, str) else probe
 
 
-def check(before: Described, converted: Converted, target: Target) -> None:
+def check(before: Description, converted: Converted, target: Target) -> None:
     manifests = manifests_of(converted.documents)
     assert manifests.errors == []
     assert len(list(manifests.services())) == 1, manifests.errors
-    after = next(described(manifests))
+    after = next(descriptions(manifests))
     lost = {loss.field for loss in converted.losses}
     for each in fields(before):
         value, there = getattr(before, each.name), getattr(after, each.name)
@@ -110,7 +110,7 @@ def check(before: Described, converted: Converted, target: Target) -> None:
 def test_a_service_of_a_vector_keeps_what_is_not_named_as_lost(path: Path) -> None:
     # The recording's own file server, which no other dialect fetches from, stands for a repository here.
     text = path.read_text().replace("http://127.0.0.1:28080/", "https://huggingface.co/acme/tiny/resolve/main/")
-    for before in described(manifests_of(json.loads(text)["input"])):
+    for before in descriptions(manifests_of(json.loads(text)["input"])):
         for target in get_args(Target):
             if before.dialect.startswith(target):
                 continue

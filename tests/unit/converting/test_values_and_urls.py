@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kubeapi.json_types import Json
-from program.dialects.converting.arguments import taken_apart, without
+from program.dialects.converting.arguments import split_arguments, without
 from program.dialects.converting.llmkube_reader import hub_file
 from tests.unit.converting.test_carried_over import converted, kserve, lost, open_model, playground, spec_of
 
@@ -91,9 +91,9 @@ def test_a_template_is_no_name() -> None:
 
 
 def test_what_follows_the_one_value_of_a_flag_is_kept() -> None:
-    parts = taken_apart("vllm", ["--port", "8000", "acme/tiny", "--host", "::", "stray", "--max-model-len", "64"])
+    parts = split_arguments("vllm", ["--port", "8000", "acme/tiny", "--host", "::", "stray", "--max-model-len", "64"])
     assert (parts.model, parts.rest) == ("acme/tiny", ("stray", "--max-model-len", "64"))
-    parts = taken_apart("sglang", ["--enable-metrics", "stray", "--port", "1"])
+    parts = split_arguments("sglang", ["--enable-metrics", "stray", "--port", "1"])
     assert parts.rest == ("stray",)
     assert without(["--ctx-size", "64", "stray", "--parallel", "2"], "--ctx-size", "--parallel") == (
         ["--ctx-size", "64", "stray"],

@@ -20,7 +20,7 @@ def with_counted(
 ) -> tuple[PodSet, ...]:
     """Note on sets of pods what hashes count of each; `made` describes the sets of a service."""
     changed = any(presets.is_counted_otherwise(config.name) for config in subject.combined.applied)
-    if not changed and subject.at("router", "scheduler", "config") is None and not _is_told_by_flag(subject):
+    if not changed and subject.at("router", "scheduler", "config") is None and not _has_config_flag(subject):
         return sets
     known_before = combined(subject.cr, subject.look, counted=True) if changed else subject.combined
     before = replace(subject, combined=known_before, counted=True)
@@ -28,7 +28,7 @@ def with_counted(
     return tuple(_counted(pods, known[pods.part]) for pods in sets)
 
 
-def _is_told_by_flag(subject: Subject) -> bool:
+def _has_config_flag(subject: Subject) -> bool:
     """Tell whether the endpoint picker's configuration may stand in its arguments."""
     containers = subject.at("router", "scheduler", "template", "containers") or ()
     words = [str(word) for each in containers for field in ("command", "args") for word in each.get(field) or ()]

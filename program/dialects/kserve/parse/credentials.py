@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 
 from kubeapi import kinds
 from kubeapi.json_types import Json
-from program.desired.facts import Problem
+from program.desired.facts import Problem, unsupported_field
 from program.dialects.kserve import naming
 from program.dialects.kserve.parse.source import Scheme
 from program.dialects.kserve.parse.store_secrets import ANNOTATIONS_OF_STORES
@@ -56,17 +56,17 @@ def credentials(subject: Subject, schemes: Iterable[Scheme], account: str) -> tu
                 for variable, key in keys[scheme].items()
             )
         if scheme == "s3":
-            variables.extend(_endpoint(said_of_store(subject, account)))
+            variables.extend(_endpoint(store_annotations(subject, account)))
     return tuple(variables)
 
 
-def said_of_store(subject: Subject, account: str) -> dict[str, str]:
+def store_annotations(subject: Subject, account: str) -> dict[str, str]:
     """Give what is said of S3 stores for pods of an account, by the last part of the annotation that says it."""
     name = _secret(subject, account)
     secret = subject.look(kinds.SECRETS, subject.namespace, name) if name else None
     said = subject.settings.credentials.s3
     for each in (_account(subject, account), secret or {}, subject.cr):
-        said = {**said, **_said((each.get("metadata") or {}).get("annotations") or {})}
+        said = {**said, **_own_store_annotations((each.get("metadata") or {}).get("annotations") or {})}
     return dict(said)
 
 
@@ -75,7 +75,7 @@ def certificates(subject: Subject, schemes: Iterable[Scheme], account: str) -> t
 
     The one of the settings is copied by KServe into every namespace; one that an annotation names is there already.
     """
-    said = said_of_store(subject, account) if "s3" in schemes else {}
+    said = store_annotations(subject, account) if "s3" in schemes else {}
     storage = subject.settings.storage
     of_settings = storage.ca_bundle_config_map
     if of_settings and subject.namespace != naming.SYSTEM_NAMESPACE:
@@ -93,12 +93,10 @@ def missing_certificates(subject: Subject, schemes: Iterable[Scheme], account: s
         return None
     if subject.look(kinds.CONFIG_MAPS, subject.namespace, BUNDLE) is not None:
         return None
-    return Problem(
-        reason="NotHonoured",
-        message=f"the settings name ConfigMap {naming.SYSTEM_NAMESPACE}/{name} for the certificates of stores; pods "
+    return unsupported_field(
+        "spec.model.uri",
+        f"the settings name ConfigMap {naming.SYSTEM_NAMESPACE}/{name} for the certificates of stores; pods "
         f"wait until namespace {subject.namespace} has it too, as ConfigMap {BUNDLE}",
-        field="spec.model.uri",
-        terminal=True,
     )
 
 
@@ -109,12 +107,10 @@ def ambiguous_credentials(subject: Subject, account: str) -> Problem | None:
     names = _secrets(_account(subject, account))
     if len(names) < 2:
         return None
-    return Problem(
-        reason="NotHonoured",
-        message=f"ServiceAccount {account or DEFAULT_ACCOUNT} has several secrets ({', '.join(names)}), and only "
+    return unsupported_field(
+        "spec.template.serviceAccountName",
+        f"ServiceAccount {account or DEFAULT_ACCOUNT} has several secrets ({', '.join(names)}), and only "
         f"{names[0]} is used for the model's store; name the right one in annotation {SECRET_NAME}",
-        field="spec.template.serviceAccountName",
-        terminal=True,
     )
 
 
@@ -128,7 +124,7 @@ def _named_secret(subject: Subject) -> str:
     return subject.annotations.get(annotation) or subject.annotations.get(SECRET_NAME) or ""
 
 
-def _said(annotations: Mapping[str, str]) -> dict[str, str]:
+def _own_store_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
     """Give what annotations say of an S3 store, by the last part of their names."""
     return {
         key.removeprefix(ANNOTATIONS_OF_STORES): value

@@ -34,7 +34,7 @@ class ServingPods:
 def serving_pods(subject: Subject, weights: Weights | None, devices: Devices | None) -> ServingPods:
     """Describe the pods that serve; `weights` is None where the user's pods get the model themselves."""
     role = "decode" if subject.at("prefill") is not None else "both"
-    return _Workload(subject, subject.spec, weights, devices, role=role, field="spec").described()
+    return _Workload(subject, subject.spec, weights, devices, role=role, field="spec").build()
 
 
 def prefill_pods(subject: Subject, weights: Weights | None, devices: Devices | None) -> ServingPods | None:
@@ -42,7 +42,7 @@ def prefill_pods(subject: Subject, weights: Weights | None, devices: Devices | N
     prefill = subject.at("prefill")
     if prefill is None:
         return None
-    return _Workload(subject, prefill, weights, devices, role="prefill", field="spec.prefill").described()
+    return _Workload(subject, prefill, weights, devices, role="prefill", field="spec.prefill").build()
 
 
 class _Workload:
@@ -67,7 +67,7 @@ class _Workload:
         self._prefill = role == "prefill"
         self._suffix = naming.PREFILL if self._prefill else ""
 
-    def described(self) -> ServingPods:
+    def build(self) -> ServingPods:
         return self._group() if self._spec.get("worker") is not None else self._single()
 
     def _single(self) -> ServingPods:

@@ -59,7 +59,7 @@ def migrated(config: Json, version: Version | None, *, tokenizer: str = "", coun
     if version is None or version < _PRODUCERS_SINCE or not isinstance(told.get("plugins"), list):
         return told
     if tokenizer:
-        told = told_apart(told, tokenizer)
+        told = split_prefix_scorer(told, tokenizer)
     if not counted:
         told = {**told, "plugins": [_without_gone(each) for each in told["plugins"]]}
         if told.get("apiVersion") == _OLD_API:
@@ -199,7 +199,7 @@ _MODEL = "/mnt/models/base"
 """What the tokenizer of the presets calls its model."""
 
 
-def told_apart(config: Json, tokenizer: str) -> Json:
+def split_prefix_scorer(config: Json, tokenizer: str) -> Json:
     """Replace the one plugin by the three, and have tokens come from the service's tokenizer at this URL."""
     plugins: list[Any] = config["plugins"]
     at = next((at for at, each in enumerate(plugins) if _type(each) == OLD), None)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
-from program.desired.facts import Problem
+from program.desired.facts import Problem, unsupported_field
 from program.desired.workloads import Route
 from program.dialects.kserve import naming
 from program.dialects.kserve.parse.lora import Adapter
@@ -133,12 +133,10 @@ def _left_out(count: int, adapters: int) -> tuple[Problem, ...]:
     if not count:
         return ()
     return (
-        Problem(
-            reason="NotHonoured",
-            message=f"a rule of a route holds {MOST_MATCHES} matches, so requests that name one of the last {count} of "
+        unsupported_field(
+            "spec.model.lora.adapters",
+            f"a rule of a route holds {MOST_MATCHES} matches, so requests that name one of the last {count} of "
             f"{adapters} adapters by header are not led past the endpoint picker; ask for those by path",
-            field="spec.model.lora.adapters",
-            terminal=True,
         ),
     )
 
@@ -168,12 +166,10 @@ def _too_many(count: int, group: str) -> tuple[Problem, ...]:
     if not count:
         return ()
     return (
-        Problem(
-            reason="NotHonoured",
-            message=f"a rule of a route holds {MOST_BACKENDS} backends, so the last {count} members of group {group}, "
+        unsupported_field(
+            "spec.router.route.group",
+            f"a rule of a route holds {MOST_BACKENDS} backends, so the last {count} members of group {group}, "
             "by name, get no requests from this route; use fewer",
-            field="spec.router.route.group",
-            terminal=True,
         ),
     )
 

@@ -26,10 +26,10 @@ from program.dialects.status.pod_causes import worst_cause
 from program.dialects.status.service_conditions import (
     ConditionSet,
     Judgement,
+    find_refused,
     judge_service,
-    refused_of,
+    refusal_text,
     set_common,
-    told_refusal,
 )
 
 PRESETS, WORKLOADS, ROUTER = "PresetsCombined", "WorkloadsReady", "RouterReady"
@@ -83,7 +83,7 @@ def service_conditions(
             _router(conditions, subject, desired, facts)
             _group(conditions, subject)
     _ready(conditions, desired, facts, verdict)
-    conditions.drop_untold()
+    conditions.drop_unset()
     set_common(conditions, cr, verdict, desired, facts, ready=False)
     return [_as_the_peer_writes(condition) for condition in conditions.listed()]
 
@@ -94,16 +94,16 @@ class _Conditions(ConditionSet):
         # The peer's schema asks for a type and a status alone.
         whole = [c for c in previous if c.get("lastTransitionTime")]
         super().__init__({**cr, "status": {"conditions": whole}}, TYPES, now=now)
-        self._told: set[str] = set()
+        self._set_now: set[str] = set()
 
     def set(self, kind: str, status: Status, reason: str, message: str) -> None:
         """Set one, and take note that there is something to say of it."""
-        self._told.add(kind)
+        self._set_now.add(kind)
         super().set(kind, status, reason, message)
 
-    def drop_untold(self) -> None:
+    def drop_unset(self) -> None:
         """Take those parts away of which nothing was said this time; until then they keep their transition times."""
-        self.drop(*(kind for kind in _PARTS if kind not in self._told))
+        self.drop(*(kind for kind in _PARTS if kind not in self._set_now))
 
     def find(self, kind: str, problem: RouterProblem, message: str) -> None:
         """Set one to what was found; `message` says what holds while nothing is wrong with it."""
@@ -111,7 +111,7 @@ class _Conditions(ConditionSet):
 
     def first_false(self, kinds_: Iterable[str]) -> Json | None:
         """Give the first of these that does not hold."""
-        found = (self.get(kind) for kind in kinds_ if kind in self._told)
+        found = (self.get(kind) for kind in kinds_ if kind in self._set_now)
         return next((c for c in found if c is not None and c["status"] != "True"), None)
 
     def gather(self, kind: str, parts: Iterable[str], message: str) -> None:
@@ -225,7 +225,7 @@ def _unready(found: WorkloadFacts, pods: list[PodFacts], facts: ServiceFacts, *,
         return RouterProblem(Reason.PODS_REFUSED, f"{counted}; the API refuses the pods: {found.replica_failure}")
     cause = worst_cause(pods, facts.memory)
     if cause is not None:
-        return RouterProblem(cause.reason, f"{counted}; {cause.told}")
+        return RouterProblem(cause.reason, f"{counted}; {cause.text}")
     progressing = found.progressing
     if progressing is not None and progressing.status == "False" and progressing.reason:
         return RouterProblem(
@@ -242,8 +242,8 @@ def _unready(found: WorkloadFacts, pods: list[PodFacts], facts: ServiceFacts, *,
 def _scaler_finding(subject: Subject, pods: PodSet, facts: ServiceFacts) -> RouterProblem:
     assert pods.scaler is not None
     scaler = pods.scaler
-    if (refused := refused_of(facts, scaler.kind, name=scaler.name)) is not None:
-        return RouterProblem("ReconcileScalingError", told_refusal(refused))
+    if (refused := find_refused(facts, scaler.kind, name=scaler.name)) is not None:
+        return RouterProblem("ReconcileScalingError", refusal_text(refused))
     keda = scaler.kind == "ScaledObject"
     live = subject.look(kinds.SCALED_OBJECTS if keda else kinds.AUTOSCALERS, subject.namespace, scaler.name)
     waiting = "ScaledObjectProgressing" if keda else "HPAProgressing"
@@ -312,19 +312,19 @@ def _way_in(conditions: _Conditions, subject: Subject, desired: DesiredService |
     for part, kind in (("scheduler", SCHEDULER), ("tokenizer", TOKENIZER)):
         pods = workloads.pod_set(part) if workloads is not None else None
         if pods is not None:
-            refused = refused_of(facts, kinds.DEPLOYMENTS.kind, name=pods.name)
-            problem = RouterProblem(refused.reason, told_refusal(refused)) if refused else _pods_problem(pods, facts)
+            refused = find_refused(facts, kinds.DEPLOYMENTS.kind, name=pods.name)
+            problem = RouterProblem(refused.reason, refusal_text(refused)) if refused else _pods_problem(pods, facts)
             conditions.find(kind, problem, "The pods are as wanted")
 
 
 def _refused_route(facts: ServiceFacts) -> RouterProblem | None:
-    refused = refused_of(facts, kinds.HTTP_ROUTES.kind)
-    return RouterProblem("HTTPRouteReconcileError", told_refusal(refused)) if refused is not None else None
+    refused = find_refused(facts, kinds.HTTP_ROUTES.kind)
+    return RouterProblem("HTTPRouteReconcileError", refusal_text(refused)) if refused is not None else None
 
 
 def _refused_pool(facts: ServiceFacts) -> RouterProblem | None:
-    refused = refused_of(facts, kinds.INFERENCE_POOLS.kind)
-    return RouterProblem(refused.reason, told_refusal(refused)) if refused is not None else None
+    refused = find_refused(facts, kinds.INFERENCE_POOLS.kind)
+    return RouterProblem(refused.reason, refusal_text(refused)) if refused is not None else None
 
 
 def _group(conditions: _Conditions, subject: Subject) -> None:

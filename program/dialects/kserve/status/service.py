@@ -38,7 +38,7 @@ FIELDS = (
 """What is written; the rest of a status is somebody else's."""
 
 _GROUPS = {"Deployment": "apps", "LeaderWorkerSet": "leaderworkerset.x-k8s.io"}
-_TOLD_PARTS = {"main": "primary", "prefill": "prefill", "scheduler": "scheduler"}
+_LISTED_PARTS = {"main": "primary", "prefill": "prefill", "scheduler": "scheduler"}
 
 
 def service_status(
@@ -117,12 +117,12 @@ def _workloads(subject: Subject, desired: DesiredService, facts: ServiceFacts) -
     if desired.host_placement is not None:
         primary = {"apiGroup": "herdsman.dev", "kind": "HostProcess", "name": subject.name}
         return {"primary": {**primary, "readyReplicas": facts.ready_replicas}, "service": service}
-    told = {_TOLD_PARTS[each.part]: _reference(each) for each in facts.workloads if _is_told(each)}
+    told = {_LISTED_PARTS[each.part]: _reference(each) for each in facts.workloads if _is_listed(each)}
     return {**told, "service": service} if told else {}
 
 
-def _is_told(workload: WorkloadFacts) -> bool:
-    return workload.found and workload.part in _TOLD_PARTS
+def _is_listed(workload: WorkloadFacts) -> bool:
+    return workload.found and workload.part in _LISTED_PARTS
 
 
 def _reference(workload: WorkloadFacts) -> Json:

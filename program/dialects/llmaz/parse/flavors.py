@@ -12,7 +12,7 @@ from typing import Any
 
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
-from program.desired.facts import Problem
+from program.desired.facts import Problem, unsupported_field
 from program.dialects.llmaz.parse.models import Model
 from program.dialects.llmaz.schema.model import Flavor
 
@@ -79,23 +79,19 @@ def lost_of(model: Model, choice: Choice, arguments: Sequence[str]) -> Iterator[
     where = f"OpenModel `{model.name}` spec.inferenceConfig.flavors"
     for flavor in choice.flavors[1:]:
         if flavor.limits and {name: str(value) for name, value in flavor.limits.items()} != choice.limits:
-            yield Problem(
-                reason="NotHonoured",
-                field=model.claim.field,
-                message=f"{where}[{flavor.name}].limits have no effect: pods ask for those of the first flavor, "
+            yield unsupported_field(
+                model.claim.field,
+                f"{where}[{flavor.name}].limits have no effect: pods ask for those of the first flavor, "
                 f"`{choice.flavors[0].name}`, on whichever node they run",
-                terminal=True,
             )
     text = " ".join(arguments)
     for name, flags in _PARALLELISM.items():
         value = choice.params.get(name, "1")
         if value != "1" and not any(flag in text for flag in (f".{name} ", f".{name}}}", *flags)):
-            yield Problem(
-                reason="NotHonoured",
-                field=model.claim.field,
-                message=f"{where}[{choice.flavors[0].name}].params.{name}={value[:16]} has no effect: no argument "
+            yield unsupported_field(
+                model.claim.field,
+                f"{where}[{choice.flavors[0].name}].params.{name}={value[:16]} has no effect: no argument "
                 f"names it; add `{flags[0]}` (the args of a BackendRuntime may say `{{{{ .{name} }}}}`)",
-                terminal=True,
             )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired.errors import NotYet, SpecInvalid
-from program.desired.facts import Problem
+from program.desired.facts import Problem, unsupported_field
 from program.desired.keys import LABEL_PLAYGROUND, ServiceKey
 from program.desired.workloads import PodGroup, Scaler
 from program.dialects.annotations import read_annotations
@@ -77,10 +77,7 @@ def parse_playground(cr: Json, look: Lookup) -> Parsed:
     args = fill(recommended, variables, field=f"BackendRuntime `{runtime.name}` args of `{chosen['name']}`")
     own = [str(argument) for argument in config.get("args") or []]  # as they are written, like the peer
     unknown = (
-        *(
-            Problem(reason="NotHonoured", message="is no field of a Playground", field=path, terminal=True)
-            for path, _ in unknown_fields(spec, field="spec")
-        ),
+        *(unsupported_field(path, "is no field of a Playground") for path, _ in unknown_fields(spec, field="spec")),
         *unfilled(own, variables, field="spec.backendRuntimeConfig.args"),
     )
     if on_host(annotated):
@@ -241,9 +238,6 @@ def _scaler(
 
 
 def _without_trigger(chosen: Json) -> Iterator[Problem]:
-    yield Problem(
-        reason="NotHonoured",
-        field="spec.elasticConfig",
-        message=f"has no effect: neither it nor recommended config `{chosen['name']}` has a scaleTrigger",
-        terminal=True,
+    yield unsupported_field(
+        "spec.elasticConfig", f"has no effect: neither it nor recommended config `{chosen['name']}` has a scaleTrigger"
     )

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kubeapi.json_types import Json
-from program.desired.facts import Problem
+from program.desired.facts import Problem, unsupported_field
 from program.desired.keys import is_label_value
 from program.dialects.llmaz.naming import (
     ANNOTATION_FLAVORS,
@@ -84,12 +84,10 @@ def unlabelled(plan: PodPlan) -> Iterator[Problem]:
         (LABEL_FAMILY, "spec.familyName", main.family),
     ):
         if not is_label_value(value):
-            yield Problem(
-                reason="NotHonoured",
-                field=main.claim.field,
-                message=f"OpenModel `{main.name[:64]}` {field} `{value[:64]}` cannot be label {label}, and the pods go "
+            yield unsupported_field(
+                main.claim.field,
+                f"OpenModel `{main.name[:64]}` {field} `{value[:64]}` cannot be label {label}, and the pods go "
                 "without it; use at most 63 letters, digits, `-`, `_` and `.`",
-                terminal=True,
             )
 
 

@@ -18,7 +18,7 @@ import yaml
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired.errors import NotYet, SpecInvalid
-from program.desired.facts import Problem
+from program.desired.facts import Problem, unsupported_field
 from program.desired.quantities import parse_quantity
 from program.dialects.crds.reading import read, without_nulls
 from program.dialects.dialect import Lookup
@@ -183,12 +183,10 @@ def unfilled(arguments: Sequence[str], variables: Mapping[str, str], *, field: s
     for index, argument in enumerate(arguments):
         names = [found["name"] for found in _VARIABLE.finditer(argument) if found["name"] in variables]
         if names:
-            yield Problem(
-                reason="NotHonoured",
-                field=f"{field}[{index}]",
-                message=f"`{{{{ .{names[0]} }}}}` is handed to the engine as it is: variables are filled into the "
+            yield unsupported_field(
+                f"{field}[{index}]",
+                f"`{{{{ .{names[0]} }}}}` is handed to the engine as it is: variables are filled into the "
                 "arguments of a BackendRuntime only; write the value here, or add a recommended config there",
-                terminal=True,
             )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
-from program.desired.facts import Problem
+from program.desired.facts import Problem, unsupported_field
 from program.desired.keys import LABEL_LLMAZ_SERVICE
 from program.desired.workloads import PodGroup
 from program.dialects.annotations import read_annotations
@@ -56,8 +56,7 @@ def parse_service(cr: Json, look: Lookup) -> Parsed:
     single = leader if leader is not None else worker
     engine = _engine_of(single)
     unknown = tuple(
-        Problem(reason="NotHonoured", message="is no field of a Service", field=path, terminal=True)
-        for path, _ in unknown_fields(spec, field="spec")
+        unsupported_field(path, "is no field of a Service") for path, _ in unknown_fields(spec, field="spec")
     )
     if on_host(annotated):
         return hosted_pods(cr, key, annotated, spec, models, engine, choice, single, problems=unknown)
@@ -167,7 +166,7 @@ def _of_groups(spec: ServiceSpec) -> Iterator[Problem]:
         ("spec.rolloutStrategy.rollingUpdateConfiguration.partition", rollout.partition if rollout else None),
     ):
         if value:
-            yield Problem(reason="NotHonoured", field=field, message="has no effect on a Deployment", terminal=True)
+            yield unsupported_field(field, "has no effect on a Deployment")
 
 
 def _lost(models: tuple[Model, ...], choice: Choice, worker: Json, leader: Json | None) -> Iterator[Problem]:

@@ -16,13 +16,13 @@ from program.dialects.llmkube.status.phase import PENDING_REASONS, Judgement, is
 from program.dialects.status.conditions import MODEL_TRANSFER_REASONS, Condition, Reason, Type
 from program.dialects.status.service_conditions import (
     ConditionSet,
-    refused_of,
+    find_refused,
+    refusal_text,
+    set_approval,
     set_autoscaler,
-    set_consent,
     set_drift,
     set_refused,
     set_rollout,
-    told_refusal,
 )
 
 OURS = frozenset(str(kind) for kind in Type)
@@ -47,7 +47,7 @@ def service_conditions(
     else:
         conditions.set(Type.SUSPENDED, "False", "NotSuspended", "The service may run")
     if desired is not None:
-        _honoured(conditions, facts)
+        _set_spec_honoured(conditions, facts)
         _vllm(conditions, cr, desired)
         _sglang(conditions, cr, desired)
     _replicas(conditions, verdict, facts)
@@ -55,7 +55,7 @@ def service_conditions(
     _gateway(conditions, facts)
     set_autoscaler(conditions, facts)
     set_refused(conditions, facts)
-    set_consent(conditions, cr, facts)
+    set_approval(conditions, cr, facts)
     set_drift(conditions, facts)
     return conditions.listed()
 
@@ -98,7 +98,7 @@ def _progress(conditions: ConditionSet, verdict: Judgement, facts: ServiceFacts)
         conditions.drop(Type.DEGRADED)
 
 
-def _honoured(conditions: ConditionSet, facts: ServiceFacts) -> None:
+def _set_spec_honoured(conditions: ConditionSet, facts: ServiceFacts) -> None:
     if facts.unsupported:
         message = "; ".join(f"{problem.field} {problem.message}" for problem in facts.unsupported)
         conditions.set(Type.SPEC_HONOURED, "False", "FieldsNotHonoured", message)
@@ -155,7 +155,7 @@ def _replicas(conditions: ConditionSet, verdict: Judgement, facts: ServiceFacts)
         pod.phase == "Running" and not pod.init and not pod.waiting_reason for pod in facts.pods
     )
     if cause is not None and cause.reason in MODEL_TRANSFER_REASONS:
-        conditions.set(Type.MODEL_TRANSFER_HEALTHY, "False", cause.reason, cause.told)
+        conditions.set(Type.MODEL_TRANSFER_HEALTHY, "False", cause.reason, cause.text)
     elif Type.MODEL_TRANSFER_HEALTHY in conditions:
         if past_start:
             message = "The model was fetched"
@@ -164,7 +164,7 @@ def _replicas(conditions: ConditionSet, verdict: Judgement, facts: ServiceFacts)
             conditions.drop(Type.MODEL_TRANSFER_HEALTHY)
     if cause is not None and cause.reason is Reason.DRIVER_TOO_OLD:
         name = "ROCmDriverInsufficient" if "ROCm driver" in cause.message else "CUDADriverInsufficient"
-        conditions.set(Type.DRIVER_COMPATIBLE, "False", name, cause.told)
+        conditions.set(Type.DRIVER_COMPATIBLE, "False", name, cause.text)
     elif Type.DRIVER_COMPATIBLE in conditions:
         if facts.ready_replicas > 0:
             conditions.set(Type.DRIVER_COMPATIBLE, "True", "RuntimeStarted", "The engine started on the node's driver")
@@ -188,8 +188,8 @@ def _memory(conditions: ConditionSet, facts: ServiceFacts) -> None:
 
 def _gateway(conditions: ConditionSet, facts: ServiceFacts) -> None:
     gateway = facts.gateway
-    if (refused := refused_of(facts, "HTTPRoute", "Ingress")) is not None:
-        conditions.set(Type.GATEWAY_READY, "False", refused.reason, told_refusal(refused))
+    if (refused := find_refused(facts, "HTTPRoute", "Ingress")) is not None:
+        conditions.set(Type.GATEWAY_READY, "False", refused.reason, refusal_text(refused))
     elif gateway is None:
         conditions.drop(Type.GATEWAY_READY)
     elif gateway.accepted:

@@ -94,7 +94,7 @@ def is_suspended(cr: Json, desired: DesiredService | None) -> bool:
     return desired.suspended if desired is not None else (cr.get("spec") or {}).get("suspend") is True
 
 
-def waiting_for_consent(cr: Json, pending: PendingChange) -> str:
+def approval_text(cr: Json, pending: PendingChange) -> str:
     """Say what is held back, and what would have it made."""
     if pending.paused:
         return f"{pending.summary}; nothing is changed in mode Paused (annotation {ANNOTATION_MODE})"
@@ -173,7 +173,7 @@ def _sleeping(facts: ServiceFacts, replicas: Judgement) -> Judgement:
 def _held(cr: Json, pending: PendingChange, replicas: Judgement, *, nothing: bool) -> Judgement:
     """A change waits for somebody's consent: what there is goes on as it was."""
     reason = Reason.PAUSED if pending.paused else Reason.AWAITING_APPROVAL
-    message = f"{replicas.message}; a change is pending: {waiting_for_consent(cr, pending)}"
+    message = f"{replicas.message}; a change is pending: {approval_text(cr, pending)}"
     changed = {"outcome": "reconciling", "reason": reason, "message": message}
     return replicas.model_copy(update={**changed, "phase": "Pending"} if nothing else changed)
 
@@ -233,7 +233,7 @@ def _with_surplus(facts: ServiceFacts, counted: str) -> Judgement:
     surplus = facts.replicas - facts.desired_replicas
     cause = worst_cause(facts.pods, facts.memory)
     if cause is not None:
-        reason, message = cause.reason, f"{counted}; the rollout is stuck: {cause.told}"
+        reason, message = cause.reason, f"{counted}; the rollout is stuck: {cause.text}"
     elif facts.rollout.failed is not None:
         reason = Reason.PROGRESS_DEADLINE_EXCEEDED
         message = f"{counted}; the rollout fails: {facts.rollout.failed.message}"
@@ -262,7 +262,7 @@ def _in_pods(facts: ServiceFacts, desired: DesiredService | None, counted: str) 
         return _creating(Reason.PODS_REFUSED, f"{counted}; the API refuses the pods: {facts.replica_failure}")
     cause = worst_cause(facts.pods, facts.memory)
     if cause is not None:
-        creating = _creating(cause.reason, f"{counted}; {cause.told}")
+        creating = _creating(cause.reason, f"{counted}; {cause.text}")
         return creating.model_copy(update={"cause": cause, "outcome": "stalled" if cause.terminal else "reconciling"})
     place = unscheduled(facts, desired)
     if facts.never_fits:

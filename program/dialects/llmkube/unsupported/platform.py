@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from program.desired import keys
-from program.desired.facts import Problem
+from program.desired.facts import Problem, unsupported_field
 from program.desired.service import DesiredService
 from program.dialects.annotations import EXPOSE_DETAILS, POD_ONLY_ANNOTATIONS
 from program.dialects.hosts.env import lost_env
@@ -16,11 +16,6 @@ from program.dialects.llmkube.parse.policies import autoscaling_faults
 from program.dialects.llmkube.parse.source import needs_cache
 from program.dialects.llmkube.schema.service import ResourcesSpec, ServiceSpec
 from program.runtimes import runtime_for
-
-
-def not_supported(field: str, message: str, reason: str = "NotHonoured") -> Problem:
-    """Describe one field without effect; `field` is its path as users write it."""
-    return Problem(reason=reason, message=message, field=field, terminal=True)
 
 
 def wire_name(field: str) -> str:
@@ -41,12 +36,14 @@ _DETAIL_OF = {
 def in_pods(spec: ServiceSpec, annotations: Mapping[str, str], desired: DesiredService) -> Iterator[Problem]:
     """List the fields without effect in pods: engine, storage, rollouts, access, checks and scaling."""
     if spec.eviction_protection:
-        yield not_supported("spec.evictionProtection", "protects processes on hosts; pods are kept by spec.priority")
+        yield unsupported_field(
+            "spec.evictionProtection", "protects processes on hosts; pods are kept by spec.priority"
+        )
     if spec.runtime == "llamacpp" and spec.flash_attention is not None:
         if spec.flash_attention and desired.gpu is None:
-            yield not_supported("spec.flashAttention", "has no effect without a GPU")
+            yield unsupported_field("spec.flashAttention", "has no effect without a GPU")
         if not spec.flash_attention and desired.gpu is not None:
-            yield not_supported(
+            yield unsupported_field(
                 "spec.flashAttention", "false leaves the choice to llama.cpp; set extraArgs --flash-attn off"
             )
     yield from _of_storage(spec, desired)
@@ -55,7 +52,7 @@ def in_pods(spec: ServiceSpec, annotations: Mapping[str, str], desired: DesiredS
     yield from _of_checks(annotations, desired)
     yield from _of_scaling(spec, desired)
     if annotations.get(keys.ANNOTATION_SCALE_QUERY) and desired.autoscaling is None:
-        yield not_supported(
+        yield unsupported_field(
             f"metadata.annotations[{keys.ANNOTATION_SCALE_QUERY}]", "has no effect without spec.autoscaling"
         )
 
@@ -65,12 +62,14 @@ def _of_scaling(spec: ServiceSpec, desired: DesiredService) -> Iterator[Problem]
     if scaling is None or spec.autoscaling is None:
         return
     if spec.replicas > 1:
-        yield not_supported("spec.replicas", "has no effect beside spec.autoscaling, which sets the number of replicas")
+        yield unsupported_field(
+            "spec.replicas", "has no effect beside spec.autoscaling, which sets the number of replicas"
+        )
     for field, why in autoscaling_faults(spec.autoscaling):
-        yield not_supported(field, why)
+        yield unsupported_field(field, why)
     follows_cpu = not (scaling.metrics or scaling.query or runtime_for(desired.engine).default_hpa_metric)
     if follows_cpu and desired.pod.cpu_request is None:
-        yield not_supported(
+        yield unsupported_field(
             "spec.autoscaling.metrics",
             f"is empty, and runtime {spec.runtime} has no metric of its own, so the autoscaler follows the CPU; "
             "set spec.resources.cpu, of which it takes the share, or name a metric",
@@ -81,7 +80,7 @@ def _of_storage(spec: ServiceSpec, desired: DesiredService) -> Iterator[Problem]
     model = desired.model
     downloads = needs_cache(model.source, model.files) and not desired.skip_model_init
     if spec.model_cache and not (downloads and runtime_for(desired.engine).needs_model_init):
-        yield not_supported("spec.modelCache", "has no effect: no weights are downloaded into these pods")
+        yield unsupported_field("spec.modelCache", "has no effect: no weights are downloaded into these pods")
 
 
 def _of_rollouts(spec: ServiceSpec, desired: DesiredService) -> Iterator[Problem]:
@@ -89,27 +88,31 @@ def _of_rollouts(spec: ServiceSpec, desired: DesiredService) -> Iterator[Problem
     waits = bool(policy and policy.wait_for_idle)
     if waits and runtime_for(desired.engine).idle_probe(desired) is None:
         why = "with an API key" if desired.api_key else f"of runtime {spec.runtime}"
-        yield not_supported("spec.rolloutPolicy.waitForIdle", f"replicas {why} cannot be asked whether they are idle")
+        yield unsupported_field(
+            "spec.rolloutPolicy.waitForIdle", f"replicas {why} cannot be asked whether they are idle"
+        )
     if spec.max_pod_lifetime_idle_timeout_seconds is not None:
         at = "spec.maxPodLifetimeIdleTimeoutSeconds"
         if spec.max_pod_lifetime_seconds is None:
-            yield not_supported(at, "has no effect without maxPodLifetimeSeconds")
+            yield unsupported_field(at, "has no effect without maxPodLifetimeSeconds")
         elif not waits:
-            yield not_supported(at, "has no effect without rolloutPolicy.waitForIdle")
+            yield unsupported_field(at, "has no effect without rolloutPolicy.waitForIdle")
 
 
 def _of_access(spec: ServiceSpec, annotations: Mapping[str, str], desired: DesiredService) -> Iterator[Problem]:
     endpoint = spec.endpoint
     if endpoint and endpoint.node_port is not None and endpoint.type != "NodePort":
-        yield not_supported("spec.endpoint.nodePort", f"has no effect with type {endpoint.type}")
+        yield unsupported_field("spec.endpoint.nodePort", f"has no effect with type {endpoint.type}")
     way = annotations.get(keys.ANNOTATION_EXPOSE, "")
     for name in EXPOSE_DETAILS:
         if annotations.get(name) and way == "":
-            yield not_supported(f"metadata.annotations[{name}]", f"has no effect without {keys.ANNOTATION_EXPOSE}")
+            yield unsupported_field(f"metadata.annotations[{name}]", f"has no effect without {keys.ANNOTATION_EXPOSE}")
         elif annotations.get(name) and _DETAIL_OF.get(name, way) != way:
-            yield not_supported(f"metadata.annotations[{name}]", f"has no effect with {keys.ANNOTATION_EXPOSE}: {way}")
+            yield unsupported_field(
+                f"metadata.annotations[{name}]", f"has no effect with {keys.ANNOTATION_EXPOSE}: {way}"
+            )
     if annotations.get(keys.ANNOTATION_API_KEY_SECRET) and desired.api_key is None:
-        yield not_supported(
+        yield unsupported_field(
             f"metadata.annotations[{keys.ANNOTATION_API_KEY_SECRET}]",
             f"runtime {spec.runtime} takes no API key from its environment: requests need none",
         )
@@ -121,7 +124,7 @@ def _of_checks(annotations: Mapping[str, str], desired: DesiredService) -> Itera
     why = "it would need the API key" if desired.api_key else f"runtime {desired.engine.kind} has no known request"
     for name in (keys.ANNOTATION_COMPLETION_CHECK, keys.ANNOTATION_READINESS_GATE):
         if annotations.get(name) == "true":
-            yield not_supported(f"metadata.annotations[{name}]", f"no completion can be asked for: {why}")
+            yield unsupported_field(f"metadata.annotations[{name}]", f"no completion can be asked for: {why}")
 
 
 # --- hosts --------------------------------------------------------------------------------------------------------
@@ -165,41 +168,41 @@ def on_hosts(spec: ServiceSpec, annotations: Mapping[str, str], desired: Desired
     """List the fields without effect on a process on a host."""
     for field in _POD_ONLY:
         if getattr(spec, field):
-            yield not_supported(wire_name(field), _WHY)
+            yield unsupported_field(wire_name(field), _WHY)
     if spec.command and spec.runtime != "generic":
-        yield not_supported("spec.command", f"has no effect on a host with runtime {spec.runtime}")
+        yield unsupported_field("spec.command", f"has no effect on a host with runtime {spec.runtime}")
     env = [variable.model_dump(by_alias=True, exclude_none=True) for variable in spec.env]
     yield from lost_env(env, field="spec.env", engine=spec.runtime)
     if spec.replicas > 1 and desired.host_placement is not None and desired.host_placement.pinned:
         why = f"a host runs one replica of a service, and {keys.ANNOTATION_HOST} names one host, not {spec.replicas}"
-        yield not_supported("spec.replicas", why)
+        yield unsupported_field("spec.replicas", why)
     for index, toleration in enumerate(desired.pod.tolerations):
         if toleration.get("tolerationSeconds") is not None:
-            yield not_supported(
+            yield unsupported_field(
                 f"spec.tolerations[{index}].tolerationSeconds", "is not counted on hosts: it is without end"
             )
     if spec.endpoint and spec.endpoint.type != "ClusterIP":
-        yield not_supported("spec.endpoint.type", "on a host is always ClusterIP")
+        yield unsupported_field("spec.endpoint.type", "on a host is always ClusterIP")
     if spec.endpoint and spec.endpoint.gateway and spec.endpoint.gateway.enabled:
-        yield not_supported("spec.endpoint.gateway", _WHY)
+        yield unsupported_field("spec.endpoint.gateway", _WHY)
     resources = spec.resources or ResourcesSpec()
     for name, wire in _POD_ONLY_RESOURCES.items():
         # Without a GPU `unsupported.service` lists gpuMemory already.
         if getattr(resources, name) and (name != "gpu_memory" or desired.gpu is not None):
-            yield not_supported(f"spec.resources.{wire}", "has no effect on a host")
+            yield unsupported_field(f"spec.resources.{wire}", "has no effect on a host")
     if spec.flash_attention and spec.runtime == "llamacpp" and desired.model.accelerator == "cpu":
-        yield not_supported("spec.flashAttention", "has no effect without a GPU")
+        yield unsupported_field("spec.flashAttention", "has no effect without a GPU")
     yield from _of_files(desired)
     for name in POD_ONLY_ANNOTATIONS:
         if annotations.get(name, "") not in ("", "false"):
-            yield not_supported(f"metadata.annotations[{name}]", _WHY)
+            yield unsupported_field(f"metadata.annotations[{name}]", _WHY)
 
 
 def _of_files(desired: DesiredService) -> Iterator[Problem]:
     """A host fetches with credentials of its own: no Secret of the cluster is sent to it."""
     for model in (desired.model, desired.draft):
         if model is not None and model.source_secret:
-            yield not_supported(
+            yield unsupported_field(
                 f"Model/{model.name} spec.sourceSecretRef",
                 "does not reach a host, which fetches with credentials of its own (`herdsman agent run --credentials`)",
             )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kubeapi.json_types import Json
-from program.desired.facts import Problem
+from program.desired.facts import Problem, unsupported_field
 from program.desired.model import SourceKind
 from program.desired.service import DesiredService
 from program.dialects.annotations import lost_name
@@ -26,7 +26,7 @@ from program.dialects.llmkube.schema.engine import (
     VllmSpec,
 )
 from program.dialects.llmkube.schema.service import ResourcesSpec, ServiceSpec
-from program.dialects.llmkube.unsupported.platform import in_pods, not_supported, on_hosts, wire_name
+from program.dialects.llmkube.unsupported.platform import in_pods, on_hosts, wire_name
 from program.runtimes import runtime_for
 from program.runtimes.ollama import ollama_name, pulls_by_name
 from program.runtimes.ranks import misfit, ranks_of
@@ -50,20 +50,20 @@ def _of_gpu(spec: ServiceSpec, desired: DesiredService) -> Iterator[Problem]:
     resources = spec.resources or ResourcesSpec()
     count = desired.gpu.count if desired.gpu else 0
     if resources.gpu is not None and resources.gpu != count:
-        yield not_supported(
+        yield unsupported_field(
             "spec.resources.gpu", f"asks for {resources.gpu}, and Model `{desired.model.name}` decides on {count}"
         )
     if desired.gpu is not None:
         return
     if resources.gpu_memory:
-        yield not_supported("spec.resources.gpuMemory", "has no effect without a GPU")
+        yield unsupported_field("spec.resources.gpuMemory", "has no effect without a GPU")
     if spec.runtime == "vllm" and spec.vllm_config:
         if spec.vllm_config.cpu_offload_gb:
-            yield not_supported("spec.vllmConfig.cpuOffloadGB", "has no effect without a GPU")
+            yield unsupported_field("spec.vllmConfig.cpuOffloadGB", "has no effect without a GPU")
         if spec.vllm_config.gpu_memory_utilization is not None:
-            yield not_supported("spec.vllmConfig.gpuMemoryUtilization", "has no effect without a GPU")
+            yield unsupported_field("spec.vllmConfig.gpuMemoryUtilization", "has no effect without a GPU")
     if spec.runtime == "sglang" and spec.sglang_config and spec.sglang_config.mem_fraction_static is not None:
-        yield not_supported("spec.sglangConfig.memFractionStatic", "has no effect without a GPU")
+        yield unsupported_field("spec.sglangConfig.memFractionStatic", "has no effect without a GPU")
 
 
 def _of_ranks(spec: ServiceSpec, desired: DesiredService) -> Iterator[Problem]:
@@ -74,43 +74,49 @@ def _of_ranks(spec: ServiceSpec, desired: DesiredService) -> Iterator[Problem]:
         return
     every = runtime_for(desired.engine).argv(desired, model_path="", port=0, host="")
     if why := misfit(engine, every, gpu.count):
-        yield not_supported(f"spec.extraArgs[{own.at}]", why)
+        yield unsupported_field(f"spec.extraArgs[{own.at}]", why)
 
 
 def _of_model(desired: DesiredService) -> Iterator[Problem]:
     model, engine = desired.model, desired.engine.kind
     at = f"Model/{model.name} spec"
     for name in model.asked_resources:
-        yield not_supported(
+        yield unsupported_field(
             f"{at}.resources.{name}", f"has no effect; set spec.resources.{name} of the InferenceService"
         )
     if desired.host_placement is None:
         if model.memory_budget_bytes is not None:
-            yield not_supported(f"{at}.hardware.memoryBudget", "bounds processes on hosts; pods take spec.resources")
+            yield unsupported_field(
+                f"{at}.hardware.memoryBudget", "bounds processes on hosts; pods take spec.resources"
+            )
         if model.memory_fraction is not None:
-            yield not_supported(f"{at}.hardware.memoryFraction", "bounds processes on hosts; pods take spec.resources")
+            yield unsupported_field(
+                f"{at}.hardware.memoryFraction", "bounds processes on hosts; pods take spec.resources"
+            )
     gpu = model.gpu
     split = f"{at}.hardware.gpu.sharding.layerSplit"
     if gpu is not None and desired.gpu and (found := split_problem(gpu, count=desired.gpu.count, at=split)):
-        yield not_supported(*found)
+        yield unsupported_field(*found)
     elif gpu is not None and gpu.layer_split and not (desired.gpu and desired.gpu.tensor_split):
-        yield not_supported(split, "has no effect unless layers are split over GPUs")
+        yield unsupported_field(split, "has no effect unless layers are split over GPUs")
     if gpu is not None and gpu.backend and engine not in _LLAMA_SERVERS:
-        yield not_supported(f"{at}.hardware.gpu.runtime", f"chooses a build of llama.cpp; runtime {engine} has none")
+        yield unsupported_field(
+            f"{at}.hardware.gpu.runtime", f"chooses a build of llama.cpp; runtime {engine} has none"
+        )
     if model.mmproj and engine != "llamacpp":
-        yield not_supported(f"{at}.mmproj", f"has no effect with runtime {engine}")
+        yield unsupported_field(f"{at}.mmproj", f"has no effect with runtime {engine}")
     if engine == "llamacpp":
         draft = desired.draft
         for each in (model, *([draft] if draft is not None and draft.name != model.name else [])):
             source = each.source
             if source.kind is SourceKind.REPOSITORY and source.revision and not each.files:
                 why = f"llama-server takes no revision; `{source.revision}` is ignored"
-                yield not_supported(f"Model/{each.name} spec.source", why)
+                yield unsupported_field(f"Model/{each.name} spec.source", why)
 
 
 def _unknown(spec: ServiceSpec) -> Iterator[Problem]:
     for path, _ in unknown_fields(spec, field="spec"):
-        yield not_supported(path, "is not known to this version", "UnknownField")
+        yield unsupported_field(path, "is not known to this version", "UnknownField")
 
 
 # --- by runtime -------------------------------------------------------------------------------------------------------
@@ -164,14 +170,14 @@ def by_runtime(spec: ServiceSpec, desired: DesiredService) -> Iterator[Problem]:
         value = getattr(spec, field)
         asked = value is not None and value is not False and value not in ([], "")
         if asked and spec.runtime not in runtimes:
-            yield not_supported(wire_name(field), f"has no effect with runtime {spec.runtime}")
+            yield unsupported_field(wire_name(field), f"has no effect with runtime {spec.runtime}")
     if desired.mode != "chat" and spec.runtime in _CHAT_ONLY:
-        yield not_supported("spec.mode", f"has no effect with runtime {spec.runtime}")
+        yield unsupported_field("spec.mode", f"has no effect with runtime {spec.runtime}")
     if desired.mode == "rerank" and spec.runtime == "ollama":
-        yield not_supported("spec.mode", "Ollama ranks nothing; it answers chats and embeddings")
+        yield unsupported_field("spec.mode", "Ollama ranks nothing; it answers chats and embeddings")
     yield from lost_name(desired)
     if spec.runtime == "llamacpp" and spec.reasoning_budget_message and spec.reasoning_budget is None:
-        yield not_supported("spec.reasoningBudgetMessage", "has no effect without reasoningBudget")
+        yield unsupported_field("spec.reasoningBudgetMessage", "has no effect without reasoningBudget")
     if spec.runtime == "vllm":
         yield from _vllm((spec.vllm_config or VllmSpec()).speculative or SpeculativeSpec())
     if spec.runtime == "ollama":
@@ -189,7 +195,7 @@ def fields_of_runtime(runtime: str) -> tuple[str, ...]:
 
 def _vllm(speculative: SpeculativeSpec) -> Iterator[Problem]:
     if speculative.enabled and not speculative.model:
-        yield not_supported(
+        yield unsupported_field(
             "spec.vllmConfig.speculative.model",
             "is empty, so speculative decoding stays off; name the draft Model",
             "SpeculativeMissingModel",
@@ -200,9 +206,9 @@ def _ollama(desired: DesiredService) -> Iterator[Problem]:
     model = desired.model
     if pulls_by_name(model):
         why = f"Ollama pulls `{ollama_name(model)}` from its own library, whatever lies at this source"
-        yield not_supported(f"Model/{model.name} spec.source", why)
+        yield unsupported_field(f"Model/{model.name} spec.source", why)
     if model.sha256:
-        yield not_supported(
+        yield unsupported_field(
             f"Model/{model.name} spec.sha256", "is not checked: Ollama verifies what it pulls by itself"
         )
 
@@ -211,20 +217,20 @@ def _tensorrt_llm(config: TensorRtLlmSpec, desired: DesiredService) -> Iterator[
     source = desired.model.source
     if source.kind is SourceKind.REPOSITORY and source.revision and not desired.model.files:
         why = f"trtllm-serve takes no revision; `{source.revision}` is ignored"
-        yield not_supported(f"Model/{desired.model.name} spec.source", why)
+        yield unsupported_field(f"Model/{desired.model.name} spec.source", why)
     if desired.gpu is None and config.kv_cache_free_gpu_memory_fraction is not None:
-        yield not_supported("spec.tensorRTLLMConfig.kvCacheFreeGpuMemoryFraction", "has no effect without a GPU")
+        yield unsupported_field("spec.tensorRTLLMConfig.kvCacheFreeGpuMemoryFraction", "has no effect without a GPU")
 
 
 def _sglang(config: SglangSpec) -> Iterator[Problem]:
     at = "spec.sglangConfig"
     if config.tool_call_parser in UNKNOWN_PARSERS:
-        yield not_supported(f"{at}.toolCallParser", f"SGLang has no parser `{config.tool_call_parser}`")
+        yield unsupported_field(f"{at}.toolCallParser", f"SGLang has no parser `{config.tool_call_parser}`")
     wish = config.speculative or SglangSpeculativeSpec()
     if wish.algorithm in UNKNOWN_ALGORITHMS and wish.enabled:
-        yield not_supported(f"{at}.speculative.algorithm", f"SGLang has no `{wish.algorithm}`; use EAGLE or EAGLE3")
+        yield unsupported_field(f"{at}.speculative.algorithm", f"SGLang has no `{wish.algorithm}`; use EAGLE or EAGLE3")
     if wish.enabled and not wish.algorithm:
-        yield not_supported(
+        yield unsupported_field(
             f"{at}.speculative.algorithm",
             "is empty, so speculative decoding stays off; name the algorithm",
             "SpeculativeMissingConfig",
@@ -235,7 +241,7 @@ def _sglang(config: SglangSpec) -> Iterator[Problem]:
     }
     for name, value in thresholds.items():
         if value is not None and not wish.enabled:
-            yield not_supported(
+            yield unsupported_field(
                 f"{at}.speculative.{name}",
                 "has no effect while speculative decoding is off",
                 "SpeculativeAcceptThresholdUnused",
