@@ -1,6 +1,6 @@
-"""Herdsman's own wishes on a service of any dialect, which the peer's schema has no field for: annotations. Pure.
+"""Herdsman's annotations on a service of any dialect, for what the dialect's schema has no field for. Pure.
 
-The dialects' parsers call it. Every value that makes no sense raises SpecInvalid at `metadata.annotations[<name>]`.
+The dialects' parsers call this. An annotation that makes no sense raises SpecInvalid at `metadata.annotations[<name>]`.
 """
 
 from __future__ import annotations

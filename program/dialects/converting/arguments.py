@@ -1,4 +1,7 @@
-"""An engine's arguments without what every dialect has a field for: the model, the address, the names. Pure."""
+"""Splits an engine's arguments into those that dialects have fields for and the rest, and joins them again. Pure.
+
+Dialects have fields for the model, the address, the names, GPUs, draft models, LoRA adapters and parallelism.
+"""
 
 from __future__ import annotations
 

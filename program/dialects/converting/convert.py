@@ -1,4 +1,4 @@
-"""Convert services: choose the reader and the writer, and gather what is lost between them. Pure."""
+"""Converts services: chooses reader and writer, collects the losses, and checks that the result can be parsed. Pure."""
 
 from __future__ import annotations
 

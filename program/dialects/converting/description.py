@@ -1,4 +1,4 @@
-"""What a service is, in words of no dialect: what readers make of custom resources and writers make them from. Pure."""
+"""The description of a service that belongs to no dialect: readers make it, writers write it. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A custom resource while it is read: what is asked for is understood, and the rest is named at the end. Pure."""
+"""The fields of a custom resource, and which of them a reader has read; metadata and probes for writers. Pure."""
 
 from __future__ import annotations
 

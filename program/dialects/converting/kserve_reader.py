@@ -1,6 +1,6 @@
-"""KServe's LLMInferenceService, read into a description. Pure; `kserve_writing` is the way back.
+"""Reads KServe's LLMInferenceService into a description. Pure.
 
-What the presets bring is not the user's and is not read: base configs of the files are, merged as KServe merges them.
+Base configs from the files are merged as KServe merges them. Presets are not read, because they are not the user's.
 """
 
 from __future__ import annotations

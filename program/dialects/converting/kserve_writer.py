@@ -1,4 +1,4 @@
-"""KServe's LLMInferenceService, written from a description. Pure; Called by `kserve`."""
+"""Writes KServe's LLMInferenceService from a description. Pure."""
 
 from __future__ import annotations
 

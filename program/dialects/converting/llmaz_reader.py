@@ -1,4 +1,4 @@
-"""llmaz's OpenModel, Playground and BackendRuntime, read into a description. Pure; `llmaz_writing` is the way back."""
+"""Reads llmaz's Playground, with its OpenModel and BackendRuntime, into a description. Pure."""
 
 from __future__ import annotations
 

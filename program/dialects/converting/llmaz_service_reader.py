@@ -1,6 +1,6 @@
-"""llmaz's own Service, read into a description: the pod that answers, as the user wrote it. Pure.
+"""Reads llmaz's Service into a description of the pod that answers requests. Pure.
 
-Of a group of pods the leader is the one that answers; that it was one of several is named as lost.
+In a group of pods that is the leader.
 """
 
 from __future__ import annotations

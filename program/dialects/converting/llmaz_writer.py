@@ -1,4 +1,4 @@
-"""llmaz's OpenModel, Playground and BackendRuntime, written from a description. Pure; Called by `llmaz`."""
+"""Writes llmaz's Playground, OpenModel and BackendRuntime from a description. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LLMKube's Model and InferenceService, read into a description. Pure; `llmkube_writing` is the way back."""
+"""Reads LLMKube's InferenceService, with its Model, into a description. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LLMKube's Model and InferenceService, written from a description. Pure; Called by `llmkube`."""
+"""Writes LLMKube's InferenceService and Model from a description. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The container that serves, in services that describe their pods themselves: KServe's and llmaz's Services. Pure."""
+"""Reads and writes pods of services whose users write pod specs: serving container, workers, /dev/shm. Pure."""
 
 from __future__ import annotations
 

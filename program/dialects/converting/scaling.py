@@ -1,7 +1,7 @@
-"""Autoscalers: a HorizontalPodAutoscaler's metrics, KEDA's triggers, and LLMKube's own form of either. Pure.
+"""Converts autoscalers: metrics of a HorizontalPodAutoscaler, triggers of KEDA, and LLMKube's form of both. Pure.
 
-KEDA makes of its triggers `cpu` and `memory` the very metrics that an autoscaler of Kubernetes has, so these go both
-ways. What else a trigger asks, it asks somebody whom no other dialect knows.
+KEDA turns its triggers `cpu` and `memory` into the metrics of a HorizontalPodAutoscaler, so these convert both ways.
+Other triggers are lost.
 """
 
 from __future__ import annotations

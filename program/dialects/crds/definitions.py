@@ -1,8 +1,8 @@
 """The CustomResourceDefinitions that Herdsman serves, generated from the dialects' schemas.
 
-`herdsman crds` prints them. docs/crds keeps a copy, one file each, that a test compares and `make crds` writes
-(`python -m program.dialects.crds.definitions docs/crds`). Those of the dialects that a cluster may have or not are
-groups, each in a folder of its own: a dialect `x` has them in `documents()` of `program.dialects.x.schema.crds`.
+`herdsman crds` prints them. `make crds` (`python -m program.dialects.crds.definitions docs/crds`) writes them to
+docs/crds, one file each, and a test compares the files. The CRDs of a dialect that is optional in a cluster are in a
+folder of their own; `documents()` of `program.dialects.<dialect>.schema.crds` returns them.
 """
 
 from __future__ import annotations

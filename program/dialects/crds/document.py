@@ -1,7 +1,4 @@
-"""A CustomResourceDefinition as a document ready to apply, made of schemas, columns and names.
-
-`crds` and every optional dialect's `crds` module write theirs with it. Pure.
-"""
+"""Builds the document of a CustomResourceDefinition from schemas, columns and names. Pure."""
 
 from __future__ import annotations
 

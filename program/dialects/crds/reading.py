@@ -1,6 +1,6 @@
-"""Read a custom resource's dict into its schema class once, with errors that name the field. Pure.
+"""Reads custom resources: checks identity and metadata, and validates a spec by its schema class. Pure.
 
-Called by the dialects' parsers.
+Errors name the field. The API server does the same checks, but objects from files have not passed it.
 """
 
 from __future__ import annotations

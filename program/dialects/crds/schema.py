@@ -1,7 +1,6 @@
-"""The vocabulary that custom resources are declared in, and the structural OpenAPI schema generated from it.
+"""The classes and functions to declare schemas of custom resources with, and the OpenAPI schema made of them. Pure.
 
-Every dialect's `*_schema.py` declares its kinds with `CrdModel`, `optional` and `required`; `crds.py` calls
-`structural_schema`. Pure.
+The `schema` package of every dialect declares its kinds with `CrdModel`, `optional` and `required`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Take over arguments that were written for a pod into the settings of the engine that serves on a host. Pure.
+"""Translates arguments that were written for a pod into settings of the engine that serves on a host. Pure.
 
-What the host decides (model, address, port) goes without a word. What an engine has settings for is translated, also
-from another engine's flags where both mean the same. The rest goes along if it is for the very engine, and is named
-if it is the user's own. `hosting` calls this.
+Arguments for the model, the address and the port are left out, because the host chooses these. Arguments that the
+host's engine has settings for are translated, also from another engine's flags. The rest is kept if it is for the same
+engine; otherwise it is reported, if the user wrote it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Which environment variables of a service a process on a host can have. Pure.
+"""Decides which environment variables of a service a process on a host gets. Pure.
 
-Called by `hosting` for KServe and llmaz, and for LLMKube by `llmkube.parse_pod` and `llmkube.unsupported.by_platform`.
 A value from a Secret is passed as a reference; the host reads the Secret when it starts the process.
 """
 

@@ -1,7 +1,6 @@
-"""The weights of a service that the newer dialects place on a host: address, file, format, and who can read them. Pure.
+"""The weights of a service of KServe or llmaz on a host: address, file, format, and which engine reads them. Pure.
 
-Their custom resources name a repository or a store, for which the pods have loaders of their own. A host fetches what
-`agent.contract.FilePlan` can say, so the address is read into what LLMKube's Models have. `hosting` calls this.
+A host fetches what `agent.contract.FilePlan` can describe, so addresses are converted to those of LLMKube's Models.
 """
 
 from __future__ import annotations

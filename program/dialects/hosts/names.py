@@ -1,4 +1,4 @@
-"""The names by which clients reach a service whose processes run on hosts. Pure; used by `components` and statuses."""
+"""The names of the Kubernetes Services for processes on hosts. Pure."""
 
 from __future__ import annotations
 

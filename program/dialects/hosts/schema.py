@@ -1,7 +1,7 @@
-"""Host of herdsman.dev/v1alpha1: a machine that runs model servers as processes, as capacity that the loop places on.
+"""Host of herdsman.dev/v1alpha1: a machine that runs model servers as processes.
 
-Cluster-scoped, as a Node is: a machine belongs to no namespace. People or its agent make it; labels are those of the
-object's metadata; `status` is written by whoever speaks for the host, its agent or, over SSH, the loop.
+Hosts are cluster-scoped like Nodes. A person or the host's agent creates the object. The agent writes its status; for
+a host over SSH the loop does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Services of the newer dialects on hosts: a model that llama.cpp, oMLX, Ollama or vLLM serves as a process. Pure.
+"""Makes the desired service of a service of KServe or llmaz that runs on hosts. Pure.
 
-The dialects of KServe and llmaz call this where annotations place a service on hosts. What comes out is an ordinary
-`DesiredService`, as LLMKube's dialect makes it: engine, model and placement, no pods. What the custom resource asks for
-beside that, and a process cannot have, comes back as problems for condition SpecHonoured.
+llama.cpp, oMLX, Ollama or vLLM serves the model as a process. The result has engine, model and placement, and no pods,
+like that of LLMKube's dialect. Fields that have no effect on a process are returned as problems.
 """
 
 from __future__ import annotations

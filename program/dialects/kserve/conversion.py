@@ -1,9 +1,9 @@
-"""Between v1alpha1 and v1alpha2 of KServe's kinds, without loss in either direction. Pure.
+"""Converts KServe's kinds between v1alpha1 and v1alpha2 without loss. Pure.
 
-v1alpha2 is what is stored and what everything else here reads. What it has no field for (criticality) goes into the
-peer's own annotations; what v1alpha1 has no field for goes into one of ours, so that a client that reads and writes
-v1alpha1 erases nothing. What such a client did change counts: the annotation only adds what its object cannot say.
-Called by `automation.webhook` for the API server, and by readers of files.
+Objects are stored, and read by everything else, as v1alpha2. A field that only v1alpha1 has (criticality) is kept in
+KServe's own annotations. Fields that only v1alpha2 has are kept in an annotation of Herdsman's, so that a client that
+reads and writes v1alpha1 erases nothing; that client's own changes win. `automation.webhook` calls this for the API
+server.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An LLMInferenceService that annotations place on hosts: what of it a process can have, and what it cannot. Pure."""
+"""Makes the desired service of an LLMInferenceService on hosts, and lists what has no effect there. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The names of the objects of an LLMInferenceService, which its users and other tools know. One function each. Pure."""
+"""Names, labels and annotations of the objects of an LLMInferenceService, as KServe's users and tools know them. Pure.
+
+Clients, dashboards and the endpoint picker select by the labels.
+"""
 
 from __future__ import annotations
 

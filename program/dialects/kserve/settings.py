@@ -1,6 +1,6 @@
 """The settings of an installation of KServe: ConfigMap `inferenceservice-config` in namespace `kserve`.
 
-Read by `configuration`. Each key of the ConfigMap holds one JSON object; what it does not say has KServe's default.
+Each key of the ConfigMap is a JSON object. A missing setting has KServe's default.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Lists the fields of an LLMInferenceService in pods that have no effect. Pure.
 
-KServe reads most of these fields and does nothing with them. `parse` calls it.
+KServe accepts most of these fields and ignores them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Playgrounds and Services of llmaz that annotations place on hosts: the same models, as processes there. Pure."""
+"""Makes the desired service of a Playground or Service on hosts, and lists what has no effect there. Pure."""
 
 from __future__ import annotations
 

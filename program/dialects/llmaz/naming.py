@@ -1,4 +1,4 @@
-"""Names that llmaz gives to what it makes, and that its users and their tools know: labels, annotations, paths."""
+"""The names, labels, annotations and paths of llmaz's objects, as its users and tools know them."""
 
 from __future__ import annotations
 

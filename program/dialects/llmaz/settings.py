@@ -1,6 +1,6 @@
-"""The settings of an installation of llmaz: which loader fetches models, and who schedules pods. Pure.
+"""The settings of an installation of llmaz: the loader's image and the pods' scheduler. Pure.
 
-They are a ConfigMap that may be missing: every setting has a default that works.
+They are in a ConfigMap that may be missing. Every setting has a default.
 """
 
 from __future__ import annotations

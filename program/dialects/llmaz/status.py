@@ -1,7 +1,7 @@
-"""The status of a Playground and of a Service of llmaz, made anew from facts on every pass. Pure.
+"""The status of a Playground or a Service of llmaz, computed from facts on every pass. Pure.
 
-Fields and words are the peer's, whose CRDs may be the installed ones and keep no others; what Herdsman adds are
-conditions. Progressing is False once all is ready, or while nothing can be made, and says why.
+It has llmaz's fields only, because llmaz's CRDs drop others; Herdsman adds conditions. Progressing is False once all is
+ready, and while an error prevents rendering.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The engine in pods that a custom resource describes itself: which one it is, and what it can be asked for. Pure.
+"""The engine in pods whose spec a user or a preset writes: which one it is, and which requests it answers. Pure.
 
-The dialects of KServe and llmaz call this with the container that serves. The completion check
-(`automation/serving/completion_check.py`) then asks vLLM, llama.cpp and SGLang by default.
+The completion check (`automation/serving/completion_check.py`) asks vLLM, llama.cpp and SGLang by default.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Whether pod specs have only fields that Kubernetes knows, with objects and lists where those belong. Pure.
+"""Checks that pod specs have only fields of Kubernetes, with objects and lists where they belong. Pure.
 
-The dialects of KServe and llmaz call this with what users write. The API server refuses the same fields, but only when
-the pods are applied, and in words about the Deployment. `pod_fields.json` is written by `tools.pod_fields`.
+The API server refuses the same fields, but only when the pods are applied, and its message names the Deployment.
+`tools.pod_fields` writes `pod_fields.json`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The GPUs of pods that a custom resource describes itself, as quotas and queues count them. Pure."""
+"""The GPUs of pods whose spec a user or a preset writes, as quotas and queues count them. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The pieces of a Pod that an InferenceService carries through: environment, probes, security, placement, volumes.
+"""Parts of a Pod in the schemas of all dialects: environment, probes, security, placement, volumes.
 
-Shapes and names are those of Kubernetes' core/v1. They exist so that the API server refuses what no pod could have;
-the values themselves travel unread into the pod template. Used by `service_schema`.
+Names and types are those of Kubernetes' core/v1, so that the API server refuses what a pod cannot have. The values are
+copied into the pod template.
 """
 
 from __future__ import annotations

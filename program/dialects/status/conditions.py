@@ -1,7 +1,7 @@
-"""Conditions: how one is set, and the ready protocol that every object of ours follows. Pure.
+"""Sets conditions, and Ready, Reconciling and Stalled, which every object of Herdsman has. Pure.
 
-`service_status` and `model_status` call this. Rules: Kubernetes' API conventions (a transition time changes with the
-status only) and kstatus (Reconciling and Stalled say what Ready=False means).
+The rules are those of Kubernetes' API conventions (a transition time changes only with the status) and of kstatus
+(Reconciling and Stalled say what Ready=False means).
 """
 
 from __future__ import annotations

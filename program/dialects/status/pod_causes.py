@@ -1,7 +1,7 @@
-"""Name the cause for which a pod does not serve, out of what kubelet, scheduler and engine say. Pure; `judging` asks.
+"""Finds why a pod does not serve, from what kubelet, scheduler and engine report. Pure.
 
-Causes are told apart by the container's reason and by its last words. A restarted container keeps its cause until the
-pod is ready, so that a status does not flap between the crash and the next try.
+A cause follows from the container's reason and its last log lines. A restarted container keeps its cause until the pod
+is ready, so that the status does not flap between a crash and the next start.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The conditions that a service of every dialect has beside the peer's own. Pure.
+"""The conditions that a service of every dialect has beside those of its upstream controller. Pure.
 
-The dialects of KServe and llmaz call `judge_service`, set their peers' conditions in a `ConditionSet`, and leave the
-rest to `set_common`; LLMKube's, which says more of each, calls the parts that it shares. What has nothing to say is
-dropped, so that no condition outlives its cause.
+The dialects of KServe and llmaz call `judge_service`, set their own conditions in a `ConditionSet`, and call
+`set_common`. LLMKube's dialect sets more detail and calls the parts that it shares. A condition without a cause is
+dropped.
 """
 
 from __future__ import annotations

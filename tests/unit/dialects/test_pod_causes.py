@@ -146,7 +146,7 @@ def test_the_cause_is_named_with_what_was_said(pod: PodFacts, reason: Reason, to
     assert cause is not None
     assert cause.reason is reason
     for part in (*told, "pod svc-1: "):
-        assert part in cause.told
+        assert part in cause.text
 
 
 @pytest.mark.parametrize(

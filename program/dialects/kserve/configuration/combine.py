@@ -1,8 +1,8 @@
-"""How an LLMInferenceService becomes one complete spec: presets, base configs and its own spec, merged and rendered.
+"""Combines presets, base configs and a service's own spec into one complete spec: merge, render, resolve references.
 
-Called by `parse` and by `status`. Configs are looked up in the service's namespace, then in that of KServe, then among
-the presets of ours. Then all references of the router are resolved, as far as they are part of the spec: gateways,
-the pool, the endpoint picker's configuration and account. What objects follow from it is the business of `parse`.
+Configs are looked up in the service's namespace, then in KServe's, then among Herdsman's presets. References of the
+router are resolved as far as they are part of the spec: gateways, the pool, the endpoint picker's configuration and
+account.
 """
 
 from __future__ import annotations

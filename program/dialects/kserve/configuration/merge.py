@@ -1,8 +1,8 @@
-"""Strategic merge over plain JSON: what a service says on top of its base configs, and those on top of presets. Pure.
+"""Strategic merge of JSON: a service's spec over its base configs, and those over presets. Pure.
 
-Called by `configuration`. Objects merge field by field. Lists of things that have a name merge by that name; all other
-lists are replaced. Nothing is ever erased: null, an empty text, list or object, and a zero that KServe's types cannot
-tell from an absent field say nothing. What is merged is never changed; results share parts with it.
+Objects are merged field by field, lists of named things by name; other lists are replaced. Nothing is erased: null, an
+empty text, list or object, and a zero that KServe's types do not distinguish from an absent field change nothing. The
+arguments are not changed; results share parts with them.
 """
 
 from __future__ import annotations

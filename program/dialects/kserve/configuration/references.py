@@ -1,6 +1,6 @@
-"""The references of a rendered spec: which gateways, which pool, which configuration and account of the picker. Pure.
+"""Resolves references of a rendered spec: gateways, the pool, the endpoint picker's configuration and account. Pure.
 
-Called by `configuration`. The spec itself is never changed.
+The spec that is passed in is not changed.
 """
 
 from __future__ import annotations

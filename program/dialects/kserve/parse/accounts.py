@@ -1,7 +1,7 @@
-"""The accounts of the pods of an LLMInferenceService, and what they may ask the API server. Pure.
+"""The ServiceAccounts of an LLMInferenceService's pods, and their rights in the API. Pure.
 
-The routing sidecar looks for prefill pods, the endpoint picker for all that a pool selects, and keeps its lease; groups
-have an account so that a cluster can tell them apart. All else runs as the namespace's default account.
+The routing sidecar finds prefill pods; the endpoint picker finds the pods and objects of its pool, and keeps a Lease.
+Groups have an account so that a cluster can distinguish them. Other pods use the namespace's default account.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What hashes count of the pods: they as the presets of the first release make them. Pure; `parse` calls it.
+"""Adds to pods the template that their hash is made of: the one that the presets of the first release give. Pure.
 
-A change of a preset then restarts no pods (docs/adr/0042), and neither does another wording of the endpoint picker's
-configuration that pickers pass over. What users say is in both.
+So a change of a preset, or of words in the endpoint picker's configuration that pickers ignore, restarts no pods
+(docs/adr/0042). The user's own changes are in both templates.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What the container that fetches models knows of its stores: keys by reference, endpoints, trusted certificates. Pure.
+"""Credentials of the container that fetches models: keys by reference, endpoints, trusted certificates. Pure.
 
-No value of a Secret is ever read. Its keys are referred to, each as optional, since which of them it holds is not known
-here. Endpoint, region and the like come from annotations: of the service itself, then of the Secret, as with KServe,
-then of the pod's ServiceAccount, then from the cluster's settings.
+No value of a Secret is read. Keys are referred to as optional. Endpoint and region come from annotations: of the
+service, then of the Secret, then of the pod's ServiceAccount, then from the cluster's settings, as in KServe.
 """
 
 from __future__ import annotations

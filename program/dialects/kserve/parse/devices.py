@@ -1,4 +1,4 @@
-"""Devices by dynamic resource allocation, asked for in annotations of an LLMInferenceService. Pure."""
+"""Devices by dynamic resource allocation, from annotations of an LLMInferenceService. Pure."""
 
 from __future__ import annotations
 

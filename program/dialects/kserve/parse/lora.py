@@ -1,4 +1,4 @@
-"""LoRA adapters of an LLMInferenceService: their names, places in the pod, and the arguments that load them. Pure."""
+"""LoRA adapters of an LLMInferenceService: names, places in the pod, arguments that load them. Pure."""
 
 from __future__ import annotations
 

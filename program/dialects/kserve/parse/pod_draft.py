@@ -1,7 +1,7 @@
-"""A pod spec on its way to completion: volumes, mounts, variables, arguments and containers are added to it.
+"""A pod spec under construction, to which volumes, mounts, variables, arguments and containers are added.
 
-Where it starts from is shared between services, so nothing in it is ever changed in place: what is changed is copied
-first, and only that, since whole copies of large pod specs would cost more than everything else.
+The spec that it starts from is shared between services and never changed in place. Only parts that change are copied,
+because copies of whole pod specs would take most of a pass's time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The autoscalers of an LLMInferenceService: a HorizontalPodAutoscaler, or a ScaledObject of KEDA. Pure.
 
-`wva` follows a number that llm-d's variant autoscaler works out and publishes as a metric; `keda` follows triggers of
-the user's own. Either way the number of pods is not ours while the autoscaler exists.
+`wva` scales on a metric of llm-d's variant autoscaler, `keda` on the user's triggers. While the autoscaler exists,
+Herdsman does not set `replicas`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""An LLMInferenceService becomes desired state. Pure.
+"""Parses an LLMInferenceService into desired state. Pure.
 
-The order: bring it to the version that this package knows, check it, combine it with presets and base configs, then
-describe its pods and the way to them. On hosts only what a process needs is taken of the result.
+The steps: convert it to v1alpha2, validate it, combine it with presets and base configs, then describe pods and routes.
+On hosts only the parts that a process needs are used.
 """
 
 from __future__ import annotations

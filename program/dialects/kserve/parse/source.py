@@ -1,6 +1,6 @@
-"""Addresses of models and adapters as KServe writes them: `hf://`, `s3://`, `pvc://`, `oci://`, `oci+native://`. Pure.
+"""Parses addresses of models and adapters: `hf://`, `s3://`, `pvc://`, `oci://`, `oci+native://`. Pure.
 
-KServe accepts any address at first and fails later, in status alone; here what cannot be served is refused at once.
+An address that cannot be served is refused here; KServe accepts any and reports the failure in the status.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How the model and its adapters come into a pod: an init container, a claim, an image beside it, an image mounted.
+"""Volumes of an LLMInferenceService's pods: the model and its adapters, and the slower tiers of the KV cache. Pure.
 
-Pure; `workload` and `tokenizer` call it for every kind of pod of a service.
+A model comes by an init container, a claim, a sidecar with its image, or a mounted image.
 """
 
 from __future__ import annotations

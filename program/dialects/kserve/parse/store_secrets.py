@@ -1,4 +1,4 @@
-"""The part of a store's Secret that a service's pods depend on: annotations that say where the store is. Pure."""
+"""The annotations of a store's Secret that the pods of a service depend on. Pure."""
 
 from __future__ import annotations
 

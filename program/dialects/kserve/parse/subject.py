@@ -1,4 +1,4 @@
-"""One LLMInferenceService with all that its objects are made of, as this package hands it around. Pure."""
+"""An LLMInferenceService with its combined spec, as the modules of this package pass it. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces of requests, sent by the pods that serve and by the endpoint picker. Pure."""
+"""Arguments and variables by which serving pods and the endpoint picker send traces. Pure."""
 
 from __future__ import annotations
 

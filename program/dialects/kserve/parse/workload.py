@@ -1,8 +1,8 @@
-"""The pods of an LLMInferenceService that serve, and those that prefill for them. Pure; `parse` calls it.
+"""The pods of an LLMInferenceService that serve, and those that prefill for them. Pure.
 
-One pod for each replica is a Deployment, a group of them (`worker` is set) a LeaderWorkerSet. A Deployment's selector
-holds fixed labels only: what users label their pods with may change, and a selector cannot. Where a change of the
-service's shape changes the selector (a prefill comes or goes), another object of the same name replaces the Deployment.
+A replica of one pod is in a Deployment; a group of pods (`worker` is set) is a LeaderWorkerSet. A Deployment's selector
+has fixed labels only, because users change pods' labels and a selector cannot change. When prefill is added or removed,
+the selector changes, and a new Deployment of the same name replaces the old one.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Presets of ours under the names of KServe's: what a service is made of unless it says otherwise.
+"""Herdsman's presets, under the names of KServe's. A service uses them unless its cluster has configs of these names.
 
-Each `kserve-config-llm-*.yaml` beside this file is an LLMInferenceServiceConfig. What several have in common is a part:
-`!part {file: NAME, key: value}` stands for that file with every `@key@` in it replaced, by a text in `.sh` files and by
-JSON in `.yaml` files; `!joined` makes one list of several. `configuration` reads them, after configs of the same names
-in the cluster.
+Each `kserve-config-llm-*.yaml` beside this file is an LLMInferenceServiceConfig. `!part {file: NAME, key: value}`
+includes a file that several presets share, with every `@key@` in it replaced: as text in `.sh` files, as JSON in
+`.yaml` files. `!joined` joins lists.
 
-`NAME.counted.yaml` beside `NAME.yaml` is what hashes count in its place, since a change of a preset restarts no pods
-(docs/adr/0042). A user's own words are merged into both.
+Hashes are made of `NAME.counted.yaml` where there is one beside `NAME.yaml`, so that a change of a preset restarts no
+pods (docs/adr/0042). The user's spec is merged into both.
 """
 
 from __future__ import annotations

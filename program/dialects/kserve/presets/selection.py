@@ -1,7 +1,4 @@
-"""Which presets a service is made of, and which ones it keeps. Pure.
-
-Called by `configuration`.
-"""
+"""Chooses the presets of a service, and the versions of them that it keeps. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Under which URLs clients reach a service through gateways, and what they can ask for there. Pure; `status` asks.
+"""The URLs of a service behind gateways, and the requests that each accepts. Pure.
 
-A URL is one host of a gateway (its addresses, or the host names of listener and route) with one path of the route.
-Routes match single endpoints of the OpenAI API; a client is told the path before `/v1`, as its SDK wants it.
+A URL is a host of a gateway (its address, or a host name of listener or route) with a path of the route. Routes match
+single endpoints of the OpenAI API; the status has the path before `/v1`, which clients' SDKs expect.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Routes that share their requests: the services of a namespace with the same `route.group`, each with a weight. Pure.
+"""Services of a namespace with the same `route.group` share the requests for their model by weight. Pure.
 
-Every member's route leads what clients ask of the model to all members, by weight. A member counts while one of its
-pods serves, so that nobody's requests go where nothing answers; a change of a weight or of a route never takes a
-member out, and what one member's gateway has seen of its route is no concern of the others.
+The route of each member sends requests to all members. A member takes part while one of its pods serves. A change of
+its weight or route, or the state of its gateway, does not exclude it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The configuration of the endpoint picker: which pods may take a request, and how each is scored. Pure.
+"""The configuration of the endpoint picker: which pods may get a request, and how each is scored. Pure.
 
-What the user gives goes before what is worked out here. The text is written as KServe writes it, key by key, so that
-the endpoint picker of a service that is taken over does not restart.
+The user's configuration has precedence. The text is formatted as KServe formats it, so that the endpoint picker of an
+adopted service does not restart.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What endpoint pickers were told in the words of older versions, in those of the version that runs. Pure.
+"""Rewrites endpoint pickers' configurations of older versions for the version that runs. Pure.
 
-Pickers read their configuration strictly: one word that was renamed, and they do not start. KServe rewrites what users
-wrote for older ones on every pass, so that its services still hold such words. Only what is known to be renamed is
-touched; a configuration in today's words stays as it is, key by key.
+A picker does not start with an unknown word in its configuration. KServe rewrites older configurations on every pass,
+so its services still have such words. Only renamed and split plugins are changed; the rest is kept as it is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The API group of InferencePools, as routing sidecars and endpoint pickers are told it. Pure.
+"""Sets the API group of InferencePools in the arguments of routing sidecars and endpoint pickers. Pure.
 
-KServe makes each pool in two groups, and its shipped presets name the older one; we make pools of today's alone. With
-the older name an endpoint picker finds no pool, and a sidecar lets no prompt through to the pods that prefill.
+KServe creates each pool in two groups, and its presets name the older one. Herdsman creates pools in the current group
+only. With the older name an endpoint picker finds no pool, and a sidecar sends no prompt to prefill pods.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The HTTPRoute of an LLMInferenceService. Pure; `parse` calls it.
+"""The HTTPRoute of an LLMInferenceService. Pure.
 
-Its rules come from the preset or the user, rendered. What depends on more than the service's own spec happens here:
-whether routes match the header with the model's name, the adapters' names beside the model's, and the group's members.
+Its rules come from the preset or the user. This module adds what the service's own spec does not say: matches on the
+header with the model's name, the adapters' names, and the members of the group.
 """
 
 from __future__ import annotations

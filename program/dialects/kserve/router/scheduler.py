@@ -1,6 +1,6 @@
-"""The endpoint picker of an LLMInferenceService, and the tokenizer that it may ask. Pure.
+"""The endpoint picker of an LLMInferenceService, and its tokenizer. Pure.
 
-A gateway asks the picker for each request which pod of the pool shall have it.
+The gateway asks the picker for each request which pod of the pool gets it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The CustomResourceDefinitions of KServe's kinds, for clusters where the peer's own are not installed.
+"""The CustomResourceDefinitions of KServe's kinds, for clusters without KServe's own.
 
-Two versions differ, so the API server needs `automation.webhook` for objects of v1alpha1; until the loop has told
-it where, it serves v1alpha2 alone.
+The versions differ, so the API server needs `automation.webhook` for objects of v1alpha1. Until the loop has registered
+the webhook, only v1alpha2 is served.
 """
 
 from __future__ import annotations

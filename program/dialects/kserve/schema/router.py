@@ -1,6 +1,6 @@
-"""The way to an LLMInferenceService's pods as KServe declares it: gateways, routes, and who picks the pod.
+"""The `router` of an LLMInferenceService, field by field as KServe publishes it: gateways, routes, endpoint picker.
 
-An empty object means that the loop makes what is needed; references mean that it is there already. Used by `schema`.
+An empty object means that the loop creates the object; a reference means that it exists.
 """
 
 from __future__ import annotations

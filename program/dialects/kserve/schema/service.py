@@ -1,7 +1,4 @@
-"""LLMInferenceService (`llmisvc`) and LLMInferenceServiceConfig of serving.kserve.io/v1alpha2, as KServe has them.
-
-`validation` reads services through `ServiceSpec`; `crds` generates the CRDs. Version v1alpha1 is in `v1alpha1_schema`.
-"""
+"""LLMInferenceService (`llmisvc`) and LLMInferenceServiceConfig of serving.kserve.io/v1alpha2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The status of an LLMInferenceService and of a config, as KServe publishes it. Used by `crds`."""
+"""The status of LLMInferenceServices and their configs, field by field as KServe publishes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What serving.kserve.io/v1alpha1 has otherwise than v1alpha2: criticality, and pools as their alpha wrote them.
+"""What differs in serving.kserve.io/v1alpha1: criticality, and pools of their alpha version.
 
 It lacks kvCacheOffloading, model.confidential, a pool's further ports, and parts of the status; `conversion` keeps
 them in an annotation.

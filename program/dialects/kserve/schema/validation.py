@@ -1,7 +1,8 @@
-"""What a service must keep to beyond the types of its fields, said with the path of the field that breaks it. Pure.
+"""Validates a service beyond the types of its fields: rules between fields, annotations, pod specs and routes. Pure.
 
-The API server checks most of this by the CRD's own rules; files, and clusters that run the peer's CRDs without its
-webhooks, have only this. Rules of annotations stand here alone, since CEL does not see them.
+The API server checks most rules by the CRD; files, and clusters with KServe's CRDs but without its webhooks, are
+checked only here. Rules of annotations are only here, because CEL does not see annotations. The CRD does not check pod
+specs and routes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The pods of an LLMInferenceService as KServe declares them: how many, how parallel, on what terms they change.
+"""The pods of an LLMInferenceService, field by field as KServe publishes them: replicas, parallelism, rollout.
 
-The fields stand at the top of the spec for the pods that serve, and again under `prefill`. The rules are those that
-KServe's webhooks check, so that a cluster without them refuses the same objects; bounds are there so that the API
-server can tell what a rule costs. Pod specs pass unread here, since configs hold template expressions in them: `shapes`
-checks them once they are merged. Used by `schema`.
+The fields are at the top of the spec for serving pods, and again under `prefill`. The rules are those of KServe's
+webhooks; the bounds let the API server estimate the cost of a rule. Pod specs are not checked here, because configs
+have template expressions in them; `validation` checks them after the merge.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The conditions of an LLMInferenceService: KServe's, of which Ready is made, and those of every dialect. Pure.
+"""The conditions of an LLMInferenceService: those of KServe, which Ready is made of, and those of every dialect. Pure.
 
-Where KServe's say too little, ours say more under the same types: why pods fail (image, crash, memory), and that
-a rollout is not over while old pods serve. A part's condition has severity Info; what has nothing to say is dropped.
+Some of KServe's conditions have more detail here: why pods fail (image, crash, memory), and that a rollout is not over
+while old pods serve. Parts of Ready have severity Info. A condition without a cause is dropped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The status of an LLMInferenceServiceConfig: whether services can be laid over it, and which ones are. Pure.
+"""The status of an LLMInferenceServiceConfig: whether it is valid, and which services use it. Pure.
 
-Called by `automation.status.kserve_configs`, which writes it. Whether a config makes sense for a service is said by
-that service; here only what no service could make good.
+`automation.status.kserve_configs` writes it. Errors that depend on a service are in that service's status.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Which configs an LLMInferenceService is made of, and which ones KServe's controller has in its hands. Pure.
+"""Which configs an LLMInferenceService uses, and whether KServe's controller holds a config. Pure.
 
-Called for every service that changes, by `automation.status.kserve_configs`; so it loads no schema.
+`automation.status.kserve_configs` calls this for every changed service, so this module imports no schema.
 """
 
 from __future__ import annotations

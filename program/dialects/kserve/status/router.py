@@ -1,7 +1,6 @@
-"""What gateways, routes and pools say of a service's way in: `status.router` and the conditions behind RouterReady.
+"""`status.router`, and the conditions that RouterReady is made of, from gateways, routes and pools. Pure.
 
-Pure; `status` and `status_conditions` ask. Everything is looked up as it is, so that routes and pools of the user's
-count like those that were made.
+Objects are looked up in the cluster, so routes and pools of the user count like those that Herdsman creates.
 """
 
 from __future__ import annotations

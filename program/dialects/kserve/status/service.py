@@ -1,7 +1,6 @@
-"""The status of an LLMInferenceService, made anew from facts on every pass. Pure; the loop writes it if it changed.
+"""The status of an LLMInferenceService, computed from facts on every pass. Pure.
 
-Fields are KServe's and no others, because its CRDs refuse what they do not know. Conditions are in
-`status_conditions`, URLs in `addresses`, what gateways and pools say in `router_status`.
+It has KServe's fields only, because KServe's CRDs refuse others.
 """
 
 from __future__ import annotations

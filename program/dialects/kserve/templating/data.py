@@ -1,7 +1,6 @@
-"""What templates of a config see: the service, its merged spec and the settings, under KServe's names. Pure.
+"""The data that templates of a config see: the service, its merged spec and the settings, under KServe's names. Pure.
 
-Called by `configuration`. The spec is the merged one: KServe shows templates the service's own, so that a size which
-comes from a base config never reaches the presets' flags.
+The spec is the merged one. KServe passes the service's own spec, so values of a base config do not reach presets.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The functions of templates: those of Go, KServe's three, and four of ours. Pure.
-
-Called by `templating` with values as `template_values` shapes them.
-"""
+"""The functions of templates: Go's, three of KServe's, and four of Herdsman's. Pure."""
 
 from __future__ import annotations
 

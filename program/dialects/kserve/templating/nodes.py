@@ -1,7 +1,6 @@
-"""What a template consists of once it is read: expressions and blocks, as functions of what they are run in. Pure.
+"""The nodes of a parsed template, expressions and blocks, as functions of a scope. Pure.
 
-Called by `templating`, which builds them. Templates come from users: every step, and every character of output, is
-counted against a budget.
+Users write templates, so every step and every character of output counts against a budget.
 """
 
 from __future__ import annotations

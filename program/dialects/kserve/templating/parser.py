@@ -1,10 +1,10 @@
-"""A subset of Go's text/template, for the expressions in configs (ADR 26). Pure.
+"""Parses a subset of Go's text/template (ADR 26). Pure.
 
-Called by `rendering`. Fields, variables, pipelines, parentheses, `if`, `with`, `range`, comments and the functions
-that it is given; no definitions, no methods. Each text of a config is a template of its own. `{{-` and `-}}` take
-spaces alone, never line ends: KServe renders a config as JSON text, in which a line end is no white space.
+It has fields, variables, pipelines, parentheses, `if`, `with`, `range`, comments and the functions that it is given; no
+definitions and no methods. Each text of a config is a template of its own. `{{-` and `-}}` remove spaces, not line
+ends: KServe renders a config as JSON text, where a line end is no white space.
 
-Templates come from users, so all is bounded: length, nesting, steps, output.
+Users write templates, so length, nesting, steps and output are limited.
 """
 
 from __future__ import annotations

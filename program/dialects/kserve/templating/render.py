@@ -1,8 +1,7 @@
-"""Render every text in a JSON value as a template (`templating`). Pure.
+"""Renders every text in a JSON value as a template. Pure.
 
-Called by `configuration`. KServe renders the JSON text of a config as one template; its expressions stand within JSON
-strings, so that rendering string by string gives the same. An expression that begins in one string and ends in another
-is the exception: it is refused.
+KServe renders the JSON text of a config as one template. Its expressions are within JSON strings, so rendering each
+string gives the same result. An expression that begins in one string and ends in another is refused.
 """
 
 from __future__ import annotations

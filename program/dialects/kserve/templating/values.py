@@ -1,7 +1,6 @@
-"""What template expressions see: plain JSON under the field names of KServe's Go types. Pure; never a Python attribute.
+"""Values of template expressions: plain JSON under the field names of KServe's Go types, no Python attributes. Pure.
 
-Called by `templating` and `template_functions`. A `Struct` knows which fields there are, so that a field which is not
-set is told from one that does not exist.
+A `Struct` knows its fields, so that a field that is not set differs from one that does not exist.
 """
 
 from __future__ import annotations

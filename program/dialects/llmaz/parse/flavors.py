@@ -1,7 +1,7 @@
-"""Flavors of a model: which hardware its pods may run on, what they take of it, which is preferred. Pure.
+"""Flavors of a model: the hardware that its pods may run on, the amounts that they request, the preferred one. Pure.
 
-The peer leaves node selectors to a scheduler of its own. Kubernetes' scheduler does the same with node affinity: any
-chosen flavor's nodes are allowed, and weights that halve make the order strict.
+llmaz has its own scheduler for node selectors. Here node affinity does the same: pods may run on nodes of any chosen
+flavor, and each flavor's weight is half of the weight before it, so that the order is strict.
 """
 
 from __future__ import annotations

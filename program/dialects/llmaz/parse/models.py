@@ -1,7 +1,6 @@
-"""Read OpenModels by name, checked as llmaz's webhook checks them, which objects from files never see. Pure.
+"""Looks up the OpenModels of a service, and validates them as llmaz's webhook does. Pure.
 
-`playgrounds` and `services` call this. An OpenModel that is not there may still come; one that makes no sense is the
-fault of the field that names it.
+A missing OpenModel raises NotYet. An invalid one raises SpecInvalid at the field that names it.
 """
 
 from __future__ import annotations

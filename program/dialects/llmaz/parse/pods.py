@@ -1,6 +1,6 @@
-"""Complete pod templates: the containers that fetch the models, their volumes, labels, and the flavor's hardware. Pure.
+"""Completes pod templates: containers that fetch models, volumes, labels, and the flavor's hardware. Pure.
 
-A Playground's template is made here from nothing; a Service's is its user's, to which the same is added.
+The template of a Playground is built by Herdsman; that of a Service is the user's.
 """
 
 from __future__ import annotations

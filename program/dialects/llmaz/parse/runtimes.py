@@ -1,6 +1,6 @@
-"""Find the BackendRuntime of a Playground and the way to start it. Pure; the shipped ones are data in `runtimes/`.
+"""The BackendRuntime of a Playground: finds it, merges environment and resources into it, fills its variables. Pure.
 
-An object of the cluster goes before a shipped one of the same name, as users of the peer's chart have them.
+A BackendRuntime of the cluster has precedence over a shipped one (`runtimes/*.yaml`) of the same name.
 """
 
 from __future__ import annotations

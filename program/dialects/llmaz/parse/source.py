@@ -1,7 +1,6 @@
-"""Where the weights of an OpenModel come from: what the loader is told, and where pods find them. Pure.
+"""The source of an OpenModel's weights: variables of the loader, and paths in pods. Pure.
 
-`open_models` reads an OpenModel's source with this; `pods` puts the rest into pod templates. The names of variables,
-Secrets and paths are those of llmaz's loader, which reads nothing else.
+The names of variables, Secrets and paths are those of llmaz's loader.
 """
 
 from __future__ import annotations

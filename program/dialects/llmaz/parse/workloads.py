@@ -1,7 +1,7 @@
-"""The objects that serve a Playground or a Service of llmaz, and the desired service around them. Pure.
+"""The workloads of a Playground or a Service of llmaz, and the desired service with them. Pure.
 
-One pod per replica is a Deployment here, where llmaz makes a LeaderWorkerSet of it: names, pods and the way to them are
-the same, and nothing has to be installed. Groups of pods, and who asks for it, get a LeaderWorkerSet.
+A replica of one pod is in a Deployment, where llmaz makes a LeaderWorkerSet; names, pods and Services are the same, and
+LeaderWorkerSet need not be installed. Groups of pods are LeaderWorkerSets, and so is a service that requests one.
 """
 
 from __future__ import annotations

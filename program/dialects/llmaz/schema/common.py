@@ -1,4 +1,4 @@
-"""Pieces that several kinds of llmaz share: quantities, environment, resources, triggers, status."""
+"""Parts of schemas that several kinds of llmaz share: quantities, environment, triggers, status."""
 
 from __future__ import annotations
 

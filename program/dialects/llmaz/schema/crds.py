@@ -1,4 +1,4 @@
-"""The CustomResourceDefinitions of llmaz's kinds, for clusters where the peer's own are not installed."""
+"""The CustomResourceDefinitions of llmaz's kinds, for clusters without llmaz's own."""
 
 from __future__ import annotations
 

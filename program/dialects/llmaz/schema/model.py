@@ -1,7 +1,4 @@
-"""OpenModel (`om`) of llmaz.io/v1alpha1: where weights come from, and on what hardware they run.
-
-`open_models` reads objects through `OpenModelSpec`; `crds` generates the CRD from it.
-"""
+"""OpenModel (`om`) of llmaz.io/v1alpha1: where weights come from, and the hardware for them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Playground (`pl`) of inference.llmaz.io/v1alpha1: a model on an engine, and not much else to say.
-
-`playgrounds` reads objects through `PlaygroundSpec`; `crds` generates the CRD from it.
-"""
+"""Playground (`pl`) and BackendRuntime (`br`) of inference.llmaz.io/v1alpha1: a model on an engine, and the engine."""
 
 from __future__ import annotations
 

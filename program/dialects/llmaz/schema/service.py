@@ -1,7 +1,4 @@
-"""Service of inference.llmaz.io/v1alpha1: pods as the user writes them, also groups of several, with models fetched.
-
-`services` reads objects through `ServiceSpec`; `crds` generates the CRD from it.
-"""
+"""Service of inference.llmaz.io/v1alpha1: pods, or groups of pods, that the user writes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""From an InferenceService's fields to the settings of its engine: one function per runtime. Pure; `parse` calls it.
+"""The settings of an InferenceService's engine, one function per runtime; speculative decoding; draft models. Pure.
 
-Raises SpecInvalid for values that the CRD lets through but no engine could start with. `sglang_settings` has SGLang's
-many, `speculative_settings` llama.cpp's speculative decoding.
+Raises SpecInvalid for values that the CRD allows and the engine refuses at its start.
 """
 
 from __future__ import annotations

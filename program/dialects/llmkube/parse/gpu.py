@@ -1,6 +1,6 @@
-"""Resolve the GPUs of one replica: the Model's wish, the service's count, sharing, partitions. Pure; `parse` calls it.
+"""Resolves the GPUs of one replica: the Model's requirements, the service's count, sharing, partitions. Pure.
 
-Raises SpecInvalid with the path of the field that cannot be had.
+Raises SpecInvalid with the path of a field that cannot be fulfilled.
 """
 
 from __future__ import annotations

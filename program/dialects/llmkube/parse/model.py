@@ -1,7 +1,4 @@
-"""Parse a Model once, strictly, into desired state, with what its status knows of the file. Pure.
-
-`parse` and `model_judging` call this; `source` reads the address of the weights.
-"""
+"""Parses a Model into desired state, with what its status knows of the file. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an InferenceService says about its pods, passed through to the pod template. Pure; `parse` calls it."""
+"""The parts of an InferenceService that are passed through to the pod template. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""How an InferenceService scales, changes, keeps its weights and is measured. Pure; `parse` calls it.
+"""Parses how an InferenceService scales, rolls out, caches its weights and is measured. Pure.
 
-Raises SpecInvalid with the field's path for what makes no sense, also where the CRD's own rules would: manifests may
-come from files that no API server has seen.
+Raises SpecInvalid with the field's path, also where the CRD has a rule: objects from files have not passed it.
 """
 
 from __future__ import annotations

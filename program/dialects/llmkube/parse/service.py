@@ -1,6 +1,6 @@
-"""Parse an InferenceService once, strictly, into desired state; `parse_model` does the same for its Model. Pure.
+"""Parses an InferenceService and its Model into desired state. Pure.
 
-The controller, the static fleet and `herdsman render` call this; everything past it sees frozen models only.
+The result is frozen. Nothing after this reads the custom resource's spec.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Parse `Model.spec.source` once, and derive from it what LLMKube derives: the cache key and the cached file's name.
-
-Called by the dialect's parser, by `model_status` and by the Model controller; pure, calls nothing of ours.
-"""
+"""Parses `Model.spec.source`, and derives the cache key and the cached file's name as LLMKube does. Pure."""
 
 from __future__ import annotations
 

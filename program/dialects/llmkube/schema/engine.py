@@ -1,6 +1,4 @@
-"""Settings of the engines in an InferenceService, field by field as LLMKube publishes them. Used by `service_schema`,
-read by `engine_settings`.
-"""
+"""Settings of the engines in an InferenceService, field by field as LLMKube publishes them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Model (`mdl`) of inference.llmkube.dev/v1alpha1, field by field as LLMKube publishes it.
-
-`parse.py` reads objects through `ModelSpec` and `ModelStatus`; `crds.py` generates the CRD from both.
-"""
+"""Model (`mdl`) of inference.llmkube.dev/v1alpha1, field by field as LLMKube publishes it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""InferenceService (`isvc`) of inference.llmkube.dev/v1alpha1, field by field as LLMKube publishes it.
-
-`parse.py` reads objects through `ServiceSpec`; `crds.py` generates the CRD from both classes below.
-"""
+"""InferenceService (`isvc`) of inference.llmkube.dev/v1alpha1, field by field as LLMKube publishes it."""
 
 from __future__ import annotations
 

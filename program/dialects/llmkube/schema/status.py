@@ -1,6 +1,4 @@
-"""Status of an InferenceService, field by field as LLMKube publishes it, and what Herdsman adds. Used by `crds.py`,
-`service_status.py` and whoever reads a status back.
-"""
+"""The status of an InferenceService, field by field as LLMKube publishes it, with Herdsman's additions."""
 
 from __future__ import annotations
 

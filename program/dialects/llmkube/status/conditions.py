@@ -1,7 +1,7 @@
-"""The conditions of an InferenceService, set anew on every pass. Pure; `service_status` asks.
+"""The conditions of an InferenceService, computed on every pass. Pure.
 
-Ready, Reconciling and Stalled follow kstatus. What has nothing to say is dropped, so that no condition outlives its
-cause; where LLMKube says that a failure is over (ModelTransferSucceeded), ours is said until the object changes.
+Ready, Reconciling and Stalled follow kstatus. A condition without a cause is dropped. After a failure is over,
+LLMKube's reasons for success (ModelTransferSucceeded) stay until the object changes.
 """
 
 from __future__ import annotations

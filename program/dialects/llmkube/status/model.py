@@ -1,7 +1,7 @@
-"""The status of a Model, made anew from facts on every pass. Pure; the Model controller writes it if it changed.
+"""The status of a Model, computed from facts on every pass. Pure.
 
-Phases, the conditions Available, Progressing, Degraded and SourceDrifted and their reasons are LLMKube's. Beside them
-stand Ready, Reconciling and Stalled (kstatus) and SourceVerified, which says what was checked and what was not.
+Phases, reasons, and the conditions Available, Progressing, Degraded and SourceDrifted are LLMKube's. Herdsman adds
+Ready, Reconciling and Stalled (kstatus), and SourceVerified, which says what was checked.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decide a Model's phase and whether it is resolved, getting there or stuck. Pure; `model_status` asks.
+"""Decides the phase of a Model, and whether it is ready, reconciling or stalled. Pure.
 
-The phases and reasons are LLMKube's, where it has one for the case. What only a pod can see does not hold a model back.
+Phases and reasons are LLMKube's where it has one. A Model does not wait for what only a pod can check.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Decide an InferenceService's phase and whether it is ready, getting there or stuck. Pure; `service_status` asks.
+"""Decides the phase of a service, and whether it is ready, reconciling or stalled. Pure.
 
-The phases and the order of the questions are LLMKube's. Where it counts against `spec.replicas` this counts against the
-live target, so that an autoscaler's choice is no half-ready service. Why pods fail stands in `pod_causes`, why they are
-not scheduled in `scheduling`, what replicas on hosts wait for in `hosted`.
+The phases and the order of the checks are LLMKube's. LLMKube compares replicas with `spec.replicas`; this module
+compares them with the current target, so that an autoscaler's choice does not count as an unfinished rollout.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The status of an InferenceService, made anew from facts on every pass. Pure; the controller writes it if it changed.
+"""The status of an InferenceService, computed from facts on every pass. Pure.
 
-Fields and phases are LLMKube's, and some of our own: what a replica is estimated to need, how long the queue is, which
-pod template served last. `judging` decides the phase, `service_conditions` sets the conditions.
+Fields and phases are LLMKube's. Herdsman adds the estimated memory of a replica, the length of the queue, and the pod
+template that served last.
 """
 
 from __future__ import annotations

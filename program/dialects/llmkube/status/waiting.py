@@ -1,7 +1,7 @@
-"""Say what unscheduled pods of a service wait for, out of the scheduler's own words. Pure; `judging` asks.
+"""What a service waits for: pods for the scheduler, processes for their host. Pure.
 
-A GPU is whatever extended resource the pod asks for and the scheduler misses: any vendor's, a MIG profile, a custom
-name, or a claim on a device (dynamic resource allocation).
+A GPU is any extended resource that the pod requests and the scheduler lacks: of any vendor, a MIG profile, a custom
+name, or a device claim (dynamic resource allocation).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Which fields of an InferenceService have no effect for a service, and why."""
+"""Lists the fields of an InferenceService that have no effect, and why."""

@@ -1,6 +1,6 @@
 """Lists the fields of an InferenceService that pods, or a process on a host, do not support. Pure.
 
-Called by `unsupported.service`. What depends on extensions of the cluster is listed by `components.extensions`.
+`components.extensions` lists the fields that need an extension of the cluster.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Lists the fields of an InferenceService that Herdsman does not support for this service. Pure.
 
-Called by `parse`, which offers `unsupported_fields` beside `parse_service`. The result becomes condition
-SpecHonoured=False. A field counts when it requests something: an absent field, an empty one and a switch that is off
-request nothing. `by_platform` lists the fields that pods or hosts do not support; this module lists those that the
-runtime, the GPUs or the model do not support.
+The result becomes condition SpecHonoured=False. A field counts when it requests something: absent and empty fields and
+switches that are off do not. `platform` lists the fields that pods or hosts do not support; this module lists those
+that the runtime, the GPUs or the model do not support.
 """
 
 from __future__ import annotations
