@@ -12,7 +12,7 @@ from program.desired.base import FrozenModel
 from program.desired.engines import SecretKey
 from program.desired.model import DesiredModel, ModelFormat
 from program.desired.service import DesiredService
-from program.runtimes.flags import mentions_any
+from program.runtimes.flags import mentions
 
 RERANK_FLAGS = ("--reranking", "--rerank")
 EMBEDDING_FLAGS = ("--embedding", "--embeddings", "--is-embedding")
@@ -163,9 +163,9 @@ def served_mode(desired: DesiredService) -> Literal["chat", "embedding", "rerank
     if desired.mode != "chat":
         return desired.mode
     path, own = desired.endpoint.path.rstrip("/"), getattr(desired.engine, "extra_args", ())
-    if path.endswith(("/rerank", "/reranking")) or mentions_any(own, RERANK_FLAGS):
+    if path.endswith(("/rerank", "/reranking")) or mentions(own, *RERANK_FLAGS):
         return "rerank"
-    if path.endswith(("/embeddings", "/embedding")) or mentions_any(own, EMBEDDING_FLAGS):
+    if path.endswith(("/embeddings", "/embedding")) or mentions(own, *EMBEDDING_FLAGS):
         return "embedding"
     return "chat"
 
@@ -180,7 +180,7 @@ def named_completion(desired: DesiredService) -> CompletionRequest:
 
 def served_name_option(desired: DesiredService, flags: tuple[str, ...]) -> str:
     """Return the name that a service gives its model; empty where its own arguments give one by `flags`."""
-    return "" if mentions_any(getattr(desired.engine, "extra_args", ()), flags) else desired.served_name
+    return "" if mentions(getattr(desired.engine, "extra_args", ()), *flags) else desired.served_name
 
 
 def set_directory(model: DesiredModel, model_path: str) -> str:

@@ -1,8 +1,7 @@
-"""Reads the argument list of an engine: its flags, and the value that each ends up with. Pure.
+"""Reads the argument list of a program: its flags, and the value that each has in the end. Pure.
 
-Called by `program.sizing`, `ranks`, the runtimes, and the dialects that read arguments of containers. An argument list
-is a sequence of words, as a process gets it. `host_rules` reads the lists of hosts itself, by a table that says how
-many values each flag takes.
+An argument list is a sequence of words, as a process gets it. `host_rules` reads the lists of hosts itself, by a table
+that says how many values each flag takes, because its result decides what a host runs.
 """
 
 from __future__ import annotations
@@ -86,14 +85,25 @@ def switched(argv: Sequence[str], *names: str) -> bool:
     return any(argument in names for argument in argv)
 
 
-def mentions(arguments: tuple[str, ...], flag: str) -> bool:
-    """Return whether the user's own arguments set `flag`, as `--flag value` or `--flag=value`."""
-    return any(argument == flag or argument.startswith(f"{flag}=") for argument in arguments)
+def mentions(argv: Sequence[str], *names: str) -> bool:
+    """Return whether one of the flags `names` is set, as `--flag value` or `--flag=value`."""
+    return any(word.partition("=")[0] in names for word in argv)
 
 
-def mentions_any(arguments: tuple[str, ...], flags: tuple[str, ...]) -> bool:
-    """Return whether the user's own arguments set one of `flags`."""
-    return any(mentions(arguments, flag) for flag in flags)
+def without_flags(argv: Sequence[str], *names: str) -> list[str]:
+    """Return the arguments without the flags `names` of one value each, as `--flag value` or `--flag=value`."""
+    kept: list[str] = []
+    skip = False
+    for word in argv:
+        if not skip and not mentions((word,), *names):
+            kept.append(word)
+        skip = not skip and word in names
+    return kept
+
+
+def dashed(name: str) -> str:
+    """Return a flag's name as vLLM and TensorRT-LLM read it: they take underscores for dashes."""
+    return name.replace("_", "-")
 
 
 def _is_flag(word: str) -> bool:

@@ -27,7 +27,7 @@ from program.runtimes.base import (
     small_completion,
     switch,
 )
-from program.runtimes.flags import mentions, mentions_any
+from program.runtimes.flags import mentions
 
 IMAGE = "ghcr.io/ggml-org/llama.cpp"
 IMAGE_CPU = f"{IMAGE}:server"
@@ -216,7 +216,7 @@ def _draft(desired: DesiredService, model_path: str, draft_path: str) -> list[st
 
 def _projector(desired: DesiredService, model_path: str) -> list[str]:
     model = desired.model
-    if not model.mmproj or not model.files or mentions_any(_settings(desired).extra_args, _PROJECTOR):
+    if not model.mmproj or not model.files or mentions(_settings(desired).extra_args, *_PROJECTOR):
         return []
     return ["--mmproj", f"{set_directory(model, model_path)}/{model.mmproj}"]
 
@@ -304,6 +304,6 @@ def _of_mode(mode: Mode, extra: tuple[str, ...]) -> list[str]:
     """Turn the server to embeddings or ranking, flag by flag, where the user's own arguments do not."""
     flags: list[str] = []
     for names, value in _MODE_FLAGS[mode]:
-        if not mentions_any(extra, names):
+        if not mentions(extra, *names):
             flags += [names[0], *value]
     return flags

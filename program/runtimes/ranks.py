@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from program.runtimes.flags import named_values
+from program.runtimes.flags import dashed, named_values
 
 Way = Literal["tensor", "pipeline", "data", "context", "nodes"]
 """How a model is spread: each layer, the layers, copies of the model, each prompt; and over how many machines."""
@@ -88,7 +88,7 @@ def ranks_of(engine: str, arguments: Sequence[str]) -> Ranks:
     if engine == "sglang" and _COPIES_SHARE in arguments:
         sizes.pop("data", None)
     if engine == "vllm":
-        local = [_number(value) for flag, _, value in named_values(arguments) if _dashed(flag) in _LOCAL_COPIES]
+        local = [_number(value) for flag, _, value in named_values(arguments) if dashed(flag) in _LOCAL_COPIES]
         if local and local[-1] is not None:
             sizes["data"] = local[-1]
     return Ranks(tuple(sorted(sizes.items())), at)
@@ -118,14 +118,9 @@ def _named(engine: str, arguments: Sequence[str]) -> Iterator[_Named]:
     ways = _FLAGS.get(engine, {})
     known = {flag: way for way, flags in ways.items() for flag in flags}
     for flag, index, value in named_values(arguments):
-        way = known.get(_dashed(flag))
+        way = known.get(dashed(flag))
         if way is not None:
             yield _Named(way, index, _number(value))
-
-
-def _dashed(flag: str) -> str:
-    """vLLM and TensorRT-LLM take underscores for dashes."""
-    return flag.replace("_", "-")
 
 
 def _number(text: str) -> int | None:

@@ -13,7 +13,7 @@ from program.dialects.dialect import Parsed
 from program.dialects.hosts.model import HostedModel
 from program.dialects.hosts.service import HostedArgs, hosted_service, not_on_hosts
 from program.dialects.kserve.parse.subject import MAIN, Subject, is_stopped, main_container, value_at
-from program.dialects.pods.engine import engine_in
+from program.dialects.pods.engine import argv_of, engine_in
 from program.dialects.pods.gpus import gpu_of_container
 
 _PROGRAMS = {"llama-server": "llamacpp", "vllm": "vllm"}
@@ -81,8 +81,7 @@ def _arguments(main: Json) -> tuple[str, list[str]]:
 def engine_of(main: Json) -> str:
     """Name the engine of a container: the kind of its settings; empty where nobody can tell."""
     engine, _ = _arguments(main)
-    words = [*(main.get("command") or ()), *(main.get("args") or ()), main.get("image") or ""]
-    return engine or engine_in(str(word) for word in words)
+    return engine or engine_in([*argv_of(main), str(main.get("image") or "")])
 
 
 def starts_vllm(main: Json) -> bool:

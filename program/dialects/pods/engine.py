@@ -14,7 +14,7 @@ from program.desired import keys
 from program.desired.engines import EngineSettings, Generic, LlamaCpp, Ollama, Sglang, TensorRtLlm, Tgi, Vllm
 from program.desired.workloads import Workloads
 from program.runtimes.base import EMBEDDING_FLAGS, RERANK_FLAGS
-from program.runtimes.flags import word_of
+from program.runtimes.flags import dashed, word_of
 
 Mode = Literal["chat", "embedding", "rerank"]
 
@@ -47,6 +47,11 @@ _TASKS: dict[str, Mode] = {
 }
 """Values of vLLM's `--task` and `--convert` that a request is known for."""
 _NAME = re.compile(r"[\w./:@+-]+")
+
+
+def argv_of(container: Json) -> list[str]:
+    """Return the words of a container's command and arguments."""
+    return [str(word) for part in ("command", "args") for word in container.get(part) or ()]
 
 
 def engine_in(words: Iterable[str]) -> str:
@@ -106,12 +111,11 @@ def wants_check(
 
 def _arguments(container: Json) -> list[str]:
     """Split command and arguments, also those in a shell's script, into words; vLLM takes `_` for `-` in flags."""
-    parts = [str(word) for part in ("command", "args") for word in container.get(part) or ()]
     more = (each.get("value") or "" for each in container.get("env") or () if each.get("name") == _MORE_ARGUMENTS)
-    words = [word.strip("\"'();") for part in (*parts, *map(str, more)) for word in part.split()]
+    words = [word.strip("\"'();") for part in (*argv_of(container), *map(str, more)) for word in part.split()]
     return [_dashed(word) for word in words]
 
 
 def _dashed(word: str) -> str:
     flag, equals, value = word.partition("=")
-    return f"{flag.replace('_', '-')}{equals}{value}" if flag.startswith("--") else word
+    return f"{dashed(flag)}{equals}{value}" if flag.startswith("--") else word

@@ -11,6 +11,7 @@ from program.desired.facts import Problem, unsupported_field
 from program.desired.model import GPU_RESOURCES, Gpu, GpuVendor
 from program.desired.quantities import parse_quantity
 from program.desired.workloads import PodSet
+from program.dialects.pods.engine import argv_of
 from program.runtimes.ranks import misfit
 
 _MORE_ARGUMENTS = "VLLM_ADDITIONAL_ARGS"
@@ -63,7 +64,7 @@ def ranks_problem(
     if found is None or gpu is None:
         return None
     extra = next((each.get("value") or "" for each in found.get("env") or () if each["name"] == _MORE_ARGUMENTS), "")
-    words = [*named, *(str(word) for part in ("command", "args") for word in found.get(part) or ()), *extra.split()]
+    words = [*named, *argv_of(found), *extra.split()]
     why = misfit(engine, words, gpu.count)
     return unsupported_field(field, why) if why else None
 

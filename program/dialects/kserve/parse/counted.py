@@ -13,6 +13,7 @@ from program.desired.workloads import PodSet
 from program.dialects.kserve import presets
 from program.dialects.kserve.configuration.combine import combined
 from program.dialects.kserve.parse.subject import Subject
+from program.dialects.pods.engine import argv_of
 
 
 def with_counted(
@@ -31,8 +32,7 @@ def with_counted(
 def _has_config_flag(subject: Subject) -> bool:
     """Tell whether the endpoint picker's configuration may stand in its arguments."""
     containers = subject.at("router", "scheduler", "template", "containers") or ()
-    words = [str(word) for each in containers for field in ("command", "args") for word in each.get(field) or ()]
-    return any(word.startswith("--config-text") for word in words)
+    return any(word.startswith("--config-text") for each in containers for word in argv_of(each))
 
 
 def _counted(pods: PodSet, before: PodSet) -> PodSet:

@@ -12,6 +12,7 @@ from typing import Any
 from kubeapi.json_types import Json
 from program.dialects.kserve.parse.subject import MAIN, main_container
 from program.dialects.kserve.schema.validation import check_pod_spec
+from program.runtimes.flags import mentions
 
 
 class PodDraft:
@@ -120,9 +121,9 @@ class Container:
         """The arguments."""
         return [str(arg) for arg in self._container.get("args") or ()]
 
-    def has_flag(self, flag: str) -> bool:
-        """Tell whether the arguments hold a flag, in one word with its value or not."""
-        return any(arg == flag or arg.startswith(f"{flag}=") for arg in self.args)
+    def has_flag(self, *names: str) -> bool:
+        """Return whether the arguments set one of the flags `names`."""
+        return mentions(self.args, *names)
 
     def add_args(self, *args: str, first: bool = False) -> None:
         """Add arguments behind, or before, those that are there."""

@@ -37,7 +37,7 @@ from program.dialects.kserve.router.scheduler import Scheduler, scheduler_of
 from program.dialects.kserve.schema.service import ServiceSpec
 from program.dialects.kserve.schema.validation import check
 from program.dialects.kserve.unsupported import unsupported_fields
-from program.dialects.pods.engine import ASKED, mode_of, served_name_of, settings_of, wants_check
+from program.dialects.pods.engine import ASKED, argv_of, mode_of, served_name_of, settings_of, wants_check
 from program.dialects.pods.gpus import gpu_of, ranks_problem
 
 PORT = 8000
@@ -134,7 +134,7 @@ def _in_pods(subject: Subject, annotated: Annotated, own: ServiceSpec) -> Parsed
 def _ranks(pods: PodSet, field: str, parallelism: Json | None) -> Problem | None:
     """Name ranks that do not fit the GPUs of one pod: of `parallelism` and of arguments together."""
     main = main_container(pods.template["spec"], field=f"{field}.template")
-    words = [str(word) for part in ("command", "args", "image") for word in [main.get(part) or ()]]
+    words = [*argv_of(main), str(main.get("image") or "")]
     engine = "sglang" if "sglang" in " ".join(words).lower() else "vllm"
     sizes = parallelism or {}
     copies = sizes.get("dataLocal") or sizes.get("data")

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kubeapi.json_types import Json
+from program.runtimes.flags import without_flags
 
 VERSION = "app.kubernetes.io/version"
 """Annotation of the picker's pod: the version of its configuration, where the image's tag tells none."""
@@ -104,13 +105,7 @@ def without_old_flags(words: list[str], version: Version | None) -> list[str]:
     """Take out the flag that tells how metrics are read, which is a plugin's parameter now: newer pickers refuse it."""
     if version is None or version < _NO_SCHEME_SINCE:
         return words
-    kept: list[str] = []
-    skip = False
-    for word in words:
-        if not skip and word != _SCHEME and not word.startswith(f"{_SCHEME}="):
-            kept.append(word)
-        skip = not skip and word == _SCHEME
-    return kept
+    return without_flags(words, _SCHEME)
 
 
 def deprecated(config: Json, version: Version | None) -> list[str]:

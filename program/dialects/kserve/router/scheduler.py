@@ -21,6 +21,7 @@ from program.dialects.kserve.router.addresses import CLUSTER_DOMAIN
 from program.dialects.kserve.router.picker_config import default_config, flagged_config, given_config
 from program.dialects.kserve.router.picker_migration import picker_version, without_old_flags
 from program.dialects.kserve.router.pool_group import name_group_of_today
+from program.runtimes.flags import without_flags
 
 _FIELD = "spec.router.scheduler"
 _ASKED_PORT = "grpc"
@@ -102,7 +103,7 @@ def _configure(main: Container, subject: Subject, scheduler: Json) -> None:
         if words := main.get(field):
             main.set(field, without_old_flags(list(words), version))
     if inline is not None:
-        args = _without_flags(main.args)
+        args = without_flags(main.args, *CONFIG_FLAGS)
         text = given_config(
             inline,
             tls=subject.settings.tls,
@@ -111,7 +112,7 @@ def _configure(main: Container, subject: Subject, scheduler: Json) -> None:
             counted=subject.counted,
         )
         main.set("args", [*args, "--config-text", text])
-    elif not any(main.has_flag(flag) for flag in CONFIG_FLAGS):
+    elif not main.has_flag(*CONFIG_FLAGS):
         text = default_config(
             prefill=subject.at("prefill") is not None,
             adapters=bool(subject.at("model", "lora", "adapters")),
@@ -120,7 +121,7 @@ def _configure(main: Container, subject: Subject, scheduler: Json) -> None:
         main.add_args("--config-text", text)
     else:
         url, counted = _tokenizer_url(subject, scheduler), subject.counted
-        main.set("args", list(_rewritten(main.args, lambda text: flagged_config(text, version, url, counted))))
+        main.set("args", list(_rewrite_config(main.args, lambda text: flagged_config(text, version, url, counted))))
 
 
 def _tokenizer_url(subject: Subject, scheduler: Json) -> str:
@@ -133,31 +134,17 @@ def _tokenizer_url(subject: Subject, scheduler: Json) -> str:
     return f"{scheme}://{naming.tokenizer(subject.name)}.{subject.namespace}.svc.{CLUSTER_DOMAIN}:{port}"
 
 
-def _rewritten(args: list[str], told: Callable[[str], str]) -> Iterator[str]:
+def _rewrite_config(args: list[str], rewrite: Callable[[str], str]) -> Iterator[str]:
     before = ""
     for arg in args:
         flag, equals, text = arg.partition("=")
         if before == _CONFIG_TEXT:
-            yield told(arg)
+            yield rewrite(arg)
         elif equals and flag == _CONFIG_TEXT:
-            yield f"{flag}={told(text)}"
+            yield f"{flag}={rewrite(text)}"
         else:
             yield arg
         before = arg
-
-
-def _without_flags(args: list[str]) -> list[str]:
-    """Take configuration flags out, each with its value: two of them would contradict each other."""
-    kept: list[str] = []
-    skip = False
-    for arg in args:
-        if skip:
-            skip = False
-        elif arg in CONFIG_FLAGS:
-            skip = True
-        elif not arg.startswith(tuple(f"{flag}=" for flag in CONFIG_FLAGS)):
-            kept.append(arg)
-    return kept
 
 
 def _tokenizer(subject: Subject, scheduler: Json, weights: Weights | None) -> tuple[tuple[PodSet, FrontService], ...]:

@@ -26,7 +26,7 @@ from program.dialects.llmaz.parse.models import Model, claims_of, find_models
 from program.dialects.llmaz.parse.pods import PodPlan, completed, counted, unlabelled
 from program.dialects.llmaz.schema.service import RolloutStrategy, ServiceSpec
 from program.dialects.llmaz.settings import global_config
-from program.dialects.pods.engine import engine_in
+from program.dialects.pods.engine import argv_of, engine_in
 from program.dialects.pods.fields import POD_SPEC, check_fields
 from program.dialects.status.conditions import Reason
 
@@ -110,8 +110,7 @@ def _engine_of(template: Json) -> str:
     runner = next((each for each in template["spec"]["containers"] if each["name"] == RUNNER), None)
     if runner is None:
         return ""
-    words = [*(runner.get("command") or ()), *(runner.get("args") or ()), str(runner.get("image") or "")]
-    return engine_in(str(word) for word in words)
+    return engine_in([*argv_of(runner), str(runner.get("image") or "")])
 
 
 def _group(
@@ -173,10 +172,10 @@ def _lost(models: tuple[Model, ...], choice: Choice, worker: Json, leader: Json 
     if not models:
         return
     words = [
-        str(word)
+        word
         for template in (worker, leader)
         if template is not None
         for container in template["spec"]["containers"]
-        for word in (*(container.get("command") or ()), *(container.get("args") or ()))
+        for word in argv_of(container)
     ]
     yield from lost_of(models[0], choice, words)
