@@ -16,7 +16,7 @@ from automation.approval.approval import Approval
 from automation.cache.cluster_cache import ClusterCache
 from automation.engine.batches import Batcher
 from automation.reconcile.act import Actor
-from automation.reconcile.decide import Case, decide_change, decide_moves, decide_preparation, decide_upkeep
+from automation.reconcile.decide import Case, decide_change, decide_preparation, decide_reservations, decide_upkeep
 from automation.reconcile.desire import Desired
 from automation.reconcile.plan import make_plan
 from automation.reconcile.remover import Remover
@@ -84,11 +84,14 @@ class Controller:
         with span("want"):
             options = self.options.model_copy(update={"installed": self.cluster.installed()})
             desired = services.desire(key, cr, observed, options)
-        self.actor.act(key, cr, decide_moves(desired), now=now)
         if not self._is_frozen(key, desired):
             self.actor.act(key, cr, services.patches(key, cr), now=now)
 
         review = self.reviewer.review(key, cr, desired, observed, now=now)
+        reservations = decide_reservations(desired, review.claim, admitted=review.quota is None)
+        if self.actor.act(key, cr, reservations, now=now).outdated:
+            self.requeue(key, 0.0)
+            return
         frozen = self._is_frozen(key, desired)
         before = (*review.replicas.actions, *decide_preparation(desired, may_act=review.may_act, frozen=frozen))
         acted = self.actor.act(key, cr, before, now=now)

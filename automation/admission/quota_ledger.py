@@ -63,20 +63,25 @@ class QuotaLedger:
     _waiting: dict[ServiceKey, _Waiting] = field(default_factory=dict)
     _tallies: dict[QuotaName, _Tally] = field(default_factory=dict)
 
-    def decide(self, key: ServiceKey, claim: QuotaClaim) -> Problem | None:
-        """Reserve `claim` for a service, or return which quota denies it. A denied service keeps its earlier claim."""
+    def propose(self, key: ServiceKey, claim: QuotaClaim, *, without_model: bool = False) -> Problem | None:
+        """Return what `reserve` would return now, and reserve nothing."""
         with self._lock:
-            self._without_model.discard(key)
-            held = self._held.get(key, NOTHING)
-            if key in self._adopted:
-                self._adopted.discard(key)
-                # What it runs with was admitted once; how much GPU memory that is, only the custom resource tells.
-                if claim.gpus <= held.gpus:
-                    held = replace(held, gpu_memory_bytes=max(held.gpu_memory_bytes, claim.gpu_memory_bytes))
-            quotas = self._quotas_of(key.namespace)
-            denial = self._unknown(claim, held)
-            if denial is None and quotas:
-                denial = first_denial(quotas, self._used(quotas, but=key), claim, held)
+            if without_model and self._holds_by_model(key):
+                return None
+            denial, _ = self._judge(key, claim)
+        return denial[1] if denial is not None else None
+
+    def reserve(self, key: ServiceKey, claim: QuotaClaim, *, without_model: bool = False) -> Problem | None:
+        """Reserve `claim` for a service, or return which quota denies it. A denied service keeps its earlier claim.
+
+        `without_model`: the service's Model is not known. The Model's part of its claim stays.
+        """
+        with self._lock:
+            if without_model and self._holds_by_model(key):
+                return None
+            (self._without_model.add if without_model else self._without_model.discard)(key)
+            denial, held = self._judge(key, claim)
+            self._adopted.discard(key)
             before = self._waiting.pop(key, None)
             admitted: list[ServiceKey] = []
             if denial is None:
@@ -93,17 +98,6 @@ class QuotaLedger:
                 self._waiting[key] = _Waiting(claim, name)
         self._tell(admitted, changed=changed)
         return denial[1] if denial is not None else None
-
-    def decide_without_model(self, key: ServiceKey, claim: QuotaClaim) -> Problem | None:
-        """As `decide`, for a service whose Model is not known. The Model's part of its claim stays."""
-        with self._lock:
-            free = key not in self._held or key in self._without_model
-        if not free:
-            return None
-        denial = self.decide(key, claim)
-        with self._lock:
-            self._without_model.add(key)
-        return denial
 
     def hold(self, key: ServiceKey, claim: QuotaClaim) -> None:
         """Count a running service as admitted, without a decision. Called at the start of the loop."""
@@ -179,6 +173,21 @@ class QuotaLedger:
         usages = self.usages()
         with self._lock:
             return [(quota, usages[name]) for name, quota in self._quotas.items() if name in usages]
+
+    def _holds_by_model(self, key: ServiceKey) -> bool:
+        return key in self._held and key not in self._without_model
+
+    def _judge(self, key: ServiceKey, claim: QuotaClaim) -> tuple[tuple[QuotaName, Problem] | None, QuotaClaim]:
+        """Return the first denial of a claim, if there is one, and what the service holds."""
+        held = self._held.get(key, NOTHING)
+        if key in self._adopted and claim.gpus <= held.gpus:
+            # What it runs with was admitted once; only the custom resource says how much GPU memory that is.
+            held = replace(held, gpu_memory_bytes=max(held.gpu_memory_bytes, claim.gpu_memory_bytes))
+        quotas = self._quotas_of(key.namespace)
+        denial = self._unknown(claim, held)
+        if denial is None and quotas:
+            denial = first_denial(quotas, self._used(quotas, but=key), claim, held)
+        return denial, held
 
     def _unknown(self, claim: QuotaClaim, held: QuotaClaim) -> tuple[QuotaName, Problem] | None:
         why = self.unreadable()

@@ -10,7 +10,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from automation.hosts import placement
 from automation.hosts.host_account import Answers, HostAccount, Reservation
@@ -36,6 +36,8 @@ class PlacementDecision:
     """For each replica that was moved just now: from where to where, and why."""
     retry_after_s: float | None = None
     """When to ask again, for a replica whose host was lost too short a while ago."""
+    changes: bool = field(default=False, compare=False)
+    """Reserving this changes what is reserved, or who waits."""
 
 
 @dataclass(frozen=True)
@@ -176,54 +178,77 @@ class HostAllocations:
 
     # --- deciding -------------------------------------------------------------------------------------------------
 
-    def decide(self, key: ServiceKey, request: PlacementRequest) -> PlacementDecision:
-        """Give each replica its host and reserve what it needs there; who is placed stays if it can."""
+    def propose(self, key: ServiceKey, request: PlacementRequest) -> PlacementDecision:
+        """Return what `reserve` would return now, and reserve nothing."""
         labels = self.namespace_labels(key.namespace) if self._choosy else {}
         with self._lock:
-            closed = self._closed_to(key, labels)
-            who = self._drop_from(key, request.replicas)
-            stuck: list[str] = []
-            moved: list[str] = []
-            soon: list[float] = []
-            refusals: Refusals | None = None
-            told = ""
-            for replica in range(request.replicas):
-                mine = self._placed.get(key, {}).get(replica)
-                if request.pinned is not None:
-                    if replica == 0:
-                        who += self._settle(key, replica, request, request.pinned)
-                        stuck += self._pin_trouble(request)
-                    continue
-                if mine is None:
-                    chosen = self._choose(key, request, closed)
-                    if chosen is not None:
-                        who += self._settle(key, replica, request, chosen)
-                    else:
-                        refusals = refusals or self._explain(key, request, closed)
-                        told = str(refusals)
-                    continue
-                why = placement.other_namespace(key.namespace) if mine.host in closed else ""
-                why = why or self._why_leave(mine, request)
-                if not why:
-                    who += self._settle(key, replica, request, mine.host)
-                    soon += self._may_be_lost_in_s(mine.host) if request.may_move else ()
-                    continue
-                away = self._choose(key, request, closed) if request.may_move else None
-                if away is not None:
-                    moved.append(f"replica {replica} moves from host `{mine.host}`, which {why}, to `{away}`")
-                    who += self._settle(key, replica, request, away)
+            placed, waiting = dict(self._placed.get(key, {})), self._waiting.get(key)
+            decision, _ = self._reserve(key, request, labels)
+            if placed == self._placed.get(key, {}) and waiting == self._waiting.get(key):
+                return decision
+            self._drop_from(key, 0)
+            for replica, reservation in placed.items():
+                self._put(key, replica, reservation)
+            self._waiting.pop(key, None)
+            if waiting is not None:
+                self._waiting[key] = waiting
+        return replace(decision, changes=True)
+
+    def reserve(self, key: ServiceKey, request: PlacementRequest) -> PlacementDecision:
+        """Give each replica its host and reserve what it needs there. A replica that is placed stays if it can."""
+        labels = self.namespace_labels(key.namespace) if self._choosy else {}
+        with self._lock:
+            decision, could_use = self._reserve(key, request, labels)
+        self._tell(each for each in could_use if each != key)
+        return decision
+
+    def _reserve(
+        self, key: ServiceKey, request: PlacementRequest, labels: Mapping[str, str]
+    ) -> tuple[PlacementDecision, list[ServiceKey]]:
+        """Reserve, and list the services that could use what was given back. The lock is held."""
+        closed = self._closed_to(key, labels)
+        who = self._drop_from(key, request.replicas)
+        stuck: list[str] = []
+        moved: list[str] = []
+        soon: list[float] = []
+        refusals: Refusals | None = None
+        told = ""
+        for replica in range(request.replicas):
+            mine = self._placed.get(key, {}).get(replica)
+            if request.pinned is not None:
+                if replica == 0:
+                    who += self._settle(key, replica, request, request.pinned)
+                    stuck += self._pin_trouble(request)
+                continue
+            if mine is None:
+                chosen = self._choose(key, request, closed)
+                if chosen is not None:
+                    who += self._settle(key, replica, request, chosen)
                 else:
-                    who += self._settle(key, replica, request, mine.host, unwillingly=True)
-                    told = str(self._explain(key, request, closed)) if request.may_move else "the service may not move"
-                    stuck.append(f"replica {replica} stays on host `{mine.host}`, which {why}: {told}")
-            if refusals is not None or (stuck and request.may_move and request.pinned is None):
-                self._waiting[key] = _Waiting(request, told)
+                    refusals = refusals or self._explain(key, request, closed)
+                    told = str(refusals)
+                continue
+            why = placement.other_namespace(key.namespace) if mine.host in closed else ""
+            why = why or self._why_leave(mine, request)
+            if not why:
+                who += self._settle(key, replica, request, mine.host)
+                soon += self._may_be_lost_in_s(mine.host) if request.may_move else ()
+                continue
+            away = self._choose(key, request, closed) if request.may_move else None
+            if away is not None:
+                moved.append(f"replica {replica} moves from host `{mine.host}`, which {why}, to `{away}`")
+                who += self._settle(key, replica, request, away)
             else:
-                self._waiting.pop(key, None)
-            mine_now = self._placed.get(key, {})
-            hosts = tuple(mine_now[n].host if n in mine_now else None for n in range(request.replicas))
-        self._tell(each for each in who if each != key)
-        return PlacementDecision(hosts, refusals, "; ".join(stuck), tuple(moved), min(soon, default=None))
+                who += self._settle(key, replica, request, mine.host, unwillingly=True)
+                told = str(self._explain(key, request, closed)) if request.may_move else "the service may not move"
+                stuck.append(f"replica {replica} stays on host `{mine.host}`, which {why}: {told}")
+        if refusals is not None or (stuck and request.may_move and request.pinned is None):
+            self._waiting[key] = _Waiting(request, told)
+        else:
+            self._waiting.pop(key, None)
+        mine_now = self._placed.get(key, {})
+        hosts = tuple(mine_now[n].host if n in mine_now else None for n in range(request.replicas))
+        return PlacementDecision(hosts, refusals, "; ".join(stuck), tuple(moved), min(soon, default=None)), who
 
     def _pin_trouble(self, request: PlacementRequest) -> list[str]:
         found = self._hosts.get(request.pinned or "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from automation.hosts.host_allocations import HostAllocations, PlacementDecision
 from automation.hosts.liveness import Liveness
@@ -24,6 +25,14 @@ REFRESH_S = 5.0
 """When hosts have changed, services that none fits are asked at most this often whether their reason is another."""
 SPREAD_S = 0.02
 """They come one after the other, this far apart."""
+
+
+@dataclass(frozen=True)
+class HostProposal:
+    """Hosts for the replicas of a service, which are not reserved yet."""
+
+    request: PlacementRequest
+    decision: PlacementDecision
 
 
 class HostRegistry:
@@ -126,22 +135,38 @@ class HostRegistry:
         with self._lock:
             return name in self._leases
 
-    def place(self, desired: DesiredService, *, created: str = "") -> tuple[DesiredService, PlacementDecision | None]:
-        """Give the replicas of a service their hosts; None for a service that runs in pods.
+    def propose(self, desired: DesiredService, *, created: str = "") -> HostProposal | None:
+        """Choose hosts for the replicas of a service and reserve nothing; None for a service that runs in pods."""
+        if desired.host_placement is None:
+            return None
+        request = placement_request(desired, created=created)
+        return HostProposal(request, self.allocations.propose(desired.key, request))
+
+    def with_hosts(self, desired: DesiredService, proposal: HostProposal | None) -> DesiredService:
+        """Return a service with the hosts that were proposed.
 
         Raises SpecInvalid, with the field, for what its hosts do not allow, and for what no host allows.
         """
         hosting = desired.host_placement
-        if hosting is None:
+        if hosting is None or proposal is None:
+            return desired
+        self._check_allowed(desired, proposal.request, proposal.decision)
+        # A stopped service has no replica to place; a pin is reported all the same.
+        first, *others = proposal.decision.hosts or (hosting.host,)
+        placed = hosting.model_copy(update={"host": first, "others": tuple(others)})
+        return desired.model_copy(update={"host_placement": placed})
+
+    def place(self, desired: DesiredService, *, created: str = "") -> tuple[DesiredService, PlacementDecision | None]:
+        """Choose hosts for the replicas of a service and reserve them; None for a service that runs in pods.
+
+        Raises SpecInvalid as `with_hosts` does; the hosts are reserved then, too.
+        """
+        proposal = self.propose(desired, created=created)
+        if proposal is None:
             self.allocations.release(desired.key)
             return desired, None
-        request = placement_request(desired, created=created)
-        decision = self.allocations.decide(desired.key, request)
-        self._check_allowed(desired, request, decision)
-        # A stopped service has no replica to place; a pin is told all the same.
-        first, *others = decision.hosts or (hosting.host,)
-        placed = hosting.model_copy(update={"host": first, "others": tuple(others)})
-        return desired.model_copy(update={"host_placement": placed}), decision
+        self.allocations.reserve(desired.key, proposal.request)
+        return self.with_hosts(desired, proposal), proposal.decision
 
     def _check_allowed(self, desired: DesiredService, request: PlacementRequest, decision: PlacementDecision) -> None:
         needs, labels = request.requirements.needs, self.allocations.namespace_labels(desired.key.namespace)

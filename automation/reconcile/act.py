@@ -10,6 +10,7 @@ from datetime import datetime
 import structlog
 
 from automation.approval.approval import Approval
+from automation.cache.cluster_cache import ClusterCache
 from automation.certificates.issuing import CertificateIssuer
 from automation.drift.drift_watch import DriftWatch
 from automation.engine.batches import Batcher
@@ -22,7 +23,10 @@ from automation.reconcile.actions import (
     EnsureCertificate,
     PatchObject,
     RecordEvent,
+    ReleaseHosts,
     RequeueAfter,
+    ReserveHosts,
+    ReserveQuota,
     UpdateSleep,
 )
 from automation.reconcile.remover import Remover
@@ -44,6 +48,8 @@ class Acted:
     """Failures of the actions of a pass, for the status."""
 
     problem: Problem | None = None
+    outdated: bool = False
+    """Another service took a host or a quota meanwhile, or gave one back. The pass must be repeated."""
     unsupported: tuple[Problem, ...] = ()
     """Fields of the service that have no effect, and why."""
 
@@ -53,6 +59,7 @@ class Actor:
     """One per loop; thread-safe for different services."""
 
     client: KubeClient
+    cluster: ClusterCache
     batcher: Batcher
     approval: Approval
     drift: DriftWatch
@@ -83,6 +90,14 @@ class Actor:
                     return replace(acted, unsupported=(*acted.unsupported, problem))
             case UpdateSleep():
                 self.sleep.reconcile(key, cr, action.desired, action.observed)
+            case ReserveHosts():
+                reserved = self.cluster.registry.allocations.reserve(key, action.proposal.request)
+                return replace(acted, outdated=acted.outdated or reserved.hosts != action.proposal.decision.hosts)
+            case ReleaseHosts():
+                self.cluster.registry.release(key)
+            case ReserveQuota():
+                denial = self.cluster.quotas.reserve(key, action.claim, without_model=action.without_model)
+                return replace(acted, outdated=acted.outdated or action.admitted != (denial is None))
             case ClearPending():
                 self.approval.modes.settled(key, action.mode)
             case RecordEvent():

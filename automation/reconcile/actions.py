@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from automation.admission.quota import QuotaClaim
 from automation.approval.modes import Mode
 from automation.drift.drift_watch import Considered
 from automation.engine.submissions import Asked
+from automation.hosts.registry import HostProposal
 from automation.reconcile.observe import Observed
 from automation.reconcile.plan import LiveObject
 from automation.status.event_recorder import EventType
@@ -98,6 +100,29 @@ class UpdateSleep:
 
 
 @dataclass(frozen=True)
+class ReserveHosts:
+    """Reserve the hosts that were proposed for the replicas of a service."""
+
+    proposal: HostProposal
+
+
+@dataclass(frozen=True)
+class ReleaseHosts:
+    """Give up the hosts that are reserved for a service: it runs in pods."""
+
+
+@dataclass(frozen=True)
+class ReserveQuota:
+    """Count what a service asks for against the GPUQuotas, or have it wait for room."""
+
+    claim: QuotaClaim
+    without_model: bool
+    """Only the service's own spec is known."""
+    admitted: bool
+    """The review found room for it."""
+
+
+@dataclass(frozen=True)
 class ClearPending:
     """Forget the change that waited for approval: the service is as it should be."""
 
@@ -130,6 +155,9 @@ Action = (
     | EvictPod
     | EnsureCertificate
     | UpdateSleep
+    | ReserveHosts
+    | ReleaseHosts
+    | ReserveQuota
     | ClearPending
     | RecordEvent
     | RequeueAfter

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from automation.admission.quota import QuotaClaim
 from automation.approval.modes import Mode
 from automation.drift.drift_watch import Considered
 from automation.engine.runs import EngineRun, hold_off_s, refused_by
@@ -17,7 +18,10 @@ from automation.reconcile.actions import (
     DeleteObjects,
     EnsureCertificate,
     RecordEvent,
+    ReleaseHosts,
     RequeueAfter,
+    ReserveHosts,
+    ReserveQuota,
     UpdateSleep,
 )
 from automation.reconcile.desire import Desired
@@ -114,10 +118,21 @@ def decide_preparation(desired: Desired, *, may_act: bool, frozen: bool) -> tupl
     return RequeueAfter(CERTIFICATE_RECHECK_S), EnsureCertificate(workloads.certificate, service)
 
 
-def decide_moves(desired: Desired) -> tuple[Action, ...]:
-    """Record an Event for each replica that moved to another host."""
-    moved = desired.hosts.moved if desired.hosts is not None and desired.mode == "Apply" else ()
-    return tuple(RecordEvent("Normal", "Moved", message) for message in moved)
+def decide_reservations(desired: Desired, claim: QuotaClaim | None, *, admitted: bool) -> tuple[Action, ...]:
+    """Decide which hosts and which quota are reserved, with an Event for each replica that moves to another host.
+
+    `claim` is what the service counts for in quotas; `admitted` says that they have room for it.
+    """
+    actions: list[Action] = []
+    if desired.hosts is not None and desired.hosts.decision.changes:
+        actions.append(ReserveHosts(desired.hosts))
+    elif desired.service is not None and desired.service.host_placement is None:
+        actions.append(ReleaseHosts())
+    if desired.hosts is not None and desired.mode == "Apply":
+        actions += [RecordEvent("Normal", "Moved", message) for message in desired.hosts.decision.moved]
+    if claim is not None:
+        actions.append(ReserveQuota(claim, without_model=desired.service is None, admitted=admitted))
+    return tuple(actions)
 
 
 def decide_upkeep(service: DesiredService, observed: Observed, *, silent_host: bool) -> tuple[Action, ...]:

@@ -1,7 +1,6 @@
 """Parse a service and render its objects, or return the problem that prevents it.
 
-Reads the caches and renders by `components.render`. Writes nothing to the cluster. `HostAllocations` reserves a host
-for each replica that it places.
+Reads the caches, renders by `components.render`, and changes nothing. It proposes hosts; `act` reserves them.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from dataclasses import dataclass, field
 from automation.approval.modes import Mode, mode_of
 from automation.cache.cluster_cache import ClusterCache
 from automation.cache.service_cache import ServiceCache
-from automation.hosts.host_allocations import PlacementDecision
 from automation.hosts.hosted import without_agent
+from automation.hosts.registry import HostProposal
 from automation.reconcile.node_paths import check_node_paths
 from automation.reconcile.observe import Observed
 from automation.serving.scaling import scaled_elsewhere
@@ -38,7 +37,7 @@ class Desired:
 
     service: DesiredService | None = None
     rendered: RenderedService | None = None
-    hosts: PlacementDecision | None = None
+    hosts: HostProposal | None = None
     """Where its replicas run; None in pods."""
     mode: Mode = "Apply"
     """Whether changes are made, wait for approval, or are not made at all."""
@@ -65,12 +64,14 @@ class Desirer:
         """Parse and render a service; an expected error becomes the problem that the status names."""
         registry = self.cluster.registry
         mode: Mode = "Apply"
+        hosts: HostProposal | None = None
         try:
             self._check_name(key, cr)
             mode = mode_of(cr, self.cluster.namespace_annotations(key.namespace))
             parsed = dialect.parse(cr, look)
             check_node_paths(parsed.node_paths, options.node_path_roots)
-            service, hosts = registry.place(parsed.desired, created=str(cr["metadata"].get("creationTimestamp", "")))
+            hosts = registry.propose(parsed.desired, created=str(cr["metadata"].get("creationTimestamp", "")))
+            service = registry.with_hosts(parsed.desired, hosts)
             sleep = self._sleep_state(key, service, observed, mode)
             options = options.model_copy(
                 update={
@@ -91,15 +92,16 @@ class Desirer:
                     *without_agent(registry, service),
                     *self.sleep.unsupported(service),
                 ),
-                retry_after_s=hosts.retry_after_s if hosts is not None else None,
+                retry_after_s=hosts.decision.retry_after_s if hosts is not None else None,
             )
         except SpecInvalid as error:
-            return Desired(problem=_problem_of(error, terminal=True), mode=mode)
+            return Desired(problem=_problem_of(error, terminal=True), hosts=hosts, mode=mode)
         except ModelNotReady:
             # The status reads the Model and says so in LLMKube's words. A change of the Model brings the service back.
             return Desired(mode=mode)
         except NotYet as error:
-            return Desired(problem=_problem_of(error, terminal=False), mode=mode, retry_after_s=error.retry_after_s)
+            problem = _problem_of(error, terminal=False)
+            return Desired(problem=problem, hosts=hosts, mode=mode, retry_after_s=error.retry_after_s)
 
     def _sleep_state(self, key: ServiceKey, service: DesiredService, observed: Observed, mode: Mode) -> State:
         if mode == "Apply":

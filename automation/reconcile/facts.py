@@ -58,9 +58,10 @@ def service_facts(
     }
     if service is not None and service.host_placement is not None:
         target = 0 if is_stopped(service) else service.replicas
+        decision = desired.hosts.decision if desired.hosts is not None else None
         placed = service.host_placement.hosts[: max(1, target)]
         hosted, ready = hosted_facts(
-            registry, placed, observed.host_processes, observed.endpoint_slices, desired.hosts, now=now
+            registry, placed, observed.host_processes, observed.endpoint_slices, decision, now=now
         )
         return ServiceFacts(desired_replicas=target, replicas=target, ready_replicas=ready, hosted=hosted, **common)
     counts = (

@@ -1,7 +1,7 @@
 """Asks everything that may object to a change: namespace, policies, quotas, replicas, earlier failures of a template.
 
-`Reviewer.review` changes nothing in the cluster. A quota that admits a service reserves what the service asks for, so
-that two services which are reviewed at once do not both get the last GPU.
+`Reviewer.review` changes nothing. What a quota admits is reserved by `act`, which has the pass repeated where another
+service took the last GPU meanwhile.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from automation.admission.quota import claim_of, claim_without_model
+from automation.admission.quota import QuotaClaim, claim_of, claim_without_model
 from automation.approval.approval import Approval
 from automation.cache.cluster_cache import ClusterCache
 from automation.drift.drift_watch import DriftWatch
@@ -19,7 +19,6 @@ from automation.reconcile.observe import Observed
 from automation.serving.checks import Checks
 from automation.serving.replicas import ReplicaReview
 from automation.serving.rollout import OPEN
-from components import naming
 from components.rendered import RenderedService
 from kubeapi.json_types import Json
 from program.desired.facts import Problem, RolloutFacts
@@ -34,6 +33,9 @@ class Review:
     rendered: RenderedService | None = None
     """The objects to apply: as desired, or with the last pod template that served."""
     quota: Problem | None = None
+    """The quota that leaves no room."""
+    claim: QuotaClaim | None = None
+    """What the service counts for in quotas; None where it is not known, or keeps what it has."""
     rollout: RolloutFacts = field(default_factory=RolloutFacts)
     replicas: ReplicaReview = field(default_factory=ReplicaReview)
     problem: Problem | None = None
@@ -56,8 +58,9 @@ class Reviewer:
         """Review what one pass wants. Raises ApiError."""
         service, rendered = desired.service, desired.rendered
         if service is None or rendered is None:
-            problem = desired.problem or terminating(key, observed)
-            return Review(problem=problem, quota=self._quota_without_model(key, cr, observed) if not problem else None)
+            if problem := desired.problem or terminating(key, observed):
+                return Review(problem=problem)
+            return self._review_without_model(key, cr, observed)
         rendered, rollout = self.checks.apply_rollback(key, cr, service, rendered, observed)
         modes = self.approval.modes
         frozen = modes.is_frozen(key, desired.mode)
@@ -66,7 +69,7 @@ class Reviewer:
         verdict = self.approval.policies.verdict(key, cr, service, rendered, namespace_labels=labels)
         problem = desired.problem or terminating(key, observed) or verdict.problem
         claim = claim_of(service, priority=observed.priority_value or 0, created=_created(cr))
-        quota = self.cluster.quotas.decide(key, claim)
+        quota = self.cluster.quotas.propose(key, claim)
         if problem is not None or quota is not None:
             modes.settled(key, desired.mode)
         gate = OPEN
@@ -76,6 +79,7 @@ class Reviewer:
         return Review(
             rendered=rendered,
             quota=quota,
+            claim=claim,
             rollout=rollout,
             replicas=replicas,
             problem=problem,
@@ -102,12 +106,10 @@ class Reviewer:
         held = self.approval.modes.holds(case.key, cr, case.mode, desired.service, rendered, live)
         return replace(case, held=held)
 
-    def _quota_without_model(self, key: ServiceKey, cr: Json, observed: Observed) -> Problem | None:
+    def _review_without_model(self, key: ServiceKey, cr: Json, observed: Observed) -> Review:
         """Count the GPUs of an InferenceService that waits for its Model: they are asked for already."""
-        if key.dialect != naming.LLMKUBE:
-            return None
         claim = claim_without_model(cr, priority=observed.priority_value or 0, created=_created(cr))
-        return self.cluster.quotas.decide_without_model(key, claim)
+        return Review(quota=self.cluster.quotas.propose(key, claim, without_model=True), claim=claim)
 
 
 def terminating(key: ServiceKey, observed: Observed) -> Problem | None:

@@ -89,6 +89,7 @@ def make_controller(
     release = Release(cluster, batcher, lambda key: statuses[key.dialect], drop_service=drop_service, requeue=requeue)
     actor = Actor(
         client=client,
+        cluster=cluster,
         batcher=batcher,
         approval=approval,
         drift=drift,

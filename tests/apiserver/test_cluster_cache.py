@@ -183,8 +183,8 @@ def test_a_quota_holds_and_its_status_says_what_is_used(client: KubeClient, name
     controller.start()
     client.create(kinds.GPU_QUOTAS, namespace, quota("team", namespaceRef=namespace, gpuCount=2))
     eventually(lambda: name in cluster.quotas.usages(), what="the quota to be known")
-    assert cluster.quotas.decide(key, QuotaClaim(gpus=2, priority=1)) is None
-    denied = cluster.quotas.decide(key._replace(name="b"), QuotaClaim(gpus=1, priority=1))
+    assert cluster.quotas.reserve(key, QuotaClaim(gpus=2, priority=1)) is None
+    denied = cluster.quotas.reserve(key._replace(name="b"), QuotaClaim(gpus=1, priority=1))
     assert denied is not None
     assert f"GPUQuota {namespace}/team: GPUs: 1 asked, 2 of 2 used by others" in denied.message
 
@@ -199,7 +199,7 @@ def test_a_quota_holds_and_its_status_says_what_is_used(client: KubeClient, name
     assert client.get(kinds.GPU_QUOTAS, namespace, "team")["metadata"]["resourceVersion"] == version
     client.patch(kinds.GPU_QUOTAS, namespace, "team", {"spec": {"gpuCount": 1}})
     eventually(lambda: status()["conditions"][0]["reason"] == "OverUsed", what="the over-use in the status")
-    assert cluster.quotas.decide(key, QuotaClaim(gpus=2, priority=1)) is None, "what runs goes on"
+    assert cluster.quotas.reserve(key, QuotaClaim(gpus=2, priority=1)) is None, "what runs goes on"
     eyes.enqueued.clear()
     client.patch(kinds.GPU_QUOTAS, namespace, "team", {"spec": {"gpuCount": 3}})
     eventually(lambda: "b" in eyes.enqueued, what="the one that waits to be enqueued")
@@ -350,11 +350,11 @@ def test_while_quotas_cannot_be_read_nobody_gets_more_than_they_hold(client: Kub
     quotas.unreadable = lambda: why[0]
     runs, new = ServiceKey("llmkube", namespace, "runs"), ServiceKey("llmkube", namespace, "new")
     quotas.hold(runs, QuotaClaim(gpus=1))
-    assert quotas.decide(runs, QuotaClaim(gpus=1)) is None
-    problem = quotas.decide(new, QuotaClaim(gpus=1))
+    assert quotas.reserve(runs, QuotaClaim(gpus=1)) is None
+    problem = quotas.reserve(new, QuotaClaim(gpus=1))
     assert problem is not None and "cannot be read" in problem.message
     assert eyes.enqueued == []
     why[0] = ""
     quotas.admit_again()
     assert eyes.enqueued == ["new"]
-    assert quotas.decide(new, QuotaClaim(gpus=1)) is None
+    assert quotas.reserve(new, QuotaClaim(gpus=1)) is None

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from automation.admission.quota import QuotaClaim
 from automation.drift.drift_watch import Considered
 from automation.drift.field_drift import ObjectDrift
 from automation.engine.runs import CACHE_LAG_S, EngineRun
 from automation.hosts.host_allocations import PlacementDecision as Placement
+from automation.hosts.placement import PlacementRequest
+from automation.hosts.registry import HostProposal
 from automation.reconcile.actions import (
     ApplyObjects,
     ClearPending,
@@ -19,7 +22,10 @@ from automation.reconcile.actions import (
     EnsureCertificate,
     PatchPod,
     RecordEvent,
+    ReleaseHosts,
     RequeueAfter,
+    ReserveHosts,
+    ReserveQuota,
     UpdateSleep,
 )
 from automation.reconcile.decide import (
@@ -28,8 +34,8 @@ from automation.reconcile.decide import (
     Case,
     Decision,
     decide_change,
-    decide_moves,
     decide_preparation,
+    decide_reservations,
     decide_upkeep,
 )
 from automation.reconcile.desire import Desired
@@ -199,10 +205,30 @@ def with_certificate() -> Any:
 
 
 def test_a_replica_that_moved_is_an_event() -> None:
-    wanted = Desired(hosts=Placement(moved=("replica 0 moved from a to b",)))
-    assert decide_moves(wanted) == (RecordEvent("Normal", "Moved", "replica 0 moved from a to b"),)
-    assert decide_moves(replace(wanted, mode="Paused")) == ()
-    assert decide_moves(Desired()) == ()
+    wanted = Desired(hosts=proposal(moved=("replica 0 moved from a to b",)))
+    moved = RecordEvent("Normal", "Moved", "replica 0 moved from a to b")
+    assert decide_reservations(wanted, None, admitted=True) == (moved,)
+    assert decide_reservations(replace(wanted, mode="Paused"), None, admitted=True) == ()
+    assert decide_reservations(Desired(), None, admitted=True) == ()
+
+
+def proposal(**decision: Any) -> HostProposal:
+    return HostProposal(PlacementRequest(), Placement(**decision))
+
+
+def test_hosts_are_reserved_where_the_reservation_changes_and_given_up_in_pods() -> None:
+    changed = proposal(hosts=("a",), changes=True)
+    assert decide_reservations(Desired(hosts=changed), None, admitted=True) == (ReserveHosts(changed),)
+    assert decide_reservations(Desired(hosts=proposal(hosts=("a",))), None, admitted=True) == ()
+    assert decide_reservations(Desired(service()), None, admitted=True) == (ReleaseHosts(),)
+
+
+def test_a_claim_is_reserved_with_what_the_review_found() -> None:
+    claim = QuotaClaim(gpus=1)
+    of_pods = (ReleaseHosts(), ReserveQuota(claim, without_model=False, admitted=True))
+    assert decide_reservations(Desired(service()), claim, admitted=True) == of_pods
+    without_model = (ReserveQuota(claim, without_model=True, admitted=False),)
+    assert decide_reservations(Desired(), claim, admitted=False) == without_model
 
 
 def test_what_runs_is_looked_after() -> None:

@@ -144,6 +144,17 @@ def test_a_claim_counts_all_replicas_that_there_may_ever_be() -> None:
     assert claim(gpu=None).gpus == 0
 
 
+def test_a_proposal_reserves_nothing_and_counts_no_denial() -> None:
+    quotas, _ = book(gpuCount=1)
+    assert quotas.propose(key("a"), gpus(1)) is None
+    assert quotas.propose(key("b"), gpus(2)) is not None
+    assert (quotas.usages()[NAME].gpus, quotas.usages()[NAME].denials) == (0, 0)
+    assert quotas.reserve(key("a"), gpus(1)) is None
+    assert quotas.propose(key("b"), gpus(1)) is not None, "what was free at the proposal of `b` is taken"
+    quotas.reserve(key("a"), NOTHING)
+    assert quotas.reserve(key("b"), gpus(1)) is None, "a proposal does not wait for room"
+
+
 def test_of_many_who_ask_at_once_just_as_many_get_it_as_there_is() -> None:
     quotas, _ = book(gpuCount=10)
     start = threading.Barrier(20)
@@ -151,7 +162,7 @@ def test_of_many_who_ask_at_once_just_as_many_get_it_as_there_is() -> None:
 
     def ask(name: str) -> None:
         start.wait()
-        admitted.append(quotas.decide(key(name), gpus(1)) is None)
+        admitted.append(quotas.reserve(key(name), gpus(1)) is None)
 
     threads = [threading.Thread(target=ask, args=(f"s{n}",)) for n in range(20)]
     for thread in threads:
@@ -165,34 +176,34 @@ def test_of_many_who_ask_at_once_just_as_many_get_it_as_there_is() -> None:
 
 def test_what_becomes_free_goes_to_those_who_wait_by_priority_and_then_by_age() -> None:
     quotas, enqueued = book(gpuCount=4)
-    assert quotas.decide(key("holder"), gpus(4)) is None
+    assert quotas.reserve(key("holder"), gpus(4)) is None
     for name, priority, created in (("old", 1, "1"), ("older", 1, "0"), ("urgent", 9, "2"), ("huge", 99, "3")):
-        assert quotas.decide(key(name), gpus(9 if name == "huge" else 2, priority=priority, created=created))
+        assert quotas.reserve(key(name), gpus(9 if name == "huge" else 2, priority=priority, created=created))
     quotas.release(key("holder"))
     assert enqueued == ["urgent", "older"]
     # Reserved in that moment: a newcomer finds nothing, whoever comes first to a worker.
-    assert quotas.decide(key("newcomer"), gpus(1, priority=1_000_000)) is not None
-    assert quotas.decide(key("older"), gpus(2)) is None
-    quotas.decide(key("urgent"), gpus(0))
+    assert quotas.reserve(key("newcomer"), gpus(1, priority=1_000_000)) is not None
+    assert quotas.reserve(key("older"), gpus(2)) is None
+    quotas.reserve(key("urgent"), gpus(0))
     assert enqueued[2:] == ["newcomer"]
 
 
 def test_a_refusal_is_counted_once_however_often_it_is_asked() -> None:
     quotas, _ = book(gpuCount=1)
     for _ in range(3):
-        quotas.decide(key("a"), gpus(2))
+        quotas.reserve(key("a"), gpus(2))
     usage = quotas.usages()[NAME]
     assert usage.denials == 1
     assert usage.last_denial is not None
     assert (usage.last_denial.service, usage.last_denial.time) == ("prod/a", "2026-01-01T00:00:00Z")
-    quotas.decide(key("a"), gpus(3))
+    quotas.reserve(key("a"), gpus(3))
     assert quotas.usages()[NAME].denials == 2
 
 
 def test_a_denied_service_that_goes_waits_no_more() -> None:
     quotas, enqueued = book(gpuCount=1)
-    quotas.decide(key("holder"), gpus(1))
-    quotas.decide(key("waiter"), gpus(1))
+    quotas.reserve(key("holder"), gpus(1))
+    quotas.reserve(key("waiter"), gpus(1))
     quotas.release(key("waiter"))
     quotas.release(key("holder"))
     assert enqueued == []
@@ -203,16 +214,16 @@ def test_services_that_run_when_the_loop_starts_are_admitted_with_what_they_have
     quotas, _ = book(gpuCount=1, vramBytes=10)
     quotas.hold(key("old"), gpus(4))
     # How much GPU memory that is only its own claim says.
-    assert quotas.decide(key("old"), QuotaClaim(gpus=4, gpu_memory_bytes=99)) is None
-    assert quotas.decide(key("old"), QuotaClaim(gpus=5, gpu_memory_bytes=99)) is not None
+    assert quotas.reserve(key("old"), QuotaClaim(gpus=4, gpu_memory_bytes=99)) is None
+    assert quotas.reserve(key("old"), QuotaClaim(gpus=5, gpu_memory_bytes=99)) is not None
     assert quotas.usages()[NAME].gpus == 4
-    assert quotas.decide(key("new"), gpus(1)) is not None
+    assert quotas.reserve(key("new"), gpus(1)) is not None
 
 
 def test_a_raised_quota_lets_in_who_waits_and_a_deleted_one_everybody() -> None:
     quotas, enqueued = book(gpuCount=0)
-    quotas.decide(key("a"), gpus(1))
-    quotas.decide(key("b"), gpus(9))
+    quotas.reserve(key("a"), gpus(1))
+    quotas.reserve(key("b"), gpus(9))
     quotas.set_quota(NAME, quota(gpuCount=1))
     assert enqueued == ["a"]
     quotas.set_quota(NAME, None)
@@ -224,18 +235,18 @@ def test_a_quota_by_label_follows_the_labels_of_namespaces() -> None:
     quotas.set_quota(NAME, Quota(NAME, selector={"matchLabels": {"team": "a"}}, gpus=2))
     quotas.set_namespace("one", {"team": "a"})
     quotas.set_namespace("two", {"team": "a"})
-    assert quotas.decide(key("x", "one"), gpus(2)) is None
-    assert quotas.decide(key("y", "two"), gpus(1)) is not None
-    assert quotas.decide(key("z", "three"), gpus(99)) is None
+    assert quotas.reserve(key("x", "one"), gpus(2)) is None
+    assert quotas.reserve(key("y", "two"), gpus(1)) is not None
+    assert quotas.reserve(key("z", "three"), gpus(99)) is None
     quotas.set_namespace("two", {})
-    assert quotas.decide(key("y", "two"), gpus(1)) is None
+    assert quotas.reserve(key("y", "two"), gpus(1)) is None
     assert quotas.usages()[NAME].gpus == 2
 
 
 def test_a_service_without_a_claim_leaves_nothing_behind() -> None:
     quotas, _ = book(gpuCount=1)
-    assert quotas.decide(key("a"), NOTHING) is None
-    assert quotas.decide(key("a"), gpus(1)) is None
+    assert quotas.reserve(key("a"), NOTHING) is None
+    assert quotas.reserve(key("a"), gpus(1)) is None
     quotas.release(key("a"))
     assert quotas._held == {}
     assert quotas._totals == {}
@@ -305,20 +316,20 @@ def test_a_service_without_its_model_asks_for_what_its_own_spec_says(spec: dict[
 
 def test_gpus_of_a_service_whose_model_is_missing_count() -> None:
     reserved, enqueued = book(gpuCount=4)
-    assert reserved.decide_without_model(key("early"), gpus(3)) is None
+    assert reserved.reserve(key("early"), gpus(3), without_model=True) is None
     assert reserved.usages()[NAME].gpus == 3
-    denial = reserved.decide(key("late"), gpus(2))
+    denial = reserved.reserve(key("late"), gpus(2))
     assert denial is not None and "3 of 4 used by others" in denial.message
     # It asks for less, and gives the rest back at once.
-    assert reserved.decide_without_model(key("early"), gpus(1)) is None
+    assert reserved.reserve(key("early"), gpus(1), without_model=True) is None
     assert enqueued == ["late"] and reserved.usages()[NAME].gpus == 3
 
 
 def test_a_service_that_runs_keeps_what_its_model_gave_it_when_the_model_goes() -> None:
     reserved, _ = book(gpuCount=4)
-    assert reserved.decide(key("a"), gpus(4)) is None
-    assert reserved.decide_without_model(key("a"), gpus(1)) is None
-    assert reserved.decide_without_model(key("a"), NOTHING) is None
+    assert reserved.reserve(key("a"), gpus(4)) is None
+    assert reserved.reserve(key("a"), gpus(1), without_model=True) is None
+    assert reserved.reserve(key("a"), NOTHING, without_model=True) is None
     assert reserved.usages()[NAME].gpus == 4
     reserved.release(key("a"))
     assert reserved.usages()[NAME].gpus == 0

@@ -33,7 +33,10 @@ class Fleet:
 
     def decide(self, service: str, memory: float | None = 0, **wish: Any) -> Any:
         bytes_ = None if memory is None else int(memory * GIB)
-        return self.allocations.decide(key(service), PlacementRequest(memory_bytes=bytes_, **wish))
+        return self.allocations.reserve(key(service), PlacementRequest(memory_bytes=bytes_, **wish))
+
+    def propose(self, service: str, memory: float = 0, **wish: Any) -> Any:
+        return self.allocations.propose(key(service), PlacementRequest(memory_bytes=int(memory * GIB), **wish))
 
     def place(self, service: str, memory: float | None = 0, **wish: Any) -> tuple[str | None, ...]:
         hosts: tuple[str | None, ...] = self.decide(service, memory, **wish).hosts
@@ -334,3 +337,30 @@ def test_no_host_has_a_service_twice_or_takes_more_than_fits_and_who_is_placed_s
     for name in list(asked):
         fleet.allocations.release(key(name))
     assert all(reserved == 0 and processes == 0 for _, _, reserved, processes in fleet.allocations.hosts())
+
+
+def test_a_proposal_reserves_nothing_and_says_whether_a_reservation_would_change_anything() -> None:
+    fleet = Fleet("a", "b")
+    assert (fleet.propose("svc", 4).hosts, fleet.propose("svc", 4).changes) == (("a",), True)
+    assert (fleet.reserved("a"), fleet.allocations.placed_on("a")) == (0, ())
+    fleet.decide("svc", 4)
+    assert (fleet.propose("svc", 4).hosts, fleet.propose("svc", 4).changes) == (("a",), False)
+    moved = fleet.propose("svc", 6)
+    assert (moved.hosts, moved.changes, fleet.reserved("a")) == (("a",), True, 4)
+
+
+def test_a_proposal_without_room_leaves_nobody_waiting_and_wakes_nobody() -> None:
+    fleet = Fleet("a")
+    fleet.decide("old", 9)
+    fleet.decide("waits", 5)
+    assert fleet.propose("big", 20).refusals is not None
+    assert fleet.propose("old", 1).hosts == ("a",)
+    assert [each.name for each in fleet.allocations.waiting()] == ["waits"]
+    assert (fleet.told, fleet.reserved("a")) == ([], 9)
+    assert not fleet.propose("waits", 5).changes
+
+
+def test_a_proposal_of_an_unknown_pin_leaves_no_host_behind() -> None:
+    fleet = Fleet("a")
+    assert fleet.propose("pinned", 1, pinned="nowhere").hosts == ("nowhere",)
+    assert fleet.allocations.placed_on("nowhere") == ()

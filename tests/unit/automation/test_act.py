@@ -1,0 +1,62 @@
+"""Reservations are carried out against the real ledgers; a proposal that is outdated has the pass repeated."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+from automation.admission.quota import Quota, QuotaClaim, QuotaName
+from automation.admission.quota_ledger import QuotaLedger
+from automation.hosts.host_allocations import HostAllocations
+from automation.hosts.placement import HostCapacity, PlacementRequest
+from automation.hosts.registry import HostProposal
+from automation.reconcile.act import Acted, Actor
+from automation.reconcile.actions import Action, ReleaseHosts, ReserveHosts, ReserveQuota
+from program.desired.keys import ServiceKey
+
+GIB = 1 << 30
+FIRST, SECOND = (ServiceKey("llmkube", "prod", name) for name in ("first", "second"))
+
+
+class Ledgers:
+    """One host with 10 GiB and a quota of one GPU."""
+
+    def __init__(self) -> None:
+        self.allocations = HostAllocations(lost_for_s=lambda _: None)
+        self.allocations.set_host("a", HostCapacity("a", memory_bytes=10 * GIB), alive=True)
+        self.quotas = QuotaLedger()
+        self.quotas.set_quota(QuotaName("prod", "team"), Quota(QuotaName("prod", "team"), "prod", gpus=1))
+        release = self.allocations.release
+        cluster = SimpleNamespace(
+            registry=SimpleNamespace(allocations=self.allocations, release=release), quotas=self.quotas
+        )
+        parts: dict[str, Any] = {field.name: None for field in fields(Actor)}
+        self.actor = Actor(**{**parts, "cluster": cluster})
+
+    def act(self, key: ServiceKey, action: Action) -> Acted:
+        return self.actor.act(key, {}, (action,), now=datetime(2026, 1, 1, tzinfo=UTC))
+
+    def hosts_of(self, key: ServiceKey) -> ReserveHosts:
+        request = PlacementRequest(memory_bytes=6 * GIB)
+        return ReserveHosts(HostProposal(request, self.allocations.propose(key, request)))
+
+
+def test_of_two_services_that_were_offered_the_same_room_the_second_is_looked_at_again() -> None:
+    ledgers = Ledgers()
+    first, second = ledgers.hosts_of(FIRST), ledgers.hosts_of(SECOND)
+    assert first.proposal.decision.hosts == second.proposal.decision.hosts == ("a",)
+    assert not ledgers.act(FIRST, first).outdated
+    assert ledgers.act(SECOND, second).outdated
+    assert ledgers.allocations.placed_on("a") == (FIRST,)
+    ledgers.act(FIRST, ReleaseHosts())
+    assert not ledgers.act(SECOND, ledgers.hosts_of(SECOND)).outdated
+
+
+def test_of_two_services_that_were_offered_the_last_gpu_the_second_waits() -> None:
+    ledgers, claim = Ledgers(), QuotaClaim(gpus=1)
+    assert ledgers.quotas.propose(FIRST, claim) is ledgers.quotas.propose(SECOND, claim) is None
+    assert not ledgers.act(FIRST, ReserveQuota(claim, without_model=False, admitted=True)).outdated
+    assert ledgers.act(SECOND, ReserveQuota(claim, without_model=False, admitted=True)).outdated
+    assert not ledgers.act(SECOND, ReserveQuota(claim, without_model=False, admitted=False)).outdated
