@@ -41,7 +41,7 @@ class Parts:
 
     def release_of_parts(self) -> Release:
         quotas = SimpleNamespace(release=lambda _: None, hold=lambda *_: self.done.append("count"))
-        world: Any = SimpleNamespace(deployments=SimpleNamespace(get=lambda *_: None), quotas=quotas)
+        world: Any = SimpleNamespace(llmkube=SimpleNamespace(get=lambda *_: None), quotas=quotas)
         parts: Any = self
         return Release(
             world,
