@@ -16,8 +16,14 @@ from automation.cache.service_index import models_of as named_models
 from automation.cli.history import models_of, revisions_of
 from automation.cli.output import OutputFormat, complain, print_json, say, say_painted
 from automation.cli.service_lookup import NAME_HELP, find_service
-from automation.history.restoring import NothingToRestore, changed_models, choose, restored
-from automation.history.revision import Revision, reference_of
+from automation.history.revision import (
+    NothingToRestore,
+    Revision,
+    changed_models,
+    choose_revision,
+    reference_of,
+    restore,
+)
 from automation.preview.report import name_text
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -89,7 +95,7 @@ def rollback(
 
 def _plan(client: KubeClient, service: Json, models: list[Json], *, to: int | None, with_models: bool) -> _Plan:
     """Work out what to write. Raises NothingToRestore and KubeError."""
-    revision = choose(revisions_of(client, service), service, models, to)
+    revision = choose_revision(revisions_of(client, service), service, models, to)
     others = changed_models(revision, models)
     notes = [f"{_referred(name)} was there then and is gone" for name, spec in others.items() if spec is None]
     changed = {name: spec for name, spec in others.items() if spec is not None}
@@ -102,7 +108,7 @@ def _plan(client: KubeClient, service: Json, models: list[Json], *, to: int | No
             {**model, "spec": changed[reference_of(model)]} for model in models if reference_of(model) in changed
         )
         notes += _users(client, service, written)
-    return _Plan(revision, restored(service, revision), written, tuple(notes))
+    return _Plan(revision, restore(service, revision), written, tuple(notes))
 
 
 def _referred(reference: str) -> str:

@@ -1,7 +1,7 @@
-"""Writes a revision for each version of a service that the engine was given. Called by the controller with outcomes.
+"""Writes a revision for each version of a service that the engine has applied. Called by the controller with outcomes.
 
-In a thread of its own, so that no pass waits for it: what cannot be written is tried again at the service's next
-outcome. Costs one request for a new service and for each change, and one list at the first change after a restart.
+A thread writes the revisions, so that no pass waits. A revision that cannot be written is tried again at the service's
+next outcome. A new service and each change cost one request; the first change after a restart costs a list as well.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from automation.cache.owners import selector_of
 from automation.engine.outcomes import describe_changes
 from automation.engine.port import ServiceOutcome
 from automation.history import revision
-from automation.history.pruning import prune
-from automation.history.renewing import renew
 from automation.history.revision import Outcome
+from automation.history.upgrade import prune, renew
 from components.rendered import fingerprint_of
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -34,9 +33,9 @@ log = structlog.get_logger(__name__)
 KEPT = 10
 """Revisions of a service; as Deployments keep ReplicaSets."""
 LONGEST_DATA = 256 * 1024
-"""Bytes of a version that is recorded; a larger one could not be kept ten times over."""
+"""Bytes of the largest version that is recorded."""
 RENEW_AGAIN_S = 60.0
-"""How long after a failure the rest of the revisions is renewed."""
+"""Seconds after a failure until the rest of the revisions is renewed."""
 MOST = 10_000
 """Versions that may wait to be written."""
 
@@ -88,10 +87,9 @@ class RevisionRecorder:
         self._thread.start()
 
     def renew(self, *, namespaces: tuple[str, ...] = (), has: Callable[[str], bool] = lambda _: True) -> None:
-        """Have revisions beyond the limit removed (see `pruning`), and those of earlier releases written anew (see
-        `renewing`). Returns at once.
+        """Delete the revisions beyond the limit and rewrite those of earlier releases, in the thread; see `upgrade`.
 
-        Only those in `namespaces` (none: in all), where `has` takes the namespace.
+        Only revisions in `namespaces` (none: in all) whose namespace `has` accepts are touched. Returns at once.
         """
         with suppress(queue.Full):
             self._queue.put_nowait(_Renewal(namespaces, has))

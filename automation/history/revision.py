@@ -1,13 +1,13 @@
-"""One past version of a service, as a ControllerRevision of apps/v1 keeps it. Pure.
+"""A past version of a service as a ControllerRevision of apps/v1, and how it is restored. Pure.
 
-`recorder` writes them, `herdsman history` and `herdsman rollback` read them. The kind is Kubernetes' own for this: its
-`data` cannot be changed once written, and `kubectl get controllerrevisions` shows it.
+`recorder` writes revisions, `herdsman history` and `herdsman rollback` read them. Kubernetes has the kind for this
+purpose: `data` is immutable, and `kubectl get controllerrevisions` lists the revisions.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -27,12 +27,12 @@ ANNOTATION_CHANGES = "herdsman.dev/changes"
 ANNOTATION_RESULT = "herdsman.dev/result"
 ANNOTATION_DURATION = "herdsman.dev/duration"
 ANNOTATION_RECORDED_AT = "herdsman.dev/recorded-at"
-"""When a version was recorded, on a revision that was written anew since; RFC 3339."""
+"""On a revision that was rewritten: when its version was recorded, RFC 3339."""
 LABEL_FORMAT = "herdsman.dev/revision-format"
-"""Which form `data` has. Revisions without it have bytes that nobody can patch: see `renewing`."""
+"""The form of `data`. The API server refuses every patch of a revision without this label: see `upgrade`."""
 FORMAT = "2"
 CHANGE_CAUSE = "kubernetes.io/change-cause"
-"""What `kubectl annotate` and `kubectl rollout history` call the reason that a person gives for a change."""
+"""The annotation of `kubectl rollout history` with the reason that a person gives for a change."""
 APPLIED = "Applied"
 
 _LONGEST_TEXT = 2048
@@ -45,36 +45,36 @@ _NOT_PART = frozenset(
         keys.ANNOTATION_MODE,
     }
 )
-"""Annotations that say how a service is looked after, and not what it is: a rollback leaves them as they are."""
+"""Annotations on how controllers treat a service. A rollback does not change them."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of the engine run that applied a version."""
+    """The result of the engine run that applied a version."""
 
     changes: str
-    """What was done, as the Event tells it."""
+    """The changes, in the words of the Event."""
     error: str
-    """Why it failed; empty when it went well."""
+    """Why the run failed; empty when it succeeded."""
     duration: timedelta
-    """From the moment it was handed to the engine."""
+    """The time since the version was submitted to the engine."""
 
 
 @dataclass(frozen=True)
 class Revision:
-    """One version of a service. `number` grows by one with each."""
+    """One version of a service. The numbers of a service's versions count up by one."""
 
     number: int
     data: Json
     """`spec` and `annotations` of the service, and `models`: the specs of what it refers to by `reference_of`."""
     changed_by: str
-    """The field manager of the edit (`kubectl-edit`), for the API server tells controllers no user names."""
+    """The field manager of the edit (`kubectl-edit`). Controllers do not learn user names."""
     changed_at: str
-    """When it was edited, RFC 3339."""
+    """The time of the edit, RFC 3339."""
     cause: str
-    """What the editor wrote into the annotation kubernetes.io/change-cause."""
+    """The annotation kubernetes.io/change-cause."""
     result: str
-    """`Applied`, or why it could not be."""
+    """`Applied`, or the error of the run."""
     changes: str
     duration_s: float
     recorded_at: str
@@ -85,7 +85,7 @@ class Revision:
 
     @property
     def made_pods(self) -> bool:
-        """Whether its pods were made: it was applied, if need be without accessories that the API refused."""
+        """Whether its pods were created: it was applied, at least without accessories that the API server refused."""
         return self.is_applied or self.result.startswith(APPLIED_WITHOUT)
 
     @property
@@ -94,7 +94,7 @@ class Revision:
 
 
 def data_of(cr: Json, models: Iterable[Json]) -> Json:
-    """Take from a service and what it refers to what they ask for, and nothing that changes by itself.
+    """Return the data of a version: the spec and annotations of a service, and the specs of its `models`.
 
     Of `models` those of other kinds than `INPUT_KINDS` do not count.
     """
@@ -108,8 +108,9 @@ def data_of(cr: Json, models: Iterable[Json]) -> Json:
 
 
 def reference_of(obj: Json) -> str:
-    """Name an object that a service refers to: a Model by its name, any other as `Kind/name`, or with its namespace
-    between where it has one.
+    """Return how a revision names an object that a service refers to.
+
+    A Model is named by its name, any other object as `Kind/name` or `Kind/namespace/name`.
     """
     metadata, kind = obj["metadata"], obj["kind"]
     if kind == kinds.MODELS.kind:
@@ -122,7 +123,7 @@ def _group_kind(obj: Json) -> tuple[str, str]:
 
 
 def kept_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
-    """Choose the annotations that are part of what a service is."""
+    """Return the annotations that are part of a version."""
     return {
         name: value for name, value in sorted(annotations.items()) if name.startswith(_PREFIX) and name not in _NOT_PART
     }
@@ -133,7 +134,7 @@ def manifest(cr: Json, number: int, data: Json, outcome: Outcome) -> Json:
     metadata = cr["metadata"]
     edit = metadata.get("changedBy") or {}
     cause = str((metadata.get("annotations") or {}).get(CHANGE_CAUSE, ""))
-    told = {
+    notes = {
         ANNOTATION_CHANGED_BY: str(edit.get("manager", "")),
         ANNOTATION_CHANGED_AT: str(edit.get("time", "")),
         CHANGE_CAUSE: cause[:_LONGEST_TEXT],
@@ -145,7 +146,7 @@ def manifest(cr: Json, number: int, data: Json, outcome: Outcome) -> Json:
             "name": name_of(key_of(cr), number),
             "namespace": metadata["namespace"],
             "labels": {**labels_of(key_of(cr)), LABEL_FORMAT: FORMAT},
-            "annotations": {**{k: v for k, v in told.items() if v}, **outcome_annotations(outcome)},
+            "annotations": {**{k: v for k, v in notes.items() if v}, **outcome_annotations(outcome)},
             "ownerReferences": [owner_reference(Owner.of(cr))],
         },
         "data": data,
@@ -154,16 +155,16 @@ def manifest(cr: Json, number: int, data: Json, outcome: Outcome) -> Json:
 
 
 def name_of(key: keys.ServiceKey, number: int) -> str:
-    """Name a revision. Two writers that give the same number meet at the API server, which takes one of them.
+    """Return the name of a revision. Of two writers with the same number the API server refuses the second.
 
-    Services of two dialects may have one name, so all but LLMKube's say their dialect.
+    Services of two dialects may have the same name: the name has the dialect, except LLMKube's.
     """
     name = f"{key.name}-v{number}"
     return name if key.dialect == LLMKUBE else f"{name}.{key.dialect}"
 
 
 def outcome_annotations(outcome: Outcome) -> dict[str, str]:
-    """Say in annotations what came of a run; they may be written again, when a later try goes better."""
+    """Return the annotations with the result of a run. A later try that succeeds overwrites them."""
     return {
         ANNOTATION_RESULT: outcome.error[:_LONGEST_TEXT] or APPLIED,
         ANNOTATION_CHANGES: outcome.changes[:_LONGEST_TEXT],
@@ -172,7 +173,7 @@ def outcome_annotations(outcome: Outcome) -> dict[str, str]:
 
 
 def read(obj: Json) -> Revision | None:
-    """Read a ControllerRevision; None for one that is not ours (a StatefulSet's, say)."""
+    """Parse a ControllerRevision; None for one that Herdsman did not write, such as a StatefulSet's."""
     metadata, data = obj["metadata"], obj.get("data")
     annotations = metadata.get("annotations") or {}
     if ANNOTATION_RESULT not in annotations or not isinstance(data, dict) or "spec" not in data:
@@ -191,14 +192,14 @@ def read(obj: Json) -> Revision | None:
 
 
 def read_all(objects: Iterable[Json], *, owner: str) -> tuple[Revision, ...]:
-    """Read the revisions of the service with the uid `owner`, the newest first."""
+    """Parse the revisions of the service with the uid `owner`, the newest first."""
     ours = (obj for obj in objects if any(o.get("uid") == owner for o in obj["metadata"].get("ownerReferences") or ()))
     found = (read(obj) for obj in ours)
     return tuple(sorted((each for each in found if each is not None), key=lambda each: each.number, reverse=True))
 
 
 def edit_of(metadata: Json) -> dict[str, str] | None:
-    """Tell from the managedFields who wrote spec or annotations last, and when. None where nobody is recorded."""
+    """Return manager and time of the last write of spec or annotations, by the managedFields; None without one."""
     latest: Json = {}
     for entry in metadata.get("managedFields") or ():
         fields = entry.get("fieldsV1") or {}
@@ -218,5 +219,50 @@ def _seconds(text: str) -> float:
 
 
 def size_bytes(data: Json) -> int:
-    """How much a version takes on the wire."""
+    """Return the size of a version's JSON."""
     return len(json.dumps(data).encode())
+
+
+class NothingToRestore(Exception):
+    """There is no version to restore. The message says why and what to do."""
+
+
+def choose_revision(revisions: Sequence[Revision], cr: Json, models: Sequence[Json], to: int | None) -> Revision:
+    """Find the version to restore: number `to`, or the newest one that was applied and differs from the current spec.
+
+    `revisions` are the newest first. Raises NothingToRestore.
+    """
+    numbers = ", ".join(str(each.number) for each in revisions) or "none"
+    if to is not None:
+        found = next((each for each in revisions if each.number == to), None)
+        if found is None:
+            raise NothingToRestore(f"there is no revision {to}; kept are: {numbers}")
+        return found
+    now = fingerprint_of(data_of(cr, models))
+    for each in revisions:
+        if each.made_pods and each.digest != now:
+            return each
+    raise NothingToRestore(
+        f"no earlier revision was applied that differs from what the spec says now (kept are: {numbers}); "
+        "`herdsman history` shows them"
+    )
+
+
+def restore(cr: Json, revision: Revision) -> Json:
+    """Return the custom resource with the spec and Herdsman's annotations of a version; all else stays."""
+    metadata = dict(cr["metadata"])
+    metadata.pop("managedFields", None)
+    annotations = metadata.get("annotations") or {}
+    left = {name: value for name, value in annotations.items() if name not in kept_annotations(annotations)}
+    metadata["annotations"] = {**left, **revision.data["annotations"]}
+    return {**{k: v for k, v in cr.items() if k != "status"}, "metadata": metadata, "spec": revision.data["spec"]}
+
+
+def changed_models(revision: Revision, models: Sequence[Json]) -> dict[str, Json | None]:
+    """Return the specs of the referred objects that differ between a version and now, by `reference_of`.
+
+    Each has its spec of the version; None for an object that is gone.
+    """
+    now = {reference_of(model): model.get("spec") or {} for model in models}
+    was = revision.data["models"]
+    return {name: spec if name in now else None for name, spec in was.items() if now.get(name) != spec}

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from automation.engine.port import EngineFailed, ServiceOutcome
-from automation.history.pruning import prune
 from automation.history.recorder import RevisionRecorder
+from automation.history.upgrade import prune
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json

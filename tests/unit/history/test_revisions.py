@@ -9,8 +9,19 @@ import pytest
 
 from automation.engine.port import AccessoriesRefused
 from automation.history import revision
-from automation.history.restoring import NothingToRestore, changed_models, choose, restored
-from automation.history.revision import Outcome, Revision, data_of, edit_of, manifest, read, read_all
+from automation.history.revision import (
+    NothingToRestore,
+    Outcome,
+    Revision,
+    changed_models,
+    choose_revision,
+    data_of,
+    edit_of,
+    manifest,
+    read,
+    read_all,
+    restore,
+)
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
@@ -133,27 +144,29 @@ def test_the_last_writer_of_spec_or_annotations_is_named_and_no_status_writer() 
 def test_a_rollback_goes_to_the_last_applied_version_that_differs() -> None:
     old, failed, now = recorded(1), recorded(2, error="no", contextSize=1), recorded(3, contextSize=8192)
     revisions = (now, failed, old)
-    assert choose(revisions, service(contextSize=8192), [MODEL], None) is old
-    assert choose(revisions, service(contextSize=8192), [MODEL], 2) is failed, "asked for by number it may be any"
-    assert choose(revisions, service(), [MODEL], None) is now, "back and forth"
+    assert choose_revision(revisions, service(contextSize=8192), [MODEL], None) is old
+    assert choose_revision(revisions, service(contextSize=8192), [MODEL], 2) is failed, (
+        "asked for by number it may be any"
+    )
+    assert choose_revision(revisions, service(), [MODEL], None) is now, "back and forth"
     with pytest.raises(NothingToRestore, match="kept are: 3, 2, 1"):
-        choose(revisions, service(), [MODEL], 9)
+        choose_revision(revisions, service(), [MODEL], 9)
     with pytest.raises(NothingToRestore, match="no earlier revision"):
-        choose((old,), service(), [MODEL], None)
+        choose_revision((old,), service(), [MODEL], None)
 
 
 def test_a_rollback_may_go_to_a_version_of_which_an_accessory_was_refused() -> None:
     refused = RefusedObject(kind="HorizontalPodAutoscaler", name="svc", reason="ForeignObject", message="not ours")
     served = recorded(2, error=AccessoriesRefused([refused]).message, contextSize=1)
     assert not served.is_applied, "a later try may still go well"
-    assert choose((served, recorded(1)), service(contextSize=8192), [MODEL], None) is served
+    assert choose_revision((served, recorded(1)), service(contextSize=8192), [MODEL], None) is served
 
 
 def test_spec_and_annotations_come_back_and_nothing_else_changes() -> None:
     cr = service(contextSize=8192)
     cr["metadata"]["resourceVersion"] = "7"
     cr["metadata"]["annotations"] |= {"herdsman.dev/scale-query": "up", "herdsman.dev/approved": "abc"}
-    back = restored(cr, recorded(1))
+    back = restore(cr, recorded(1))
     assert back["spec"] == {"modelRef": "base"} and "status" not in back
     assert back["metadata"]["resourceVersion"] == "7", "an edit in between is a conflict"
     assert back["metadata"]["annotations"] == {
