@@ -89,7 +89,7 @@ class Manifests:
         if desired.host_placement is None:
             return
         # Slow to import, and services in pods need none of it.
-        from components.host_allowance import check_allowed, check_any_allowed, host_needs
+        from components.host_program import check_allowed, check_any_allowed, host_needs
 
         allowances = {str(host["metadata"]["name"]): _allowance(host) for host in self.listed(kinds.HOSTS, "")}
         self._asked_for.update((kinds.HOSTS.group, kinds.HOSTS.kind, "", name) for name in allowances)

@@ -12,7 +12,7 @@ from automation.hosts.placement import (
     tolerations_of,
 )
 from components.engine_workloads import is_stopped
-from components.host_allowance import host_needs
+from components.host_program import host_needs
 from kubeapi.json_types import JsonView
 from program import sizing
 from program.desired.errors import SpecInvalid

@@ -15,7 +15,7 @@ from automation.hosts.liveness import Liveness
 from automation.hosts.placement import HostCapacity, PlacementRequest
 from automation.hosts.reading import placement_request
 from automation.workqueue.debounce import Debounce, start_timer
-from components.host_allowance import check_allowed, check_any_allowed
+from components.host_program import check_allowed, check_any_allowed
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService

@@ -12,7 +12,7 @@ Serves `host_provider`.
 from __future__ import annotations
 
 from components.providers.host_provider import HostProvider
-from components.providers.plugin_process import serve_until_the_engine_ends
+from components.providers.plugin_server import serve_until_the_engine_ends
 
 
 def main() -> None:

@@ -24,9 +24,8 @@ from agent.client.port import HostClient, HostError, HostUnreachable, ProcessNot
 from agent.contract import DRAIN_TIMEOUT_S, ProcessPhase, ProcessPlan, ProcessReason
 from agent.sources.errors import Reason
 from components.providers import kubernetes_diff as diffs
-from components.providers.host_inputs import input_faults
 from components.providers.host_preview import Preview
-from components.providers.host_schema import OBSERVED, package_schema, version
+from components.providers.host_schema import OBSERVED, input_faults, package_schema, version
 from components.providers.host_transports import HostTransports
 from components.providers.marshalling import (
     UNKNOWN,

@@ -18,7 +18,7 @@ from pulumi.runtime.proto import provider_pb2
 from components.providers.kubernetes import FORBIDDEN_CONFIG, KubernetesProvider
 from components.providers.kubernetes_calls import KubernetesCalls
 from components.providers.marshalling import decode, plain
-from components.providers.plugin_process import serve_until_the_engine_ends
+from components.providers.plugin_server import serve_until_the_engine_ends
 from kubeapi.client import KubeClient
 from kubeapi.config import default_access, kubeconfig_access
 from kubeapi.errors import ConfigInvalid

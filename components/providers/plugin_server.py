@@ -6,9 +6,13 @@ Called by `automation.engine`, which hands the environment of `EmbeddedPlugins` 
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import threading
 from collections.abc import Mapping
 from concurrent import futures
-from types import TracebackType
+from types import FrameType, TracebackType
 
 import grpc
 from pulumi.runtime.proto import provider_pb2_grpc
@@ -95,3 +99,25 @@ class EmbeddedPlugins:
         """What a CLI process needs in its environment to use these providers instead of plugins it would start."""
         attached = ",".join(f"{package}:{port}" for package, port in self.ports.items())
         return {"PULUMI_DEBUG_PROVIDERS": attached}
+
+
+def serve_until_the_engine_ends(servicer: provider_pb2_grpc.ResourceProviderServicer) -> None:
+    """Print the port, serve, and exit when told to or when the engine is gone."""
+    server = PluginServer(servicer)
+    port = server.start()
+    done = threading.Event()
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        done.set()
+
+    # The engine ends a plugin by SIGINT. Ctrl-C at its terminal does not come here: plugins have a process group of
+    # their own.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    print(port, flush=True)
+    parent = os.getppid()
+    while not done.wait(1.0):
+        if os.getppid() != parent:
+            break  # the engine was killed and cannot tell us
+    server.stop(grace_s=1.0)
+    sys.exit(0)

@@ -15,8 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 
 from components.options import RenderOptions
-from components.providers.host_inputs import input_faults
-from components.providers.host_schema import AGENT_TLS, SSH, TYPE
+from components.providers.host_schema import AGENT_TLS, SSH, TYPE, input_faults
 from kubeapi.json_types import Json
 from program.desired.hub import Hub
 from program.desired.keys import is_dns_label, is_label_value

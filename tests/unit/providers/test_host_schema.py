@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from components.providers.host_inputs import input_faults
-from components.providers.host_schema import AGENT, INPUTS, OBSERVED, REQUIRED, TYPE, package_schema
+from components.providers.host_schema import AGENT, INPUTS, OBSERVED, REQUIRED, TYPE, input_faults, package_schema
 from components.providers.marshalling import UNKNOWN
 
 GOOD: dict[str, Any] = {

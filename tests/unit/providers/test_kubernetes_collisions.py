@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from components.providers.kubernetes_collisions import collisions, left_out, put_in
+from components.providers.kubernetes_conflicts import collisions, left_out, put_in
 from kubeapi.json_types import Json
 
 HTTP: Json = {"name": "http", "port": 80}
