@@ -1,8 +1,8 @@
 """Read services of all dialects from files, as they are written for a cluster, and resolve them without one.
 
-Called by the static fleet (`program.__main__`) and by `herdsman render`; calls the dialects' parsers. What is wrong is
-gathered, not raised, so that one run names all of it. What services refer to (Models, OpenModels, presets, ConfigMaps)
-must be among the files, but for what a dialect ships itself.
+Called by the static fleet (`program.__main__`) and by `herdsman render`; calls the dialects' parsers. Errors are
+gathered, not raised, so that one run names all of them. The Models, OpenModels, presets and ConfigMaps that services
+refer to must be among the files, except those that a dialect ships.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SUFFIXES = (".yaml", ".yml", ".json")
 """Files of a folder or a pattern that count as manifests."""
 
 _Identity = tuple[str, str, str, str]
-"""Group, kind, namespace (empty for what has none) and name."""
+"""Group, kind, namespace (empty for kinds of the whole cluster) and name."""
 
 
 @dataclass(frozen=True)
@@ -57,32 +57,32 @@ class Document:
 
 @dataclass
 class Manifests:
-    """All documents read so far, and what there is to say about them."""
+    """All documents read so far, with errors and notes."""
 
     namespace: str
     """For documents that name none."""
     reads_model_status: ClassVar[bool] = False
     root: Path = Path()
-    """What relative paths are relative to."""
+    """The folder of relative paths."""
     options: RenderOptions = field(default_factory=RenderOptions)
-    """What is known of the cluster that they are for."""
+    """The options of the cluster that the documents are for."""
     errors: list[str] = field(default_factory=list)
-    """What is wrong, each with file and field. Nothing should be made while there is one."""
+    """Errors, each with file and field. Nothing should be made while there is one."""
     notes: list[str] = field(default_factory=list)
-    """What will have no effect, or was left out."""
+    """Fields without an effect, and documents that were left out."""
     _services: dict[tuple[str, str, str], Document] = field(default_factory=dict)
     """By dialect, namespace and name."""
     _referred: dict[_Identity, Document] = field(default_factory=dict)
     _others: dict[_Identity, Document] = field(default_factory=dict)
-    """Objects of no kind of ours, which a service may refer to nevertheless: ConfigMaps, routes."""
+    """Objects of other kinds, which a service may refer to: ConfigMaps, routes."""
     _asked_for: set[_Identity] = field(default_factory=set)
-    """What was looked up."""
+    """The objects that were looked up."""
     _invalid: set[_Identity] = field(default_factory=set)
     """Models that are wrong, once `services` was called."""
     _files: set[Path] = field(default_factory=set)
 
     def check_allowed(self, desired: DesiredService, *, default: Allowance = DEFAULT) -> None:
-        """Raise SpecInvalid, with the field, for what no host may be asked.
+        """Raise SpecInvalid, with the field, for a setting that the host does not allow.
 
         The Host objects among the files say what their hosts allow; `default` is what the others do.
         """
@@ -196,7 +196,7 @@ class Manifests:
         return tuple(each.cr for each in sorted(found, key=lambda each: each.name))
 
     def note_unused(self) -> None:
-        """Say which documents are nothing to us, and nothing that a service refers to; once all were resolved."""
+        """Note the documents that no service refers to; call it once all services were parsed."""
         for identity, document in self._others.items():
             if identity not in self._asked_for:
                 cr = document.cr
@@ -319,7 +319,7 @@ def _is_list(document: Json) -> bool:
 
 
 def _named(where: str, cr: Json) -> str:
-    """Say which object of a file is meant, as far as it says so itself."""
+    """Name an object of a file by kind and name, where it has both."""
     metadata, kind = cr.get("metadata"), cr.get("kind")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     return f"{where}: {kind} `{name[:64]}`" if isinstance(kind, str) and isinstance(name, str) and name else where

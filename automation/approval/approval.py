@@ -74,7 +74,7 @@ def comparing(
     def compare(
         desired: DesiredService, rendered: RenderedService, cr: Json, live: tuple[LiveObject, ...]
     ) -> ServicePreview:
-        return previewer.compared(desired, rendered, cr=cr, live=live)
+        return previewer.preview_rendered(desired, rendered, cr=cr, live=live)
 
     return compare
 

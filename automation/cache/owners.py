@@ -1,7 +1,6 @@
-"""Tells for which service an object was made, of whatever dialect, and how all that was made for one is found. Pure.
+"""Finds the service that an object was made for, and the labels that select the objects of a service. Pure.
 
-Labels tell it in lists and selectors. Where an object has a controller, its kind goes before them, since labels of the
-peers may be on objects of others as well.
+The controller of an object goes before its labels: objects of others may carry the labels of LLMKube and KServe.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from program.dialects.registry import DIALECTS, dialect_of
 
 
 def service_of(obj: Json) -> ServiceKey | None:
-    """Name the service that an object was made for; None where it was made for none.
+    """Return the service that an object was made for; None where it was made for none.
 
-    An object without owner references (as caches keep them) is told by its labels alone.
+    An object without owner references (as caches keep them) is recognized by its labels.
     """
     metadata = obj["metadata"]
     namespace = str(metadata.get("namespace") or "")
@@ -34,14 +33,14 @@ def service_of(obj: Json) -> ServiceKey | None:
 
 
 def labels_of(key: ServiceKey) -> dict[str, str]:
-    """Give the labels by which an object of ours is found as one of this service."""
+    """Return the labels that select the objects of a service."""
     mark = DIALECTS[key.dialect].mark
     label, given, value = mark.selector.partition("=")
     return {**({label: value} if given else {}), mark.label: key.name}
 
 
 def selector_of(dialect: str, names: Iterable[str] = ()) -> str:
-    """Write the label selector of all that was made for services of a dialect: for those named, or for all of them."""
+    """Return the label selector of the objects of a dialect's services: of those named, or of all."""
     mark = DIALECTS[dialect].mark
     wanted = sorted(set(names))
     if not wanted:
@@ -51,7 +50,7 @@ def selector_of(dialect: str, names: Iterable[str] = ()) -> str:
 
 
 def process_selector_of(dialect: str, names: Iterable[str] = ()) -> str:
-    """Write the same for the HostProcesses of a dialect, which all carry one label, and the dialect beside it."""
+    """Return the same for HostProcesses, which carry one label in all dialects, and the dialect beside it."""
     if dialect == "llmkube":
         return selector_of(dialect, names)
     return f"{LABEL_DIALECT}={dialect},{selector_of('llmkube', names)}"

@@ -215,7 +215,7 @@ def _preview(client: KubeClient, adopter: Adopter, wanted: Sequence[Candidate]) 
         return Preview()
     with previewer_of_loop(client, threads=THREADS) as previewer:
         look.prefetch([each.cr for each in wanted], previewer.map)
-        return Preview(services=previewer.services([subject(each) for each in wanted]))
+        return Preview(services=previewer.preview_services([subject(each) for each in wanted]))
 
 
 def _show(found: Preview, skipped: Sequence[Result], output: OutputFormat) -> None:

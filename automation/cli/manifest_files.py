@@ -17,8 +17,8 @@ Namespace = Annotated[str, typer.Option("--namespace", "-n", help="For documents
 
 
 def read_manifests(files: Iterable[str], namespace: str) -> Manifests:
-    """Read files, folders and patterns, and standard input for `-`; what is wrong with them stands in its `errors`."""
-    # Imported here: a preview of what lives should not wait for it.
+    """Read files, folders and patterns, and standard input for `-`; its `errors` name what is wrong."""
+    # Imported here: a preview without files should not wait for it.
     from program.manifests import Manifests
 
     manifests = Manifests(namespace)

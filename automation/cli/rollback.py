@@ -143,9 +143,9 @@ def _preview(client: KubeClient, plan: _Plan) -> Any:
     from automation.preview.loop_options import previewer_of_loop
     from automation.preview.rendering import Subject
 
-    look = PreviewLookup(client, asked={Identity.of(each): each for each in plan.models})
+    look = PreviewLookup(client, applied={Identity.of(each): each for each in plan.models})
     with previewer_of_loop(client) as previewer:
-        return Preview(previewer.services([Subject(plan.service, look)]))
+        return Preview(previewer.preview_services([Subject(plan.service, look)]))
 
 
 def _tell(plan: _Plan, shown: Any) -> None:

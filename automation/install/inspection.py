@@ -25,7 +25,7 @@ from kubeapi.discovery import served
 from kubeapi.errors import ApiError, Forbidden, KubeError
 from kubeapi.json_types import Json
 from program.dialects.crds.definitions import crd_documents
-from program.dialects.registry import DIALECT_KINDS
+from program.dialects.registry import KINDS
 from program.dialects.status.conditions import Reason
 
 PARALLEL = 8
@@ -193,12 +193,12 @@ def _permissions(client: KubeClient, namespace: str) -> Check:
 def _dialects(client: KubeClient, namespace: str) -> Iterator[Check]:
     """Ask the same for each dialect whose CRDs are there; nobody needs the rights of another."""
     try:
-        answer = served(lambda path: client.request("GET", path), DIALECT_KINDS.values())
+        answer = served(lambda path: client.request("GET", path), KINDS.values())
     except KubeError as error:
         yield Check("dialects", "warning", f"cannot be told: {error}")
         return
     for name in permissions.DIALECTS:
-        if answer.get(DIALECT_KINDS[name]):
+        if answer.get(KINDS[name]):
             of_all = (each for each in permissions.DIALECTS[name] if not each.names)
             rows = [(*request, "") for each in of_all for request in each.requests]
             yield _granted(client, namespace, f"permissions for {name}", rows, option=name)

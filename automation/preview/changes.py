@@ -1,4 +1,4 @@
-"""What a preview says: objects, fields, restarts, downloads. Plain data, made by `previewer`, read by whoever shows it.
+"""The result of a preview: objects, fields, restarts, downloads. Plain data, which `previewer` makes.
 
 The command line prints it, the loop puts it into the status of services in mode Preview, `rollback` and `adopt` show it
 before they act.
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ObjectChange:
-    """What would happen to one object of a service."""
+    """The change of one object of a service."""
 
     op: Op
     kind: str
     name: str
     fields: tuple[str, ...] = ()
-    """What differs, one phrase each, in the words of `engine.differences`; never a secret."""
+    """One phrase for each field that differs, from `engine.differences`; never a secret."""
     digest: str = ""
     """Hash of exactly this change: the inputs that would be applied and the live fields that they would change."""
     refused: str = ""
-    """Why the API server, or the owner of what stands there, would not have it; empty when it would."""
+    """Why the API server refuses the change, or which owner holds the object; empty when neither does."""
     shared: bool = False
     """Other services use it too (a cache claim), and none of them owns it."""
 
@@ -44,26 +44,26 @@ class Download:
     where: str
     """`claim llmkube-model-cache`, `host studio`."""
     size_bytes: int | None = None
-    """None where nobody has looked at the source."""
+    """None for a source that the loop has not probed."""
 
 
 @dataclass(frozen=True)
 class ServicePreview:
-    """What would happen to one service."""
+    """The preview of one service."""
 
     key: ServiceKey
     objects: tuple[ObjectChange, ...] = ()
-    """Those that stay as they are too (`same`), in the order in which they would be made; deletions last."""
+    """All objects, unchanged ones (`same`) too, in the order in which they are applied; deletions last."""
     restarts: tuple[str, ...] = ()
     """`2 pods of Deployment chat`, `process chat on host studio`."""
     stops: tuple[str, ...] = ()
-    """What runs and would not be started again, in the same words."""
+    """Pods and processes that stop and are not started again, in the same words."""
     downloads: tuple[Download, ...] = ()
     violations: tuple[Violation, ...] = ()
     notes: tuple[str, ...] = ()
-    """What will have no effect, and what a preview cannot know."""
+    """Fields without an effect, and facts that a preview cannot know."""
     problem: Problem | None = None
-    """Why nothing would be made at all: the spec is invalid, its Model is missing."""
+    """Why no object is made at all: the spec is invalid, its Model is missing."""
 
     @property
     def changed(self) -> tuple[ObjectChange, ...]:
@@ -89,14 +89,14 @@ class ServicePreview:
 
 @dataclass(frozen=True)
 class Preview:
-    """What would happen to all services that were asked about."""
+    """The preview of all services that were asked about."""
 
     services: tuple[ServicePreview, ...] = ()
     errors: tuple[str, ...] = ()
-    """What could not be read or worked out, each with file and field."""
+    """Documents and services that could not be read, each with file and field."""
 
     notes: tuple[str, ...] = ()
-    """What was left out, and what concerns no single service."""
+    """Documents that were left out, and notes that concern no single service."""
 
     @property
     def changed(self) -> bool:

@@ -1,7 +1,7 @@
-"""Says what would happen to one object, from how it is and how a dry run says that it would be. Pure.
+"""Compares a live object with the answer of a dry run, and names the change. Pure.
 
-Called by `previewer` and `dry_run`. A dry run's answer differs from the live object only in what our apply would
-change, and in what the API server does because of it; so the whole of both is compared, not only our own fields.
+Called by `previewer` and `dry_run`. A dry run's answer differs from the live object only in what the apply changes, and
+in what the API server does because of it. So both objects are compared whole, not only in Herdsman's fields.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _QUIET = frozenset(
         LAST_APPLIED_ANNOTATION,
     }
 )
-"""Annotations that mean nothing to a user: our own notes of what was applied, and kubectl's."""
+"""Annotations in which Herdsman and kubectl note what they applied. Previews do not show them."""
 _ASSIGNED = ("clusterIP", "clusterIPs", "healthCheckNodePort")
-"""Fields of a Service that the API server fills in, each dry run anew, where nobody gives them."""
+"""Fields of a Service to which the API server assigns another value in each dry run."""
 _DIGITS = 16
 
 
 def created(each: RenderedObject, *, shared: bool = False, refused: str = "") -> ObjectChange:
-    """Say of an object that does not exist that it would be made."""
+    """Return the creation of an object that does not exist."""
     wanted = _visible(each.manifest, each.manifest)
     wanted["metadata"].pop("ownerReferences", None)  # the uid of a custom resource that does not exist yet
     return ObjectChange("create", each.kind, each.name, digest=_hash(wanted), refused=refused, shared=shared)
 
 
 def updated(each: RenderedObject, live: Json, after: Json) -> ObjectChange:
-    """Compare an object with what the dry run of its apply answered."""
+    """Compare a live object with the answer of the dry run of its apply."""
     before, then = _visible(live, each.manifest), _visible(after, each.manifest)
     if before == then:
         return ObjectChange("same", each.kind, each.name)
@@ -52,7 +52,7 @@ def updated(each: RenderedObject, live: Json, after: Json) -> ObjectChange:
 
 
 def replaced(each: RenderedObject, live: Json, immutable: Iterable[str]) -> ObjectChange:
-    """Say of an object whose fields `immutable` cannot change that it would be deleted and made again."""
+    """Return the replacement of an object whose fields `immutable` cannot change in place."""
     wanted = _visible(each.manifest, each.manifest)
     kept = tuple(f"{field} cannot change in place" for field in dict.fromkeys(immutable))
     differing = differences(_like(_visible(live, each.manifest), wanted), wanted)
@@ -62,21 +62,21 @@ def replaced(each: RenderedObject, live: Json, immutable: Iterable[str]) -> Obje
 
 
 def rejected(each: RenderedObject, live: Json | None, why: str, *, shared: bool = False) -> ObjectChange:
-    """Say that an object would not be made, or changed, and why."""
+    """Return the change of an object that is refused, and why."""
     change = created(each, shared=shared, refused=why)
     return change if live is None else replace(change, op="update")
 
 
 def deleted(name: ObjectName, uid: str) -> ObjectChange:
-    """Say of an object that the service has and that is not rendered any more that it would go."""
+    """Return the deletion of an object that is not rendered any more."""
     return ObjectChange("delete", name.kind, name.name, digest=_hash(uid))
 
 
 def is_settled(rendered: RenderedService, live: Mapping[ObjectName, Json]) -> bool:
-    """Tell without a dry run that nothing of a service would change.
+    """Return whether no object of a service changes, without a dry run.
 
-    The last object carries the hash of all that was applied, and the API server's own record of ownership says whether
-    anybody changed it since (docs/adr/0005): what was applied and is still ours stands there as it was rendered.
+    The last object carries the hash of all objects that were applied, and the API server records in managedFields
+    whether anybody changed one since (docs/adr/0005).
     """
     if rendered.shared or not rendered.objects or applied(rendered, live) != rendered.objects:
         return False
@@ -90,20 +90,20 @@ def is_settled(rendered: RenderedService, live: Mapping[ObjectName, Json]) -> bo
 
 
 def applied(rendered: RenderedService, live: Mapping[ObjectName, Json]) -> tuple[RenderedObject, ...]:
-    """Name the objects that were applied just so last: what is otherwise of them was changed by others since."""
+    """Return the objects whose last apply was the same: any difference of a live one is a change by others."""
     last = rendered.objects[-1] if rendered.objects else None
     obj = live.get(ObjectName(last.kind, last.name)) if last is not None else None
     return rendered.applied_by(_annotations(obj).get(naming.ANNOTATION_APPLIED_HASH, "")) if obj is not None else ()
 
 
 def pod_template_changes(live: Json, after: Json) -> bool:
-    """Tell whether a Deployment or LeaderWorkerSet would get another pod template, so that its pods are replaced."""
+    """Return whether a Deployment or LeaderWorkerSet gets another pod template, so that its pods are replaced."""
     paths = (("spec", "template"), ("spec", "leaderWorkerTemplate"))
     return any(value_at(live, path) != value_at(after, path) for path in paths)
 
 
 def _visible(obj: Json, manifest: Json) -> Json:
-    """Keep what a user may call a change; as `manifest` gives them, fields that the API server assigns."""
+    """Keep the fields whose change a preview shows; of those that the API server assigns, the ones of `manifest`."""
     metadata = obj.get("metadata") or {}
     annotations = {key: value for key, value in _annotations(obj).items() if key not in _QUIET}
     kept = {"labels": metadata.get("labels") or {}, "annotations": annotations}
@@ -131,7 +131,7 @@ def _annotations(obj: Json) -> Json:
 
 
 def _like(live: Any, wanted: Any) -> Any:
-    """Keep of a live value only what `wanted` speaks of, so that defaults do not look like differences."""
+    """Keep of a live value only the fields of `wanted`, so that defaults do not look like differences."""
     if isinstance(live, dict) and isinstance(wanted, dict):
         return {key: _like(live[key], value) for key, value in wanted.items() if key in live}
     if isinstance(live, list) and isinstance(wanted, list) and len(live) == len(wanted):

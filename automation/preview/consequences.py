@@ -1,18 +1,26 @@
-"""What follows from changed objects: which pods and processes restart or stop, which models are fetched. Pure.
+"""Lists the pods and processes that restart or stop, the models that are downloaded, the fields that running pods keep.
 
-Called by `previewer` with the live and the coming version of each object.
+Pure. Called by `previewer` and `rendering` with the live and the coming version of each object.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
+from automation.engine.differences import shown as shown_value
 from automation.preview.changes import Download
 from automation.preview.comparing import pod_template_changes
 from automation.preview.dry_run import DryRun
+from automation.reconcile.plan import ObjectName
+from components import naming
 from components.model_files import claim_name
 from components.options import RenderOptions
+from components.providers.kubernetes_diff import MISSING
+from components.providers.kubernetes_templates import as_made, same_template
+from components.rendered import RenderedService
+from components.uncounted_fields import Path, paths_of, shown_path, value_at
 from kubeapi.json_types import Json
 from program.desired.model import DesiredModel, SourceKind
 from program.desired.service import DesiredService
@@ -31,12 +39,12 @@ _RESTING = frozenset({"Pending", "Stopped", "Asleep", "Failed", "BackingOff"})
 
 
 def restarts(dry_runs: Iterable[DryRun]) -> tuple[str, ...]:
-    """Name what runs now and would be started anew."""
+    """Name the pods and processes that restart."""
     return tuple(words for each in dry_runs if not each.change.refused for words in _restarted(each))
 
 
 def stops(dry_runs: Iterable[DryRun]) -> tuple[str, ...]:
-    """Name what runs now and would not be started again."""
+    """Name the pods and processes that stop and are not started again."""
     return tuple(words for each in dry_runs if not each.change.refused for words in _stopped(each))
 
 
@@ -83,7 +91,7 @@ def _replicas(deployment: Json | None) -> int:
 
 
 def _running(deployment: Json) -> int:
-    """Count the pods, or groups: those that its controller saw, before it has looked those that are asked for."""
+    """Count the pods, or groups: by the status, or by `spec.replicas` before the controller has written one."""
     status = deployment.get("status") or {}
     looked = status.get("observedGeneration") or (
         "leaderWorkerTemplate" in _spec(deployment) and status.get("conditions")
@@ -96,7 +104,7 @@ def _runs(process: Json) -> bool:
 
 
 def _launch_hash(process: Json) -> str:
-    """Hash what the host's agent restarts a process for, by the agent's own rule."""
+    """Hash the fields for which the host's agent restarts a process, by the agent's own rule."""
     from agent.contract import ProcessPlan
     from agent.processes.command_line import launch_hash
 
@@ -110,7 +118,7 @@ def _launch_hash(process: Json) -> str:
 
 
 def downloads(desired: DesiredService, dry_runs: Iterable[DryRun], options: RenderOptions) -> tuple[Download, ...]:
-    """Name the models that what is started would have to fetch, as far as can be told from what runs."""
+    """Name the models that started pods and processes download, as far as the running ones show."""
     found = [
         download
         for each in dry_runs
@@ -145,7 +153,7 @@ def _to_claim(desired: DesiredService, each: DryRun, options: RenderOptions) -> 
 
 
 def _to_pods(workloads: Workloads, each: DryRun) -> Iterator[Download]:
-    """Name what pods that describe themselves fetch. What they mount, or the image brings, is fetched by nobody."""
+    """Name the models that pods of `Workloads` download: all but those that they mount, or that an image contains."""
     loads = {pods.name for pods in workloads.pods if pods.part in _LOADING}
     if each.change.kind not in _SETS_OF_PODS or each.change.name not in loads or not _replicas(each.after):
         return
@@ -174,3 +182,37 @@ def _files(spec: Json) -> dict[str, Json]:
 
 def _download(model: DesiredModel, where: str) -> Download:
     return Download(shown(model.source.address), where, model.size_bytes)
+
+
+# --- fields that running pods keep ------------------------------------------------------------------------------------
+
+
+def kept_fields(rendered: RenderedService, live: Mapping[ObjectName, Json]) -> Iterator[str]:
+    """Name each field of running pods that gets another value with the next change of the service (docs/adr/0042)."""
+    for each in rendered.objects:
+        obj = live.get(ObjectName(each.kind, each.name))
+        if obj is None or not same_template(each.manifest, obj):
+            continue
+        paths = {shown_path(path): path for path in (*paths_of(each.manifest), *paths_of(obj))}
+        if not paths:
+            continue
+        made = as_made(each.manifest, obj, field_manager=naming.FIELD_MANAGER)
+        changed = [
+            f"{name} {_value(path, now)} -> {_value(path, then)}"
+            for name, path in sorted(paths.items())
+            if (now := value_at(made, path)) != (then := value_at(each.manifest, path))
+        ]
+        if changed:
+            yield (
+                f"{each.kind} {each.name}: its pods keep what they were made with, and take with the next change of "
+                f"the service: {', '.join(changed)}"
+            )
+
+
+def _value(path: Path, value: Any) -> str:
+    """Write a short value that is no secret."""
+    if value is MISSING:
+        return "(none)"
+    # A variable of an environment may be a secret, whatever its name.
+    text = "" if "env" in path else shown_value(value, next(step for step in reversed(path) if isinstance(step, str)))
+    return text or "(set)"

@@ -7,11 +7,13 @@ autoscaler owns and fields that are left to others stay as they are.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from automation.preview import comparing
 from automation.preview.changes import ObjectChange
-from automation.preview.inheriting import without_left_behind
 from components import naming
 from components.providers import kubernetes_objects as objects
 from components.providers.kubernetes_clearing import apply_over
@@ -20,6 +22,7 @@ from components.providers.kubernetes_errors import Refused, about_uid, immutable
 from components.providers.kubernetes_foreign import foreign_words, may_adopt
 from components.providers.kubernetes_objects import Identity
 from components.providers.kubernetes_ownership import owner_of, owns
+from components.providers.kubernetes_records import inherited
 from components.providers.kubernetes_templates import as_made
 from components.rendered import RenderedObject
 from kubeapi.client import KubeClient
@@ -35,23 +38,21 @@ _MAX_ROUNDS = 3
 
 @dataclass(frozen=True)
 class DryRun:
-    """What would happen to one object, and the two versions of it that consequences are read from."""
+    """The change of one object, and its two versions."""
 
     change: ObjectChange
     live: Json | None = None
     after: Json | None = None
-    """As it would be; None where nobody could say."""
+    """The object after the change; None where the API server did not return it."""
 
 
 def dry_run_object(
     client: KubeClient, each: RenderedObject, live: Json | None, *, shared: bool = False, given: bool = False
 ) -> DryRun:
-    """Dry-run the apply of one object over what stands there.
+    """Dry-run the apply of one object over the live one.
 
-    `given`: the object is to change its controller before; until then no object can have both, so of its owners nothing
-    is said.
-
-    Raises Unreachable and Unauthorized; any other refusal of the API server stands in the change.
+    `given`: the object gets another controller before the apply. Since no object can have two controllers, the dry run
+    leaves the owners out. Raises Unreachable and Unauthorized; any other refusal of the API server is in the change.
     """
     identity = Identity.of(each.manifest)
     try:
@@ -74,7 +75,7 @@ def dry_run_object(
 
 
 def _object_changed_since_read(error: ApiError, live: Json | None) -> bool:
-    """Tell whether the object came, went or was made anew since it was read."""
+    """Return whether the object was created, deleted or replaced since it was read."""
     if isinstance(error, Conflict):
         return live is None or about_uid(error)
     return live is not None and not isinstance(error, KindNotServed)
@@ -133,3 +134,65 @@ def _latest(client: KubeClient, kind: Kind, identity: Identity) -> Json | None:
         return client.get(kind, identity.namespace if kind.namespaced else None, identity.name)
     except NotFound:
         return None
+
+
+# --- the first apply over another controller's object ----------------------------------------------------------------
+
+
+_MAPS = frozenset({"labels", "annotations", "nodeSelector", "limits", "requests"})
+"""Fields whose keys are free, so that no default brings one back."""
+
+
+def without_left_behind(after: Json, live: Json, wanted: Json, field_manager: str) -> Json:
+    """Take from a dry run's answer the fields whose only owner would be us and that are not `wanted`."""
+    before = (live.get("metadata") or {}).get("managedFields") or []
+    entries = inherited(live, field_manager)
+    if entries is None:
+        return after
+    at = next(number for number, (one, other) in enumerate(zip(before, entries, strict=True)) if one != other)
+    ours = before[at].get("fieldsV1") or {}
+    others = [entry.get("fieldsV1") or {} for number, entry in enumerate(before) if number != at]
+    kept: Json = _kept(after, wanted, ours, others, key="")
+    return kept
+
+
+def _kept(value: Any, wanted: Any, ours: Json, others: list[Json], *, key: str) -> Any:
+    if isinstance(value, dict):
+        return _members(value, wanted if isinstance(wanted, dict) else {}, ours, others, is_map=key in _MAPS)
+    if isinstance(value, list) and any(key.startswith("k:") for key in ours):
+        return _items(value, wanted if isinstance(wanted, list) else [], ours, others)
+    return value
+
+
+def _members(value: Json, wanted: Json, ours: Json, others: list[Json], *, is_map: bool) -> Json:
+    kept = {}
+    for key, child in value.items():
+        field = f"f:{key}"
+        below = [each[field] for each in others if field in each]
+        if field in ours and key in wanted:
+            kept[key] = _kept(child, wanted[key], ours[field], below, key=key)
+        elif field not in ours or below or not is_map:
+            kept[key] = child
+        # Else nobody but us would own it, and we do not ask for it: it goes.
+    return kept
+
+
+def _items(value: list[Any], wanted: list[Any], ours: Json, others: list[Json]) -> list[Any]:
+    kept = []
+    for item in value:
+        field = next((key for key in ours if key.startswith("k:") and _has(item, key)), None)
+        if field is None:
+            kept.append(item)
+            continue
+        below = [each[field] for each in others if field in each]
+        found = next((each for each in wanted if _has(each, field)), None)
+        if found is not None:
+            kept.append(_kept(item, found, ours[field], below, key=""))
+        elif below:
+            kept.append(item)
+    return kept
+
+
+def _has(item: Any, field: str) -> bool:
+    key: Iterable[tuple[str, Any]] = json.loads(field[2:]).items()
+    return isinstance(item, dict) and all(item.get(name, value) == value for name, value in key)

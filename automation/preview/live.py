@@ -1,4 +1,4 @@
-"""What a preview reads of a cluster: the objects of services, and the facts that rendering depends on.
+"""Reads from a cluster what a preview needs: the objects of services, and the facts that rendering depends on.
 
 Called by `previewer` and `rendering`. Few services are listed by name, many by namespace, so that a preview of one
 change costs a dozen small requests and one of a fleet as many large ones. Nothing is read twice.
@@ -42,7 +42,7 @@ class Ask(Protocol):
 
 
 class Live:
-    """What lives, as far as it was loaded. Reads are thread-safe; `load` is called once, by one thread."""
+    """The live objects that were loaded. Reads are thread-safe; `load` is called once, by one thread."""
 
     def __init__(self, client: KubeClient, ask: Ask) -> None:
         self._client = client
@@ -55,7 +55,7 @@ class Live:
         self.installed: frozenset[str] = frozenset()
         """Extensions that are served, as `RenderOptions.installed` names them."""
         self.notes: dict[str, None] = {}
-        """What could not be read, each once."""
+        """Kinds that could not be read, each once."""
 
     # --- loading --------------------------------------------------------------------------------------------------
 
@@ -90,7 +90,7 @@ class Live:
         def get(name: ObjectName) -> None:
             try:
                 kind = by_name[name.kind]
-                self._take(key, self._client.get(kind, key.namespace if kind.namespaced else None, name.name))
+                self._add_to(key, self._client.get(kind, key.namespace if kind.namespaced else None, name.name))
             except NotFound:
                 return
 
@@ -117,7 +117,7 @@ class Live:
         def load() -> None:
             try:
                 for obj in self._list(kind, namespaces[0] if len(namespaces) == 1 else None, selector):
-                    self._file(obj)
+                    self._add(obj)
             except Forbidden as error:
                 if len(namespaces) > 1:
                     for namespace in namespaces:
@@ -138,22 +138,22 @@ class Live:
             if not token:
                 return
 
-    def _file(self, obj: Json) -> None:
+    def _add(self, obj: Json) -> None:
         if (key := service_of(obj)) is not None:
-            self._take(key, obj)
+            self._add_to(key, obj)
 
-    def _take(self, key: ServiceKey, obj: Json) -> None:
+    def _add_to(self, key: ServiceKey, obj: Json) -> None:
         with self._lock:
             self._objects.setdefault(key, {})[ObjectName(obj["kind"], obj["metadata"]["name"])] = obj
 
     def _claim(self, namespace: str, name: str) -> Callable[[], None]:
         def load() -> None:
             try:
-                self._has_claim(self._client.get(kinds.CLAIMS, namespace, name))
+                self._add_claim(self._client.get(kinds.CLAIMS, namespace, name))
             except NotFound:
                 return
             except Forbidden as error:
-                self._assume_claims(error)
+                self._assume_claims_exist(error)
                 self._claims.add((namespace, name))
 
         return load
@@ -162,17 +162,17 @@ class Live:
         def load() -> None:
             try:
                 for claim in self._list(kinds.CLAIMS, namespace):
-                    self._has_claim(claim)
+                    self._add_claim(claim)
             except Forbidden as error:
-                self._assume_claims(error)
+                self._assume_claims_exist(error)
                 self._claims.update((namespace, name) for name in names)
 
         return load
 
-    def _assume_claims(self, error: Forbidden) -> None:
+    def _assume_claims_exist(self, error: Forbidden) -> None:
         self.notes[f"may not read volume claims, so they are taken to be there: {error.message}"] = None
 
-    def _has_claim(self, claim: Json) -> None:
+    def _add_claim(self, claim: Json) -> None:
         if "deletionTimestamp" not in claim["metadata"]:
             self._claims.add((claim["metadata"]["namespace"], claim["metadata"]["name"]))
 
@@ -185,14 +185,14 @@ class Live:
 
         return load
 
-    # --- what is asked --------------------------------------------------------------------------------------------
+    # --- reading -------------------------------------------------------------------------------------------------
 
     def objects(self, key: ServiceKey) -> dict[ObjectName, Json]:
-        """Give the objects that are the service's by owner or label, whosever they are else, whole."""
+        """Return the whole objects of a service by owner or label, also those that another controller owns."""
         return self._objects.get(key, {})
 
     def owned(self, key: ServiceKey, owner: str | None) -> tuple[LiveObject, ...]:
-        """Name those whose controller is the custom resource with this uid."""
+        """Return the names of those whose controller is the custom resource with this uid."""
         return tuple(
             LiveObject(name, str(obj["metadata"].get("uid", "")))
             for name, obj in self.objects(key).items()
@@ -200,8 +200,8 @@ class Live:
         )
 
     def deployment(self, key: ServiceKey) -> Json | None:
-        """Give the service's Deployment as `trim.deployment` leaves it; None also for one that nobody scaled or put to
-        sleep, of which a preview has nothing else to ask.
+        """Return the service's Deployment as `trim.deployment` leaves it; None also where nobody scaled it or put it to
+        sleep, since a preview needs no other field of it.
         """
         found = self.objects(key).get(ObjectName("Deployment", naming.deployment_name(key.name)))
         if found is None or not _is_scaled(found):
@@ -211,7 +211,7 @@ class Live:
         return trim.deployment(found)
 
     def claim_exists(self, key: ServiceKey, mode: Literal["shared", "perService"]) -> bool:
-        """Tell whether the claim that the service's weights would be cached on is there."""
+        """Return whether the claim exists that caches the service's weights."""
         return (key.namespace, naming.cache_claim(key.name, mode)) in self._claims
 
     def namespace_labels(self, namespace: str) -> dict[str, str]:
@@ -225,7 +225,7 @@ class Live:
         return self._all(kinds.REPLICA_SETS, key.namespace, selector_of(key.dialect, (key.name,)))
 
     def registry(self) -> HostRegistry:
-        """Give the hosts and who is placed where, as the loop knows them; read when it is first asked for."""
+        """Return the hosts and the placed replicas, as the loop knows them; read at the first call."""
         if self._registry is None:
             self._registry = self._read_hosts()
         return self._registry
@@ -271,7 +271,7 @@ def _optional(dialect: str) -> Iterator[Kind]:
 
 
 class _Scope(NamedTuple):
-    """What to list: services of one dialect, in which namespaces, of which names; no names: all."""
+    """Which services to list: their dialect, namespaces and names; without names all."""
 
     dialect: str
     namespaces: tuple[str, ...]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, KeysView, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from automation.preview.custom_resources import FEW, CustomResources, listing
+from automation.preview.custom_resources import FEW, CustomResources, list_request
 from automation.preview.live import Ask
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -52,23 +52,23 @@ class PreviewLookup:
         self,
         client: KubeClient,
         *,
-        asked: Mapping[Identity, Json] | None = None,
+        applied: Mapping[Identity, Json] | None = None,
         refused: frozenset[Identity] = frozenset(),
         manifests: Manifests | None = None,
     ) -> None:
-        """`asked` are objects as they would stand in the cluster, `refused` those that it would not take.
+        """`applied` are objects as they would be in the cluster, `refused` those that the API server refuses.
 
         All else in `manifests` is taken as it is written.
         """
         self._client = client
-        self._asked = asked or {}
+        self._applied = applied or {}
         self._refused = refused
         self._manifests = manifests
         self._known: dict[Identity, Json | None] = {}
         self._lists: dict[tuple[Kind, str], tuple[Json, ...]] = {}
         self._postponed: dict[Kind, set[Identity]] | None = None
         self.notes: dict[str, None] = {}
-        """What could not be read, each once."""
+        """Kinds that could not be read, each once."""
         self.seen: dict[Identity, Json | None] = {}
         """The answers to all lookups since this was last emptied; None for what was not found."""
 
@@ -94,7 +94,7 @@ class PreviewLookup:
         if self._manifests is not None:
             found |= {obj["metadata"]["name"]: obj for obj in self._manifests.listed(kind, namespace)}
         at = (kind.group, kind.kind, namespace)
-        found |= {identity.name: obj for identity, obj in self._asked.items() if identity[:3] == at}
+        found |= {identity.name: obj for identity, obj in self._applied.items() if identity[:3] == at}
         return tuple(found[name] for name in sorted(found))
 
     def found(self) -> list[Json]:
@@ -135,8 +135,8 @@ class PreviewLookup:
             services = waiting
 
     def _find(self, identity: Identity, kind: Kind) -> Json | None:
-        if identity in self._asked:
-            return self._asked[identity]
+        if identity in self._applied:
+            return self._applied[identity]
         namespace = identity.namespace or None
         if self._manifests is not None and (written := self._manifests(kind, namespace, identity.name)) is not None:
             return written
@@ -173,7 +173,7 @@ class PreviewLookup:
         def read() -> None:
             crs = CustomResources(kind)
             try:
-                listing(self._client, crs, namespace or None)()
+                list_request(self._client, crs, namespace or None)()
             except Forbidden:
                 self._read_into(kind, identities)()
             else:

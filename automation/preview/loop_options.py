@@ -1,7 +1,7 @@
-"""Finds out with which options the loop of a cluster renders, so that a preview from elsewhere renders the same.
+"""Reads the options with which the loop of a cluster renders, so that a preview outside of the loop renders the same.
 
-Called by `herdsman preview` and whoever else previews from outside of the loop. They stand in the environment of the
-loop's Deployment; a `HERDSMAN_…` variable of the caller's own comes before, as for a loop that runs beside it.
+Called by `herdsman preview` and other commands that preview. The options are in the environment of the loop's
+Deployment. A `HERDSMAN_…` variable of the caller goes before them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RENDERED_BY = frozenset(
         "POD_MONITORS",
     }
 )
-"""Settings that what is rendered depends on (`settings_for.render_options`)."""
+"""Settings that change rendered objects (`startup.options.render_options`)."""
 
 
 def options_of_loop(
@@ -51,10 +51,10 @@ def options_of_loop(
     *,
     on_note: Callable[[str], None] = lambda _: None,
 ) -> RenderOptions:
-    """Give the options of the cluster's loop; the defaults where none is installed, or its Deployment may not be read.
+    """Return the options of the cluster's loop; the defaults where there is none, or its Deployment may not be read.
 
-    `on_note` is told where it may not be read: what is rendered may then differ from what the loop makes. Raises
-    ValueError where a setting makes no sense, and Unreachable and Unauthorized.
+    `on_note` is called where it may not be read, since the loop may then render other objects. Raises ValueError for an
+    invalid setting, and Unreachable and Unauthorized.
     """
     environment = os.environ if environment is None else environment
     namespace = environment.get(f"{PREFIX}LEASE_NAMESPACE") or naming.SYSTEM_NAMESPACE

@@ -1,7 +1,7 @@
-"""Previews services: renders them as the loop does, tries each object out by a dry run, and says what would follow.
+"""Previews services: renders them as the loop does, dry-runs each object, and lists what restarts and is downloaded.
 
-Called by `herdsman preview`, by the loop for services in mode Preview, by rollback and adoption. Calls the API server
-for reads and dry runs only; docs/adr/0015 says why it and not the engine is asked.
+Called by `herdsman preview`, by the loop for services in mode Preview, by rollback and adoption. Sends reads and dry
+runs to the API server, and nothing to the engine (docs/adr/0015).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 Progress = Callable[[int, int], None]
-"""Is told how many objects of how many were tried out."""
+"""Called with the number of objects that were dry-run, and the number of all."""
 
 
 class Previewer:
     """Previews on one cluster. Thread-safe; `threads` is how many requests of one call run at once.
 
-    Every method raises Unreachable or Unauthorized when the API server cannot be asked. What it refuses stands in the
+    Every method raises Unreachable or Unauthorized when the API server cannot be asked. Its refusals are part of the
     preview.
     """
 
@@ -58,64 +58,54 @@ class Previewer:
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
 
-    def objects(
-        self, rendered: RenderedService, *, owner: str | None, live: tuple[LiveObject, ...] | None = None
-    ) -> tuple[ObjectChange, ...]:
-        """Try out all objects of a service; deletions are told last.
-
-        `owner` is the uid of the custom resource, `live` what is known to exist for it; None: it is looked up.
-        """
-        return tuple(each.change for each in self._dry_runs(rendered, owner=owner, live=live))
-
-    def compared(
-        self,
-        desired: DesiredService,
-        rendered: RenderedService,
-        *,
-        cr: Json,
-        live: tuple[LiveObject, ...] | None = None,
-        namespace_labels: Mapping[str, str] | None = None,
-        notes: Iterable[str] = (),
+    def preview_rendered(
+        self, desired: DesiredService, rendered: RenderedService, *, cr: Json, live: tuple[LiveObject, ...]
     ) -> ServicePreview:
-        """Preview a service that was rendered already, as in a pass of the loop."""
-        dry_runs = self._dry_runs(rendered, owner=cr["metadata"].get("uid"), live=live)
-        return self._preview(desired, rendered, dry_runs, cr=cr, labels=namespace_labels or {}, notes=tuple(notes))
+        """Preview a service that a pass of the loop has rendered already; `live` names the objects that it has."""
+        found = Live(self._client, self.map)
+        found.fetch(rendered.key, (each.name for each in live))
+        known = found.objects(rendered.key)
+        dry_runs = [
+            dry_run_object(self._client, each, known.get(_name(each)), shared=shared) for each, shared in _all(rendered)
+        ]
+        return self._preview(desired, rendered, [*dry_runs, *_deletions(rendered, live, known)], cr=cr, labels={})
 
-    def services(
+    def preview_services(
         self, subjects: Sequence[Subject], live: Live | None = None, *, on_progress: Progress | None = None
     ) -> tuple[ServicePreview, ...]:
-        """Preview many services at once. `live`, one that nothing was loaded into yet, keeps what could not be read."""
+        """Preview many services at once. The notes of `live`, which must be empty, name what could not be read."""
         live = live or Live(self._client, self.map)
         live.load([subject.key for subject in subjects], claims=self._options.claim_mode)
-        plans = [(subject, render_subject(subject, live, options=self._options)) for subject in subjects]
+        renderings = [(subject, render_subject(subject, live, options=self._options)) for subject in subjects]
         work: dict[tuple[object, ...], tuple[int, RenderedObject, bool]] = {}
         wanted: dict[int, list[tuple[object, ...]]] = {}
-        for number, (subject, plan) in enumerate(plans):
-            for each, shared in _untried(plan, live.objects(subject.key)):
-                # What services share is tried out once for all of them.
+        for number, (subject, rendering) in enumerate(renderings):
+            for each, shared in _to_dry_run(rendering, live.objects(subject.key)):
+                # A shared object is dry-run once for all of its services.
                 name: tuple[object, ...] = (subject.key.namespace if shared else number, *_name(each))
                 work.setdefault(name, (number, each, shared))
                 wanted.setdefault(number, []).append(name)
 
-        def tried(item: tuple[int, RenderedObject, bool]) -> DryRun:
+        def dry_run(item: tuple[int, RenderedObject, bool]) -> DryRun:
             number, each, shared = item
-            subject = plans[number][0]
+            subject = renderings[number][0]
             found = live.objects(subject.key).get(_name(each))
             given = found is not None and found["metadata"].get("uid") in subject.given
             return dry_run_object(self._client, each, found, shared=shared, given=given)
 
         answers: dict[tuple[object, ...], DryRun] = {}
-        for name, answer in zip(work, self.map(tried, work.values()), strict=True):
+        for name, answer in zip(work, self.map(dry_run, work.values()), strict=True):
             answers[name] = answer
             if on_progress is not None:
                 on_progress(len(answers), len(work))
         results = {number: [answers[name] for name in names] for number, names in wanted.items()}
         return tuple(
-            self._of_plan(subject, plan, results.get(number, []), live) for number, (subject, plan) in enumerate(plans)
+            self._preview_subject(subject, rendering, results.get(number, []), live)
+            for number, (subject, rendering) in enumerate(renderings)
         )
 
     def map(self, ask: Callable[[Item], Answer], items: Iterable[Item]) -> Iterable[Answer]:
-        """Ask for all items, several at once, and give the answers in their order."""
+        """Call `ask` for all items, several at once, and return the answers in the order of the items."""
         listed = list(items)
         if self._threads <= 1 or len(listed) <= 1:
             return map(ask, listed)
@@ -126,41 +116,28 @@ class Previewer:
         return self._pool.map(ask, listed)
 
     def close(self) -> None:
-        """End the threads; what is under way is not waited for."""
+        """End the threads without waiting for their requests."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     # --- one service ----------------------------------------------------------------------------------------------
 
-    def _dry_runs(
-        self, rendered: RenderedService, *, owner: str | None, live: tuple[LiveObject, ...] | None
-    ) -> list[DryRun]:
-        key, found = rendered.key, Live(self._client, self.map)
-        if live is None:
-            found.load([key], claims=None)
-            live = found.owned(key, owner)
-        else:
-            found.fetch(key, (each.name for each in live))
-        known = found.objects(key)
-        dry_runs = [
-            dry_run_object(self._client, each, known.get(_name(each)), shared=shared) for each, shared in _all(rendered)
-        ]
-        return [*dry_runs, *_deletions(rendered, live, known)]
-
-    def _of_plan(self, subject: Subject, plan: Rendering, tried: list[DryRun], live: Live) -> ServicePreview:
-        if plan.desired is None or plan.rendered is None:
-            return ServicePreview(subject.key, notes=(*subject.notes, *plan.notes), problem=plan.problem)
-        if not tried:
-            tried = [DryRun(ObjectChange("same", each.kind, each.name)) for each, _ in _all(plan.rendered)]
-        known, notes = live.objects(subject.key), [*subject.notes, *plan.notes]
+    def _preview_subject(
+        self, subject: Subject, rendering: Rendering, dry_runs: list[DryRun], live: Live
+    ) -> ServicePreview:
+        if rendering.desired is None or rendering.rendered is None:
+            return ServicePreview(subject.key, notes=(*subject.notes, *rendering.notes), problem=rendering.problem)
+        if not dry_runs:
+            dry_runs = [DryRun(ObjectChange("same", each.kind, each.name)) for each, _ in _all(rendering.rendered)]
+        known, notes = live.objects(subject.key), [*subject.notes, *rendering.notes]
         if not subject.edited:
-            applied = comparing.applied(plan.rendered, known)
-            tried = [_unless_reported(each, applied, notes) for each in tried]
-        gone = _deletions(plan.rendered, live.owned(subject.key, subject.cr["metadata"].get("uid")), known)
+            applied = comparing.applied(rendering.rendered, known)
+            dry_runs = [_unless_drift_is_reported(each, applied, notes) for each in dry_runs]
+        gone = _deletions(rendering.rendered, live.owned(subject.key, subject.cr["metadata"].get("uid")), known)
         return self._preview(
-            plan.desired,
-            plan.rendered,
-            [*tried, *gone],
+            rendering.desired,
+            rendering.rendered,
+            [*dry_runs, *gone],
             cr=subject.cr,
             labels=live.namespace_labels(subject.key.namespace),
             notes=tuple(notes),
@@ -174,7 +151,7 @@ class Previewer:
         *,
         cr: Json,
         labels: Mapping[str, str],
-        notes: tuple[str, ...],
+        notes: tuple[str, ...] = (),
     ) -> ServicePreview:
         rules = self._policies
         violations = rules.check(desired, rendered, cr=cr, namespace_labels=labels) if rules is not None else ()
@@ -194,26 +171,26 @@ def _name(each: RenderedObject) -> ObjectName:
 
 
 def _all(rendered: RenderedService) -> list[tuple[RenderedObject, bool]]:
-    """All objects in the order in which they are made, and whether each is shared."""
+    """Return all objects in the order in which they are made, and whether each is shared."""
     return [*((each, True) for each in rendered.shared), *((each, False) for each in rendered.objects)]
 
 
-def _untried(plan: Rendering, live: Mapping[ObjectName, Json]) -> list[tuple[RenderedObject, bool]]:
-    """The objects that must be tried out: none where everything stands as it was rendered."""
-    if plan.rendered is None or comparing.is_settled(plan.rendered, live):
+def _to_dry_run(rendering: Rendering, live: Mapping[ObjectName, Json]) -> list[tuple[RenderedObject, bool]]:
+    """Return the objects to dry-run: none where every live object is as it was rendered."""
+    if rendering.rendered is None or comparing.is_settled(rendering.rendered, live):
         return []
-    return _all(plan.rendered)
+    return _all(rendering.rendered)
 
 
-def _unless_reported(tried: DryRun, applied: Iterable[RenderedObject], notes: list[str]) -> DryRun:
-    """Take back what the loop would do about drift of what was applied, where drift is only reported."""
-    change = tried.change
+def _unless_drift_is_reported(dry_run: DryRun, applied: Iterable[RenderedObject], notes: list[str]) -> DryRun:
+    """Return no change for drift of an applied object that the loop only reports."""
+    change = dry_run.change
     each = next((each for each in applied if _name(each) == ObjectName(change.kind, change.name)), None)
     if change.op == "same" or each is None or each.on_drift != "report":
-        return tried
+        return dry_run
     what = "was deleted" if change.op == "create" else f"was changed: {', '.join(change.fields)}"
     notes.append(f"drift, which is reported and not repaired: {change.kind} {change.name} {what}")
-    return DryRun(ObjectChange("same", change.kind, change.name), tried.live, tried.live)
+    return DryRun(ObjectChange("same", change.kind, change.name), dry_run.live, dry_run.live)
 
 
 def _deletions(

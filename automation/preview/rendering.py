@@ -1,4 +1,4 @@
-"""Renders one service as a pass of the loop would, from its custom resource, what it refers to, and what lives.
+"""Renders one service as a pass of the loop would: from its custom resource, the objects that it names, and live facts.
 
 Called by `previewer`. The steps are those of `automation.reconcile.desire`, with live lookups instead of caches.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from automation.adoption.ownership import HERDSMAN, controller_of
-from automation.preview.kept_fields import kept_fields
+from automation.preview.consequences import kept_fields
 from automation.preview.live import Live
 from automation.preview.lookup import PreviewLookup
 from automation.reconcile.plan import ObjectName
@@ -31,7 +31,7 @@ from program.dialects.registry import DIALECTS, dialect_named, key_of
 
 @dataclass(frozen=True)
 class Subject:
-    """A service that is to be previewed, as it would stand in the cluster."""
+    """A service to preview, as it would be in the cluster."""
 
     cr: Json
     look: PreviewLookup
@@ -60,7 +60,7 @@ class Rendering:
 
 
 def render_subject(subject: Subject, live: Live, *, options: RenderOptions) -> Rendering:
-    """Parse and render a service; an error of the spec, or of what it refers to, becomes the problem."""
+    """Parse and render a service. An error of the spec, or of a Model or config, becomes the problem."""
     cr, key, look = subject.cr, subject.key, subject.look
     notes, problem = [*_waits_for(cr, live), *_left_to_upstream(subject, live)], None
     look.seen = {}
@@ -121,7 +121,7 @@ def _waits_for(cr: Json, live: Live) -> Iterator[str]:
 
 
 def _left_to_upstream(subject: Subject, live: Live) -> Iterator[str]:
-    """Note a service that the upstream controller has, or had: no loop takes it before somebody says so."""
+    """Note that the upstream controller has the service, or had it: the loop waits for `herdsman adopt`."""
     cr, info = subject.cr, DIALECTS[subject.key.dialect]
     if not info.yields or subject.edited or controller_of(cr, live.namespace_annotations(subject.key.namespace)):
         return
@@ -159,7 +159,7 @@ def _place(desired: DesiredService, cr: Json, live: Live, notes: list[str]) -> D
 
 
 def _is_asleep(desired: DesiredService, deployment: Json | None) -> bool:
-    """Tell whether the loop has put the service to sleep, and nobody has asked for other replicas since."""
+    """Return whether the loop has put the service to sleep, and nobody has changed its replicas since."""
     if desired.sleep is None or desired.host_placement is not None or deployment is None or is_stopped(desired):
         return False
     mark = deployment["metadata"]["annotations"].get(naming.ANNOTATION_ASLEEP)
@@ -167,7 +167,7 @@ def _is_asleep(desired: DesiredService, deployment: Json | None) -> bool:
 
 
 def _with_kept_templates(subject: Subject, rendered: RenderedService, live: Live) -> RenderedService | None:
-    """Replace the templates by those that an adopted service keeps; None where it keeps none."""
+    """Return the service with the templates that it keeps since its adoption; None where it keeps none."""
     cr, key = subject.cr, subject.key
     if ANNOTATION_KEPT_TEMPLATE not in (cr["metadata"].get("annotations") or {}) and not subject.given:
         return None
@@ -179,7 +179,7 @@ def _with_kept_templates(subject: Subject, rendered: RenderedService, live: Live
 
 
 def _with_rollback(cr: Json, rendered: RenderedService, live: Live, notes: list[str]) -> RenderedService | None:
-    """Replace a template that the loop gave up by the one that served before, as the status says; None: neither."""
+    """Return the service with the template that served before a rollback; None where nothing was rolled back."""
     conditions = (cr.get("status") or {}).get("conditions") or ()
     if not any(each.get("type") == "RolledBack" and each.get("status") == "True" for each in conditions):
         return None

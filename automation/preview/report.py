@@ -61,19 +61,19 @@ def summary(service: ServicePreview) -> str:
 
 
 def name_text(key: ServiceKey) -> str:
-    """Name a service: one of another dialect than LLMKube's with its kind, since names are only unique within one."""
+    """Return a service's name, with its kind where the dialect is not LLMKube's: a name is unique within its kind."""
     kind = "" if key.dialect == "llmkube" else f"{kind_text(key.dialect)} "
     return f"{kind}{key.namespace}/{key.name}"
 
 
 def counts_text(changes: Iterable[ObjectChange]) -> str:
-    """Count changes by what happens: `1 to create, 2 to change`; empty when there are none."""
+    """Count changes by their operation: `1 to create, 2 to change`; empty when there are none."""
     counted = Counter(each.op for each in changes)
     return ", ".join(f"{counted[op]} {words}" for op, words in _WORDS.items() if counted[op])
 
 
 def phrases(service: ServicePreview) -> tuple[str, ...]:
-    """Say of each object that changes what would happen, one phrase each."""
+    """Return one phrase for each object that changes."""
     found = []
     for each in service.changed:
         phrase = f"{each.op} {each.kind} {each.name}"

@@ -10,7 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from automation.preview.changes import Preview
-from automation.preview.custom_resources import CustomResources, Name, dry_run_documents, listing, names_of, reads
+from automation.preview.custom_resources import (
+    CustomResources,
+    Name,
+    dry_run_documents,
+    list_request,
+    names_of,
+    read_requests,
+)
 from automation.preview.live import Ask, Live
 from automation.preview.lookup import Identity, PreviewLookup
 from automation.preview.previewer import Previewer, Progress
@@ -89,7 +96,7 @@ def services_that_refer_to(
         everywhere = any(each.namespace in SHARED_NAMESPACES for each in concerned)
         places: list[str | None] = [None] if everywhere else [*sorted({each.namespace for each in concerned})]
         crs = CustomResources(info.kind)
-        _run(ask, [listing(client, crs, place) for place in places])
+        _run(ask, [list_request(client, crs, place) for place in places])
         found = [
             cr
             for name, cr in sorted(crs.live.items())
@@ -117,12 +124,12 @@ class _Affected:
     errors: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     deleted: set[str] = field(default_factory=set)
-    """The names of those that are being deleted, which are left out."""
+    """The names of services that are being deleted. They are not previewed."""
 
 
 def _preview(client: KubeClient, previewer: Previewer, affected: _Affected, on_progress: Progress | None) -> Preview:
     live, subjects = Live(client, previewer.map), affected.subjects
-    previews = previewer.services(subjects, live, on_progress=on_progress)
+    previews = previewer.preview_services(subjects, live, on_progress=on_progress)
     of_lookups = [note for each in subjects for note in each.look.notes]
     notes = dict.fromkeys((*previewer.notes, *affected.notes, *live.notes, *of_lookups))
     return Preview(previews, tuple(affected.errors), tuple(notes))
@@ -146,20 +153,20 @@ def _affected_by_files(client: KubeClient, ask: Ask, manifests: Manifests) -> _A
         for kind, each in _by_kind(manifests.services_of(dialect)).items()
     ]
     everything = [*inputs, *((crs, documents) for _, crs, documents in services)]
-    asks = (read for crs, documents in everything for read in reads(client, crs, names_of(documents), whole=set()))
+    asks = (read for crs, documents in everything for read in read_requests(client, crs, names_of(documents)))
     affected.notes += _run(ask, asks)
     for crs, documents in everything:
         affected.errors += dry_run_documents(client, ask, crs, documents)
     look = PreviewLookup(
         client,
-        asked={_identity(crs.kind, name): each.cr for crs, _ in inputs for name, each in crs.asked.items()},
+        applied={_identity(crs.kind, name): each.cr for crs, _ in inputs for name, each in crs.applied.items()},
         refused=frozenset(_identity(crs.kind, name) for crs, _ in inputs for name in crs.refused),
         manifests=manifests,
     )
-    changed = {_identity(crs.kind, name) for crs, _ in inputs for name, each in crs.asked.items() if each.changed}
+    changed = {_identity(crs.kind, name) for crs, _ in inputs for name, each in crs.applied.items() if each.changed}
     changed |= _edited_config_maps(client, manifests)
-    asked = [each for _, crs, _ in services for each in crs.asked.values()]
-    in_files = {ServiceKey(dialect, *name) for dialect, crs, _ in services for name in (*crs.asked, *crs.refused)}
+    asked = [each for _, crs, _ in services for each in crs.applied.values()]
+    in_files = {ServiceKey(dialect, *name) for dialect, crs, _ in services for name in (*crs.applied, *crs.refused)}
     look.prefetch([each.cr for each in asked], ask)
     subjects = [
         Subject(each.cr, look, edited=each.changed or bool(changed & look.references_of(each.cr))) for each in asked
@@ -198,14 +205,14 @@ def _identity(kind: Kind, name: Name) -> Identity:
     return Identity(kind.group, kind.kind, *name)
 
 
-# --- what lives -------------------------------------------------------------------------------------------------------
+# --- services in the cluster ------------------------------------------------------------------------------------------
 
 
 def _find_services(
     client: KubeClient, ask: Ask, *, namespace: str | None, names: Sequence[tuple[str | None, str]]
 ) -> _Affected:
     """Find services in the cluster: those named, by dialect or by their name alone, or all of a namespace, or of all
-    (None). Raises ApiError when the API server refuses to tell of InferenceServices, or of a dialect that is named.
+    (None). Raises ApiError when InferenceServices, or services of a dialect that is named, may not be read.
     """
     affected, look = _Affected(), PreviewLookup(client)
     found = {dialect: CustomResources(kind) for dialect, kind in KINDS.items()}
@@ -227,9 +234,9 @@ def _find_services(
     for dialect, crs in found.items():
         if names and namespace is not None:
             own = [(namespace, name) for given, name in names if given in (None, dialect)]
-            asks += [reading(dialect, read) for read in reads(client, crs, own, whole=set())]
+            asks += [reading(dialect, read) for read in read_requests(client, crs, own)]
         else:
-            asks.append(reading(dialect, listing(client, crs, namespace)))
+            asks.append(reading(dialect, list_request(client, crs, namespace)))
     unserved = _run(ask, asks)
     affected.notes += _left_out(client, hidden)
     for dialect, crs in found.items():

@@ -137,9 +137,6 @@ INPUT_KINDS = (kinds.MODELS, kinds.OPEN_MODELS, kinds.BACKEND_RUNTIMES, kinds.LL
 KINDS: dict[str, Kind] = {name: each.kind for name, each in DIALECTS.items()}
 """The custom resource of each dialect."""
 
-DIALECT_KINDS: dict[str, Kind] = {name: kind for name, kind in KINDS.items() if name != LLMKUBE}
-"""The custom resources of the dialects whose CRDs Herdsman does not install."""
-
 
 def dialect_named(name: str) -> Dialect:
     """Import and return a dialect. Raises KeyError for a name that is none of `DIALECTS`."""

@@ -21,8 +21,7 @@ from program.dialects.registry import LLMKUBE
 from program.manifests import Document, Manifests
 from program.runtimes.host_rules import DEFAULT, UNRESTRICTED
 from program.static.config import Cluster, FleetConfig
-from program.static.scaling import scaled_without_loop
-from program.static.unsupported import unsupported_without_loop
+from program.static.without_loop import scaled_without_loop, unsupported_without_loop
 
 
 @dataclass(frozen=True)

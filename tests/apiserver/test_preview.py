@@ -120,7 +120,7 @@ def test_an_edit_is_told_field_by_field_with_what_restarts(show: Show, client: K
     verbs: list[str] = []
     quiet = KubeClient(client._access)
     quiet.on_request = lambda verb, _status: verbs.append(verb)
-    unchanged = Previewer(quiet, options=RenderOptions()).services([Subject(cr, PreviewLookup(quiet))])[0]
+    unchanged = Previewer(quiet, options=RenderOptions()).preview_services([Subject(cr, PreviewLookup(quiet))])[0]
     assert not unchanged.changed
     assert set(verbs) == {"GET"}
     assert show(words=("--live", "chat"))[0] == 0
@@ -144,7 +144,7 @@ def test_an_edit_is_told_field_by_field_with_what_restarts(show: Show, client: K
         LiveObject(ObjectName(kind.kind, "chat"), client.get(kind, namespace, "chat")["metadata"]["uid"])
         for kind in (kinds.SERVICES, kinds.DEPLOYMENTS)
     )
-    passed = Previewer(client, options=RenderOptions()).compared(desired, rendered, cr=cr, live=live)
+    passed = Previewer(client, options=RenderOptions()).preview_rendered(desired, rendered, cr=cr, live=live)
     assert passed.digest == service["digest"]
     assert passed.restarts == ("2 pods of Deployment chat",)
 

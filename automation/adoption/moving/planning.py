@@ -41,7 +41,7 @@ from program.dialects.llmkube.parse.model import model_of
 from program.dialects.llmkube.status.model import CACHE_MOUNT, known_status
 from program.dialects.registry import KINDS, LLMKUBE, dialect_named, is_part_of_another, key_of, kind_text
 from program.manifests import Document, Manifests
-from program.static.scaling import scaled_without_loop
+from program.static.without_loop import scaled_without_loop
 
 _REFERRED = {kind.kind: kind for kind in (kinds.MODELS, kinds.OPEN_MODELS, kinds.BACKEND_RUNTIMES, kinds.LLM_CONFIGS)}
 """Kinds that a fleet's files hold for its services, and a cluster for the loop's."""
@@ -151,7 +151,7 @@ def _render_as_loop(
 ) -> bool:
     """Render the service as the loop will, with what would be in the cluster then; False when that is a problem."""
     kind = replace(KINDS[move.key.dialect], api_version=str(service["apiVersion"]))
-    look = PreviewLookup(client, asked=referred)
+    look = PreviewLookup(client, applied=referred)
     try:
         would_be = client.apply(kind, move.key.namespace, service, field_manager="herdsman-move", dry_run=True)
         would_be["metadata"].pop("uid", None)

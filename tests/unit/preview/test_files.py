@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from automation.preview.files import three_way
-from automation.preview.inheriting import without_left_behind
+from automation.preview.custom_resources import three_way
+from automation.preview.dry_run import without_left_behind
 from automation.preview.loop_options import RENDERED_BY, settings_of
 from automation.settings import Settings
 from kubeapi.json_types import Json

@@ -1,6 +1,6 @@
-"""Lists the fields of a service that need the loop, so that a static fleet does not support them. Pure.
+"""Adapts services to a static fleet: lists the fields that need the loop, and has autoscalers scale pods. Pure.
 
-Called by `reading`, which warns of each.
+Called by `reading`, which warns of each field.
 """
 
 from __future__ import annotations
@@ -56,3 +56,17 @@ def _problem(annotation: str, why: str) -> Problem:
 
 def _words(why: str) -> str:
     return f"has no effect in a static fleet: {why}"
+
+
+def scaled_without_loop(desired: DesiredService) -> DesiredService:
+    """Have a service's autoscalers scale its sets of pods: a fleet has no custom resource that they could scale."""
+    workloads = desired.workloads
+    if workloads is None or all(pods.scaler is None or pods.scaler.target is None for pods in workloads.pods):
+        return desired
+    pods = tuple(
+        each
+        if each.scaler is None or each.scaler.target is None
+        else each.model_copy(update={"scaler": each.scaler.model_copy(update={"target": None})})
+        for each in workloads.pods
+    )
+    return desired.model_copy(update={"workloads": workloads.model_copy(update={"pods": pods})})
