@@ -1,1 +1,1 @@
-"""Whether replicas serve: completions, stalls, idleness, rollouts and their undoing. Start with `checks.py`."""
+"""Checks whether replicas serve: completions, stalls, idleness, rollouts and rollbacks. Start with `checks.py`."""

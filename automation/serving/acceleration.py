@@ -1,4 +1,4 @@
-"""Which hardware computes, as llama-server says at its start: a GPU that is asked for and not used costs much.
+"""Reads from llama-server's log which hardware computes, because a GPU that is requested and not used is expensive.
 
 Called by the controller for llama.cpp services with a GPU. Reads the beginning of one ready replica's log once for each
 start, in a thread of `background`.
@@ -21,7 +21,8 @@ from program.desired.facts import AccelerationFacts
 from program.desired.service import DesiredService
 
 HEAD_BYTES = 64 << 10
-"""The lines come while the model is loaded; a model with many tensors and metadata keys says a lot before."""
+"""The lines are printed while the model is loaded, after many others for a model with many tensors and metadata
+keys."""
 RETRY_S = 300.0
 THREADS = 2
 
@@ -38,7 +39,7 @@ _DEVICES = (
 
 
 class Acceleration:
-    """Reads logs and remembers what they said. Thread-safe."""
+    """Reads logs and remembers their results. Thread-safe."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
@@ -49,7 +50,7 @@ class Acceleration:
     def latest(
         self, desired: DesiredService, pods: tuple[Json, ...], *, changed: Callable[[], None]
     ) -> AccelerationFacts | None:
-        """Say what the log of a ready replica says; None while that is not known. Never blocks."""
+        """Return the result from the log of a ready replica; None while that is not known. Never blocks."""
         if not isinstance(desired.engine, LlamaCpp) or desired.gpu is None:
             return None
         starts = sorted(start for pod in pods if is_healthy(pod) and (start := start_of(pod)) is not None)
@@ -65,7 +66,7 @@ class Acceleration:
         self._answers.close()
 
     def _read(self, start: EngineStart) -> tuple[AccelerationFacts | None, bool]:
-        """Read one log; the second value says whether that settles it."""
+        """Read one log; the second value is whether the result is final."""
         try:
             head = log_head(self._client, start.namespace, start.pod, start.container, limit_bytes=HEAD_BYTES)
         except ApiError:
@@ -74,7 +75,7 @@ class Acceleration:
 
 
 def parse(text: str) -> AccelerationFacts | None:
-    """Find in llama-server's log how many layers were offloaded, and to what; None where it does not say. Pure."""
+    """Parse from llama-server's log how many layers were offloaded, and to what; None when it does not say. Pure."""
     found = _OFFLOADED.search(text)
     if found is None:
         return None
@@ -84,7 +85,7 @@ def parse(text: str) -> AccelerationFacts | None:
 
 
 def reported(cr: Json) -> AccelerationFacts | None:
-    """Read from the status what an earlier loop found: it holds until the log says something else."""
+    """Read the result of an earlier loop from the status. It holds until the log shows another one."""
     told = (cr.get("status") or {}).get("acceleration") or {}
     if not all(key in told for key in ("device", "layersOffloaded", "layersTotal")):
         return None

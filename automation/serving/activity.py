@@ -1,7 +1,7 @@
-"""Reads off the metrics of a service's engines whether anybody uses them. Asked by `sleep`; never blocks a pass.
+"""Reads from the metrics of a service's engines whether clients use them. Called by `sleep`; never blocks a pass.
 
-The questions go through the pod proxy in the threads of `background`, a few in each idle timeout. What a reading means
-is decided in `sleep_rule`.
+The requests go through the pod proxy in the threads of `background`, a few in each idle timeout. `sleep_rule`
+interprets the readings.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Changed = Callable[[], None]
 
 
 class ActivityReadings:
-    """The last reading of each engine. Thread-safe; `close` lets no further question start."""
+    """The last reading of each engine. Thread-safe; after `close` no request starts."""
 
     def __init__(self, client: KubeClient, *, clock: Callable[[], float]) -> None:
         self._client = client
@@ -39,7 +39,7 @@ class ActivityReadings:
     def latest(
         self, desired: DesiredService, starts: Starts, *, every_s: float, changed: Changed
     ) -> dict[str, Activity] | None:
-        """Give the last reading of each engine; None while one is not there, or cannot be made."""
+        """Return the last reading of each engine; None while one is missing or fails."""
         metrics = runtime_for(desired.engine).progress(desired)
         if metrics is None or not starts:
             return None
@@ -52,12 +52,12 @@ class ActivityReadings:
         return found if len(found) == len(starts) else None
 
     def refresh(self, starts: Starts) -> None:
-        """Have `latest` ask anew."""
+        """Drop the readings, so that `latest` makes new ones."""
         for start in starts:
             self._readings.drop_answer(start)
 
     def all_idle(self, desired: DesiredService, starts: Starts, *, changed: Changed) -> bool:
-        """Tell whether each engine says that it works on no request at this moment; True where none can be asked."""
+        """Return whether each engine reports that it works on no request; True where none can report it."""
         probe = runtime_for(desired.engine).idle_probe(desired)
         if probe is None:
             return True

@@ -1,7 +1,7 @@
-"""Answers questions about the world in a few threads, so that no worker of the loop ever waits for one.
+"""Runs probes in a few threads, so that no worker of the loop waits for one.
 
-Used by the checks of replicas (`completion_check`, `idleness`, `acceleration`): `latest` gives what is known and has a
-thread ask when an answer is due; an answer that says something new calls back. Calls nothing of ours.
+Used by the checks of replicas (`completion_check`, `idleness`, `acceleration`). `latest` returns the last answer and
+starts a probe in a thread when a new one is due. A new answer that differs calls back.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class _Entry(Generic[A]):
 
 
 class BackgroundProbes(Generic[K, A]):
-    """Remembers the last answer to each question. Thread-safe; `close` lets no further question start.
+    """Remembers the last answer of each probe. Thread-safe; after `close` no probe starts.
 
-    `again_s` says from an answer how many seconds it holds: infinity for good. What nobody asked for in hours is
-    forgotten. The threads are daemons, since a question that waits for a slow server must not delay our own end.
+    `again_s` returns how many seconds an answer is valid, infinity for ever. Answers that were not read for hours are
+    dropped. The threads are daemons, because a probe of a slow server must not delay the end of the process.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class BackgroundProbes(Generic[K, A]):
             return entry.answer
 
     def due_in_s(self, key: K) -> float:
-        """Seconds until `latest` would ask anew; infinity for an answer that holds for good or is being made."""
+        """Return the seconds until `latest` probes again; infinity for a final answer, or while a probe runs."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None or entry.asking:
@@ -93,12 +93,12 @@ class BackgroundProbes(Generic[K, A]):
             self._entries.pop(key, None)
 
     def idle(self) -> bool:
-        """Whether no question waits or is being asked."""
+        """Whether no probe waits or runs."""
         with self._lock:
             return self._pending == 0
 
     def close(self) -> None:
-        """Ask nothing more and call nobody back."""
+        """Start no probe and call no callback any more."""
         with self._lock:
             self._closed = True
             for _ in self._threads:
@@ -107,7 +107,7 @@ class BackgroundProbes(Generic[K, A]):
     # --- in the background ----------------------------------------------------------------------------------------
 
     def _submit(self, key: K, entry: _Entry[A], ask: Callable[[A | None], A]) -> None:
-        """Hand a question to the threads; called with the lock held."""
+        """Pass a probe to the threads; called with the lock held."""
         self._pending += 1
         self._jobs.put((key, entry, ask))
         if len(self._threads) < min(self._size, self._pending):

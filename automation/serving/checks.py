@@ -1,6 +1,6 @@
-"""All that the loop finds out from replicas themselves, wired together: who serves, who is idle, what computes.
+"""Combines the checks of replicas: which serve, which are idle, and which hardware computes.
 
-Nothing here blocks a pass or changes a pod.
+No method blocks a pass or changes a pod.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from program.runtimes import runtime_for
 
 
 class Checks:
-    """The questions to replicas, one method for each that a pass has. `close` ends all threads."""
+    """The checks of replicas, one method for each that a pass needs. `close` ends all threads."""
 
     def __init__(
         self,
@@ -78,13 +78,13 @@ class Checks:
         now: datetime,
         may_replace: bool = True,
     ) -> ReplicaReview:
-        """Say which replicas serve; see `Replicas.review`."""
+        """Review the replicas; see `Replicas.review`."""
         return self.replicas.review(key, cr, desired, observed.pods, now=now, may_replace=may_replace)
 
     def apply_rollback(
         self, key: ServiceKey, cr: Json, desired: DesiredService, rendered: RenderedService, observed: Observed
     ) -> tuple[RenderedService, RolloutFacts]:
-        """Put the last template that served in place of one that fails; see `Rollback.apply`.
+        """Replace a failing template by the last one that served; see `Rollback.apply`.
 
         An adopted service that was not changed since has the template that it came with (`KeptTemplates`).
         """
@@ -109,7 +109,7 @@ class Checks:
         *,
         now: datetime,
     ) -> Gate:
-        """Say whether what is rendered may go out now, or waits for replicas to be idle."""
+        """Return whether the rendered change may be applied now, or waits until the replicas are idle."""
         policy = desired.rollout
         if not policy.wait_for_idle or policy.force or not replaces_pods(rendered, observed.deployment):
             return OPEN
@@ -137,7 +137,7 @@ class Checks:
     def acceleration(
         self, key: ServiceKey, cr: Json, desired: DesiredService, observed: Observed
     ) -> AccelerationFacts | None:
-        """Say what computes, by the log of a replica; until that is read, by the status."""
+        """Return which hardware computes, by the log of a replica; until that is read, by the status."""
         if desired.gpu is None:
             return None
         found = self._acceleration.latest(desired, observed.pods, changed=lambda: self._requeue(key, 0.0))
@@ -158,7 +158,7 @@ class Checks:
             self._metrics.drop_service(key.namespace, key.name)
 
     def idle(self) -> bool:
-        """Whether no answer is awaited."""
+        """Whether no probe waits or runs."""
         asked = (self._completion, self._idle, self._acceleration)
         return all(check is None or check.idle() for check in asked)
 

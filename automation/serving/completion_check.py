@@ -1,7 +1,7 @@
-"""One real completion for each start of an engine: health says that a server listens, only an answer that it serves.
+"""Requests one completion from each start of an engine: health shows that it listens, a completion that it serves.
 
 Called by `replicas`, whose workers never wait: the requests go through the API server's pod proxy, in the threads of
-`background`. Failures are asked again with back-off; what counts as proof is decided here, purely, from the answer.
+`background`. Failures are retried with back-off. `judge` decides from the answer, and is pure.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ UNKNOWN_BASE_S = 15.0
 UNKNOWN_CAP_S = 600.0
 EVIDENCE_TIMEOUT_S = 5.0
 PROGRESS_S = 3.0
-"""Between two looks at the tokens of an engine that does not answer."""
+"""The time between two readings of the tokens of an engine that does not answer."""
 THREADS = 8
 CLOSED_AFTER = 5
-"""Replicas in a row that no request reached, and none that one did: then the way to them is closed, and no new replica
-waits for the half minute that finding that out takes."""
+"""After this many unreachable replicas in a row, the loop cannot reach pods at all, and no new replica waits for the
+half minute that a failed attempt takes."""
 _WAITS = {
     "failed": (FAILED_BASE_S, FAILED_CAP_S),
     "unknown": (UNKNOWN_BASE_S, UNKNOWN_CAP_S),
@@ -53,17 +53,16 @@ _LONGEST_MESSAGE = 300
 
 @dataclass(frozen=True)
 class Proof:
-    """What is known of one start of an engine."""
+    """The result of the checks of one start of an engine."""
 
     state: Literal["proved", "failed", "unknown", "loading"]
-    """proved: it answered with a token, an embedding or a rank. failed: it took the request and did not. unknown: it
-    cannot be asked, which is no reason to keep requests from it. loading: it says that it loads its model, so that its
-    first answer is still to come."""
+    """proved: it answered with a token, an embedding or a rank. failed: it accepted the request and did not answer so.
+    unknown: it cannot be checked, and gets requests all the same. loading: it reports that it loads its model."""
     message: str = ""
     tries: int = 1
     """Answers of this state in a row."""
     final: bool = False
-    """Asking again would tell nothing new."""
+    """The result is final: there is no further check."""
 
     @property
     def serves(self) -> bool:
@@ -71,9 +70,9 @@ class Proof:
 
 
 class CompletionCheck:
-    """Asks each start once, and again only while it fails. Thread-safe.
+    """Checks each start once, and again only while it fails. Thread-safe.
 
-    `timeout_s` is for one completion; `on_answer` is told the state of each answer.
+    `timeout_s` is for one completion; `on_answer` is called with the state of each answer.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class CompletionCheck:
         self._dice = dice
         self._lock = threading.Lock()
         self._unreached: set[str] = set()
-        """Pods that requests did not reach since the last time that one did."""
+        """Pods that requests did not reach since the last request that reached one."""
         self._answers: BackgroundProbes[EngineStart, Proof] = BackgroundProbes(
             "completion", again_s=self._again_s, threads=THREADS, clock=clock
         )
@@ -104,7 +103,7 @@ class CompletionCheck:
         progress: ProgressMetrics | None = None,
         changed: Callable[[], None],
     ) -> Proof | None:
-        """Say what is known of a start; None while the first answer is awaited. Never blocks."""
+        """Return the result for a start; None until the first answer. Never blocks."""
         if request is None:
             return Proof("unknown", "its engine has no request that Herdsman could make without its key", final=True)
         found = self._answers.latest(
@@ -117,8 +116,8 @@ class CompletionCheck:
     def check(self, start: EngineStart, request: CompletionRequest, progress: ProgressMetrics | None = None) -> Proof:
         """Make the request now and judge the answer.
 
-        An engine with one slot lets it wait behind a long answer to somebody else. That is no failure, and `progress`,
-        read when the answer does not come in time, tells it.
+        In an engine with one slot the request may wait behind a long answer to another client. That is not a failure.
+        `progress`, read when the answer does not come in time, shows whether the engine makes tokens.
         """
         try:
             answer = self._ask(start, "POST", request.path, request.body, self._timeout_s)
@@ -159,7 +158,7 @@ class CompletionCheck:
         )
 
     def _reachable(self, start: EngineStart) -> bool:
-        """Tell an engine that hangs from a way to it that does: any answer of its own shows that requests arrive."""
+        """Return whether requests reach the engine, by any answer of its own. Else only the way to it may hang."""
         try:
             self._ask(start, "GET", "/", None, EVIDENCE_TIMEOUT_S)
         except (ApiError, PathRefused):
@@ -168,7 +167,7 @@ class CompletionCheck:
         return True
 
     def _may_be_busy(self, start: EngineStart, progress: ProgressMetrics) -> str:
-        """Look twice whether the engine makes tokens, for whomever; empty where it makes none."""
+        """Read twice whether the engine makes tokens for any client; empty when it makes none."""
         before = read_progress(self._client, start, progress)
         if before.absent:
             return "it has no metrics that would tell whether it makes tokens for other requests"
@@ -204,7 +203,7 @@ class CompletionCheck:
 
 
 def judge(request: CompletionRequest, answer: Exchange) -> Proof:
-    """Decide what an engine's own answer proves. Pure."""
+    """Decide the result from an engine's own answer. Pure."""
     told = f"POST {request.path}: {answer.status}"
     if answer.status in (401, 403):
         return Proof("unknown", f"{told}: it wants a key, which Herdsman does not read; it was reached", final=True)
@@ -228,7 +227,7 @@ def judge(request: CompletionRequest, answer: Exchange) -> Proof:
 
 
 def _loads(body: bytes) -> bool:
-    """Recognise what llama-server answers to every request until its model is loaded."""
+    """Return whether this is the answer that llama-server gives to every request while it loads its model."""
     try:
         told = json.loads(body)
     except (ValueError, RecursionError):
@@ -238,7 +237,7 @@ def _loads(body: bytes) -> bool:
 
 
 def _generated(body: dict[str, Any]) -> bool:
-    """Whether a token was made. Its text may be empty: the end of the text is a token, half a character is one."""
+    """Return whether a token was made. Its text may be empty, as for the end-of-text token or half of a character."""
     choices = body.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         return False
@@ -251,7 +250,7 @@ def _generated(body: dict[str, Any]) -> bool:
 
 
 def _embedded(body: dict[str, Any]) -> bool:
-    """Whether there is a vector of numbers: a broken computation gives none, or nulls for its NaNs."""
+    """Return whether there is a vector of numbers. A failed computation gives none, or nulls for NaN."""
     data = body.get("data")
     vector = data[0].get("embedding") if isinstance(data, list) and data and isinstance(data[0], dict) else None
     if vector and isinstance(vector, list) and isinstance(vector[0], list):

@@ -1,4 +1,4 @@
-"""Reads off an engine's metrics whether it computes. Called by `completion_check` and `stall_watch`."""
+"""Reads from an engine's metrics whether it computes. Called by `completion_check` and `stall_watch`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{.*\})?\s+(\S+)", re.MULTI
 
 @dataclass(frozen=True)
 class Reading:
-    """One look at an engine's metrics; None where they did not answer, or do not say."""
+    """One reading of an engine's metrics; None for a value that is missing, or when they did not answer."""
 
     running: float | None = None
     tokens: float | None = None
@@ -32,7 +32,7 @@ _NO_METRICS = frozenset({401, 403, 404, 405, 501})
 
 
 def read_progress(client: KubeClient, start: EngineStart, metrics: ProgressMetrics) -> Reading:
-    """Ask an engine for its metrics now; an empty reading where they do not come."""
+    """Read an engine's metrics now; an empty reading when they do not answer."""
     try:
         answer = request_pod(
             client,
@@ -59,7 +59,7 @@ def has_moved(before: Reading, after: Reading) -> bool:
 
 
 def read_metrics(text: str, metrics: ProgressMetrics) -> Reading:
-    """Read the two metrics that show progress; both or nothing."""
+    """Parse the two metrics that show progress; both or neither."""
     found = samples(text, (metrics.running_requests, metrics.generated_tokens))
     running, tokens = found.get(metrics.running_requests), found.get(metrics.generated_tokens)
     return Reading(running, tokens) if running is not None and tokens is not None else Reading()

@@ -1,7 +1,7 @@
-"""One start of the engine in a pod: what the checks of a replica are about, read off a Pod. Pure.
+"""One start of the engine in a pod, parsed from a Pod: what the checks of a replica identify. Pure.
 
-A container that restarts is another start in the same pod, and its earlier proof says nothing. Called by `trim`: the
-loop remembers of a pod no more than this.
+A restarted container is another start in the same pod, for which earlier checks do not count. Called by the trimming of
+pods in `automation.cache`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from components import naming
 from kubeapi.json_types import Json
 
 HTTP_PORT = "http"
-"""Name of the engine's port, by which its container is told from those that others put into the pod."""
+"""Name of the engine's port, which distinguishes its container from injected ones."""
 
 
 class EngineStart(NamedTuple):
@@ -33,11 +33,11 @@ class EngineStart(NamedTuple):
 
 
 def engine_of(pod: Json, serving: tuple[str, ...] = ()) -> Json:
-    """Keep of a Pod what `start_of` and the checks need; for the informer's transform.
+    """Return the fields of a Pod that `start_of` and the checks need; for the informer's transform.
 
     `serving` names the containers that run an engine in pods that a custom resource describes; without it the engine is
-    the one with port `http`. `healthy` is what the kubelet says of all containers; `run` names the start, also of one
-    that is not healthy.
+    the one with port `http`. `healthy` is whether the kubelet reports all containers as ready. `run` names the start,
+    also of an engine that is not healthy.
     """
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     conditions = {c["type"]: c for c in status.get("conditions") or ()}
@@ -72,7 +72,7 @@ def engine_of(pod: Json, serving: tuple[str, ...] = ()) -> Json:
 
 
 def start_of(pod: Json) -> EngineStart | None:
-    """Name the start of a remembered pod's engine; None while there is none, or where it cannot be asked."""
+    """Return the start of a remembered pod's engine; None while there is none, or when it cannot be reached."""
     engine, metadata = pod.get("engine") or {}, pod["metadata"]
     if not engine.get("run") or not engine.get("port") or metadata["deleting"]:
         return None
@@ -88,12 +88,12 @@ def start_of(pod: Json) -> EngineStart | None:
 
 
 def is_foreign(pod: Json) -> bool:
-    """Whether a remembered pod carries a service's label and is no replica of its Deployment."""
+    """Return whether a remembered pod has a service's label and is not a replica of its Deployment."""
     return bool((pod.get("engine") or {}).get("foreign"))
 
 
 def is_healthy(pod: Json) -> bool:
-    """Whether the kubelet calls all containers of a remembered pod ready."""
+    """Return whether the kubelet reports all containers of a remembered pod as ready."""
     return bool((pod.get("engine") or {}).get("healthy")) and not pod["metadata"]["deleting"]
 
 
@@ -123,7 +123,7 @@ _CERTIFICATE = re.compile(r"--ssl-(?:certfile|cert-file)\b")
 
 
 def address_of(container: Json, http_port: str) -> tuple[int, bool]:
-    """Return port and whether the server wants TLS; port 0 where the container names none.
+    """Return the port and whether the server requires TLS; port 0 when the container names none.
 
     The port is the one named `http_port`, else that of `--port`, of a probe, else the first one.
     """

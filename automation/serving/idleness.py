@@ -1,7 +1,7 @@
-"""Whether replicas work on a request: busy, idle, or unknown, as each engine answers its own question about it.
+"""Checks whether replicas work on a request: busy, idle or unknown, by each engine's own endpoint for it.
 
-Called by the controller before a change that would stop replicas. The questions go through the pod proxy in the threads
-of `background`; an answer holds for a few seconds. What an answer means is decided here, purely.
+Called by the controller before a change that would stop replicas. The requests go through the pod proxy in the threads
+of `background`; an answer is valid for a few seconds. `judge` interprets an answer, and is pure.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from kubeapi.pods import PathRefused, request_pod
 from program.runtimes.base import IdleProbe
 
 HOLDS_S = 4.0
-"""A little less than the five seconds after which a waiting change asks again."""
+"""A little less than the 5 s after which a waiting change is checked again."""
 TIMEOUT_S = 3.0
 
 
 class Idleness(NamedTuple):
-    """What one replica said of itself."""
+    """The state that one replica reported."""
 
     state: Literal["busy", "idle", "unknown"]
     message: str = ""
 
 
 class IdleCheck:
-    """Asks replicas whether they are idle. Thread-safe."""
+    """Checks whether replicas are idle. Thread-safe."""
 
     def __init__(self, client: KubeClient, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
@@ -42,14 +42,14 @@ class IdleCheck:
         )
 
     def latest(self, start: EngineStart, probe: IdleProbe, *, changed: Callable[[], None]) -> Idleness | None:
-        """Say what a replica said in the last seconds, None while the answer is awaited. Never blocks."""
+        """Return the answer of a replica in the last seconds; None until the first one. Never blocks."""
         if self._answers.due_in_s(start) == 0.0:
             # An old answer is worth nothing here: what was idle then may have been busy since.
             self._answers.drop_answer(start)
         return self._answers.latest(start, lambda _before: self.check(start, probe), who="", changed=changed)
 
     def check(self, start: EngineStart, probe: IdleProbe) -> Idleness:
-        """Ask now."""
+        """Send the request now and interpret the answer."""
         try:
             answer = request_pod(
                 self._client,
@@ -73,7 +73,7 @@ class IdleCheck:
 
 
 def judge(probe: IdleProbe, answer: Exchange) -> Idleness:
-    """Decide what an answer means. Only what says so in so many words is idle."""
+    """Interpret an answer. A replica is idle only when the answer states it."""
     told = f"GET {probe.path}: {answer.status}"
     if probe.kind == "status":
         return Idleness("idle" if 200 <= answer.status < 300 else "busy", told)

@@ -40,7 +40,7 @@ class PodLifetime:
         *,
         now: datetime,
     ) -> tuple[EvictPod | RequeueAfter, ...]:
-        """Choose one pod that is too old, if nothing speaks against its eviction now; else say when to look again."""
+        """Return one pod that is too old and may be evicted now; else None, and a pass is requested for later."""
         lifetime_s = desired.max_pod_lifetime_s
         if lifetime_s is None or desired.host_placement is not None or not pods:
             return ()
@@ -64,7 +64,7 @@ class PodLifetime:
 
 
 def is_whole(deployment: Json | None, pods: tuple[Json, ...], proofs: Proofs | None) -> bool:
-    """Whether every replica that is wanted serves, and no rollout, scaling or replacement is under way. Pure."""
+    """Return whether every desired replica serves, and no rollout, scaling or replacement is under way. Pure."""
     if deployment is None:
         return False
     target, status = deployment["spec"]["replicas"], deployment.get("status") or {}
@@ -76,7 +76,7 @@ def is_whole(deployment: Json | None, pods: tuple[Json, ...], proofs: Proofs | N
 
 
 def may_evict(limit_s: int | None, said: Idleness | None, *, overdue_s: float) -> bool:
-    """Whether an expired pod may be evicted now: idle, not to be waited for, or waited for long enough. Pure."""
+    """Return whether an expired pod may be evicted now: it is idle, or the time to wait for that is over. Pure."""
     if limit_s is None or overdue_s >= limit_s:
         return True
     return said is not None and said.state == "idle"
@@ -90,9 +90,9 @@ def _age_s(pod: Json, *, now: datetime) -> float:
 
 
 def unprotect_ready_pods(desired: DesiredService, pods: Iterable[Json]) -> tuple[PatchPod, ...]:
-    """Take the annotation from pods that are ready.
+    """Return the actions that remove the annotation `do-not-disrupt` from ready pods.
 
-    It goes from the pod, not from the template, where its removal would restart what just became ready.
+    It is removed from the pod and not from the template, because a change of the template would restart the pod.
     """
     if desired.disruption.protect_always or naming.ANNOTATION_DO_NOT_DISRUPT in desired.pod.annotations:
         return ()

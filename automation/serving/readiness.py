@@ -1,7 +1,7 @@
-"""Decides from proofs which replicas count, what is written on their pods, and which one to replace. Pure.
+"""Decides from the checks which replicas count, the condition on their pods, and which one to replace. Pure.
 
-`replicas` acts on it. A replica counts when it has answered a completion, or cannot be asked for one. Health alone,
-which an engine may claim while every request fails, does not count.
+`replicas` acts on it. A replica counts when it has answered a completion, or cannot be checked. Health alone does not
+count, because an engine may be healthy while every request fails.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from program.desired.facts import ServiceFacts
 from program.desired.service import DesiredService
 
 Proofs = Mapping[str, Proof | None]
-"""By pod, of all healthy ones; None while the first answer is awaited, also of an engine that loads its model."""
+"""The results of all healthy pods; None until the first answer, and while an engine loads its model."""
 
 REPLACE_AFTER = 3
 """Failed completions in a row, with back-off between them."""
 MOST_REPLACED = 5
-"""Replicas replaced in a row, of which none came to serve; then a person should look."""
+"""After this many replacements in a row without a replica that serves, no more are replaced, and a condition asks for
+help."""
 REPLACEMENT_S = 600.0
-"""How long a replacement is waited for before another replica of the service may be replaced."""
+"""The time for a replacement to start before another replica of the service may be replaced."""
 
 _ANSWERED, _UNVERIFIED, _FAILED, _RESTARTED = "Answered", "Unverified", "CompletionFailed", "Restarted"
 
@@ -34,7 +35,7 @@ class Replaced:
     """The replicas of one service that were replaced in a row."""
 
     generation: int
-    """Of the custom resource: an edit starts a new count."""
+    """The generation of the custom resource; an edit starts a new count."""
     count: int
     pod: str
     """The last of them."""
@@ -42,7 +43,7 @@ class Replaced:
 
 
 def written_proof(pod: Json) -> Proof | None:
-    """Read what an earlier pass, or an earlier loop, wrote on the pod about this start of its engine."""
+    """Read the result that an earlier pass or loop wrote on the pod for this start of its engine."""
     engine = pod.get("engine") or {}
     status, reason, run = engine.get("completed") or (False, "", "")
     if not status or run != engine.get("run"):
@@ -51,9 +52,9 @@ def written_proof(pod: Json) -> Proof | None:
 
 
 def condition_for(pod: Json, proof: Proof | None, *, wanted: bool) -> tuple[bool, str, str] | None:
-    """Decide status, reason and message of the pod's condition; None when it is as it should be.
+    """Return status, reason and message of the pod's condition; None when the pod has them already.
 
-    Without a gate only an answer is worth a write: it saves the next loop from asking.
+    For a pod without a readiness gate only an answer is written: it saves the next loop a check.
     """
     engine = pod.get("engine") or {}
     run, gate, written = engine.get("run", ""), bool(engine.get("gate")), engine.get("completed")
@@ -74,7 +75,7 @@ def condition_for(pod: Json, proof: Proof | None, *, wanted: bool) -> tuple[bool
 def choose_replacement(
     pods: tuple[Json, ...], proofs: Proofs, *, before: Replaced | None, now: datetime
 ) -> Json | None:
-    """Choose the replica to delete; None while there is none, or another is being replaced."""
+    """Return the replica to delete; None when there is none, or while another is being replaced."""
     if any(pod["metadata"]["deleting"] for pod in pods):
         return None
     failed = [pod for pod in pods if _has_failed(proofs.get(pod["metadata"]["name"]))]
@@ -93,16 +94,16 @@ def _has_failed(proof: Proof | None) -> bool:
 
 
 def all_serve(pods: tuple[Json, ...], proofs: Proofs) -> bool:
-    """Whether every pod of a service has answered."""
+    """Return whether every pod of a service has answered."""
     found = [proofs.get(pod["metadata"]["name"]) for pod in pods]
     return bool(found) and all(proof is not None and proof.state == "proved" for proof in found)
 
 
 def checked_pods(desired: DesiredService | None, pods: tuple[Json, ...]) -> tuple[Json, ...]:
-    """Choose the pods that are asked for a completion: the replicas of the service, of a group its leader.
+    """Return the pods that are checked by a completion: the replicas of the service, and the leaders of groups.
 
-    Where a custom resource describes the pods, its scheduler and tokenizer have others, and the workers of a group
-    belong to a StatefulSet of their leader.
+    Pods of schedulers and tokenizers are left out, and so are the workers of a group, which belong to a StatefulSet of
+    their leader.
     """
     if desired is None or desired.workloads is None:
         return pods
@@ -112,10 +113,10 @@ def checked_pods(desired: DesiredService | None, pods: tuple[Json, ...]) -> tupl
 
 
 def count_serving(facts: ServiceFacts, pods: tuple[Json, ...], proofs: Proofs | None) -> ServiceFacts:
-    """Count only replicas that serve, and tell of each what it answered.
+    """Return the facts with only serving replicas counted, and with the result of each.
 
-    The Deployment's own count may be ahead of what is known of its pods, so it never adds a replica of which nothing is
-    known. Where there are no pods at all there is nothing to ask, and its count holds.
+    The Deployment's own count may be ahead of the cached pods, so it never adds a replica without a check. Without any
+    pod nothing can be checked, and the Deployment's count holds.
     """
     if proofs is None or facts.hosted is not None or not pods:
         return facts

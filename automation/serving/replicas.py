@@ -1,9 +1,9 @@
 """Finds out which replicas of a service serve, and which of them are to be replaced.
 
-Each pass calls `prove`. It asks `completion_check` and `stall_watch`, which work in threads of their own, decides by
-`readiness`, and returns what to do with the pods as actions. The answer of a replica is written on its pod, as a
-condition that names the start of the engine: a loop that starts anew asks no replica again, and a pod with a readiness
-gate gets requests only once it has answered.
+Each pass calls `review`. It reads the results of `completion_check` and `stall_watch`, which work in threads of their
+own, decides by `readiness`, and returns actions for the pods. The result of a replica is written on its pod, as a
+condition that names the start of the engine. A restarted loop checks no replica again, and a pod with a readiness gate
+gets requests only after it has answered.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from program.runtimes import runtime_for
 
 @dataclass(frozen=True)
 class ReplicaReview:
-    """What is known of the replicas of a service, and what to do with their pods."""
+    """The results for the replicas of a service, and the actions for their pods."""
 
     proofs: Proofs | None = None
-    """None where health is enough."""
+    """None when health is enough."""
     actions: tuple[SetPodCondition | DeletePod, ...] = ()
     problem: Problem | None = None
-    """Set when replacing replicas has not helped."""
+    """Set when replacements of replicas did not help."""
 
 
 class Replicas:
-    """Remembers what was replaced. Thread-safe for different services.
+    """Remembers the replaced replicas. Thread-safe for different services.
 
     Without `check` a replica's health is enough, and readiness gates are opened at once. `requeue` asks for a pass of a
     service after some seconds. `on_stalled` gets namespace and name of a service whose replica makes no token.
@@ -80,9 +80,9 @@ class Replicas:
         now: datetime,
         may_replace: bool = True,
     ) -> ReplicaReview:
-        """Review the healthy replicas: which serve, what to write on their pods, which one to replace.
+        """Review the healthy replicas: which serve, which conditions their pods get, which one to replace.
 
-        `may_replace` False: a service that is paused, or waits for approval, keeps the pods that it has.
+        With `may_replace` False no pod is replaced: the service is paused or waits for approval.
 
         `readiness.checked_pods` chooses the pods. Replicas of a KServe or llmaz service that was Ready before the first
         check count until their first answer, so that an upgrade takes no replica away.
@@ -182,7 +182,7 @@ class Replicas:
     def _to_replace(
         self, key: ServiceKey, cr: Json, pods: tuple[Json, ...], proofs: Proofs, *, now: datetime
     ) -> tuple[tuple[DeletePod, ...], Problem | None]:
-        """Choose at most one replica that does not serve; its ReplicaSet makes another."""
+        """Return at most one replica that does not serve; its ReplicaSet makes another."""
         with self._lock:
             before = self._replaced.get(key)
             if before is not None and (before.generation != generation_of(cr) or all_serve(pods, proofs)):

@@ -1,8 +1,8 @@
-"""Goes back to the last pod template that served, where the user asked for that and the new one does not come up.
+"""Rolls back to the last pod template that served, when the new one fails and the user enabled rollbacks.
 
-Called by the controller between rendering and planning. The template is taken from the ReplicaSet that still has it:
-the Deployment controller copies the hash of the template there with the Deployment's other annotations. What is decided
-stands in the status (condition RolledBack), and so holds for the next loop, until the spec or the template changes.
+Called by the controller between rendering and planning. The template is read from its ReplicaSet: the Deployment
+controller copies the hash of the template there with the Deployment's other annotations. The decision is written into
+the status (condition RolledBack), so it holds for the next loop until the spec or the template changes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Rollback:
         self._client = client
         self._lock = threading.Lock()
         self._held: dict[ServiceKey, tuple[str, Problem]] = {}
-        """By service: the hash of the template that failed, and what the status says."""
+        """By service: the hash of the template that failed, and the problem for the status."""
         self._templates: dict[ServiceKey, Template] = {}
 
     def apply(
@@ -57,9 +57,9 @@ class Rollback:
         *,
         wanted: bool,
     ) -> tuple[RenderedService, RolloutFacts]:
-        """Return what is to be made, with the older template in place of one that failed, and what to say of it.
+        """Return the rendered service, with the older template in place of a failed one, and the facts for the status.
 
-        `wanted` says that the user asked for rollbacks. Raises ApiError when the API server cannot be asked.
+        `wanted` is whether the user enabled rollbacks. Raises ApiError when the ReplicaSets cannot be read.
         """
         wish = rendered_template_hash(rendered)
         served, made = served_hash(cr), ""
@@ -82,13 +82,13 @@ class Rollback:
         return with_template(rendered, template), RolloutFacts(rolled_back=held)
 
     def drop_service(self, key: ServiceKey) -> None:
-        """Let go of a service that runs what it should, or is gone."""
+        """Drop a service that runs its desired template, or is deleted."""
         with self._lock:
             self._held.pop(key, None)
             self._templates.pop(key, None)
 
     def _held_back(self, key: ServiceKey, cr: Json, wish: str) -> Problem | None:
-        """Tell whether this very template was given up before, by this loop or an earlier one."""
+        """Return whether this loop or an earlier one rolled this template back before."""
         with self._lock:
             known = self._held.get(key)
         if known is not None:
@@ -116,11 +116,11 @@ class Rollback:
 
 
 def rollout_failure(wish: str, served: str, deployment: Json | None, pods: tuple[Json, ...], *, made: str = "") -> str:
-    """Say why the rollout of the template `wish` fails; empty while it does not, or has not begun. Pure.
+    """Return why the rollout of the template `wish` fails; empty while it does not, or has not begun. Pure.
 
-    `made` is the hash that the Deployment controller gave to the pods of that template, empty where nobody looked. Only
-    a change can fail so: what crashes before anything served, or after it served itself, has other causes, which the
-    pods name.
+    `made` is the hash that the Deployment controller gave to the pods of that template, empty when it was not read.
+    Only a change of a template that served can fail: pods that crash before any template served, or after their own
+    served, have other causes, which the pods report.
     """
     if not is_under_way(wish, served, deployment) or deployment is None:
         return ""
@@ -155,12 +155,12 @@ def _restarts(pod: Json) -> int:
 
 
 def served_hash(cr: Json) -> str:
-    """Give the hash of the last template that served, as the status says."""
+    """Return the hash of the last template that served, by the status."""
     return str((cr.get("status") or {}).get("servedTemplateHash") or "")
 
 
 def written_rollback(cr: Json, wish: str) -> Problem | None:
-    """Read from the status that the template `wish` was given up for this generation of the spec. Pure."""
+    """Return the rollback of the template `wish` that the status has for this generation of the spec. Pure."""
     conditions = (cr.get("status") or {}).get("conditions") or ()
     condition: Json = next((c for c in conditions if c.get("type") == Type.ROLLED_BACK), {})
     message = str(condition.get("message", ""))
@@ -184,7 +184,7 @@ def template_of(replica_sets: list[Json], served: str) -> Template | None:
 
 
 def pod_hash_of(replica_sets: list[Json], template_hash: str) -> str:
-    """Name the hash that the pods of a template carry as a label; empty when no ReplicaSet has it. Pure."""
+    """Return the hash that pods of a template have as a label; empty when no ReplicaSet has it. Pure."""
     for replica_set in replica_sets:
         metadata = replica_set["metadata"]
         if (metadata.get("annotations") or {}).get(naming.ANNOTATION_TEMPLATE_HASH) == template_hash:
@@ -193,9 +193,9 @@ def pod_hash_of(replica_sets: list[Json], template_hash: str) -> str:
 
 
 def with_template(rendered: RenderedService, template: Template) -> RenderedService:
-    """Put another pod template into the Deployment; all else stays as rendered. Pure.
+    """Return the rendered service with another pod template in the Deployment. Pure.
 
-    The Deployment controller compares templates, so one that is taken from a ReplicaSet brings that ReplicaSet back.
+    The Deployment controller compares templates, so the template of a ReplicaSet makes it scale up that ReplicaSet.
     """
 
     def substituted(obj: RenderedObject) -> RenderedObject:
@@ -216,7 +216,7 @@ log = structlog.get_logger(__name__)
 
 
 def replica_sets_of(client: KubeClient, key: ServiceKey) -> list[Json]:
-    """Read them; none where the loop may not. Raises any other ApiError."""
+    """List the ReplicaSets of a service; none when the loop has no right to. Raises any other ApiError."""
     selector = selector_of(key.dialect, (key.name,))
     try:
         found: list[Json] = client.list(kinds.REPLICA_SETS, key.namespace, label_selector=selector)["items"]

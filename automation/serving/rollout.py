@@ -1,8 +1,8 @@
-"""Decides whether a changed pod template may go out now, or waits until no replica works on a request. Pure.
+"""Decides whether a changed pod template may be applied now, or waits until no replica works on a request. Pure.
 
-The controller asks before it hands a change to the engine. The rules and the reasons are LLMKube's: what is busy or
-cannot be asked holds the change back, crash-looping pods do not, `force` and the timeout end the waiting, and a change
-of replicas alone never waits.
+The controller calls `gate` before it hands a change to the engine. The rules and the reasons are LLMKube's: replicas
+that are busy or cannot be checked hold the change back, and crash-looping pods do not. `force` and the timeout end the
+wait. A change of replicas alone never waits.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from program.dialects.status.conditions import Type
 
 RECHECK_S = 5.0
 CRASH_RESTARTS = 3
-"""A container that ended so often and is not ready serves nobody."""
+"""A container with this many restarts that is not ready counts as one that serves no client."""
 
 
 @dataclass(frozen=True)
 class Gate:
-    """Whether a change may go out, and what the status says of it."""
+    """Whether a change may be applied, and the condition for the status."""
 
     open: bool
     facts: RolloutFacts
@@ -37,7 +37,7 @@ OPEN = Gate(True, RolloutFacts())
 
 
 def rendered_template_hash(rendered: RenderedService) -> str:
-    """Give the hash of the template of the pods that serve, which come last; empty where there are no pods."""
+    """Return the hash of the serving pods' template, which is the last one; empty when there are no pods."""
     for obj in reversed(rendered.objects):
         if obj.kind in ("Deployment", "LeaderWorkerSet"):
             return str(obj.manifest["metadata"]["annotations"].get(naming.ANNOTATION_TEMPLATE_HASH, ""))
@@ -45,20 +45,20 @@ def rendered_template_hash(rendered: RenderedService) -> str:
 
 
 def live_template_hash(deployment: Json | None) -> str:
-    """Give the hash of the pod template that the live Deployment has; empty where it says none."""
+    """Return the hash of the live Deployment's pod template; empty when it has none."""
     if deployment is None:
         return ""
     return str(deployment["metadata"]["annotations"].get(naming.ANNOTATION_TEMPLATE_HASH, ""))
 
 
 def replaces_pods(rendered: RenderedService, deployment: Json | None) -> bool:
-    """Whether making the service as rendered would replace pods that exist."""
+    """Return whether an apply of the rendered service would replace existing pods."""
     wanted, live = rendered_template_hash(rendered), live_template_hash(deployment)
     return bool(wanted and live) and wanted != live
 
 
 def crash_loops(pod: Json) -> bool:
-    """Whether a remembered pod's engine ends again and again, and so works on nothing that could be lost."""
+    """Return whether a remembered pod's engine crashes in a loop, and so has no request that could be lost."""
     if is_healthy(pod):
         return False
     reasons = {problem.get("reason") for problem in pod["problems"]}
@@ -66,7 +66,7 @@ def crash_loops(pod: Json) -> bool:
 
 
 def may_serve(pod: Json) -> bool:
-    """Whether a remembered pod may work on a request: it is healthy, or it has answered one since it started."""
+    """Return whether a remembered pod may work on a request: it is healthy, or has answered one since its start."""
     engine = pod.get("engine") or {}
     completed = engine.get("completed")
     answered = completed is not None and completed[0] and completed[2] == engine.get("run")
@@ -74,7 +74,7 @@ def may_serve(pod: Json) -> bool:
 
 
 def deferred(cr: Json) -> tuple[datetime, Problem] | None:
-    """Tell since when and why the change is held back, as the status says: a loop that starts anew goes on counting."""
+    """Return since when and why the change is held back, by the status, so that a restarted loop continues the wait."""
     condition = _condition(cr)
     if condition.get("status") != "True":
         return None
@@ -86,7 +86,7 @@ def deferred(cr: Json) -> tuple[datetime, Problem] | None:
 
 
 def has_timed_out(cr: Json) -> bool:
-    """Whether the waiting for this generation of the spec has ended by the timeout already."""
+    """Return whether the wait for this generation of the spec has ended by the timeout."""
     condition = _condition(cr)
     generation = int(cr["metadata"].get("generation") or 0)
     return condition.get("status") == "False" and condition.get("observedGeneration") == generation
@@ -102,8 +102,8 @@ def gate(
 ) -> Gate:
     """Decide for a change that would replace pods.
 
-    `idleness` has what each serving pod said, None while its answer is awaited; None in place of the mapping says that
-    the engine cannot be asked. `before` is what `deferred` gives.
+    `idleness` has the state of each serving pod, None until its first answer. It is None when the engine cannot be
+    checked. `before` is the result of `deferred`.
     """
     if not policy.wait_for_idle or policy.force:
         return OPEN

@@ -1,4 +1,4 @@
-"""Tells whose the number of replicas is: the service's, or that of somebody who set it on the Deployment. Pure.
+"""Decides who sets the number of replicas: the service, or another client of the Deployment. Pure.
 
 Called by `observe` for the loop and by previews.
 """
@@ -15,10 +15,10 @@ AUTOSCALING_MANAGERS = frozenset({"kube-controller-manager", "keda"})
 
 
 def scaled_elsewhere(desired: DesiredService, deployment: Json | None) -> bool:
-    """Tell whether the replicas are somebody else's, who set them on the Deployment (`kubectl scale`, an autoscaler).
+    """Return whether another client set the replicas on the Deployment (`kubectl scale`, an autoscaler).
 
-    `deployment` is as `trim.deployment` leaves it. They stay so until the service's `replicas` are edited: whoever
-    spoke last is obeyed, and never fought.
+    `deployment` is as `trim.deployment` leaves it. That number stays until the service's `replicas` are edited: the
+    latest change wins.
     """
     scaled_by = str(((deployment or {}).get("spec") or {}).get("scaled_by", ""))
     if deployment is None or desired.autoscaling is not None or not scaled_by or is_stopped(desired):

@@ -55,29 +55,29 @@ from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 
 GRACE_S = 3.0
-"""How long clients are led here beside the pods, until every node knows of the pods."""
+"""How long the slice stays beside the endpoints of the pods, until every node has them."""
 CLOSE_AFTER_S = 60.0
-"""How long the listener of a service that woke stays, for clients that were told of it late."""
+"""How long the listener of a woken service stays, for clients of nodes that still have the slice."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass
 class _ServiceState:
-    """What is known of one service that may sleep."""
+    """The state of one service that may sleep."""
 
     key: ServiceKey
     state: State = ""
     replicas: int = 1
-    """Of the spec when it was put to sleep: an edit wakes it."""
+    """The replicas of the spec when it was put to sleep; an edit of them wakes the service."""
     stopped: bool = False
-    """Asleep: the Deployment was seen without replicas, so that any it has later are somebody's wish."""
+    """Asleep, and the Deployment was seen without replicas: replicas that it has later were set by another client."""
     port: int | None = None
-    """Where the proxy listens for it."""
+    """The port on which the proxy listens for it."""
     sources: tuple[str, ...] | None = None
-    """Namespaces whose pods may connect; None: everybody."""
+    """Namespaces whose pods may connect; None for all clients."""
     leading: bool = False
-    """Our slice is in the cluster, with this port."""
+    """The EndpointSlice of the service exists in the cluster, with this port."""
     refused: bool = False
     awake_at: float = 0.0
     quiet: Quiet | None = None
@@ -98,7 +98,7 @@ class Sleep:
         requeue: Callable[[ServiceKey, float], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`address` is where the cluster reaches this process; empty: no service in pods sleeps."""
+        """`address` is where the cluster reaches this process; when it is empty, no service in pods sleeps."""
         self.proxy = Proxy()
         self._client = client
         self._address = self._listen = address
@@ -109,11 +109,11 @@ class Sleep:
         self._lock = threading.Lock()
         self._lives: dict[str, _ServiceState] = {}
         self._left: set[tuple[str, str]] = set()
-        """Slices that an earlier loop left behind, of services not looked at yet."""
+        """Slices of an earlier loop, of services without a pass in this loop."""
         self._started = False
 
     def start(self, namespaces: tuple[str, ...]) -> None:
-        """Learn which services an earlier loop stood in for."""
+        """List the slices of an earlier loop."""
         for namespace in namespaces or (None,):
             try:
                 found = self._client.list(kinds.ENDPOINT_SLICES, namespace, label_selector=SELECTOR)
@@ -124,7 +124,7 @@ class Sleep:
             self._left |= {name for name in names if name[1].endswith(SUFFIX)}
 
     def close(self) -> None:
-        """Answer those who wait and end. Who sleeps goes on sleeping, and the next loop stands in."""
+        """Answer the waiting requests and end. Services keep sleeping, and the next loop proxies for them."""
         self._readings.close()
         self.proxy.stop()
         self._sources.close()
@@ -132,12 +132,12 @@ class Sleep:
     # --- asked by a pass ------------------------------------------------------------------------------------------
 
     def unsupported(self, desired: DesiredService) -> tuple[Problem, ...]:
-        """Say why a service that asks to sleep does not."""
+        """Return why a service whose spec enables sleep cannot sleep."""
         found = unsupported_reason(desired, address=self._address)
         return (found,) if found is not None else ()
 
     def state(self, key: ServiceKey, desired: DesiredService, observed: Observed) -> State:
-        """Decide whether a service sleeps now, or wakes; asleep, it is rendered without replicas."""
+        """Decide whether a service sleeps now, or wakes. A sleeping service is rendered without replicas."""
         if not may_sleep(desired, address=self._address):
             return ""
         life = self._life(key, desired, observed)
@@ -150,7 +150,7 @@ class Sleep:
         return life.state
 
     def reconcile(self, key: ServiceKey, cr: Json, desired: DesiredService, observed: Observed) -> None:
-        """Do what the state asks for. Raises ApiError."""
+        """Do what the state requires. Raises ApiError."""
         name = f"{key.namespace}/{key.name}"
         if not may_sleep(desired, address=self._address):
             self._end_sleep(name, key, marked=sleeping_replicas(observed.deployment) is not None)
@@ -166,7 +166,7 @@ class Sleep:
                 self._watch(life, cr, desired, observed)
 
     def drop_service(self, key: ServiceKey) -> None:
-        """Let go of a service that is gone; its slice goes with it."""
+        """Drop what is remembered of a deleted service. Its slice is deleted with it."""
         with self._lock:
             life = self._lives.pop(f"{key.namespace}/{key.name}", None)
         if life is not None and life.port is not None:
@@ -211,7 +211,7 @@ class Sleep:
             self._sources.check(life.sources or () if life is not None else (), address, decided)
 
     def _start_proxying(self, life: _ServiceState, cr: Json, desired: DesiredService) -> None:
-        """Have the service's clients come to us."""
+        """Direct the service's clients to the proxy of this loop."""
         limits, life.sources = _limits(desired), admitted_namespaces(desired)
         if life.port is None:
             life.port = self._open_port(life.name, limits)
@@ -243,7 +243,7 @@ class Sleep:
         raise RuntimeError(f"no port is free at {self._listen} for sleeping services")
 
     def _forward_waiting(self, life: _ServiceState, cr: Json, observed: Observed) -> None:
-        """Send those who wait to the pods that are ready, or tell them why there is none."""
+        """Send the waiting requests to ready pods, or answer them with the reason why there is none."""
         targets = self._targets(observed)
         if targets:
             self.proxy.lead(life.name, targets)
@@ -273,7 +273,7 @@ class Sleep:
         return tuple(found)
 
     def _stop_proxying(self, life: _ServiceState) -> None:
-        """Leave the service's clients to its pods, in steps that lose no request."""
+        """Direct the service's clients to its pods again, in steps that lose no request."""
         since = self._clock() - life.awake_at
         if life.leading and since < GRACE_S:
             self._requeue(life.key, GRACE_S - since)
@@ -289,7 +289,7 @@ class Sleep:
                 life.port = None
 
     def _end_sleep(self, name: str, key: ServiceKey, *, marked: bool) -> None:
-        """The service sleeps no more: it was stopped, suspended, or told to run always."""
+        """End the sleep of a service that was stopped or suspended, or whose spec disabled sleep."""
         with self._lock:
             life = self._lives.pop(name, None)
             left = (key.namespace, slice_name(key.name)) in self._left
@@ -308,7 +308,7 @@ class Sleep:
     # --- is anybody there? ----------------------------------------------------------------------------------------
 
     def _watch(self, life: _ServiceState, cr: Json, desired: DesiredService, observed: Observed) -> None:
-        """Put the service to sleep once its engines have been quiet for as long as it asks."""
+        """Put the service to sleep when its engines were quiet for its idle timeout."""
         assert desired.sleep is not None
         timeout_s = desired.sleep.idle_timeout_s
         pace_s = reading_interval_s(timeout_s)
@@ -348,14 +348,14 @@ class Sleep:
 
 
 def _all_ready(observed: Observed) -> tuple[EngineStart, ...]:
-    """Name the starts of all engines; nothing while one of the service's pods is not ready."""
+    """Return the starts of all engines; nothing while one of the service's pods is not ready."""
     pods = [pod for pod in observed.pods if not pod["metadata"]["deleting"]]
     starts = tuple(start for pod in pods if pod["ready"] and (start := start_of(pod)) is not None)
     return starts if len(starts) == len(pods) else ()
 
 
 def _failure(cr: Json) -> str:
-    """Say why the replicas do not come, by the status; empty while they may."""
+    """Return why the replicas do not start, by the status; empty while they may."""
     conditions = {c["type"]: c for c in (cr.get("status") or {}).get("conditions") or ()}
     ready = conditions.get("Ready") or {}
     if ready.get("reason") not in FAILING:

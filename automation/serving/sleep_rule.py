@@ -1,7 +1,7 @@
-"""Which services in pods may sleep, when they are idle, and what marks one that sleeps. Pure; `sleep` acts on it.
+"""The rules of sleep: which services in pods may sleep, when they are idle, how a sleeping one is marked. Pure.
 
-A service is idle when no counter of its engines has moved between two readings that lie its idle timeout apart, and no
-request is under way. Only what can be read so counts: an engine that cannot be asked is never stopped.
+A service is idle when no counter of its engines changed between two readings that are its idle timeout apart, and no
+request is under way. An engine whose metrics cannot be read is never stopped.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ FAILING = MODEL_TRANSFER_REASONS | {
     Reason.POD_FAILING,
     Reason.UNBINDABLE_MODEL_CACHE,
 }
-"""Reasons of a status for which no request waits any longer: waiting alone does not help."""
+"""Reasons of a status for which requests do not wait any longer, because a wait does not help."""
 FRESH_S = 3.0
-"""The reading that decides is at most so old."""
+"""The greatest age of the reading that decides."""
 
 _COUNTERS = ("_total", "_count", "_sum")
 
 
 @dataclass(frozen=True)
 class Activity:
-    """What the metrics of one replica say; equal when nothing happened in between."""
+    """The metrics of one replica; two readings are equal when it did not work in between."""
 
     busy: bool
     counted: float
     """All counters of the engine added up: prompts, tokens, requests, passes through the model."""
     at: float = field(compare=False, default=0.0)
-    """When it was read, on the loop's monotonic clock."""
+    """The time of the reading, on the loop's monotonic clock."""
 
 
 @dataclass(frozen=True)
 class Quiet:
-    """Since when nothing has happened."""
+    """The start of a period without work, and the readings at its start."""
 
     since: float
     counted: tuple[tuple[str, float], ...]
@@ -65,7 +65,7 @@ class Quiet:
 
 
 def unsupported_reason(desired: DesiredService, *, address: str) -> Problem | None:
-    """Say why a service in pods that asks to sleep cannot; None where it can, or does not ask."""
+    """Return why a service in pods whose spec enables sleep cannot sleep; None when it can, or does not enable it."""
     if desired.sleep is None or desired.host_placement is not None:
         return None
     why = ""
@@ -84,18 +84,18 @@ def unsupported_reason(desired: DesiredService, *, address: str) -> Problem | No
 
 
 def may_sleep(desired: DesiredService, *, address: str) -> bool:
-    """Tell whether a service in pods is one that sleeps and wakes."""
+    """Return whether a service in pods may sleep."""
     asks = desired.sleep is not None and desired.host_placement is None
     return asks and unsupported_reason(desired, address=address) is None and not is_stopped(desired)
 
 
 def sleeping_replicas(deployment: Json | None) -> str | None:
-    """Read off a Deployment whether it was put to sleep: the replicas that the service had then."""
+    """Return the replicas that a sleeping service had, by the mark on its Deployment; None when it does not sleep."""
     return deployment["metadata"]["annotations"].get(naming.ANNOTATION_ASLEEP) if deployment is not None else None
 
 
 def hosted_sleep(desired: DesiredService, observed: Observed) -> State:
-    """Tell whether the processes of a service on hosts sleep, which is their agents' business, or are being woken."""
+    """Return the state of a service whose processes on hosts sleep or wake, which their agents decide."""
     reports = [process["status"] for process in observed.host_processes.values()]
     if desired.sleep is None or desired.host_placement is None or not reports:
         return ""
@@ -106,7 +106,7 @@ def hosted_sleep(desired: DesiredService, observed: Observed) -> State:
 
 
 def read_activity(text: str, metrics: ProgressMetrics, *, at: float) -> Activity | None:
-    """Read an engine's metrics; None where they do not say whether it works."""
+    """Parse an engine's metrics; None when they do not show whether it works."""
     samples = all_samples(text)
     running = samples.get(metrics.running_requests)
     if running is None or metrics.generated_tokens not in samples:
@@ -117,18 +117,18 @@ def read_activity(text: str, metrics: ProgressMetrics, *, at: float) -> Activity
 
 
 def _prefix(metric: str) -> str:
-    """Give the engine's own prefix (`vllm:`, `tgi_`), which leaves out what its process and its server count."""
+    """Return the engine's own prefix (`vllm:`, `tgi_`), which excludes the metrics of its process and HTTP server."""
     head, colon, _ = metric.partition(":")
     return f"{head}:" if colon else f"{metric.partition('_')[0]}_"
 
 
 def reading_interval_s(idle_timeout_s: float) -> float:
-    """Give the time between two readings."""
+    """Return the time between two readings."""
     return min(MOST_EVERY_S, max(LEAST_EVERY_S, idle_timeout_s / READINGS))
 
 
 def follow_quiet(before: Quiet | None, readings: dict[str, Activity] | None) -> Quiet | None:
-    """Follow the quiet of a service: None when it works, or when not all of its replicas could be read."""
+    """Update the quiet period of a service: None when it works, or when the metrics of a replica are missing."""
     if not readings or any(reading.busy for reading in readings.values()):
         return None
     counted = tuple(sorted((run, reading.counted) for run, reading in readings.items()))
@@ -138,5 +138,5 @@ def follow_quiet(before: Quiet | None, readings: dict[str, Activity] | None) -> 
 
 
 def quiet_for_s(quiet: Quiet, readings: dict[str, Activity]) -> float:
-    """Give how long nothing has happened for certain: up to the oldest of the last readings."""
+    """Return how long the service certainly did not work: up to the oldest of the last readings."""
     return min(reading.at for reading in readings.values()) - quiet.since

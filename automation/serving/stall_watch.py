@@ -1,9 +1,9 @@
-"""Finds replicas that take requests and make no token, while their health stays good.
+"""Finds replicas that accept requests and make no token, while they stay healthy.
 
-`replicas` says which engines to follow; a few threads read each one's metrics through the pod proxy, spread over time.
-An engine without metrics is never suspected. Counters alone never condemn: a replica that shows no progress is asked
-for a completion, and only one that fails that too is called stalled. llama.cpp answers /metrics between two batches
-only, so no answer is no news for a good while.
+`replicas` sets the engines to follow. A few threads read the metrics of each through the pod proxy, spread over time.
+Engines without metrics are not checked. Counters alone do not decide: a replica without progress gets a request for a
+completion, and counts as stalled only when that fails too. llama.cpp answers /metrics only between two batches, so a
+missing answer counts only after some time.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ log = structlog.get_logger(__name__)
 
 THREADS = 4
 BLIND_FACTOR = 5
-"""Metrics that do not answer are suspicious after so many times the time that a stall takes."""
+"""Missing answers of the metrics count after this many times `stall_s`."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What the readings so far amount to."""
+    """The result of the readings so far."""
 
     tokens: float | None
     since: float
-    """Time of the last sign of life: a token, nothing to do, or the first look."""
+    """Time of the last sign of life: a token, an idle engine, or the first reading."""
     blind: bool = False
-    """The latest look saw nothing."""
+    """The latest reading was empty."""
 
 
 def update_progress(before: Progress | None, reading: Reading, *, now: float) -> Progress:
-    """Fold one more reading in. Pure."""
+    """Return the progress with one more reading. Pure."""
     if reading.absent:
         return Progress(None, now)
     if before is None:
@@ -57,7 +57,7 @@ def update_progress(before: Progress | None, reading: Reading, *, now: float) ->
 
 
 def should_probe(progress: Progress, *, stall_s: float, now: float) -> bool:
-    """Whether it is time to ask the engine itself. Pure."""
+    """Return whether the engine should be checked by a completion. Pure."""
     return now - progress.since >= stall_s * (BLIND_FACTOR if progress.blind else 1)
 
 
@@ -72,8 +72,8 @@ class _Followed:
 class StallWatch:
     """Follows engines. Thread-safe; `close` ends its threads.
 
-    `prove` asks an engine for a completion now (`CompletionCheck.prove`). `every_s` is the time between two looks at
-    one engine, `stall_s` how long it may show no progress.
+    `prove` requests a completion from an engine now (`CompletionCheck.check`). `every_s` is the time between two
+    readings of one engine, `stall_s` how long it may show no progress.
     """
 
     def __init__(
@@ -111,9 +111,9 @@ class StallWatch:
         request: CompletionRequest | None,
         stalled: Callable[[EngineStart, str], None],
     ) -> None:
-        """Follow just these engines of a service from now on; without metrics or a request, none.
+        """Follow exactly these engines of a service from now on; without metrics or a request, none.
 
-        `stalled` is called from a thread, with the engine and what is wrong with it; that one is followed no more.
+        `stalled` is called from a thread with the engine and the problem; that engine is then not followed any more.
         """
         if metrics is None or request is None:
             new: dict[EngineStart, _Followed] = {}
@@ -138,7 +138,7 @@ class StallWatch:
                 self._followed.pop(gone, None)
 
     def followed(self) -> int:
-        """How many engines are followed."""
+        """Return the number of followed engines."""
         with self._lock:
             return len(self._followed)
 

@@ -74,16 +74,16 @@ def wake_slice(cr: Json, *, address: str, port: int) -> Json:
 
 
 def candidate_ports(name: str) -> Iterator[int]:
-    """Give the ports to try for a service, the same ones in the same order each time, so that it keeps its own."""
+    """Return the ports to try for a service, always in the same order, so that it keeps its port."""
     start = zlib.crc32(name.encode()) % PORTS
     return (FIRST_PORT + (start + step) % PORTS for step in range(PORTS))
 
 
 def own_address(server: str) -> str:
-    """Find the address at which the cluster reaches this loop: the pod's. Empty where that cannot be known.
+    """Return the address at which the cluster reaches this loop's pod; empty when it is not known.
 
-    The downward API says it (`POD_IP`). Without, it is the one from which a pod talks to the API server; outside of a
-    pod nobody can tell what the cluster reaches.
+    It is that of the downward API (`POD_IP`), else the address from which the pod connects to the API server. Outside
+    of a pod it is not known.
     """
     if told := os.environ.get("POD_IP", ""):
         return told
@@ -101,7 +101,7 @@ def own_address(server: str) -> str:
 
 
 KEPT_S = 5.0
-"""How long an answer counts for the same address. A pod that ended may leave its address to another one."""
+"""How long an answer is valid for the same address. Another pod may get the address of a deleted one."""
 MOST_KEPT = 4096
 THREADS = 2
 WAITING_MAX = 256
@@ -118,14 +118,14 @@ def admitted_namespaces(desired: DesiredService) -> tuple[str, ...] | None:
 
 
 class WakeSources:
-    """Looks clients up. Thread-safe; `close` ends its threads."""
+    """Checks which clients may connect. Thread-safe; `close` ends its threads."""
 
     def __init__(self, client: KubeClient, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
         self._clock = clock
         self._lock = threading.Lock()
         self._known: dict[tuple[str, str], tuple[float, bool]] = {}
-        """By namespace and address: until when the answer counts, and whether a pod there has the address."""
+        """By namespace and address: the end of the answer's validity, and whether a pod there has the address."""
         self._waiting = 0
         self._pool: ThreadPoolExecutor | None = None
 
@@ -179,7 +179,7 @@ class WakeSources:
 
 
 def _plain(address: str) -> str:
-    """Write an address as pods' statuses do; empty for what is none."""
+    """Format an address as in the status of pods; empty for an invalid one."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
