@@ -14,7 +14,6 @@ import structlog
 
 from automation.admission.quota import Quota, QuotaClaim, QuotaName, QuotaUsage, over_use
 from automation.cache.cluster_cache import ClusterCache
-from automation.cache.references import priority_class_of
 from automation.leadership.shards import WHOLE, Shard
 from automation.workqueue.debounce import Debounce, start_timer
 from components import naming
@@ -196,7 +195,7 @@ def running_claim(cluster: ClusterCache, cr: Json, deployment: Json) -> QuotaCla
         gpus=gpus * replicas,
         gpu_memory_bytes=_whole(resources.get("gpuMemory")) * replicas,
         memory_bytes=_whole(requests.get("memory")) * replicas,
-        priority=cluster.priority_value(priority_class_of(cr)) or 0,
+        priority=cluster.priority_of(cr) or 0,
         created=str(metadata.get("creationTimestamp", "")),
     )
 

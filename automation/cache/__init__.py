@@ -1,1 +1,1 @@
-"""What the loop knows of the cluster: cached objects, and the services that a change concerns."""
+"""Informers of the objects that the loop reads, and the services that each change of an object concerns."""

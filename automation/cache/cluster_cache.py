@@ -1,6 +1,6 @@
-"""The loop's eyes: one informer per kind, and the rule which services each change concerns.
+"""All caches of the loop: the services by dialect, and the cluster's nodes, namespaces, claims, classes and hosts.
 
-Built by `loop`; the controller and `observe` read the caches. A change enqueues keys, never events.
+`startup.assembly` makes it; `reconcile` reads it. A change of an object enqueues keys of services, never the object.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from automation.admission.scheduling import Scheduling
 from automation.adoption import ownership
 from automation.cache import trim
 from automation.cache.optional_apis import CHECK_EVERY_S, OptionalApis
-from automation.cache.references import asks_for_work, priority_class_of
-from automation.cache.service_cache import ServiceCache
+from automation.cache.service_cache import ServiceCache, asks_for_work
 from automation.cache.service_index import models_of
 from automation.hosts.registry import HostRegistry
 from automation.settings import SYSTEM_NAMESPACE
@@ -28,6 +27,7 @@ from kubeapi.informer import Fault, Informer
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.keys import LABEL_DIALECT, ServiceKey
+from program.desired.priorities import class_name
 from program.dialects.registry import DIALECTS, LLMKUBE
 
 _Part = ServiceCache | Informer | OptionalApis
@@ -96,7 +96,7 @@ class ClusterCache:
             self._slice_changed,
             label_selector="llmkube.ai/managed-by=metal-agent",
         )
-        self.hosts = informer(
+        self.host_leases = informer(
             kinds.LEASES,
             trim.lease,
             self.registry.lease_changed,
@@ -110,7 +110,7 @@ class ClusterCache:
             self.priority_classes,
             self.namespaces,
             self.endpoint_slices,
-            self.hosts,
+            self.host_leases,
         )
         self.scheduling = Scheduling(
             self.llmkube.index,
@@ -198,18 +198,18 @@ class ClusterCache:
         return frozenset().union(*(apis.installed() for apis in self._apis))
 
     def namespace_labels(self, namespace: str) -> Mapping[str, str]:
-        """The labels of a namespace, which policies and hosts select by."""
+        """Return the labels of a namespace, which policies and hosts select by."""
         found = self.namespaces.get(None, namespace)
         labels: Mapping[str, str] = found["labels"] if found is not None else {}
         return labels
 
-    def priority_value(self, class_name: str) -> int | None:
-        """The value of a PriorityClass; None where there is none of that name."""
-        found = self.priority_classes.get(None, class_name)
+    def priority_of(self, service: Json) -> int | None:
+        """Return the value of the PriorityClass that an InferenceService names; None where there is no such class."""
+        found = self.priority_classes.get(None, _priority_class(service))
         return int(found["value"]) if found is not None else None
 
     def node_trouble(self, name: str) -> str:
-        """Why a node is not ready, in the words of its condition; empty while it is, and for one that is not known."""
+        """Return the reason and message of a node that is not ready; empty for a ready or unknown node."""
         found = self.nodes.get(None, name) if name else None
         return str(found["trouble"]) if found is not None else ""
 
@@ -219,23 +219,24 @@ class ClusterCache:
         return found is not None and bool(found["terminating"])
 
     def namespace_annotations(self, namespace: str) -> Mapping[str, str]:
-        """What a namespace says of its services, in annotations under herdsman.dev/.
+        """Return the annotations of a namespace under herdsman.dev/, which apply to all of its services.
 
-        A namespace and a service in it that are made together may be seen in either order, so the API server is asked
-        about a namespace that is not seen yet. Raises ApiError.
+        The event of a new namespace may arrive after that of a service in it. So the API server is asked about a
+        namespace that the cache does not have. Raises ApiError.
         """
         found = self.namespaces.get(None, namespace)
         if found is None:
-            # A list of one: the loop may list and watch namespaces, and not get them.
+            # The loop has the rights to list and watch namespaces, not to get one.
             listed = self._client.list(kinds.NAMESPACES, field_selector=f"metadata.name={namespace}")["items"]
             found = trim.namespace(listed[0]) if listed else None
         annotations: Mapping[str, str] = found["annotations"] if found is not None else {}
         return annotations
 
     def is_ours(self, cr: Json, *, held: bool = False) -> bool:
-        """Whether this loop looks after a service; see `ownership`.
+        """Tell whether this loop reconciles a service; see `ownership`.
 
-        One that is `held`, by the marks of a peer's controller which may still run, is so only where somebody said it.
+        `held`: the service has marks of an upstream controller, which may still run. Then an annotation has to name
+        this loop.
         """
         said = self.namespace_annotations(cr["metadata"]["namespace"])
         if held and not ownership.controller_of(cr, said):
@@ -243,7 +244,7 @@ class ClusterCache:
         return ownership.is_managed(cr, said, self.controller_class)
 
     def model_is_ours(self, model: Json) -> bool:
-        """Whether this loop writes the status of a Model."""
+        """Tell whether this loop writes the status of a Model."""
         namespace, name = model["metadata"]["namespace"], model["metadata"]["name"]
         names = self.llmkube.index.services_of_model(namespace, name)
         users = [user for each in names if (user := self.llmkube.get(self.llmkube.kind, namespace, each)) is not None]
@@ -277,7 +278,7 @@ class ClusterCache:
             self.scheduling.refresh(key)
             self._enqueue_services(key.namespace, self.llmkube.index.rivals(key.namespace, key.name))
         if ownership.controller_changed(old, new):
-            # Whose a Model is follows from whose its services are.
+            # The controller of a Model is that of the services that use it.
             for model in sorted(models_of(new or old or {})):
                 self._enqueue_model(key.namespace, model)
 
@@ -318,24 +319,22 @@ class ClusterCache:
             return
         name = (new or old or {})["metadata"]["name"]
         for service in self.llmkube.listed(kinds.INFERENCE_SERVICES):
-            if priority_class_of(service) == name:
+            if _priority_class(service) == name:
                 self._enqueue_services(service["metadata"]["namespace"], (service["metadata"]["name"],))
 
     def _namespace_changed(self, old: Json | None, new: Json | None) -> None:
         name = (new or old or {})["metadata"]["name"]
+        self.quotas.set_namespace(name, new["labels"] if new is not None else None)
         if new is None:
             self.on_namespace_gone(name)
-        self.quotas.set_namespace(name, new["labels"] if new is not None else None)
-        if old is not None and new is not None and old["labels"] != new["labels"]:
+            return
+        before = old if old is not None else {**new, "terminating": False}
+        if before["labels"] != new["labels"]:
             self.registry.namespace_changed(name)
-        if old is not None and new is not None and old["annotations"] != new["annotations"]:
+        if before["annotations"] != new["annotations"]:
             for model in self.models.list(name):
                 self._enqueue_model(name, model["metadata"]["name"])
-        before, after = (
-            (each["annotations"], each["labels"], each["terminating"]) if each is not None else ({}, {}, False)
-            for each in (old, new)
-        )
-        if new is not None and (before != after if old is not None else new["terminating"]):
+        if any(before[field] != new[field] for field in ("labels", "annotations", "terminating")):
             for cache in self.caches.values():
                 cache.enqueue_namespace(name)
 
@@ -372,3 +371,9 @@ class ClusterCache:
     def _enqueue_services(self, namespace: str, names: Iterable[str]) -> None:
         for name in names:
             self._enqueue(ServiceKey(LLMKUBE, namespace, name))
+
+
+def _priority_class(service: Json) -> str:
+    """Return the name of the PriorityClass of an InferenceService's pods."""
+    spec = service.get("spec") or {}
+    return str(spec.get("priorityClassName") or class_name(spec.get("priority") or "normal"))

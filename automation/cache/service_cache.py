@@ -17,7 +17,6 @@ from typing import Any, Literal, NamedTuple
 from automation.cache import trim
 from automation.cache.config_maps import ConfigMaps
 from automation.cache.optional_apis import CHECK_EVERY_S, OptionalApis
-from automation.cache.references import asks_for_work, without_version
 from automation.cache.service_index import ServiceIndex
 from automation.cache.store_secrets import StoreSecrets
 from kubeapi import kinds
@@ -33,7 +32,7 @@ SPREAD_S = 0.02
 KSERVE_NAMESPACE = "kserve"
 """Where KServe keeps its presets and its gateway: followed also by a loop that works in other namespaces only."""
 ANY = ""
-"""Stands for the name of an object where all of a namespace were looked up."""
+"""The name in a `Reference` to all objects of a namespace."""
 _TRIMS: dict[Kind, Callable[[Json], Json]] = {
     kinds.PODS: trim.workload_pod,
     kinds.DEPLOYMENTS: trim.workload,
@@ -60,11 +59,11 @@ class Reference(NamedTuple):
 
 
 Purpose = Literal["spec", "status"]
-"""What an object was looked up for."""
+"""Why an object was looked up."""
 
 
 class ServiceCache:
-    """What the loop knows of one dialect's services. Thread-safe."""
+    """The services of one dialect with the objects around them. Thread-safe."""
 
     def __init__(
         self,
@@ -278,16 +277,16 @@ class ServiceCache:
 
     def _object_changed(self, kind: Kind, old: Json | None, new: Json | None) -> None:
         if old is not None and new is not None and self.index.service_of(kind, old) != self.index.service_of(kind, new):
-            # Somebody gave it the label of another service: for the first one it is gone.
+            # Its label was changed to another service's. The first service has lost it.
             self._object_changed(kind, old, None)
             old = None
         service = self.index.object_changed(kind, old, new)
-        if service and (old is None or new is None or without_version(old) != without_version(new)):
+        if service and (old is None or new is None or _without_version(old) != _without_version(new)):
             self.on_change(kind, old, new)
             self._enqueue(self._key(new or old, service))
 
     def _reference_changed(self, kind: Kind, old: Json | None, new: Json | None) -> None:
-        if old is not None and new is not None and without_version(old) == without_version(new):
+        if old is not None and new is not None and _without_version(old) == _without_version(new):
             return
         if kind is not self.kind and kind not in self._made:
             self.on_change(kind, old, new)
@@ -317,8 +316,8 @@ class ServiceCache:
 
     def _apis_changed(self, changed: frozenset[Kind]) -> None:
         if self.kind in changed and self.kind not in self.apis.served:
-            # What was made goes with the custom resources, which went with their CRD. Should it come back without
-            # them, the engine still knows their objects.
+            # The custom resources went with their CRD, and their objects with them. If the CRD returns without the
+            # custom resources, the engine's state still has the objects, and a pass removes them from it.
             with self._lock:
                 self._postponed.update(self._needed)
             return
@@ -331,17 +330,33 @@ class ServiceCache:
             self._enqueue_after(key, number * SPREAD_S)
 
 
+def asks_for_work(old: Json, new: Json) -> bool:
+    """Tell whether a custom resource was edited, rather than its status written."""
+    before, after = old["metadata"], new["metadata"]
+    return bool(
+        before.get("generation") != after.get("generation")
+        or before.get("annotations") != after.get("annotations")
+        or before.get("deletionTimestamp") != after.get("deletionTimestamp")
+        or before["uid"] != after["uid"]
+    )
+
+
+def _without_version(obj: Json) -> Json:
+    metadata = {k: v for k, v in obj["metadata"].items() if k != "resourceVersion"}
+    return {**obj, "metadata": metadata}
+
+
 def _content(kind: Kind, obj: Json) -> Any:
     """Return the part of an object that services depend on."""
     if kind is kinds.MODELS:
         return obj["spec"], obj.get("status")
     # The status of a config says which services use it.
     unread = "status" if kind is kinds.LLM_CONFIGS else None
-    return {key: value for key, value in without_version(obj).items() if key != unread}
+    return {key: value for key, value in _without_version(obj).items() if key != unread}
 
 
 def _content_version(kind: Kind, obj: Json) -> str:
-    """Name the version of what an object says. But for a Model its status does not count."""
+    """Return a version that changes with the object's spec, and for a Model with its status too."""
     metadata = obj["metadata"]
     generation = metadata.get("generation") if kind is not kinds.MODELS else None
     return f"{metadata.get('uid')}/{generation or metadata.get('resourceVersion')}"

@@ -1,4 +1,4 @@
-"""Finds services by what they refer to, and objects by the service they were made for. Filled by `cluster_cache`."""
+"""An index of services by the objects that they name, and of objects by their service. `service_cache` fills it."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class ServiceIndex:
                 _update(self._by_service_name, (namespace, naming.service_name(name)), name, add=add)
 
     def service_of(self, kind: Kind, obj: Json) -> str:
-        """Name the service that an object was made for; empty when it belongs to none."""
+        """Return the name of the service that an object was made for; empty for an object of no service."""
         labels = obj["metadata"]["labels"]
-        # On hosts every dialect's processes carry the same label.
+        # The HostProcesses of all dialects carry the same label.
         return str(labels.get(naming.LABEL_SERVICE, "") if kind is HOST_PROCESSES else self._mark.service_of(labels))
 
     def object_changed(self, kind: Kind, old: Json | None, new: Json | None) -> str:
@@ -65,17 +65,17 @@ class ServiceIndex:
             return sorted(self._by_model.get((namespace, model), ()))
 
     def services_of_claim(self, namespace: str, claim: str) -> list[str]:
-        """Name the services whose pods mount a claim."""
+        """Return the names of the services whose pods mount a claim."""
         with self._lock:
             return sorted(self._by_claim.get((namespace, claim), ()))
 
     def rivals(self, namespace: str, name: str) -> list[str]:
-        """Name the other services whose Kubernetes Service would have the same name as this one's."""
+        """Return the other services whose Kubernetes Service would have the same name."""
         with self._lock:
             return sorted(self._by_service_name.get((namespace, naming.service_name(name)), set()) - {name})
 
     def services_named(self, namespace: str, service_name: str) -> list[str]:
-        """Name the services whose Kubernetes Service has this name."""
+        """Return the names of the services whose Kubernetes Service has this name."""
         with self._lock:
             return sorted(self._by_service_name.get((namespace, service_name), ()))
 

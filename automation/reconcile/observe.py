@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from automation.cache.cluster_cache import ClusterCache
-from automation.cache.references import priority_class_of
 from automation.cache.service_cache import ServiceCache
 from automation.reconcile.plan import LiveObject, ObjectName
 from automation.serving.engine_start import is_foreign
@@ -177,4 +176,4 @@ def _priority(cluster: ClusterCache, cr: Json, pods: tuple[Json, ...]) -> int | 
     values = [pod["priority"] for pod in pods if not pod["metadata"]["deleting"]]
     if values:
         return int(max(values))
-    return cluster.priority_value(priority_class_of(cr)) if cr else None
+    return cluster.priority_of(cr) if cr else None

@@ -248,7 +248,7 @@ def assemble(
         lost_hosts = LostHosts(
             client,
             liveness=cluster.registry.liveness,
-            leases=cluster.hosts,
+            leases=cluster.host_leases,
             slices=cluster.endpoint_slices,
             conditions=HostConditions(client, record=recorder.record),
             active=leadership.fence.holds_lease,
