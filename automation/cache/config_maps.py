@@ -1,7 +1,7 @@
-"""Follows single ConfigMaps that services refer to, so that no other is ever read.
+"""Follows the single ConfigMaps that services refer to. It reads no other ConfigMap.
 
-Called by `service_cache`. As a rule there are few: the settings of a peer, and the configuration of a scheduler where a
-user keeps it apart. Each of the first `MOST` has a watch of its own. Any further one is read once a minute.
+Called by `service_cache`. As a rule there are few: the settings of an upstream project, and a scheduler's configuration
+that a user keeps in a ConfigMap. The first `MOST` of them are watched singly, any further one is read once a minute.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ log = structlog.get_logger(__name__)
 FIRST_LIST_S = 0.5
 """How long a pass waits for the first answer about a ConfigMap."""
 PATIENCE_AGAIN_S = 30.0
-"""For so long after a wait in vain no pass waits."""
+"""How long no pass waits after one that waited without an answer."""
 REFUSED_BASE_S = 5.0
 REFUSED_CAP_S = 300.0
-"""How long after a refusal it is asked again: the first time, and at most."""
+"""The first and the longest pause after the API server refused a ConfigMap."""
 MOST = 200
-"""So many are watched."""
+"""How many ConfigMaps are watched."""
 READ_EVERY_S = 60.0
 READ_TIMEOUT_S = 10.0
 
 
 class _ConfigMap:
-    """What is known of one ConfigMap."""
+    """One ConfigMap and how it is followed."""
 
     def __init__(self) -> None:
         self.informer: Informer | None = None
@@ -47,7 +47,7 @@ class _ConfigMap:
         self.answered = threading.Event()
         """The API server gave the object, said that there is none, or refused to tell."""
         self.awaited = False
-        """A pass went without the answer."""
+        """A pass did not wait for the answer."""
 
     def get(self, namespace: str, name: str) -> Json | None:
         return self.informer.get(namespace, name) if self.informer is not None else self.obj
@@ -65,7 +65,7 @@ class ConfigMaps:
         most: int = MOST,
         read_every_s: float = READ_EVERY_S,
     ) -> None:
-        """`changed` is called with namespace and name, in a thread of its own; `in_use` tells what a service needs."""
+        """`changed` gets namespace and name, in a separate thread; `in_use` tells whether a service needs it."""
         self._client = client
         self._changed = changed
         self._in_use = in_use
@@ -81,7 +81,7 @@ class ConfigMaps:
         self._reader: threading.Thread | None = None
 
     def get(self, namespace: str, name: str) -> Json | None:
-        """Give a ConfigMap; None where there is none, where it may not be read, or while it is `pending`."""
+        """Return a ConfigMap; None where there is none, where it may not be read, or while it is `pending`."""
         at = (namespace, name)
         dropped: Informer | None = None
         with self._lock:
@@ -122,7 +122,7 @@ class ConfigMaps:
             informer.stop()
 
     def _follow(self, at: Name) -> tuple[_ConfigMap, Informer | None]:
-        """Begin to follow a ConfigMap. Gives also the informer of one that no service needs, where it takes its place.
+        """Begin to follow a ConfigMap, in place of one that no service needs. Return also the informer of the latter.
 
         Called with the lock held.
         """
@@ -213,7 +213,7 @@ class ConfigMaps:
         except (NotFound, Forbidden):
             obj = None
         except ApiError as error:
-            # What was read before stays; the next round asks again.
+            # The object that was read before is kept; the next round reads again.
             log.debug("Could not read a ConfigMap", namespace=at[0], name=at[1], error=str(error))
             return
         before, known.obj = known.obj, obj

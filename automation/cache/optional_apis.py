@@ -1,10 +1,10 @@
-"""Which extensions the cluster has now: Gateway API, KEDA, Prometheus' PodMonitor, Pyrra, and our own newer kinds.
+"""Informers of kinds that a cluster may serve or not: those of Gateway API, KEDA, Prometheus, Pyrra, KServe, llmaz.
 
-One discovery request a minute, and one at once when an informer hears that its kind is gone. An informer runs for each
-kind while it is served; when a CRD is removed its objects vanish from the index, and nothing asks for them again.
+One discovery request is sent a minute, and one at once when an informer gets the answer that its kind is gone. An
+informer runs for each kind that is served. When a CRD is removed, its objects leave the index and no request is sent.
 
-A kind that is served and cannot be listed (its conversion webhook is dead) never holds up the others: it is asked for
-again in the background, and `trouble` names the cause.
+A kind that is served and cannot be listed, for example because its conversion webhook fails, does not delay the others:
+it is listed again in the background, and `trouble` returns the cause.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ RETRY_S = 2.0
 RETRY_CAP_S = 30.0
 """At most between two checks while one after the other fails."""
 LOOK_S = 20.0
-"""How long one look waits for the kinds that it begins to follow, all together."""
+"""How long one look waits in all for the kinds that it begins to follow."""
 PATIENCE_S = 2.0
-"""A kind that has not answered for so long no longer holds up those behind it."""
+"""How long the first kinds of a look are waited for before the next ones are listed too."""
 
 
 class OptionalApis:
     """Follows the kinds that may come and go. `make` builds the informer of a kind that is served.
 
-    `on_change` is told, in this object's thread, of kinds that appeared or went since the first look.
+    `on_change` gets the kinds that appeared or went since the first look, in this object's thread.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class OptionalApis:
         retry_s: float = RETRY_S,
         look_s: float = LOOK_S,
     ) -> None:
-        """`requires` is the kind without which none of the others is of use, and none is followed."""
+        """While `requires` is not served, no other kind is followed."""
         self._look_s = look_s
         self._client = client
         self._requires = requires
@@ -91,29 +91,29 @@ class OptionalApis:
             informer.stop()
 
     def recheck(self, kind: Kind | None = None) -> None:
-        """Ask for a look now: somebody was told that `kind` is not served."""
+        """Look again now, because a request was answered that `kind` is not served."""
         if kind is None or kind in self._kinds:
             self._wake.set()
 
     def installed(self) -> frozenset[str]:
-        """Name the extensions that are served and can be used, as `RenderOptions.installed` does.
+        """Return the full names of the extensions that are served and can be used, for `RenderOptions.installed`.
 
-        A kind that was served at the start of the loop and could not be listed counts: a service that used it before
-        the start is rendered as before, so that nothing of it is taken away.
+        They include a kind that was served and could not be listed when the loop started. A service that used it before
+        is rendered as before, so that its objects are not deleted.
         """
         return frozenset(kind.full_name for kind in self._ready | self._assumed if kind in OPTIONAL)
 
     def trouble(self, kind: Kind) -> str:
-        """Why a kind that is served cannot be listed; empty when it is followed, not served, or not allowed."""
+        """Return why a kind that is served cannot be listed; empty when it is followed, not served, or not allowed."""
         return self._troubles.get(kind, "")
 
     def troubles(self) -> dict[Kind, str]:
-        """Every kind that is served and cannot be listed, with the cause."""
+        """Return every kind that is served and cannot be listed, with the cause."""
         return dict(self._troubles)
 
     @property
     def served(self) -> frozenset[Kind]:
-        """The kinds whose objects are being followed."""
+        """The kinds whose objects are followed now."""
         return self._ready
 
     @property
@@ -122,7 +122,7 @@ class OptionalApis:
             return tuple(self._informers.values())
 
     def informer(self, kind: Kind) -> Informer | None:
-        """The informer of a kind, while it is served."""
+        """Return the informer of a kind; None while the kind is not served."""
         with self._lock:
             return self._informers.get(kind)
 
@@ -141,16 +141,17 @@ class OptionalApis:
             self._wake.clear()
             complete = self._look()
             failures = 0 if complete else failures + 1
-            # Also after a look that somebody asked for: a group that is on its way out is not asked for ever again.
+            # This pause also follows a `recheck`. Otherwise informers of a group that is being removed would cause one
+            # look after the other.
             self._stopping.wait(self._retry_s)
-            # Who asks for a look does not wait for what another kind's failures have grown to.
+            # `recheck` ends the pause that follows failures of other kinds.
             pause_s = self._check_every_s
             if not complete:
                 pause_s = min(self._retry_s * 2.0 ** (min(failures, 10) - 1), RETRY_CAP_S)
             self._wake.wait(max(0.0, pause_s - self._retry_s))
 
     def _look(self) -> bool:
-        """Start and stop informers as discovery says. False when something remained unknown."""
+        """Start and stop informers by the answer of discovery. Return False when it is not known for every kind."""
         try:
             answer = served(lambda path: self._client.request("GET", path), self._kinds)
         except KubeError as error:
@@ -178,7 +179,7 @@ class OptionalApis:
         return not failed
 
     def _begin_all(self, kinds: list[Kind]) -> tuple[set[Kind], dict[Kind, str]]:
-        """Follow these kinds. Returns those whose objects are all known now, and those that cannot be listed."""
+        """Follow kinds. Return those whose objects are all listed, and those that cannot be listed with the cause."""
         deadline = time.monotonic() + self._look_s
         begun: set[Kind] = set()
         failed: dict[Kind, str] = {}
@@ -213,7 +214,7 @@ class OptionalApis:
         return begun, failed
 
     def _synced(self, kind: Kind, *, by: float) -> bool:
-        """Whether all objects of a kind are known; waits until `by`, a time of `time.monotonic`."""
+        """Wait until all objects of a kind are listed; False when it is not so by `by`, a time of `time.monotonic`."""
         informer = self.informer(kind)
         while informer is not None and not self._stopping.is_set():
             left_s = by - time.monotonic()
@@ -234,7 +235,7 @@ class OptionalApis:
         self._troubles = dict(found)
 
     def _why_not(self, kind: Kind) -> str | None:
-        """Say why a kind that is served cannot be listed: empty when it can, None when it is refused or gone."""
+        """Return why a kind that is served cannot be listed: empty when it can, None when it is refused or gone."""
         try:
             self._client.list(kind, self._namespace, limit=1)
         except Forbidden as error:
@@ -250,10 +251,10 @@ class OptionalApis:
         return ""
 
     def _begin(self, kind: Kind) -> bool:
-        """Start to follow a kind. False when this object was stopped."""
+        """Start to follow a kind. Return False when this object was stopped."""
         with self._lock:
             if self._stopping.is_set():
-                # Whoever stops us may have stopped waiting for this look; nobody would stop the informer.
+                # `stop` may have ended before this look did, so nothing would stop the informer.
                 return False
             if kind not in self._informers:
                 informer = self._informers[kind] = self._make(kind)
@@ -261,7 +262,7 @@ class OptionalApis:
         return True
 
     def _end(self, kind: Kind) -> bool:
-        """Follow a kind no longer; True when it was followed."""
+        """Stop following a kind. Return whether it was followed."""
         self._refused.discard(kind)
         with self._lock:
             informer = self._informers.pop(kind, None)
@@ -275,7 +276,7 @@ class OptionalApis:
 
 
 class _Question:
-    """A question that is asked in a thread of its own, since its answer may take as long as a request lasts."""
+    """A request in a separate thread, because it may take as long as the client's timeout."""
 
     def __init__(self, ask: Callable[[], str | None]) -> None:
         self.answer: str | None = "the question failed"

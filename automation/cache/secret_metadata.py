@@ -1,6 +1,6 @@
-"""Looks at a Secret's metadata with the rights to create and patch alone, so that no value comes to the loop.
+"""Reads a Secret's metadata with the rights to create and patch alone, so that no value reaches the loop.
 
-Called by `certificates` and by `dialects/store_secrets.py`. ADR 28 says why the loop has no right to get Secrets.
+Called by `certificates.issuing` and `store_secrets`. ADR 28 gives the reason why the loop has no right to get Secrets.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kubeapi.rest import METADATA
 
 
 def secret_metadata(client: KubeClient, namespace: str, name: str, *, timeout_s: float | None = None) -> Json | None:
-    """Give a Secret's metadata, by a patch that changes nothing and is answered with no more; None without a Secret.
+    """Return a Secret's metadata, which is the answer to a patch that changes nothing; None without a Secret.
 
     Raises ApiError.
     """

@@ -1,7 +1,7 @@
-"""Follows what annotations of Secrets say of the S3 stores of KServe's services.
+"""Follows the annotations of Secrets that name the S3 stores of KServe's services.
 
-Called by `service_cache`. Each Secret that a service needs is looked at when a pass first asks for it, and every five
-minutes after that, because the loop may not watch Secrets (ADR 28). No value of a Secret is asked for or kept.
+Called by `service_cache`. The metadata of a Secret is read when a pass first needs it, and every five minutes after
+that, because the loop may not watch Secrets (ADR 28). No value of a Secret is read or kept.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StoreSecrets:
         in_use: Callable[[str, str], bool] = lambda _namespace, _name: True,
         look_every_s: float = LOOK_EVERY_S,
     ) -> None:
-        """`changed` is called with namespace and name, in a thread of its own; `in_use` tells what a service needs."""
+        """`changed` gets namespace and name, in a separate thread; `in_use` tells whether a service needs it."""
         self._client = client
         self._changed = changed
         self._in_use = in_use
@@ -47,7 +47,7 @@ class StoreSecrets:
         self._looker: threading.Thread | None = None
 
     def get(self, namespace: str, name: str) -> Json | None:
-        """Give a Secret as `store_secret` writes it; None without one, without the right, or while it is `pending`."""
+        """Return a Secret in the form of `store_secret`; None without one, without the right, or while `pending`."""
         at = (namespace, name)
         with self._lock:
             if at in self._known:
@@ -74,7 +74,7 @@ class StoreSecrets:
         self._stopping.set()
 
     def _look(self, at: Name) -> Json | None:
-        """Look at a Secret now. Raises ApiError, but for a missing right."""
+        """Read a Secret's metadata now. Raises ApiError, except for a missing right."""
         try:
             metadata = secret_metadata(self._client, *at, timeout_s=TIMEOUT_S)
         except Forbidden as error:
@@ -101,7 +101,7 @@ class StoreSecrets:
                 try:
                     found = self._look(at)
                 except ApiError as error:
-                    # What was seen before stays; the next round asks again.
+                    # The annotations that were read before are kept; the next round reads again.
                     log.debug("Could not look at a Secret's annotations", namespace=at[0], name=at[1], error=str(error))
                     continue
                 with self._lock:

@@ -1,6 +1,6 @@
-"""What the loop remembers of each object: only the fields that it reads, so that thousands fit in little memory.
+"""Reduces each object to the fields that the loop reads, so that thousands of objects need little memory. Pure.
 
-Called by the informers of `cluster_cache` before they cache an object; `observe` reads the result. Pure.
+Called by the informers of `cluster_cache` and `service_cache` before they cache an object; `observe` reads the result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from program.dialects.registry import KINDS
 
 
 def custom_resource(obj: Json) -> Json:
-    """Keep a custom resource whole but for what nobody reads."""
+    """Keep a custom resource except its managedFields and kubectl's last-applied annotation."""
     metadata = {k: v for k, v in obj["metadata"].items() if k != "managedFields"}
     annotations = metadata.get("annotations")
     if annotations and "kubectl.kubernetes.io/last-applied-configuration" in annotations:
@@ -59,7 +59,7 @@ _LABELS = (
     *(LABEL_LLMAZ_SERVICE, LABEL_COMPONENT, "app.kubernetes.io/name", "app.kubernetes.io/part-of"),
 )
 _EMPTY: Json = {}
-"""Shared by all that have none; what is cached is never changed."""
+"""Shared by all objects without such values; cached objects are never changed."""
 
 
 def _metadata(obj: Json) -> Json:
@@ -80,11 +80,11 @@ def _metadata(obj: Json) -> Json:
 
 
 def made(obj: Json) -> Json:
-    """Keep of the metadata of an object that we made also what tells drift (`automation.drift`)."""
+    """Keep of the metadata of an object made for a service also what `automation.drift` compares."""
     kept = _metadata(obj)
     kept["owned"] = owned_text(obj)
     metadata = obj["metadata"]
-    # Where there is no generation, as with Services, nothing else tells that the spec was changed.
+    # An object without a generation, such as a Service, shows a change of its spec by nothing else.
     spec = None if metadata.get("generation") else obj.get("spec")
     kept["content"] = hash(json.dumps([metadata.get("labels"), metadata.get("annotations"), spec]))
     return kept
@@ -145,9 +145,9 @@ def workload(obj: Json) -> Json:
 
 
 def _scaler(obj: Json) -> str:
-    """Name who set the replicas through the scale subresource (an autoscaler, `kubectl scale`); empty when nobody did.
+    """Return the field manager that set the replicas through the scale subresource, or an empty text.
 
-    The API server keeps that in managedFields, and drops it as soon as somebody else sets the field.
+    The API server removes the entry from managedFields when another manager sets the field.
     """
     for entry in obj["metadata"].get("managedFields") or ():
         if entry.get("subresource") == "scale" and "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {}):
@@ -156,15 +156,15 @@ def _scaler(obj: Json) -> str:
 
 
 def conditions_of(obj: Json) -> dict[str, Json]:
-    """The conditions of an object by type."""
+    """Return the conditions of an object by type."""
     return {c["type"]: c for c in (obj.get("status") or {}).get("conditions") or () if "type" in c}
 
 
 def autoscaler(obj: Json) -> Json:
-    """Keep of an autoscaler, HorizontalPodAutoscaler or ScaledObject: a digest of its spec, and what it complains of.
+    """Keep of a HorizontalPodAutoscaler or ScaledObject: a digest of its spec, and the condition that is not met.
 
-    Its status is written every 15 s and concerns nobody as long as its conditions say the same; so their digest and
-    that of the spec stand for the resourceVersion, and the informer sees no change where those are equal.
+    Its status is written every 15 s. A digest of spec and condition replaces the resourceVersion, so that the informer
+    reports no change while both are equal.
     """
     conditions = conditions_of(obj)
     problem = next(
@@ -185,7 +185,7 @@ def autoscaler(obj: Json) -> Json:
 
 
 def _is_false(condition: Json) -> bool:
-    # An autoscaler that was told to rest (ScaledToZero, ScalingDisabled) has no problem.
+    # ScalingDisabled is the reason of an autoscaler whose target is scaled to zero.
     return condition.get("status") == "False" and condition.get("reason") != "ScalingDisabled"
 
 
@@ -247,7 +247,7 @@ def _running_init(status: Json) -> str:
 
 
 def _problems(spec: Json, status: Json) -> Iterator[Json]:
-    """What is wrong with a pod that is not ready: the pod's own end first, then each container's."""
+    """Yield the problems of a pod that is not ready: first that of the pod, then those of its containers."""
     if status.get("phase") == "Failed" and status.get("reason"):
         yield _problem("", status["reason"], str(status.get("message", ""))[:MESSAGE_LENGTH])
     for field, init in (("initContainerStatuses", True), ("containerStatuses", False)):
@@ -327,7 +327,7 @@ def _pod_ranges(spec: Json) -> Iterator[str]:
 
 
 def namespace(obj: Json) -> Json:
-    """Keep of a namespace: its labels, which quotas select by, what it says of its services, and whether it goes."""
+    """Keep of a namespace: its labels, its annotations for Herdsman, and whether it is being deleted."""
     metadata = obj["metadata"]
     said = {intern(k): v for k, v in (metadata.get("annotations") or {}).items() if k.startswith("herdsman.dev/")}
     return {
@@ -344,7 +344,7 @@ def priority_class(obj: Json) -> Json:
 
 
 def route(obj: Json) -> Json:
-    """Keep of an HTTPRoute: which gateways took it, and what those that did not say."""
+    """Keep of an HTTPRoute: its hostnames, whether gateways accepted it, and the message of one that did not."""
     hostnames = (obj.get("spec") or {}).get("hostnames") or ()
     refused, accepted = "", False
     for parent in (obj.get("status") or {}).get("parents") or ():
@@ -364,7 +364,7 @@ def route(obj: Json) -> Json:
 
 
 def ingress(obj: Json) -> Json:
-    """Keep of an Ingress: its host, or the address that its controller published."""
+    """Keep of an Ingress: its hosts, or the addresses that its controller published."""
     spec = obj.get("spec") or {}
     rules = tuple(rule["host"] for rule in spec.get("rules") or () if rule.get("host"))
     published = ((obj.get("status") or {}).get("loadBalancer") or {}).get("ingress") or ()
@@ -395,7 +395,7 @@ def host_process(obj: Json) -> Json:
 
 
 def host(obj: Json) -> Json:
-    """Keep of a Host: what placement asks for. What else its status says changes often and concerns nobody here."""
+    """Keep of a Host: its capacity, which placement reads. The rest of its status changes often and is not read."""
     metadata = obj["metadata"]
     return {
         "metadata": {"name": metadata["name"], "resourceVersion": metadata.get("resourceVersion", "")},
@@ -404,9 +404,9 @@ def host(obj: Json) -> Json:
 
 
 def endpoint_slice(obj: Json) -> Json:
-    """Keep of an agent's EndpointSlice: ready addresses, the host whose they are, and the heartbeat.
+    """Keep of an agent's EndpointSlice: the number of ready addresses, the host, and the heartbeat.
 
-    A heartbeat alone concerns nobody, so what does concern stands for the resourceVersion.
+    Addresses and host replace the resourceVersion, so that a heartbeat alone is not reported as a change.
     """
     metadata = obj["metadata"]
     host = intern((metadata.get("labels") or {}).get(naming.LABEL_HOST, ""))
@@ -429,9 +429,9 @@ def endpoint_slice(obj: Json) -> Json:
 
 
 def lease(obj: Json) -> Json:
-    """Keep of a host's Lease: whose it is, who holds it, what each renewal changes, and whether it is fenced.
+    """Keep of a host's Lease: the host, the holder, the renewal time, and whether it is fenced.
 
-    The label says of which host it is; a Lease of another name says nothing of that host.
+    The host is the one in the label. It is left empty where the Lease does not have the name of that host's Lease.
     """
     metadata, spec = obj["metadata"], obj.get("spec") or {}
     host = (metadata.get("labels") or {}).get(naming.LABEL_HOST, "")
