@@ -47,7 +47,7 @@ def vendor_of(resource: str) -> GpuVendor | None:
 
 
 def is_accelerator(resource: str) -> bool:
-    """Tell whether an extended resource is accelerators, or parts of one."""
+    """Return whether an extended resource is accelerators, or parts of one."""
     return vendor_of(resource) is not None
 
 

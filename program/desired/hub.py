@@ -39,13 +39,13 @@ class Hub:
         return self.url != HUB
 
     def location(self, address: WebAddress) -> WebAddress:
-        """Give the address at the mirror of a file of Hugging Face; other addresses stay as they are."""
+        """Return the address at the mirror of a file of Hugging Face; other addresses stay as they are."""
         if not self.is_mirror or address.host not in HUB_HOSTS:
             return address
         return WebAddress.parse(f"{self.url}{address.path}" + (f"?{address.query}" if address.query else ""))
 
     def may_have_token(self, address: WebAddress) -> bool:
-        """Tell whether a token for Hugging Face may go to `address`: encrypted to the Hub, or to its mirror."""
+        """Return whether a token for Hugging Face may go to `address`: encrypted to the Hub, or to its mirror."""
         if address.host in HUB_HOSTS:
             return (address.scheme, address.effective_port) == ("https", 443)
         return self.is_mirror and address.origin == self.base.origin

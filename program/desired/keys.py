@@ -136,12 +136,12 @@ _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
 def is_label_value(name: str) -> bool:
-    """Tell whether `name` fits a label value: at most 63 characters (Kubernetes object names go up to 253)."""
+    """Return whether `name` fits a label value: at most 63 characters (Kubernetes object names go up to 253)."""
     return len(name) <= 63 and re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", name) is not None
 
 
 def is_dns_label(name: str) -> bool:
-    """Tell whether `name` is an RFC 1123 label, as namespaces and most object names need."""
+    """Return whether `name` is an RFC 1123 label, as namespaces and most object names need."""
     return len(name) <= 63 and _DNS_LABEL.fullmatch(name) is not None
 
 

@@ -158,12 +158,12 @@ def lost_name(desired: DesiredService) -> Iterator[Problem]:
 
 
 def is_secret_key(text: str) -> bool:
-    """Tell whether `text` can be a key of a Secret: a file name, and no way out of its folder."""
+    """Return whether `text` can be a key of a Secret: a file name, and no way out of its folder."""
     return _SECRET_KEY.fullmatch(text) is not None and text != "." and not text.startswith("..")
 
 
 def is_name(text: str) -> bool:
-    """Tell whether `text` is an RFC 1123 subdomain, as object names are."""
+    """Return whether `text` is an RFC 1123 subdomain, as object names are."""
     return len(text) <= 253 and _SUBDOMAIN.fullmatch(text) is not None
 
 

@@ -105,11 +105,11 @@ class Runtime(Protocol):
         ...
 
     def completion(self, desired: DesiredService) -> CompletionRequest | None:
-        """Give the request that proves a replica; None where none is known, or where it would need the API key."""
+        """Return the request that proves a replica; None where none is known, or where it would need the API key."""
         ...
 
     def idle_probe(self, desired: DesiredService) -> IdleProbe | None:
-        """Say how to ask whether a replica is idle; None where it cannot be asked."""
+        """Return how to ask whether a replica is idle; None where it cannot be asked."""
         ...
 
     def progress(self, desired: DesiredService) -> ProgressMetrics | None:
@@ -159,7 +159,7 @@ def _probes(handler: Json) -> Probes:
 
 
 def served_mode(desired: DesiredService) -> Literal["chat", "embedding", "rerank"]:
-    """Tell what the engine answers: without `spec.mode` the user's own arguments or the endpoint's path say it."""
+    """Return the kind of requests that the engine answers: by `spec.mode`, arguments, or the endpoint's path."""
     if desired.mode != "chat":
         return desired.mode
     path, own = desired.endpoint.path.rstrip("/"), getattr(desired.engine, "extra_args", ())
@@ -171,7 +171,7 @@ def served_mode(desired: DesiredService) -> Literal["chat", "embedding", "rerank
 
 
 def named_completion(desired: DesiredService) -> CompletionRequest:
-    """Ask for one token or what takes its place, and name the model where the custom resource describes the pods."""
+    """Return a request for one token, or its equivalent; it names the model in pods that a user or preset writes."""
     request = small_completion(served_mode(desired))
     if desired.workloads is None or not desired.served_name:
         return request
@@ -195,7 +195,7 @@ def weights_path(model: DesiredModel, model_path: str) -> str:
 
 
 def secret_env(name: str, secret: SecretKey | None) -> list[Json]:
-    """Let the kubelet fill `name` from a Secret; nothing when there is none."""
+    """Return a variable that the kubelet fills from a Secret; nothing without a Secret."""
     if secret is None:
         return []
     reference: Json = {"name": secret.name, "key": secret.key}

@@ -118,13 +118,13 @@ class Allowance:
         return bool(self.namespaces) or self.selector is not None
 
     def admits(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Tell whether services of a namespace may run."""
+        """Return whether services of a namespace may run."""
         if not self.restricts_namespaces or _among(namespace, self.namespaces):
             return True
         return self.selector is not None and self.selector.matches(labels)
 
     def grants(self, need: Need) -> bool:
-        """Tell whether one need is granted."""
+        """Return whether one need is granted."""
         match need.kind:
             case "runtime":
                 return _among(need.name, self.runtimes)
@@ -140,7 +140,7 @@ class Allowance:
                 return ANY in self.paths or any(_is_below(need.name, root) for root in self.paths)
 
     def refused(self, needs: Sequence[Need]) -> Need | None:
-        """Give the first need that is not granted; None where all are."""
+        """Return the first need that is not granted; None where all are."""
         return next((need for need in needs if not self.grants(need)), None)
 
 
@@ -169,7 +169,7 @@ def allowance_of(said: Mapping[str, Any] | None) -> Allowance:
 
 
 def refusal(plan: ProcessPlan, allowance: Allowance, *, namespace: str, labels: Mapping[str, str] | None = None) -> str:
-    """Say why a host with this allowance does not start a plan; empty where it may.
+    """Return why a host with this allowance does not start a plan; empty where it may.
 
     `labels` are those of the namespace; None where nobody knows them, and then no selector matches.
     """
@@ -297,7 +297,7 @@ def _canonical(name: str, known: Flags) -> str:
 
 
 def _arity(name: str, known: Flags) -> tuple[int, int] | None:
-    """Give the least and the most values of a flag; None for one that is not known."""
+    """Return the least and the most values of a flag; None for one that is not known."""
     if name in known.switches:
         return 0, 0
     if name in known.pairs:
@@ -312,12 +312,12 @@ def _arity(name: str, known: Flags) -> tuple[int, int] | None:
 
 
 def _is_value(word: str, needed: bool) -> bool:
-    """Tell whether a word belongs to the flag before it. A flag that needs a value takes the next word as it is."""
+    """Return whether a word belongs to the flag before it. A flag that needs a value takes the next word as it is."""
     return needed or not word.startswith("-") or bool(_NUMBER.fullmatch(word))
 
 
 def _is_own_path(flag: str, value: str) -> bool:
-    """Tell whether a path is one of the plan's own files, or a file of the repository that the engine fetches."""
+    """Return whether a path is one of the plan's own files, or a file of the repository that the engine fetches."""
     if flag in ("-hff", "--hf-file"):
         return bool(_IN_REPOSITORY.fullmatch(value))
     return bool(_TOKEN_PATH.fullmatch(value)) and ".." not in value.split("/") and not re.search(r"[,:]", value)
@@ -330,7 +330,7 @@ def _paths_in(flag: str, value: str) -> list[str]:
 
 
 def _names_model(word: str) -> bool:
-    """Tell whether a positional argument is the plan's own file or a repository of Hugging Face."""
+    """Return whether a positional argument is the plan's own file or a repository of Hugging Face."""
     own = bool(_TOKEN_PATH.fullmatch(word)) and ".." not in word.split("/")
     return own or bool(_REPOSITORY.fullmatch(word))
 

@@ -181,7 +181,7 @@ def _window_layers(gguf: GgufFacts) -> int:
 
 
 def _head_widths(gguf: GgufFacts) -> tuple[float, float] | None:
-    """Give the numbers in one head's key and value; None where the header does not tell."""
+    """Return the numbers in one head's key and value; None where the header does not tell."""
     even = gguf.embedding_size / gguf.head_count if gguf.embedding_size and gguf.head_count else None
     key = gguf.key_length or even
     value = even if gguf.value_length is None else gguf.value_length

@@ -117,7 +117,7 @@ def ollama_name(model: DesiredModel) -> str:
 
 
 def pulls_by_name(model: DesiredModel) -> bool:
-    """Tell whether Ollama is asked for the Model's bare name, whatever its source says."""
+    """Return whether Ollama is asked for the Model's bare name, whatever its source says."""
     return model.source.kind is not SourceKind.REPOSITORY and not _hub_file(model.source.download_address)
 
 

@@ -95,7 +95,7 @@ def ranks_of(engine: str, arguments: Sequence[str]) -> Ranks:
 
 
 def share_of(engine: str, arguments: Sequence[str], gpus: int) -> int:
-    """Say over how many GPUs each layer is spread where nobody says it: those that other ranks leave."""
+    """Return over how many GPUs each layer is spread if no argument sets it: those that other ranks leave."""
     ranks = ranks_of(engine, arguments)
     if ranks.names_tensor:
         # The later argument counts. Written as ever, it changes no template.
@@ -104,7 +104,7 @@ def share_of(engine: str, arguments: Sequence[str], gpus: int) -> int:
 
 
 def misfit(engine: str, arguments: Sequence[str], gpus: int) -> str:
-    """Say how the ranks that arguments name differ from the GPUs of a pod; empty where they fit, or name none."""
+    """Return how the ranks that arguments name differ from the GPUs of a pod; empty where they fit, or name none."""
     ranks = ranks_of(engine, arguments)
     if ranks.at is None or not gpus or ranks.total == gpus:
         return ""

@@ -68,7 +68,7 @@ _MODEL = frozenset({"-m", "--model", "--model-path", "--model-id"})
 
 @dataclass(frozen=True)
 class Arguments:
-    """Arguments, taken apart."""
+    """Arguments, split."""
 
     rest: tuple[str, ...] = ()
     served_name: str = ""
@@ -76,11 +76,11 @@ class Arguments:
     aliases: tuple[str, ...] = ()
     """Further names; those of llama.cpp stay among `rest`."""
     model: str = ""
-    """What the engine was told to open."""
+    """The model that the arguments name."""
 
 
 def split_arguments(engine: Engine, arguments: Iterable[str]) -> Arguments:
-    """Take out what the writers set by themselves; what stays is in the long form of each flag."""
+    """Split off the arguments that writers set. The rest has the long form of each flag."""
     if engine == "generic":
         return Arguments(rest=tuple(arguments))
     rest: list[str] = []
@@ -111,13 +111,13 @@ def split_arguments(engine: Engine, arguments: Iterable[str]) -> Arguments:
 def _long(flag: Flag, engine: Engine) -> list[str]:
     name = _ALIASES.get(engine, _LONG if engine in ("llamacpp", "vllm") else {}).get(flag.name, flag.name)
     _, equals, value = flag.words[0].partition("=")
-    # A value that begins with a dash would be taken for a flag of its own.
+    # Behind a space, a value that begins with a dash would be read as a flag.
     words = [f"{name}={value}"] if value.startswith("-") else [name, value] if equals else [name]
     return [*words, *flag.words[1:]] if flag.name else list(flag.words)
 
 
 def without(arguments: Iterable[str], *names: str) -> tuple[list[str], dict[str, str]]:
-    """Take some flags of one value out of a list; give what stays, and their values.
+    """Return the arguments without the flags `names`, and the values of these flags.
 
     A flag without a value stays, and so does one that more than its value follows.
     """
@@ -137,11 +137,11 @@ SHARES: dict[Engine, str] = {
     "tensorrt-llm": "--tp_size",
     "tgi": "--num-shard",
 }
-"""How each engine is told over how many GPUs it spreads."""
+"""The flag of each engine for the number of GPUs."""
 
 
 def gpu_arguments(engine: Engine, gpus: int, arguments: Sequence[str] = ()) -> list[str]:
-    """Give the arguments that follow from the number of GPUs, less those that ranks of `arguments` take."""
+    """Return the arguments that follow from the number of GPUs, less those that ranks of `arguments` take."""
     if engine == "llamacpp":
         return ["--n-gpu-layers", "99"] if gpus else []
     share = share_of(engine, arguments, gpus)
@@ -149,14 +149,14 @@ def gpu_arguments(engine: Engine, gpus: int, arguments: Sequence[str] = ()) -> l
 
 
 def with_gpus(engine: Engine, arguments: list[str], gpus: int) -> list[str]:
-    """Add what follows from the GPUs, where the user says nothing else of them."""
+    """Add the arguments that follow from the number of GPUs, unless the user sets them."""
     implied = gpu_arguments(engine, gpus, arguments)
     named = ranks_of(engine, arguments).names_tensor
     return [*arguments, *implied] if implied and not named else arguments
 
 
 def without_gpus(engine: Engine, arguments: Iterable[str], gpus: int) -> list[str]:
-    """Leave out what follows from the GPUs: every writer adds it again."""
+    """Return the arguments without those that follow from the number of GPUs, which every writer adds."""
     written = list(arguments)
     if ranks_of(engine, written).others > 1:
         return written
@@ -169,7 +169,7 @@ DRAFTED = "--num_speculative_tokens"
 
 
 def split_draft(arguments: Iterable[str]) -> tuple[list[str], str]:
-    """Take vLLM's draft model out of its one flag for drafts; give what stays, and the model's repository or path."""
+    """Return vLLM's arguments without its draft model, and the model's repository or path."""
     rest, found = without(arguments, "--speculative-config")
     try:
         config = json.loads(found.get("--speculative-config", "{}"))
@@ -196,7 +196,7 @@ _ADAPTER = re.compile(r"[^=\s{}]+=[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASC
 
 
 def split_adapters(engine: Engine, arguments: Iterable[str]) -> tuple[list[str], tuple[Weights, ...]]:
-    """Take vLLM's adapters out of its arguments, where all of them are repositories; give what stays, and them."""
+    """Return vLLM's arguments without its adapters, and the adapters, if all of them are repositories."""
     words = list(arguments)
     flags = list(flags_of(words))
     named = [word for flag in flags if flag.name == "--lora-modules" for word in flag.words[1:]]
@@ -212,7 +212,7 @@ def split_adapters(engine: Engine, arguments: Iterable[str]) -> tuple[list[str],
 
 
 def split_adapter_limits(arguments: Iterable[str]) -> tuple[list[str], dict[str, int]]:
-    """Take KServe's limits of LoRA out of vLLM's arguments; give what stays, and them."""
+    """Return vLLM's arguments without the limits of LoRA that KServe has fields for, and these limits."""
     words = list(arguments)
     rest, found = without(words, *ADAPTER_LIMITS.values())
     if any(not value.isdecimal() or not int(value) for value in found.values()):
@@ -240,7 +240,7 @@ _EXPERT = "--enable-expert-parallel"
 
 
 def parallel_arguments(engine: Engine, fields: Fields) -> list[str]:
-    """Read `parallelism` of an LLMInferenceService as arguments; what is not understood stays, and is named."""
+    """Read `parallelism` of an LLMInferenceService as arguments. Other values stay unread, and so are losses."""
     found: list[str] = []
     if engine in SHARES or fields.peek("parallelism", "tensor") is None:
         tensor = fields.read("parallelism", "tensor")
@@ -263,7 +263,7 @@ def parallel_arguments(engine: Engine, fields: Fields) -> list[str]:
 
 
 def parallel_fields(arguments: Iterable[str]) -> tuple[list[str], Json]:
-    """Take what KServe has fields for out of vLLM's arguments; give what stays, and `parallelism`."""
+    """Return vLLM's arguments without those of parallelism, and KServe's field `parallelism`."""
     rest, found = without(arguments, SHARES["vllm"], *_PARALLEL_SIZES.values())
     numbers = {flag: int(value) for flag, value in found.items() if value.isdecimal() and int(value)}
     pipeline, data = numbers.get(_PARALLEL_SIZES["pipeline"]), numbers.get(_PARALLEL_SIZES["data"])

@@ -41,7 +41,7 @@ class Converted:
 
 
 def describe(dialect: str, cr: Json, *, look: Lookup, find_model: Find) -> Description:
-    """Read a service of a dialect (as `ServiceKey` names them). Raises SpecInvalid and NotYet."""
+    """Read a service of a dialect into a description. Raises SpecInvalid and NotYet."""
     match dialect:
         case "llmkube":
             return read_llmkube(cr, find_model)
@@ -55,9 +55,9 @@ def describe(dialect: str, cr: Json, *, look: Lookup, find_model: Find) -> Descr
 
 
 def write(description: Description, target: Target, *, apart: str = "") -> Converted:
-    """Write a service in a dialect. Raises SpecInvalid for what cannot be served by that dialect at all.
+    """Write a service in a dialect. Raises SpecInvalid where that dialect cannot serve it.
 
-    `apart` goes into the names of models and runtimes that are written beside it, where others have theirs.
+    `apart` is appended to the names of models and runtimes that are written with it.
     """
     written = TrackedDescription(description, target=DISPLAY_NAMES[target], apart=apart)
     try:
@@ -70,14 +70,14 @@ def write(description: Description, target: Target, *, apart: str = "") -> Conve
 
 
 class Conversion:
-    """Services that are written together: two documents of one name must say the same."""
+    """Services that are converted together. Documents of the same name must be equal."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
         self._documents: dict[_Identity, tuple[Json, str]] = {}
 
     def write(self, description: Description) -> Converted:
-        """Write one service more. Raises SpecInvalid as `write` does, and for a name that another service has there.
+        """Write one more service. Raises SpecInvalid as `write` does, and where another service uses a name.
 
         Dialects do not share what they name: a Model belongs to a namespace, and an OpenModel to the cluster.
         """
@@ -108,7 +108,7 @@ def _identity(document: Json) -> _Identity:
 
 
 def _of_paths(description: Description) -> Iterator[Loss]:
-    """Name the arguments that lead to where the weights lie in pods of the one dialect."""
+    """List the arguments with paths of weights that only pods of the source dialect have."""
     for attribute in ("command", "args"):
         for word in getattr(description, attribute):
             if any(path in word for path in POD_PATHS):
@@ -119,7 +119,7 @@ def _of_paths(description: Description) -> Iterator[Loss]:
 
 
 def check(documents: Sequence[Json], target: Target) -> None:
-    """Read documents as their dialect will, the service last. Raises SpecInvalid for what it does not allow."""
+    """Parse documents by their dialect, the service last. Raises SpecInvalid where the dialect does."""
     things = {(each["kind"], each["metadata"]["name"]): each for each in documents}
     service = documents[-1]
     try:
@@ -131,7 +131,7 @@ def check(documents: Sequence[Json], target: Target) -> None:
 
 
 class _Documents:
-    """Finds documents by kind and name, and nothing else of a cluster."""
+    """Looks up documents by kind and name."""
 
     reads_model_status = False
 
@@ -143,6 +143,6 @@ class _Documents:
         return self._things.get((kind.kind, name))
 
     def listed(self, kind: Kind, namespace: str) -> tuple[Json, ...]:
-        """Give none."""
+        """Return none."""
         del kind, namespace
         return ()

@@ -51,7 +51,7 @@ class Source:
 
     @property
     def is_gguf(self) -> bool:
-        """Tell whether this is a model of llama.cpp's."""
+        """Return whether this is a model of llama.cpp's."""
         return (self.file or self.address).lower().endswith(".gguf")
 
 
@@ -133,7 +133,7 @@ class Description:
     """What the reader did not understand."""
 
     def origin(self, name: str) -> str:
-        """Say where a field was read; paths of members are those of the whole."""
+        """Return where a field was read; paths of members are those of the whole."""
         if name.startswith(("labels[", "annotations[")):
             return f"metadata.{name}"
         return self.origins.get(name) or self.origins.get(name.partition(".")[0]) or name
@@ -147,7 +147,7 @@ class TrackedDescription:
     """A description while it is written: what a writer has not asked for by the end is lost."""
 
     def __init__(self, description: Description, *, target: str, apart: str = "") -> None:
-        """`apart` sets the names of models and runtimes apart from others that are taken; empty for none."""
+        """`apart` is appended to names of models and runtimes that other services use; empty for none."""
         self.description = description
         self._apart = apart
         self._target = target
@@ -155,27 +155,27 @@ class TrackedDescription:
         self._losses: list[Loss] = []
 
     def shared_name(self, name: str) -> str:
-        """Name an object that is written beside the service, and that other services may share."""
+        """Return the name of an object beside the service that several services may share."""
         return f"{name[: max(1, 62 - len(self._apart))]}-{self._apart}" if self._apart else name
 
     def use(self, name: str) -> Any:
-        """Give a field, and note that it will be written; a `name.member` takes that member of an object alone."""
+        """Return a field, and mark it as written. `name.member` marks one member of an object."""
         self._used.add(name)
         whole, _, member = name.partition(".")
         value = getattr(self.description, whole)
         return value.get(member) if member else value
 
     def add_loss(self, name: str, why: str) -> None:
-        """Say that a field cannot be written, and why."""
+        """Add a loss: the field cannot be written, because of `why`."""
         self._used.add(name)
         self._losses.append(Loss(self.description.document, self.description.origin(name), why))
 
     def include(self, part: TrackedDescription) -> None:
-        """Take over what is lost of a part that was written by itself."""
+        """Add the losses of a part that was written separately."""
         self._losses += part.losses()
 
     def losses(self) -> tuple[Loss, ...]:
-        """Give all that is lost, at last."""
+        """Return all losses."""
         return (*self._losses, *self._unwritten())
 
     def _unwritten(self) -> Iterator[Loss]:

@@ -34,12 +34,12 @@ class Fields:
         self._read: set[_Path] = set()
 
     def read(self, *path: str | int) -> Any:
-        """Give what is at a path of the spec, and note that it is understood; None where nothing is."""
+        """Return the value at a path of the spec, and mark it as read; None where there is none."""
         self._read.add(path)
         return self.peek(*path)
 
     def peek(self, *path: str | int) -> Any:
-        """Give what is at a path of the spec."""
+        """Return the value at a path of the spec."""
         value: Any = self.cr.get("spec")
         for step in path:
             if isinstance(value, dict):
@@ -51,7 +51,7 @@ class Fields:
         return value
 
     def unread(self) -> tuple[Loss, ...]:
-        """Name what nobody asked for, each time at the highest path of which nothing was."""
+        """List the fields that were not read, each at the highest path of which nothing was read."""
         why = f"only {self._dialect} has it"
         return tuple(Loss(self.document, path_text(path), why) for path in self._walk((), self.cr.get("spec") or {}))
 
@@ -80,7 +80,7 @@ PORTS = {"llamacpp": 8080, "vllm": 8000, "sglang": 30000, "tgi": 80, "tensorrt-l
 
 
 def kept_metadata(cr: Json, document: str) -> tuple[dict[str, str], dict[str, str], tuple[Loss, ...]]:
-    """Give labels and annotations that mean the same in every dialect, and name those that are one dialect's own."""
+    """Return labels and annotations that mean the same in every dialect, and name those that are one dialect's own."""
     kept: list[dict[str, str]] = []
     lost: list[Loss] = []
     for part in ("labels", "annotations"):
@@ -112,28 +112,28 @@ def metadata_of(written: TrackedDescription, *, has_effect: Callable[[str], bool
 
 
 def annotations_for_pods(annotations: Mapping[str, str]) -> Callable[[str], bool]:
-    """Say which annotations have an effect on services of KServe's and llmaz's."""
+    """Return a function that says which annotations have an effect on services of KServe and llmaz."""
     unread = set() if on_hosts(annotations) else {problem.field for problem in not_in_workloads(annotations)}
     return lambda name: f"metadata.annotations[{name}]" not in unread
 
 
 def on_hosts(annotations: Mapping[str, str]) -> bool:
-    """Tell whether annotations place a service on hosts."""
+    """Return whether annotations place a service on hosts."""
     return bool(annotations.get(keys.ANNOTATION_HOST) or annotations.get(keys.ANNOTATION_HOST_SELECTOR))
 
 
 def label_of(name: str) -> str:
-    """Make a label's value, and the name of an object, of a model's name, which may be a path."""
+    """Return a label value, or name of an object, made from a model's name, which may be a path."""
     return _NOT_IN_NAMES.sub("-", name.lower()).strip("-.")[:63].strip("-.")
 
 
 def draft_name(name: str, main: str, *, same: bool) -> str:
-    """Name the object of a draft model apart from that of the main one, unless both are the `same` weights."""
+    """Return the name of a draft model's object; it differs from the main model's unless the weights are the `same`."""
     return name if name != main else main if same else f"{main[:57].rstrip('-.')}-draft"
 
 
 def moved_probe(probe: Json, port: int) -> Json:
-    """Have a probe ask at the port where the other dialect's pods listen."""
+    """Return a probe with the port on which the other dialect's pods listen."""
     moved: Any = copy.deepcopy(probe)
     for handler in ("httpGet", "tcpSocket", "grpc"):
         if handler in moved:
@@ -142,10 +142,10 @@ def moved_probe(probe: Json, port: int) -> Json:
 
 
 def file_of_url(url: str) -> str:
-    """Give the name of the file that a URL leads to, as it lies on a disk: decoded, and without a query."""
+    """Return the name of the file that a URL leads to, as it lies on a disk: decoded, and without a query."""
     return unquote(urlsplit(url).path.rpartition("/")[2])
 
 
 def pod_port(description: Description) -> int:
-    """Tell where LLMKube's pods of this engine listen."""
+    """Return where LLMKube's pods of this engine listen."""
     return PORTS.get(description.engine, 8080)

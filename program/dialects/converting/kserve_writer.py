@@ -137,7 +137,7 @@ def _container(written: TrackedDescription, opened: str) -> tuple[Json, Json, Js
 
 
 def _security(written: TrackedDescription) -> Json:
-    """Give the container's securityContext; the presets' own stands for the image that they come with."""
+    """Return the container's securityContext; the presets' own stands for the image that they come with."""
     d = written.description
     asked: Json = dict(written.use("security"))
     both = {**(d.pod.get("securityContext") or {}), **asked}
@@ -148,7 +148,7 @@ def _security(written: TrackedDescription) -> Json:
 
 
 def _program(written: TrackedDescription, opened: str) -> tuple[str, list[str], list[str]]:
-    """Give image, command and arguments; vLLM's are the presets' own, but for what the user adds."""
+    """Return image, command and arguments; vLLM's are the presets' own, but for what the user adds."""
     d = written.description
     image, command, args = written.use("image"), list(written.use("command")), list(written.use("args"))
     if d.draft is not None:
@@ -202,7 +202,7 @@ def _vendor(d: Description) -> GpuVendor:
 
 
 def _uri(source: Source, field: str, *, hosted: bool = False) -> tuple[str, str]:
-    """Give the address, and the path of the file that the engine opens in the pod; empty for the directory."""
+    """Return the address, and the path of the file that the engine opens in the pod; empty for the directory."""
     file = f"{MODELS}/{source.file}" if source.file else ""
     match source.kind:
         case "hub":

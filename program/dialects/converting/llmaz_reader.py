@@ -161,7 +161,7 @@ def _engine_of(runtime: Runtime) -> Engine:
 
 
 def _usual(runtime: Runtime, engine: Engine) -> bool:
-    """Tell whether a runtime starts its engine as the one that llmaz ships does."""
+    """Return whether a runtime starts its engine as the one that llmaz ships does."""
     ours = shipped().get(engine)
     return ours is not None and ours.spec.get("command") == runtime.spec.get("command")
 

@@ -167,7 +167,7 @@ _ORIGINS = {
 
 
 def _port(fields: Fields) -> int:
-    """Tell where a server of the user's own listens."""
+    """Return the port of a generic server."""
     return int(fields.read("containerPort") or fields.peek("endpoint", "port") or 8080)
 
 

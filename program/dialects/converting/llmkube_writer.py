@@ -101,7 +101,7 @@ def write_llmkube(written: TrackedDescription) -> list[Json]:
 
 
 def _renamed(volumes: Iterable[Json]) -> list[Json]:
-    """Give volumes other names than LLMKube's own have."""
+    """Return the volumes with names that differ from LLMKube's."""
     return [{**each, "name": f"own-{each['name']}"} if each["name"] in OWN_VOLUMES else dict(each) for each in volumes]
 
 

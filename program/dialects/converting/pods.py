@@ -35,7 +35,7 @@ RESOURCES = ("cpu", "memory", "ephemeral-storage")
 
 
 def engine_of_container(main: Json, *, preset: bool = True) -> tuple[Engine, tuple[str, ...], Arguments]:
-    """Tell which engine the container runs, by its command.
+    """Return which engine the container runs, by its command.
 
     Without one a `preset` starts vLLM; otherwise its image must tell.
     """
@@ -58,7 +58,7 @@ def engine_of_container(main: Json, *, preset: bool = True) -> tuple[Engine, tup
 
 
 def _after(engine: Engine, command: tuple[str, ...]) -> tuple[str, ...]:
-    """Give what of a command are arguments already."""
+    """Return the arguments that are part of a command."""
     start = 3 if engine == "sglang" or command[:2] == ("python3", "-m") else 1
     if engine == "vllm" and command[1:2] == ("serve",):
         start = 2
@@ -203,7 +203,7 @@ class _Pod(CrdModel):
 
 
 def check_pod(pod: Json | None, *, field: str) -> None:
-    """Raise SpecInvalid for what is no PodSpec at all."""
+    """Raise SpecInvalid where the value is no PodSpec."""
     if pod is not None:
         read(_Pod, without_nulls(pod), field=field)
 

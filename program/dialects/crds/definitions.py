@@ -28,7 +28,7 @@ OPTIONAL_DIALECTS = ("kserve", "llmaz")
 
 
 def crd_documents(dialect: str = "") -> list[Json]:
-    """Give CRDs as documents ready to apply.
+    """Return CRDs as documents ready to apply.
 
     Without a dialect those that every cluster has: Model, InferenceService, GPUQuota, HostProcess, Host. Else those of
     one of `OPTIONAL_DIALECTS`; none while it has none.
@@ -174,7 +174,7 @@ def as_yaml(document: Json) -> str:
 
 
 def crd_files() -> dict[str, str]:
-    """Give the content of each file of docs/crds by its path there: `[<dialect>/]<plural>.<group>.yaml`."""
+    """Return the content of each file of docs/crds by its path there: `[<dialect>/]<plural>.<group>.yaml`."""
     groups = {"": crd_documents()} | {f"{dialect}/": crd_documents(dialect) for dialect in OPTIONAL_DIALECTS}
     return {
         f"{folder}{document['metadata']['name']}.yaml": as_yaml(document)

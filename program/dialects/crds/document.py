@@ -42,7 +42,7 @@ class Version:
     """It has the scale subresource."""
     spec_required: bool = True
     metadata: Json | None = None
-    """What is asked of the object's metadata (its name), beside what Kubernetes asks."""
+    """Rules for the object's metadata (its name), beside those of Kubernetes."""
     rules: tuple[Json, ...] = ()
     """CEL rules of the whole object, the only ones that see its name."""
 
@@ -58,7 +58,7 @@ def crd_document(
     namespaced: bool = True,
     conversion: Json | None = None,
 ) -> Json:
-    """Give the document. `conversion` is how one version becomes another, where there are several that differ."""
+    """Return the document. `conversion` is how one version becomes another, where there are several that differ."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",

@@ -43,7 +43,7 @@ _WORDS = {
     "too_long": "has {actual_length} entries, and may have {max_length}",
     "too_short": "has {actual_length} entries, and must have {min_length}",
 }
-"""What pydantic finds, in the words of whoever wrote the manifest."""
+"""pydantic's errors, in words for the author of a manifest."""
 
 
 def without_nulls(value: Any) -> Any:
@@ -62,7 +62,7 @@ def read(kind: type[_M], value: Any, *, field: str) -> _M:
     except ValidationError as error:
         found = error.errors(include_url=False)
         first, path = found[0], join_path(field, found[0]["loc"])
-        # A value of two kinds, a number or a text, is told of once for each.
+        # A value that may be a number or a text has an error for each type.
         same = [each for each in found if join_path(field, each["loc"]) == path]
         why = _in_words(same[-1] if isinstance(first["input"], str) else first, either=len(same) > 1)
         given = first["input"]
@@ -103,7 +103,7 @@ def join_path(field: str, parts: Sequence[str | int]) -> str:
 
 
 def unknown_fields(value: CrdModel, *, field: str) -> Iterator[tuple[str, Any]]:
-    """Walk the paths and values of all fields that the schema does not know, and does not keep as they are."""
+    """Yield the paths and values of all fields that the schema neither has nor preserves."""
     extra = value.model_config.get("json_schema_extra")
     if isinstance(extra, dict) and extra.get("x-kubernetes-preserve-unknown-fields"):
         return

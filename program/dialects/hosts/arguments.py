@@ -24,9 +24,9 @@ _HOSTS_OWN: dict[str, frozenset[str]] = {
     ),
     "vllm": frozenset({"--model", "--host", "--port", "--revision"}),
 }
-"""Flags with a value that a host's own arguments hold already."""
+"""Flags with a value that the host sets."""
 _SERVED_BY_US = frozenset({"--metrics"})
-"""Switches that every llama-server of ours has."""
+"""Switches that Herdsman sets for every llama-server."""
 _CONTEXT: dict[str, tuple[str, ...]] = {
     "llamacpp": ("-c", "--ctx-size"),
     "vllm": ("--max-model-len",),
@@ -54,9 +54,9 @@ def translate_arguments(
     field: str,
     draft: DesiredModel | None,
 ) -> tuple[EngineSettings, tuple[Problem, ...]]:
-    """Build the settings of `chosen` from arguments for engine `written_for`.
+    """Return the settings of engine `chosen`, made from arguments for engine `written_for`, and what is not supported.
 
-    A `preset` is taken over only where it is for the same engine; the user's `own`, at `field`, come after it.
+    A `preset` is used only for the same engine. The user's `own` arguments, at `field`, follow it.
     """
     lost: list[Problem] = []
     settings = _Settings(chosen, written_for)
@@ -71,7 +71,7 @@ def translate_arguments(
 
 
 class _Settings:
-    """What has been understood so far."""
+    """The settings of the host's engine under construction."""
 
     def __init__(self, chosen: HostEngine, written_for: str) -> None:
         self._chosen = chosen
@@ -82,7 +82,7 @@ class _Settings:
         self._extra: list[str] = []
 
     def take(self, flag: Flag) -> str:
-        """Take one flag over, or say why it has no effect."""
+        """Add one flag. Return why it has no effect, or an empty text."""
         if flag.name in _HOSTS_OWN.get(self._from, ()) or (not flag.name and self._from == "vllm"):
             return ""
         if self._chosen in ("llamacpp", "vllm") and self._translated(flag):
@@ -117,7 +117,7 @@ class _Settings:
         return True
 
     def engine(self, draft: DesiredModel | None) -> EngineSettings:
-        """Give the settings."""
+        """Return the settings."""
         extra = tuple(self._extra)
         match self._chosen:
             case "llamacpp":

@@ -42,7 +42,7 @@ class HostedArgs:
 
 
 def on_host(annotated: Annotated) -> bool:
-    """Tell whether annotations place a service on hosts: `herdsman.dev/host` or `herdsman.dev/host-selector`."""
+    """Return whether annotations place a service on hosts: `herdsman.dev/host` or `herdsman.dev/host-selector`."""
     return annotated.hosting.pinned or bool(annotated.hosting.selector)
 
 
@@ -61,7 +61,7 @@ def hosted_service(
     gpus: int = 0,
     unsupported: Iterable[Problem] = (),
 ) -> Parsed:
-    """Describe the service as processes on hosts.
+    """Return the service as processes on hosts.
 
     `env` are the user's EnvVars, at `env_field`; `memory` is the quantity that its resources ask for, which engines
     other than llama.cpp need, because nobody can tell what they take; `gpus` are those that a pod would have asked for.
@@ -117,12 +117,12 @@ def hosted_service(
 
 
 def not_on_hosts(fields: Iterable[str]) -> tuple[Problem, ...]:
-    """Say of fields, by their paths, that they describe pods and mean nothing to a process."""
+    """Return the problems that these fields have no effect on a process."""
     return tuple(unsupported_field(field, NOT_ON_HOSTS) for field in fields)
 
 
 def of_annotations(annotations: Mapping[str, str]) -> Iterator[Problem]:
-    """Name the annotations that mean nothing to a process on a host."""
+    """List the annotations that have no effect on a process on a host."""
     for name in POD_ONLY_ANNOTATIONS:
         if annotations.get(name, "") not in ("", "false"):
             yield unsupported_field(f"metadata.annotations[{name}]", NOT_ON_HOSTS)

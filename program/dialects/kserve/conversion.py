@@ -37,7 +37,7 @@ _LOST = (
 
 
 def to_hub(document: Json) -> _Json:
-    """Give the object in v1alpha2; itself where it is that already."""
+    """Return the object in v1alpha2; itself where it is that already."""
     if document.get("apiVersion") != SPOKE:
         return document
     hub: _Json = copy.deepcopy(document)
@@ -54,7 +54,7 @@ def to_hub(document: Json) -> _Json:
 
 
 def from_hub(document: Json) -> _Json:
-    """Give the object in v1alpha1; itself where it is that already."""
+    """Return the object in v1alpha1; itself where it is that already."""
     if document.get("apiVersion") != HUB:
         return document
     spoke: _Json = copy.deepcopy(document)
@@ -243,7 +243,7 @@ def _take_annotation(document: _Json, name: str) -> _Json:
 
 
 def _objects(value: Any) -> list[_Json]:
-    """Give the objects of a list; what else somebody wrote there is handed on as it is."""
+    """Return the objects of a list; what else somebody wrote there is handed on as it is."""
     return [member for member in value if isinstance(member, dict)] if isinstance(value, list) else []
 
 

@@ -39,7 +39,7 @@ _TAKEN = frozenset({"name", "args", "command", "env", "resources"})
 
 
 def hosted(subject: Subject, annotated: Annotated) -> Parsed:
-    """Describe the service as processes on hosts. Raises SpecInvalid for a model that no host can have."""
+    """Return the service as processes on hosts. Raises SpecInvalid for a model that no host can have."""
     main = main_container(subject.at("template"), field="spec.template")
     engine, own = _arguments(main)
     resources = main.get("resources") or {}
@@ -85,7 +85,7 @@ def engine_of(main: Json) -> str:
 
 
 def starts_vllm(main: Json) -> bool:
-    """Tell whether a container runs vLLM, as the presets' start script does."""
+    """Return whether a container runs vLLM, as the presets' start script does."""
     return any(_STARTS.search(str(word)) for word in main.get("command") or ())
 
 

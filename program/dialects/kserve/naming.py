@@ -152,7 +152,7 @@ def devices(service: str) -> str:
 
 
 def published_model(namespace: str, model: str) -> str:
-    """Give the name by which a model is known among those of all namespaces."""
+    """Return the name by which a model is known among those of all namespaces."""
     return f"publishers/{namespace}/models/{model}"
 
 
@@ -201,16 +201,16 @@ def behind_service(name: str) -> dict[str, str]:
 
 
 def passed_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Give the labels of a custom resource that its workloads carry too: those of queues and model caches."""
+    """Return the labels of a custom resource that its workloads carry too: those of queues and model caches."""
     return {key: value for key, value in labels.items() if key.startswith(_LABEL_PREFIXES)}
 
 
 def passed_annotations(annotations: Mapping[str, str], *, group: bool = False) -> dict[str, str]:
-    """Give the annotations that its workloads carry too: networks, queues, scrapes; in groups those of LWS."""
+    """Return the annotations that its workloads carry too: networks, queues, scrapes; in groups those of LWS."""
     prefixes = (*_ANNOTATION_PREFIXES, *_GROUP_PREFIXES) if group else _ANNOTATION_PREFIXES
     return {key: value for key, value in annotations.items() if key.startswith(prefixes)}
 
 
 def own_annotations(annotations: Mapping[str, str] | None) -> dict[str, str]:
-    """Give what `spec.annotations` says of pods."""
+    """Return what `spec.annotations` says of pods."""
     return {key: value for key, value in (annotations or {}).items() if key != HEADER_ROUTING}

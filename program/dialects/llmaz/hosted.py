@@ -100,7 +100,7 @@ def hosted_pods(
 
 
 def _hosted(model: Model) -> HostedModel:
-    """Say where a host finds the model. Raises SpecInvalid for a store that hosts do not read."""
+    """Return where a host finds the model. Raises SpecInvalid for a store that hosts do not read."""
     source, field = model.source, model.claim.field
     match source.kind:
         case "hub":

@@ -29,7 +29,7 @@ class GlobalConfig:
 
 
 def global_config(look: Lookup) -> GlobalConfig:
-    """Read the settings. What cannot be read leaves the default, and is told as a problem."""
+    """Read the settings. A setting that cannot be read has its default, and is reported as a problem."""
     found = look(kinds.CONFIG_MAPS, CONFIG_NAMESPACE, CONFIG_NAME)
     text = ((found or {}).get("data") or {}).get(_KEY)
     if not text:

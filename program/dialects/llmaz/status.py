@@ -23,7 +23,7 @@ _FIELDS = ("conditions", "replicas", "selector")
 
 @dataclass(frozen=True)
 class Words:
-    """How one kind says the same things."""
+    """The reasons and messages of one kind."""
 
     ready: tuple[str, str]
     """Reason and message of Available=True."""
@@ -102,7 +102,7 @@ def _of_peer(
 
 
 def _aborted(facts: ServiceFacts, words: Words) -> str:
-    """Say why nothing is made: the peer's words where it has some, with ours behind them."""
+    """Return why nothing is rendered, in llmaz's words where it has some."""
     assert facts.problem is not None
     problem = facts.problem
     told = f"{problem.field}: {problem.message}" if problem.field else problem.message
@@ -114,7 +114,7 @@ def _aborted(facts: ServiceFacts, words: Words) -> str:
 
 
 def _selector(desired: DesiredService | None, facts: ServiceFacts) -> str:
-    """Tell the label selector of the pods that an autoscaler counts; empty on hosts, where none counts."""
+    """Return the label selector of the pods that an autoscaler counts; empty on hosts, where none counts."""
     if desired is None or desired.workloads is None:
         return ""
     found = next((each.selector for each in facts.workloads if each.part and each.selector), "")

@@ -100,7 +100,7 @@ def served_name_of(engine: str, container: Json) -> str:
 def wants_check(
     annotations: Mapping[str, str], engine: str, workloads: Workloads, mode: Mode | None, *, annotated: bool
 ) -> bool:
-    """Tell whether the replicas are asked for a completion; `annotated` is what the annotation says, or its default.
+    """Return whether the replicas are asked for a completion; `annotated` is what the annotation says, or its default.
 
     A pod that only decodes, or only prefills, answers nothing by itself.
     """

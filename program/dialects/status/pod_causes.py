@@ -81,13 +81,13 @@ class Cause(FrozenModel):
 
 
 def worst_cause(pods: Iterable[PodFacts], memory: MemoryFacts | None) -> Cause | None:
-    """Find the cause that says most of why replicas are missing; the same for the same pods, in whatever order."""
+    """Return the most important cause of missing replicas. It does not depend on the order of the pods."""
     causes = [cause for pod in pods if (cause := cause_of(pod, memory)) is not None]
     return min(causes, key=lambda cause: (_RANK.index(cause.reason), cause.pod), default=None)
 
 
 def cause_of(pod: PodFacts, memory: MemoryFacts | None = None) -> Cause | None:
-    """Name why this pod does not serve; None while it serves, starts, waits for the scheduler, or makes room."""
+    """Return why this pod does not serve; None while it serves, starts, waits for the scheduler, or is deleted."""
     if pod.leaving:
         return None
     if pod.node_lost:
@@ -126,7 +126,7 @@ def cause_of(pod: PodFacts, memory: MemoryFacts | None = None) -> Cause | None:
 
 
 def fetches_model(pod: PodFacts) -> bool:
-    """Tell whether the container that the pod waits for is one that fetches a model, by the name that it has."""
+    """Return whether the container that the pod waits for is one that fetches a model, by the name that it has."""
     return pod.init and any(word in pod.container for word in _FETCHERS)
 
 
@@ -151,7 +151,7 @@ def _cause(pod: PodFacts, reason: Reason, message: str, *, terminal: bool = Fals
 
 
 def _has_ended(pod: PodFacts) -> bool:
-    """Tell whether a container of the pod ended: it waits to be started again, or runs again and is not ready yet."""
+    """Return whether a container of the pod ended: it waits to be started again, or runs again and is not ready yet."""
     if pod.waiting_reason:
         return pod.waiting_reason in _ENDED
     return pod.restarts > 0 and (pod.oom_killed or pod.exit_code is not None)

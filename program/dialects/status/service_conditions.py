@@ -58,7 +58,7 @@ _MARKS = {
 
 
 class ConditionSet:
-    """The conditions of one status in the making; every change keeps what `set_condition` promises."""
+    """The conditions of a status under construction, changed by `set_condition`."""
 
     def __init__(self, cr: Json, peers: Sequence[str], *, now: datetime) -> None:
         """Start from what `cr` has. `peers` are the dialect's own types, in the order in which they are listed."""
@@ -72,16 +72,16 @@ class ConditionSet:
         return self.get(kind) is not None
 
     def get(self, kind: str) -> Condition | None:
-        """Give a condition as it stands; None where there is none."""
+        """Return a condition as it stands; None where there is none."""
         return next((c for c in self._conditions if c["type"] == kind), None)
 
     def is_current(self, kind: str) -> bool:
-        """Tell whether a condition is there and judged the generation that counts now."""
+        """Return whether a condition is there and judged the generation that counts now."""
         found = self.get(kind)
         return found is not None and found.get("observedGeneration") == self._generation
 
     def set(self, kind: str, status: Status, reason: str, message: str) -> None:
-        """Set one; its transition time changes only with its status."""
+        """Set a condition. Its transition time changes only with its status."""
         self._conditions = set_condition(
             self._conditions,
             type=kind,
@@ -93,7 +93,7 @@ class ConditionSet:
         )
 
     def drop(self, *kinds: str) -> None:
-        """Take some away."""
+        """Drop the conditions of these types."""
         self._conditions = drop_conditions(self._conditions, *kinds)
 
     def mark(self, verdict: Judgement) -> None:
@@ -107,14 +107,14 @@ class ConditionSet:
         )
 
     def listed(self) -> list[Condition]:
-        """All of them in a fixed order, so that the same facts always give the same document."""
+        """Return the conditions in a fixed order, so that the same facts give the same document."""
         return sorted(self._conditions, key=lambda c: self._order.index(c["type"]))
 
 
 def judge_service(cr: Json, desired: DesiredService | None, facts: ServiceFacts) -> Judgement:
-    """Conclude whether a service of a dialect without Model objects is ready, getting there or stuck, and why.
+    """Decide whether a service of a dialect without Model objects is ready, reconciling or stalled, and why.
 
-    Its pods fetch the weights themselves, so that a model that is not there yet shows as a problem or in the pods.
+    Its pods fetch the weights, so a missing model is a problem of the service or of its pods.
     """
     verdict = judge(cr, desired, facts.model_copy(update={"model_found": True, "model_ready": True}))
     if verdict.reason is Reason.SUSPENDED:
@@ -144,7 +144,7 @@ def set_common(
 
 
 def same_status(status: Json, previous: Json, fields: Sequence[str], peers: Sequence[str]) -> bool:
-    """Tell whether `previous` already says all of `status` in `fields`, whatever others added and in whatever order.
+    """Return whether `previous` already says all of `status` in `fields`, whatever others added and in whatever order.
 
     `peers` are the types of conditions that are the dialect's own.
     """
@@ -186,7 +186,7 @@ def _room(conditions: ConditionSet, verdict: Judgement, facts: ServiceFacts) -> 
 
 
 def set_autoscaler(conditions: ConditionSet, facts: ServiceFacts) -> None:
-    """Say whether the autoscaler can scale, in its own words, or why there is none."""
+    """Set the condition for whether the autoscaler can scale."""
     autoscaler = facts.autoscaler
     if (refused := find_refused(facts, *AUTOSCALER_KINDS)) is not None:
         conditions.set(Type.AUTOSCALER_READY, "False", refused.reason, refusal_text(refused))
@@ -201,7 +201,7 @@ def set_autoscaler(conditions: ConditionSet, facts: ServiceFacts) -> None:
 
 
 def set_refused(conditions: ConditionSet, facts: ServiceFacts) -> None:
-    """Name the objects that the API refuses while the service serves without them."""
+    """Set the condition for objects that the API server refuses and the service serves without."""
     if facts.refused:
         message = "; ".join(refusal_text(each) for each in facts.refused)
         conditions.set(Type.OBJECTS_APPLIED, "False", facts.refused[0].reason, f"{message}; it is tried again")
@@ -210,17 +210,17 @@ def set_refused(conditions: ConditionSet, facts: ServiceFacts) -> None:
 
 
 def find_refused(facts: ServiceFacts, *wanted: str, name: str = "") -> RefusedObject | None:
-    """Find a refused object of one of these kinds, with a name where one is given."""
+    """Return a refused object of one of these kinds, and of this name if one is given."""
     return next((each for each in facts.refused if each.kind in wanted and name in ("", each.name)), None)
 
 
 def refusal_text(refused: RefusedObject) -> str:
-    """Name a refused object and say why."""
+    """Return the message for a refused object."""
     return f"{refused.kind} {refused.name} could not be applied: {refused.message}"
 
 
 def set_approval(conditions: ConditionSet, cr: Json, facts: ServiceFacts) -> None:
-    """Say what mode Preview or Paused holds back, and which policies are violated."""
+    """Set the conditions for a change that mode Preview or Paused holds back, and for violated policies."""
     pending = facts.pending
     if pending is None:
         conditions.drop(Type.CHANGE_PENDING)
@@ -237,7 +237,7 @@ def set_approval(conditions: ConditionSet, cr: Json, facts: ServiceFacts) -> Non
 
 
 def set_rollout(conditions: ConditionSet, facts: ServiceFacts) -> None:
-    """Say what holds a change of the pods back, or was put in its place."""
+    """Set the conditions for a change of the pods that is deferred, rolled back, or not applied to running pods."""
     rollout = facts.rollout
     if rollout.deferred is not None:
         conditions.set(Type.ROLLOUT_DEFERRED, "True", rollout.deferred.reason, rollout.deferred.message)
@@ -257,7 +257,7 @@ def set_rollout(conditions: ConditionSet, facts: ServiceFacts) -> None:
 
 
 def set_drift(conditions: ConditionSet, facts: ServiceFacts) -> None:
-    """Say which fields of ours somebody else changed, where they are only reported."""
+    """Set the condition for fields that another manager changed, if the drift policy only reports them."""
     if facts.drift:
         message = "; ".join(problem.message for problem in facts.drift)
         conditions.set(Type.DRIFTED, "True", facts.drift[0].reason, message)

@@ -117,7 +117,7 @@ def _check(cr: Json, spec: Json) -> None:
 
 
 def own_spec(cr: Json) -> Json:
-    """Give a service's own spec with what KServe's webhook adds: the model is called as the service is."""
+    """Return a service's own spec with what KServe's webhook adds: the model is called as the service is."""
     try:
         spec: Json = without_nulls(cr.get("spec") or {})
     except RecursionError:

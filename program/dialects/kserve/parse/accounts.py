@@ -40,7 +40,7 @@ _PICKER_RULES = (
 
 
 def decoding_access(subject: Subject, own: str) -> Access:
-    """Give the account of single pods with a routing sidecar; `own` is the user's, if they name one."""
+    """Return the account of single pods with a routing sidecar; `own` is the user's, if they name one."""
     name = subject.name
     return _access(
         subject,
@@ -55,7 +55,7 @@ def decoding_access(subject: Subject, own: str) -> Access:
 
 
 def group_access(subject: Subject, own: str, *, sidecar: bool) -> Access | None:
-    """Give the account of groups that serve; None where the user's own is all they need."""
+    """Return the account of groups that serve; None where the user's own is all they need."""
     name = subject.name
     if own and not sidecar:
         return None
@@ -71,12 +71,12 @@ def group_access(subject: Subject, own: str, *, sidecar: bool) -> Access | None:
 
 
 def prefill_group_access(subject: Subject) -> Access:
-    """Give the account of groups that prefill."""
+    """Return the account of groups that prefill."""
     return _access(subject, part="prefill", own="", account=naming.prefill_group(subject.name))
 
 
 def scheduler_access(subject: Subject, account: str) -> Access:
-    """Give the endpoint picker's account, which may also have the API server look at tokens."""
+    """Return the endpoint picker's account, which may also have the API server look at tokens."""
     name = subject.name
     made = naming.scheduler_account(name)
     return _access(
@@ -94,7 +94,7 @@ def scheduler_access(subject: Subject, account: str) -> Access:
 
 
 def bound_apart(cr: Json) -> bool:
-    """Tell whether the status says that the service has a ClusterRoleBinding of an unusual name."""
+    """Return whether the status says that the service has a ClusterRoleBinding of an unusual name."""
     metadata = cr["metadata"]
     namespace = str(metadata.get("namespace") or "default")
     apart = naming.scheduler_cluster_binding_apart(namespace, str(metadata["name"]))
@@ -115,7 +115,7 @@ def _cluster_binding(subject: Subject) -> str:
 
 
 def _of_same_name(subject: Subject, binding: str) -> Iterator[Json]:
-    """Give the services of other namespaces whose binding would have this name."""
+    """Yield the services of other namespaces whose binding would have this name."""
     words = f"{subject.namespace}-{subject.name}".split("-")
     for at in range(1, len(words)):
         namespace, name = "-".join(words[:at]), "-".join(words[at:])

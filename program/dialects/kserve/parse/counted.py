@@ -19,7 +19,7 @@ from program.dialects.pods.engine import argv_of
 def with_counted(
     subject: Subject, sets: tuple[PodSet, ...], made: Callable[[Subject], Iterable[PodSet]]
 ) -> tuple[PodSet, ...]:
-    """Note on sets of pods what hashes count of each; `made` describes the sets of a service."""
+    """Return sets of pods with the templates that hashes count; `made` returns the sets of a service."""
     changed = any(presets.is_counted_otherwise(config.name) for config in subject.combined.applied)
     if not changed and subject.at("router", "scheduler", "config") is None and not _has_config_flag(subject):
         return sets
@@ -30,7 +30,7 @@ def with_counted(
 
 
 def _has_config_flag(subject: Subject) -> bool:
-    """Tell whether the endpoint picker's configuration may stand in its arguments."""
+    """Return whether the endpoint picker's configuration may stand in its arguments."""
     containers = subject.at("router", "scheduler", "template", "containers") or ()
     return any(word.startswith("--config-text") for each in containers for word in argv_of(each))
 

@@ -37,7 +37,7 @@ _NOT_FOR_STORES = re.compile(r".*-(dockercfg|token)-[a-z0-9]+", re.ASCII)
 
 
 def credentials(subject: Subject, schemes: Iterable[Scheme], account: str) -> tuple[Json, ...]:
-    """Give the variables with the keys and endpoints of all stores in question, for pods of an account."""
+    """Return the variables with the keys and endpoints of all stores in question, for pods of an account."""
     named = subject.settings.credentials
     keys: dict[Scheme, dict[str, str]] = {
         "hf": {"HF_TOKEN": "HF_TOKEN"},
@@ -60,7 +60,7 @@ def credentials(subject: Subject, schemes: Iterable[Scheme], account: str) -> tu
 
 
 def store_annotations(subject: Subject, account: str) -> dict[str, str]:
-    """Give what is said of S3 stores for pods of an account, by the last part of the annotation that says it."""
+    """Return the settings of S3 stores for pods of an account, by the last part of the annotations' names."""
     name = _secret(subject, account)
     secret = subject.look(kinds.SECRETS, subject.namespace, name) if name else None
     said = subject.settings.credentials.s3
@@ -85,7 +85,7 @@ def certificates(subject: Subject, schemes: Iterable[Scheme], account: str) -> t
 
 
 def missing_certificates(subject: Subject, schemes: Iterable[Scheme], account: str) -> Problem | None:
-    """Say that a namespace lacks the certificates which the settings name, so that pods which fetch cannot start."""
+    """Return the problem that the namespace lacks the stores' certificates, so that pods that fetch cannot start."""
     name = subject.settings.storage.ca_bundle_config_map
     mounted = certificates(subject, schemes, account)
     if not name or mounted is None or mounted[0] != BUNDLE or subject.namespace == naming.SYSTEM_NAMESPACE:
@@ -100,7 +100,7 @@ def missing_certificates(subject: Subject, schemes: Iterable[Scheme], account: s
 
 
 def ambiguous_credentials(subject: Subject, account: str) -> Problem | None:
-    """Say that an account has several secrets, of which only the first is looked into."""
+    """Return the problem that an account has several secrets, of which only the first is used."""
     if _named_secret(subject):
         return None
     names = _secrets(_account(subject, account))
@@ -124,7 +124,7 @@ def _named_secret(subject: Subject) -> str:
 
 
 def _own_store_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
-    """Give what annotations say of an S3 store, by the last part of their names."""
+    """Return the annotations of an S3 store, by the last part of their names."""
     return {
         key.removeprefix(ANNOTATIONS_OF_STORES): value
         for key, value in annotations.items()

@@ -39,21 +39,21 @@ class PodDraft:
         return str(self._spec.get("serviceAccountName") or "")
 
     def container(self, name: str) -> Container:
-        """Give one of the containers. Raises KeyError for a name that none has."""
+        """Return one of the containers. Raises KeyError for a name that none has."""
         for container in self._containers:
             if container["name"] == name:
                 return Container(container)
         raise KeyError(name)
 
     def find(self, name: str) -> Container | None:
-        """Give a container or init container by its name."""
+        """Return a container or init container by its name."""
         for container in (*self._containers, *self._inits):
             if container["name"] == name:
                 return Container(container)
         return None
 
     def has_container(self, name: str) -> bool:
-        """Tell whether a container, not an init container, has this name."""
+        """Return whether a container, not an init container, has this name."""
         return any(container["name"] == name for container in self._containers)
 
     def set(self, name: str, value: Any) -> None:
@@ -75,7 +75,7 @@ class PodDraft:
             self._containers.append(container)
 
     def init_container(self, name: str) -> Container:
-        """Give an init container; it is added behind the others where none has this name."""
+        """Return an init container; it is added behind the others where none has this name."""
         for container in self._inits:
             if container["name"] == name:
                 return Container(container)
@@ -83,7 +83,7 @@ class PodDraft:
         return Container(self._inits[-1])
 
     def finished(self) -> Json:
-        """Give the pod spec as it is now."""
+        """Return the pod spec as it is now."""
         spec = {**self._spec, "containers": self._containers}
         for name, value in (("initContainers", self._inits), ("volumes", self._volumes)):
             spec.pop(name, None)
@@ -100,7 +100,7 @@ class Container:
         self._container = container
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Give a field."""
+        """Return a field."""
         return self._container.get(name, default)
 
     def set(self, name: str, value: Any) -> None:
@@ -126,12 +126,12 @@ class Container:
         return mentions(self.args, *names)
 
     def add_args(self, *args: str, first: bool = False) -> None:
-        """Add arguments behind, or before, those that are there."""
+        """Append arguments, or prepend them (`first`)."""
         own = self._container.get("args") or ()
         self._container["args"] = [*args, *own] if first else [*own, *args]
 
     def add_env(self, variables: Iterable[Json]) -> None:
-        """Add variables, but for names that are taken: those are the user's."""
+        """Add variables, except for names that exist: those are the user's."""
         known = list(self._container.get("env") or ())
         taken = {variable["name"] for variable in known}
         known.extend(variable for variable in variables if variable["name"] not in taken)
@@ -145,7 +145,7 @@ class Container:
             self._container["volumeMounts"] = [*mounts, mount]
 
     def mount_at(self, path: str) -> Json | None:
-        """Give the mount at a path; None without one."""
+        """Return the mount at a path; None without one."""
         mounts: Iterable[Json] = self._container.get("volumeMounts") or ()
         return next((mount for mount in mounts if mount.get("mountPath") == path), None)
 
@@ -155,7 +155,7 @@ class Container:
         return [mount for mount in mounts if str(mount.get("mountPath")).startswith(f"{path}/")]
 
     def replace_mount(self, path: str, mounts: Iterable[Json]) -> None:
-        """Put mounts in the place of the one at a path, but for paths that are taken: those are the user's."""
+        """Replace the mount at a path by others, except for paths that exist: those are the user's."""
         known: Iterable[Json] = self._container.get("volumeMounts") or ()
         taken = {mount.get("mountPath") for mount in known if mount.get("mountPath") != path}
         added = [mount for mount in mounts if mount["mountPath"] not in taken]

@@ -58,7 +58,7 @@ def scaler_of(subject: Subject, workload: Json, *, prefill: bool, field: str) ->
 
 
 def scaler_fault(subject: Subject, workload: Json, *, field: str) -> Problem | None:
-    """Say why the autoscaler of a workload cannot be made; the workload itself is made without it."""
+    """Return why the autoscaler of a workload cannot be made; the workload itself is made without it."""
     wva = (workload.get("scaling") or {}).get("wva") or {}
     if wva.get("keda") is None or subject.settings.prometheus.url:
         return None

@@ -167,7 +167,7 @@ def _source(subject: Subject, weights: Weights | None) -> ModelSource:
 
 
 def _front(pods: PodSet) -> Json:
-    """Give the template of the pods that take requests."""
+    """Return the template of the pods that take requests."""
     if pods.group is not None and pods.group.leader is not None:
         return pods.group.leader
     return pods.template

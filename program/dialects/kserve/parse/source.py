@@ -91,7 +91,7 @@ def model_address(written: str, annotations: Mapping[str, str], storage: Storage
 
 
 def source_of(address: Address) -> ModelSource:
-    """Say where the model comes from in the words of every dialect."""
+    """Return where the model comes from in the words of every dialect."""
     if address.scheme == "hf":
         match = _REPOSITORY.fullmatch(address.rest)
         assert match is not None  # read_address has looked

@@ -134,7 +134,7 @@ def _fetch(draft: PodDraft, weights: Weights, fetched: tuple[Adapter, ...], subj
 
 
 def _folders(weights: Weights, fetched: tuple[Adapter, ...]) -> list[Json]:
-    """Give a mount for each folder of what was fetched."""
+    """Return a mount for each folder of what was fetched."""
     paths = [weights.path] if weights.model.is_fetched else []
     return [
         {"name": _SHARED, "mountPath": path, "subPath": path.removeprefix(f"{_PARENT}/"), "readOnly": True}

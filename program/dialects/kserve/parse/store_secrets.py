@@ -10,7 +10,7 @@ _KEPT = ("name", "namespace", "uid", "resourceVersion")
 
 
 def store_secret(metadata: Json) -> Json:
-    """Give a Secret with no more than its name and what its annotations say of a store.
+    """Return a Secret with no more than its name and what its annotations say of a store.
 
     Other annotations are dropped: `kubectl apply` keeps all values of the Secret in one of them.
     """

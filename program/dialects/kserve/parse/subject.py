@@ -64,12 +64,12 @@ class Subject:
         return self.combined.model_name
 
     def at(self, *path: str) -> Any:
-        """Give the value at a path of the spec; None where any part of it is absent."""
+        """Return the value at a path of the spec; None where any part of it is absent."""
         return value_at(self.spec, *path)
 
 
 def value_at(value: Any, *path: str) -> Any:
-    """Give the value at a path of objects; None where any part of it is absent."""
+    """Return the value at a path of objects; None where any part of it is absent."""
     for name in path:
         if not isinstance(value, dict):
             return None
@@ -78,7 +78,7 @@ def value_at(value: Any, *path: str) -> Any:
 
 
 def is_stopped(cr: Json) -> bool:
-    """Tell whether the stop annotation takes a service away."""
+    """Return whether the stop annotation takes a service away."""
     return str((cr["metadata"].get("annotations") or {}).get(STOP)).lower() == "true"
 
 

@@ -21,7 +21,7 @@ _NODE, _POD = "OTEL_RESOURCE_ATTRIBUTES_NODE_NAME", "OTEL_RESOURCE_ATTRIBUTES_PO
 
 
 def trace_server(main: Container, subject: Subject, *, name: str) -> None:
-    """Have vLLM trace, if the service asks for it; flags and variables of the user's stay."""
+    """Set vLLM's flags and variables for traces, if the service requests them. The user's values stay."""
     tracing = subject.at("tracing")
     if tracing is None:
         return
@@ -33,7 +33,7 @@ def trace_server(main: Container, subject: Subject, *, name: str) -> None:
 
 
 def trace_scheduler(main: Container, subject: Subject) -> None:
-    """Have the endpoint picker trace, if the service asks for it."""
+    """Set the endpoint picker's flags and variables for traces, if the service requests them."""
     tracing = subject.at("tracing")
     if tracing is None:
         return

@@ -32,13 +32,13 @@ class ServingPods:
 
 
 def serving_pods(subject: Subject, weights: Weights | None, devices: Devices | None) -> ServingPods:
-    """Describe the pods that serve; `weights` is None where the user's pods get the model themselves."""
+    """Return the pods that serve. `weights` is None where the user's pods fetch the model."""
     role = "decode" if subject.at("prefill") is not None else "both"
     return _Workload(subject, subject.spec, weights, devices, role=role, field="spec").build()
 
 
 def prefill_pods(subject: Subject, weights: Weights | None, devices: Devices | None) -> ServingPods | None:
-    """Describe the pods that prefill; None where the pods that serve do all of a request."""
+    """Return the pods that prefill; None where the serving pods do all of a request."""
     prefill = subject.at("prefill")
     if prefill is None:
         return None
@@ -46,7 +46,7 @@ def prefill_pods(subject: Subject, weights: Weights | None, devices: Devices | N
 
 
 class _Workload:
-    """One of the two, under way."""
+    """The serving or the prefill pods under construction."""
 
     def __init__(
         self,

@@ -76,7 +76,7 @@ def _is_preset(file: str) -> bool:
 
 @cache
 def preset(name: str, *, counted: bool = False) -> Json | None:
-    """Give a preset, which nobody may change, or what hashes count of it; None for a name that is none of `names`."""
+    """Return a preset, which nobody may change, or what hashes count of it; None for a name that is none of `names`."""
     if name not in names():
         return None
     document: Json = _load(_read(f"{name}.yaml", counted=counted), counted=counted)
@@ -85,5 +85,5 @@ def preset(name: str, *, counted: bool = False) -> Json | None:
 
 @cache
 def is_counted_otherwise(name: str) -> bool:
-    """Tell whether hashes count something else than the preset."""
+    """Return whether hashes count something else than the preset."""
     return preset(name) != preset(name, counted=True)

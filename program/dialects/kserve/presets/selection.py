@@ -55,7 +55,7 @@ def _workload(spec: Mapping[str, Any]) -> str:
 
 
 def _picker_config(scheduler: Mapping[str, Any]) -> str:
-    """Give what is known of the endpoint picker's configuration, as text to look for plugins in."""
+    """Return what is known of the endpoint picker's configuration, as text to look for plugins in."""
     texts = []
     inline = _object(scheduler.get("config")).get("inline")
     if inline is not None:
@@ -84,7 +84,7 @@ def pins(status: Mapping[str, Any], prefix: str) -> dict[str, str]:
 
 
 def pinned(name: str, kept: Mapping[str, str], prefix: str) -> str:
-    """Give the full name of a preset."""
+    """Return the full name of a preset."""
     return kept.get(f"{PIN_PREFIX}{_CONFIG}{name}", f"{prefix}{_CONFIG}{name}")
 
 

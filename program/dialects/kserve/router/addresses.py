@@ -48,7 +48,7 @@ class Served:
 
 
 def addresses(routes: Sequence[Json], served: Served, look: Lookup, *, wildcard: str = WILDCARD_LABEL) -> list[Json]:
-    """Give all addresses, as `status.addresses` has them, by URL; `wildcard` stands for the `*` of a host name."""
+    """Return all addresses, as `status.addresses` has them, by URL; `wildcard` stands for the `*` of a host name."""
     found: dict[str, Json] = {}
     for route in routes:
         paths = sorted(set(_paths(route)))
@@ -73,7 +73,7 @@ def external_url(found: Iterable[Json]) -> str:
 
 
 def service_address(service: str, namespace: str, *, port: int, tls: bool) -> Json:
-    """Give the address of a service that no route leads to: that of its Service, with the port that it listens on."""
+    """Return the address of a service that no route leads to: that of its Service, with the port that it listens on."""
     scheme = "https" if tls else "http"
     return {"url": f"{scheme}://{service}.{namespace}.svc.{CLUSTER_DOMAIN}:{port}"}
 
@@ -92,7 +92,7 @@ def kind_of(base: str) -> str:
 
 
 def parent_gateways(route: Json) -> Iterator[tuple[str, str, Json]]:
-    """Give namespace, name and reference of each gateway that a route names."""
+    """Yield namespace, name and reference of each gateway that a route names."""
     spec, own = route.get("spec") or {}, str(route["metadata"].get("namespace") or "")
     for parent in spec.get("parentRefs") or ():
         if parent.get("kind", "Gateway") == "Gateway" and parent.get("group", kinds.GATEWAYS.group) == _GROUP:
@@ -110,7 +110,7 @@ def _host(base: str) -> str:
 
 
 def _bases(route: Json, look: Lookup, wildcard: str) -> Iterator[tuple[Json, str]]:
-    """Give each gateway of a route with each scheme, host and port that lead to the route there."""
+    """Yield each gateway of a route with each scheme, host and port that lead to the route there."""
     hostnames = [str(name) for name in (route.get("spec") or {}).get("hostnames") or ()]
     for namespace, name, parent in parent_gateways(route):
         gateway = look(kinds.GATEWAYS, namespace, name)
@@ -154,7 +154,7 @@ def _cluster_hosts(gateway: Json, look: Lookup) -> list[str]:
 
 
 def _listeners(gateway: Json, parent: Json) -> Iterator[Json]:
-    """Give the listeners that a route attaches to."""
+    """Yield the listeners that a route attaches to."""
     section, port = parent.get("sectionName"), parent.get("port")
     for listener in (gateway.get("spec") or {}).get("listeners") or ():
         fits = (not section or listener.get("name") == section) and (not port or listener.get("port") == port)
@@ -163,7 +163,7 @@ def _listeners(gateway: Json, parent: Json) -> Iterator[Json]:
 
 
 def _hosts(hostnames: list[str], listening: str, otherwise: list[str]) -> list[str]:
-    """Give the hosts of one listener: what route and listener agree on, else the gateway's own."""
+    """Return the hosts of one listener: what route and listener agree on, else the gateway's own."""
     if not hostnames:
         return [listening] if listening else otherwise
     if not listening:
@@ -173,7 +173,7 @@ def _hosts(hostnames: list[str], listening: str, otherwise: list[str]) -> list[s
 
 
 def _intersection(one: str, other: str) -> str:
-    """Give the narrower of two host names of which one may stand for many; empty where they exclude each other."""
+    """Return the narrower of two host names of which one may stand for many; empty where they exclude each other."""
     if not other or one == other or _covers(other, one):
         return one
     return other if _covers(one, other) else ""

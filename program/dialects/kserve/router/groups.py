@@ -54,7 +54,7 @@ def members(subject: Subject) -> tuple[Member, ...]:
 
 
 def backend_of(service: str, spec: Json) -> Json:
-    """Say where requests for a service go: to its pool, or to its Service where it has no endpoint picker."""
+    """Return where requests for a service go: to its pool, or to its Service where it has no endpoint picker."""
     scheduler = value_at(spec, "router", "scheduler")
     if scheduler is None:
         return {"group": "", "kind": "Service", "name": naming.workload_service(service), "port": PORT}

@@ -104,7 +104,7 @@ def _given(text: str, tls: bool, version: Version | None, tokenizer: str, counte
 
 @functools.lru_cache(maxsize=256)
 def flagged_config(text: str, version: Version | None, tokenizer: str = "", counted: bool = False) -> str:
-    """Give the configuration of a flag in the words of the picker's version; as it is written if that has them all.
+    """Return the configuration of a flag in the words of the picker's version; as it is written if that has them all.
 
     What makes no sense is the picker's to refuse.
     """

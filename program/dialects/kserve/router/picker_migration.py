@@ -44,13 +44,13 @@ _GONE = ("deciderPluginName", "threshold", "hashBlockSize")
 
 
 def picker_version(image: str, annotations: Mapping[str, str]) -> Version | None:
-    """Tell which version of the picker runs; None where neither image nor annotation says it."""
+    """Return which version of the picker runs; None where neither image nor annotation says it."""
     found = _TAG.fullmatch(image.partition("@")[0]) or _WRITTEN.fullmatch(str(annotations.get(VERSION) or ""))
     return (int(found[1]), int(found[2])) if found is not None else None
 
 
 def migrated(config: Json, version: Version | None, *, tokenizer: str = "", counted: bool = False) -> Json:
-    """Give the configuration in the words of a version; the very same where there is nothing to rewrite.
+    """Return the configuration in the words of a version; the very same where there is nothing to rewrite.
 
     `tokenizer` is the URL of the service's tokenizer, if it has one. With `counted` as hashes count it: with the words
     that newer pickers pass over, which the first release left in (docs/adr/0042).
@@ -102,14 +102,14 @@ def _renamed(config: Json, version: Version | None) -> Json:
 
 
 def without_old_flags(words: list[str], version: Version | None) -> list[str]:
-    """Take out the flag that tells how metrics are read, which is a plugin's parameter now: newer pickers refuse it."""
+    """Remove the flag for the scheme of metrics. Newer pickers refuse it: it is a plugin's parameter."""
     if version is None or version < _NO_SCHEME_SINCE:
         return words
     return without_flags(words, _SCHEME)
 
 
 def deprecated(config: Json, version: Version | None) -> list[str]:
-    """Name the plugins of a configuration that the version does without, each with what to write instead."""
+    """List the plugins of a configuration that the version does not have, each with its replacement."""
     plugins = config.get("plugins")
     types = [str(_object(each).get("type")) for each in plugins] if isinstance(plugins, list) else []
     if version is None:
@@ -135,7 +135,7 @@ def _plugin(plugin: Any) -> Any:
 
 
 def _decider(plugin: Any, plugins: list[Any]) -> tuple[Json, ...]:
-    """Give the decider that a profile handler of the old kind had built in; none where it named one, or has one."""
+    """Return the decider that a profile handler of the old kind had built in; none where it named one, or has one."""
     given = _object(_object(plugin).get("parameters"))
     if not _is_of_old(plugin) or given.get("deciderPluginName"):
         return ()
@@ -194,7 +194,7 @@ _MODEL = "/mnt/models/base"
 
 
 def split_prefix_scorer(config: Json, tokenizer: str) -> Json:
-    """Replace the one plugin by the three, and have tokens come from the service's tokenizer at this URL."""
+    """Replace the old plugin by its three successors, with the service's tokenizer at this URL."""
     plugins: list[Any] = config["plugins"]
     at = next((at for at, each in enumerate(plugins) if _type(each) == OLD), None)
     if at is None:
@@ -221,7 +221,7 @@ def split_prefix_scorer(config: Json, tokenizer: str) -> Json:
 
 
 def _of_index(given: Mapping[str, Any]) -> Json:
-    """Give the old plugin's parameters without those of its own tokenizer."""
+    """Return the old plugin's parameters without those of its own tokenizer."""
     found = dict(given)
     if isinstance(indexer := given.get("indexerConfig"), dict):
         rest = {key: value for key, value in indexer.items() if key != "tokenizersPoolConfig"}
@@ -232,7 +232,7 @@ def _of_index(given: Mapping[str, Any]) -> Json:
 
 
 def _asking(plugin: Any, tokenizer: str) -> Any:
-    """Say where tokens come from, as far as the plugin does not say it itself."""
+    """Return a plugin with the tokenizer's address, where the plugin does not set it."""
     if _type(plugin) != _TOKENS:
         return plugin
     given = _object(plugin.get("parameters"))
@@ -241,7 +241,7 @@ def _asking(plugin: Any, tokenizer: str) -> Any:
 
 
 def _scored_profile(profile: Any, names: set[str]) -> Any:
-    """Refer to the scorer where the old plugin was meant, once."""
+    """Replace references to the old plugin by one reference to the scorer."""
     listed = _object(profile).get("plugins")
     if not isinstance(listed, list):
         return profile

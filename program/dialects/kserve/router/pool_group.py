@@ -18,7 +18,7 @@ _IN_ONE_WORD = re.compile(rf"({_FLAG}[= ]['\"]?){re.escape(OLD_POOL_GROUP)}(?![\
 
 
 def name_group_of_today(container: Container) -> None:
-    """Have a container look for the pools that there are, whatever its preset or the service says."""
+    """Set the current API group of pools in a container's arguments."""
     for field in ("command", "args"):
         words = container.get(field)
         if words and (told := _told(list(words))) != words:

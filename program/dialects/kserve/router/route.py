@@ -84,7 +84,7 @@ def _check_paths(rules: Sequence[Json], subject: Subject) -> None:
 
 
 def matches_header(subject: Subject, parents: Sequence[Json]) -> bool:
-    """Tell whether requests are routed by the header with the model's name: by settings, service and gateways."""
+    """Return whether requests are routed by the header with the model's name: by settings, service and gateways."""
     if subject.settings.header_routing == "disabled":
         return False
     if str((subject.at("annotations") or {}).get(naming.HEADER_ROUTING)) != "true":

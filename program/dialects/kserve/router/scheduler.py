@@ -96,7 +96,7 @@ def _picker(subject: Subject, scheduler: Json, account: str) -> PodDraft:
 
 
 def _configure(main: Container, subject: Subject, scheduler: Json) -> None:
-    """Give the picker its configuration: the user's object, else the user's flag, else the one that is worked out."""
+    """Set the picker's configuration: the user's object, else the user's flag, else the default."""
     inline = (scheduler.get("config") or {}).get("inline")
     version = picker_version(str(main.get("image") or ""), scheduler.get("annotations") or {})
     for field in ("command", "args"):
@@ -125,7 +125,7 @@ def _configure(main: Container, subject: Subject, scheduler: Json) -> None:
 
 
 def _tokenizer_url(subject: Subject, scheduler: Json) -> str:
-    """Give the URL of the service's tokenizer; empty where it has none."""
+    """Return the URL of the service's tokenizer; empty where it has none."""
     template = (scheduler.get("tokenizer") or {}).get("template")
     port = _container_ports(main_container(template, field=_FIELD)).get(_RENDER_PORT) if template else None
     if port is None:
@@ -173,7 +173,7 @@ def _tokenizer(subject: Subject, scheduler: Json, weights: Weights | None) -> tu
 
 
 def _ports(main: Json, pool_spec: Json) -> tuple[Json, ...]:
-    """Give the Service's ports. Gateways ask at the port that the pool names, wherever the picker listens."""
+    """Return the Service's ports. Gateways ask at the port that the pool names, wherever the picker listens."""
     known = _container_ports(main)
     served = {name: known[name] for name in _SERVED_PORTS if name in known}
     asked = ((pool_spec.get("endpointPickerRef") or {}).get("port") or {}).get("number")

@@ -31,7 +31,7 @@ _OWN_NAME = rule(
 
 
 def documents() -> list[Json]:
-    """Give them as documents ready to apply: services and configs, each in both versions."""
+    """Return the CRDs of services and configs, each with both versions."""
     found = _documents()
     for document in found:
         for version in document["spec"]["versions"]:

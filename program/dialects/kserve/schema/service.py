@@ -153,7 +153,7 @@ def relaxed(schema: Json) -> Json:
 
 
 def config_spec(service_spec: Json) -> Json:
-    """Give the schema of a config's spec, made of that of a service's."""
+    """Return the schema of a config's spec, made of that of a service's."""
     found = relaxed(service_spec)
     found["description"] = "Part of a service's spec, whose strings may hold template expressions."
     found["x-kubernetes-validations"] = [

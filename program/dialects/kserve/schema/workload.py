@@ -28,7 +28,7 @@ PodSpec = dict[str, Any]
 
 
 def with_rules(*rules: Json) -> ConfigDict:
-    """Give a class its CEL rules. A subclass that has rules of its own repeats those of its parents."""
+    """Return the config of a class with these CEL rules. A subclass with rules repeats those of its parents."""
     return ConfigDict(json_schema_extra={"x-kubernetes-validations": list(rules)})
 
 

@@ -64,7 +64,7 @@ _COMPONENTS = {
 def service_conditions(
     cr: Json, subject: Subject | None, desired: DesiredService | None, facts: ServiceFacts, *, now: datetime
 ) -> list[Json]:
-    """Give all conditions. `subject` is None while the service's configuration cannot be combined."""
+    """Return all conditions. `subject` is None while the service's configuration cannot be combined."""
     conditions = _Conditions(cr, now=now)
     verdict = judge_service(cr, desired, facts)
     if subject is None:
@@ -97,25 +97,25 @@ class _Conditions(ConditionSet):
         self._set_now: set[str] = set()
 
     def set(self, kind: str, status: Status, reason: str, message: str) -> None:
-        """Set one, and take note that there is something to say of it."""
+        """Set a condition, and remember that it was set."""
         self._set_now.add(kind)
         super().set(kind, status, reason, message)
 
     def drop_unset(self) -> None:
-        """Take those parts away of which nothing was said this time; until then they keep their transition times."""
+        """Drop the parts that were not set in this pass. Parts that were set keep their transition times."""
         self.drop(*(kind for kind in _PARTS if kind not in self._set_now))
 
     def find(self, kind: str, problem: RouterProblem, message: str) -> None:
-        """Set one to what was found; `message` says what holds while nothing is wrong with it."""
+        """Set a condition by a problem; `message` is for the case without a problem."""
         self.set(kind, "False" if problem.reason else "True", problem.reason or kind, problem.message or message)
 
     def first_false(self, kinds_: Iterable[str]) -> Json | None:
-        """Give the first of these that does not hold."""
+        """Return the first of these conditions that is not True."""
         found = (self.get(kind) for kind in kinds_ if kind in self._set_now)
         return next((c for c in found if c is not None and c["status"] != "True"), None)
 
     def gather(self, kind: str, parts: Iterable[str], message: str) -> None:
-        """Make a condition of its parts; the first that does not hold gives reason and message."""
+        """Set a condition from its parts: reason and message are those of the first part that is not True."""
         wrong = self.first_false(parts)
         if wrong is None:
             self.set(kind, "True", kind, message)
@@ -200,7 +200,7 @@ def _part(pod: PodFacts) -> str:
 
 
 def _unready(found: WorkloadFacts, pods: list[PodFacts], facts: ServiceFacts, *, scaled: bool) -> RouterProblem | None:
-    """Say why a set of pods is not as wanted; None when it is."""
+    """Return why a set of pods is not as wanted; None when it is."""
     # With an autoscaler a change of the number alone takes nothing away; then there are not as many as are wanted.
     changed = found.behind and found.replicas == found.wanted_replicas
     if changed or (not found.seen and not scaled):

@@ -64,7 +64,7 @@ class _AnyWord(dict[str, str]):
 
 
 def config_problem(cr: Json) -> DesiredError | None:
-    """Say why no service can be laid over a config; None where one can."""
+    """Return why no service can be laid over a config; None where one can."""
     try:
         check_config(cr)
         spec: Json = to_hub(cr).get("spec") or {}

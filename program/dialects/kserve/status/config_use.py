@@ -23,7 +23,7 @@ def referred_to(service: Json) -> tuple[str, ...]:
 
 
 def is_held_by_peer(cr: Json) -> bool:
-    """Tell whether KServe's controller has its finalizer on a config."""
+    """Return whether KServe's controller has its finalizer on a config."""
     return PEER_FINALIZER in (cr["metadata"].get("finalizers") or ())
 
 

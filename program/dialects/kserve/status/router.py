@@ -47,7 +47,7 @@ def gateways_of(subject: Subject) -> RouterProblem | None:
 
 
 def routes_of(subject: Subject) -> list[Json]:
-    """Give the routes that lead to the service, as far as they exist."""
+    """Return the routes that lead to the service, as far as they exist."""
     return [found for name in _route_names(subject) if (found := _object(subject, kinds.HTTP_ROUTES, name)) is not None]
 
 

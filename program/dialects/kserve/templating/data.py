@@ -93,7 +93,7 @@ _ROOT: Shape = {
 
 
 def template_data(metadata: Json, spec: Json, settings: Settings) -> Struct:
-    """Give the root of all expressions."""
+    """Return the root of all expressions."""
     name, namespace = str(metadata.get("name", "")), str(metadata.get("namespace", ""))
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     promoted = {"name": name, "namespace": namespace, "labels": labels, "annotations": annotations}
@@ -116,7 +116,7 @@ def template_data(metadata: Json, spec: Json, settings: Settings) -> Struct:
 
 
 def spec_data(spec: Json) -> Struct:
-    """Give `.Spec` alone."""
+    """Return `.Spec` alone."""
     return Struct(spec, _SPEC)
 
 

@@ -22,7 +22,7 @@ _RESERVE_S = 5
 
 
 def functions(spec: Struct) -> Functions:
-    """Give the functions by name; those of KServe look at `spec` where they are given nothing."""
+    """Return the functions by name; those of KServe look at `spec` where they are given nothing."""
     return {
         **_FUNCTIONS,
         "kvTransferConfig": lambda workload=spec: kv_transfer_flag(workload),
@@ -74,7 +74,7 @@ def kv_transfer_flag(workload: Any) -> str:
 
 
 def shutdown_timeout_s(workload: Any, delay_s: Any) -> int:
-    """Say how long the engine may take to end: what the pod's grace period leaves after the hook and a reserve.
+    """Return how long the engine may take to end: what the pod's grace period leaves after the hook and a reserve.
 
     Takes the workload, a pod spec, the grace period in seconds, or nil; then what the hook takes.
     """

@@ -83,17 +83,17 @@ def literal_text(text: str) -> Node:
 
 
 def constant_value(value: Any) -> Eval:
-    """Give a value that the template holds."""
+    """Return a value that the template holds."""
     return lambda _scope: value
 
 
 def dot_value(scope: Scope) -> Any:
-    """Give `.`."""
+    """Return `.`."""
     return scope.dot
 
 
 def variable_value(name: str) -> Eval:
-    """Give `$name`; `$` alone is the root."""
+    """Return `$name`; `$` alone is the root."""
 
     def value(scope: Scope) -> Any:
         if name == "$":
@@ -106,7 +106,7 @@ def variable_value(name: str) -> Eval:
 
 
 def field_at(inner: Eval, name: str, path: str) -> Eval:
-    """Give field `name` of a value that errors call `path`."""
+    """Return field `name` of a value that errors call `path`."""
 
     def value(scope: Scope) -> Any:
         of = inner(scope)

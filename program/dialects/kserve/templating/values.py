@@ -36,7 +36,7 @@ class Struct:
 
 
 def wrap(value: Any, shape: Shape) -> Any:
-    """Give JSON its shape."""
+    """Return JSON as values of templates."""
     if value is None:
         return "" if shape == TEXT else None
     if isinstance(value, dict) and shape not in (MAP, LEAF):

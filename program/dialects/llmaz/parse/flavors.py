@@ -75,7 +75,7 @@ def with_affinity(spec: Json, choice: Choice) -> Json:
 
 
 def lost_of(model: Model, choice: Choice, arguments: Sequence[str]) -> Iterator[Problem]:
-    """Name what flavors say and pods cannot have: amounts of one that is not the first, unused parameters."""
+    """List what has no effect in flavors: limits of all but the first, and unused parameters."""
     where = f"OpenModel `{model.name}` spec.inferenceConfig.flavors"
     for flavor in choice.flavors[1:]:
         if flavor.limits and {name: str(value) for name, value in flavor.limits.items()} != choice.limits:
@@ -99,7 +99,7 @@ _PARALLELISM: dict[str, tuple[str, ...]] = {
     "TP": ("--tensor-parallel-size", "--tensor_parallel_size", "-tp ", "--tp", "--tp_size", "--num-shard"),
     "PP": ("--pipeline-parallel-size", "--pipeline_parallel_size", "-pp ", "--pp", "--pp_size"),
 }
-"""Parameters that stand for parallelism, with the flags by which engines are told."""
+"""Parameters for parallelism, with the flags of the engines."""
 
 
 def _term(selector: Mapping[str, str]) -> Json:

@@ -61,7 +61,7 @@ class Model:
 
 
 def labels_of(cr: Json) -> dict[str, str]:
-    """Give the label by which llmaz's users find the OpenModels of a family."""
+    """Return the label by which llmaz's users find the OpenModels of a family."""
     spec = cr.get("spec")
     family = spec.get("familyName") if isinstance(spec, dict) else None
     return {LABEL_FAMILY: family} if isinstance(family, str) and is_label_value(family) else {}

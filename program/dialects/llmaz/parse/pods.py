@@ -36,7 +36,7 @@ class PodPlan:
     """The main one first."""
     choice: Choice
     labels: dict[str, str]
-    """Ours, by which the pods are found."""
+    """Herdsman's labels, by which it finds the pods."""
     settings: GlobalConfig
     fetched: bool = True
     """False: the engine fetches its model itself."""
@@ -130,7 +130,7 @@ def _add_loaders(spec: Json, runner: Json, plan: PodPlan) -> None:
 
 
 def _loader_env(inherited: Sequence[Json], source: Source) -> list[Json]:
-    """Give the loader the engine's variables, for proxies and tokens, and what to fetch; no name twice."""
+    """Return the loader's variables: those of the engine, for proxies and tokens, and the model; no name twice."""
     told = list(source.loader or ())
     names = {variable["name"] for variable in told}
     kept = [dict(variable) for variable in inherited if variable["name"] not in names]

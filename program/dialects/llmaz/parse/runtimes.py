@@ -48,7 +48,7 @@ class Runtime:
         return engine_in((*self.spec.get("command", ()), self.spec["image"])) or ("tgi" if self.name == "tgi" else "")
 
     def config(self, name: str, *, chosen: bool) -> Json:
-        """Give a recommended config. Raises SpecInvalid where there is none; `chosen` says that the user named it."""
+        """Return a recommended config. Raises SpecInvalid where there is none; `chosen` says that the user named it."""
         configs: list[Json] = self.spec.get("recommendedConfigs", [])
         found = next((config for config in configs if config["name"] == name), None)
         if found is not None:
@@ -82,7 +82,7 @@ def find_runtime(name: str, look: Lookup) -> Runtime:
 
 @functools.cache
 def shipped() -> dict[str, Runtime]:
-    """Give the runtimes that come with Herdsman, by name."""
+    """Return the runtimes that come with Herdsman, by name."""
     folder = resources.files("program.dialects.llmaz") / "runtimes"
     found = {}
     for name in SHIPPED:
@@ -166,7 +166,7 @@ _VARIABLE = re.compile(r"\{\{\s*\.(?P<name>[A-Za-z_][-\w]*)\s*\}\}", re.ASCII)
 
 
 def variables_of(models: Sequence[Model], params: Mapping[str, str], *, fetched: bool) -> dict[str, str]:
-    """Give the variables of a service: its models', the main one first, then the parameters of its flavor."""
+    """Return the variables of a service: its models', the main one first, then the parameters of its flavor."""
     main = models[0]
     variables = {
         **params,
@@ -191,7 +191,7 @@ def unfilled(arguments: Sequence[str], variables: Mapping[str, str], *, field: s
 
 
 def fill(arguments: Sequence[str], variables: Mapping[str, str], *, field: str) -> list[str]:
-    """Fill in all of them. Raises SpecInvalid at `field` for a variable that has no value."""
+    """Return the arguments with their variables filled in. Raises SpecInvalid at `field` for one without a value."""
 
     def value(found: re.Match[str]) -> str:
         name = found["name"]

@@ -150,7 +150,7 @@ def _group(
 
 
 def _pace(strategy: RolloutStrategy | None) -> dict[str, Any]:
-    """Say how a change rolls out."""
+    """Return how a change rolls out."""
     said = strategy.rolling_update_configuration if strategy is not None else None
     if said is None:
         return dict(workloads.ONE_AT_A_TIME)

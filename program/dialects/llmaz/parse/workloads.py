@@ -44,7 +44,7 @@ _NEEDS_GROUP = re.compile(r"LWS_|leaderworkerset\.sigs\.k8s\.io/")
 
 
 def key_of(cr: Json, dialect: str) -> ServiceKey:
-    """Give the key of a custom resource. Raises SpecInvalid for a name of which no Service's can be made."""
+    """Return the key of a custom resource. Raises SpecInvalid for a name of which no Service's can be made."""
     metadata = cr["metadata"]
     name = str(metadata["name"])
     if len(name) > LONGEST_SERVICE or re.fullmatch(SERVICE_LABEL, name) is None:
@@ -73,7 +73,7 @@ def workload_asked(annotations: Mapping[str, str]) -> Literal["", "Deployment", 
 
 
 def mentions_group(*templates: Json | None) -> bool:
-    """Tell whether pods read what only a LeaderWorkerSet gives them: their group's variables and labels."""
+    """Return whether pods read what only a LeaderWorkerSet gives them: their group's variables and labels."""
     return any(_NEEDS_GROUP.search(str(template)) for template in templates if template is not None)
 
 

@@ -17,7 +17,7 @@ _READY = Column("Ready", ".status.conditions[?(@.type=='Ready')].status", wide=T
 
 
 def documents() -> list[Json]:
-    """Give them as documents ready to apply: OpenModel, BackendRuntime, Playground, Service."""
+    """Return the CRDs of OpenModel, BackendRuntime, Playground and Service."""
     return [
         crd_document(
             group="llmaz.io",

@@ -108,7 +108,7 @@ def file_name(gguf_name: str, model_name: str) -> str:
 
 
 def needs_cache(source: ModelSource, files: Sequence[str] = ()) -> bool:
-    """Tell whether pods keep a copy in the model cache.
+    """Return whether pods keep a copy in the model cache.
 
     Claims and directories of nodes are mounted. A repository is the engine's business, unless the Model lists which of
     its `files` it wants.
@@ -129,18 +129,18 @@ def hub_location(url: str, hub_url: str) -> str:
 
 
 def repository_url(source: ModelSource, hub_url: str = HUB) -> str:
-    """Give the URL below which the files of a REPOSITORY lie; ends with a slash."""
+    """Return the URL below which the files of a REPOSITORY lie; ends with a slash."""
     revision = quote(source.revision or "main", safe="")
     return f"{hub_url.rstrip('/') or HUB}/{source.repository}/resolve/{revision}/"
 
 
 def file_url(source: ModelSource, entry: str, hub_url: str = HUB) -> str:
-    """Give the URL of one file of a REPOSITORY."""
+    """Return the URL of one file of a REPOSITORY."""
     return repository_url(source, hub_url) + quote(entry)
 
 
 def object_key(source: ModelSource, entry: str = "") -> str:
-    """Give the key of an S3 source's object, or of the entry of its file set."""
+    """Return the key of an S3 source's object, or of the entry of its file set."""
     if not entry:
         return source.path
     return f"{source.path.rstrip('/')}/{entry}" if source.path.strip("/") else entry

@@ -37,7 +37,7 @@ def service_conditions(
     *,
     now: datetime,
 ) -> list[Condition]:
-    """Give all conditions of `cr` that are ours, with the transition times of those in the `previous` status."""
+    """Return all conditions of Herdsman for `cr`, with the transition times of those in the `previous` status."""
     conditions = ConditionSet({**cr, "status": previous}, tuple(Type), now=now)
     conditions.mark(verdict)
     _available(conditions, verdict, facts)

@@ -103,14 +103,14 @@ def model_status(cr: Json, facts: ModelFacts, *, now: datetime) -> dict[str, Any
 
 
 def known_status(cr: Json) -> Json:
-    """Give the status of `cr` if it is about its present source and files; else an empty one."""
+    """Return the status of `cr` if it is of the current source and files; else an empty one."""
     status: Json = cr.get("status") or {}
     subject, _ = subject_of(cr, ModelFacts())
     return status if subject is not None and _is_about(status, subject) else {}
 
 
 def failure_of(cr: Json) -> str:
-    """Say why a Model failed, as its status does of its present generation; empty where it did not fail."""
+    """Return why a Model failed, from the status of its current generation; empty where it did not fail."""
     status: Json = cr.get("status") or {}
     if status.get("phase") != "Failed" or status.get("observedGeneration", _generation(cr)) != _generation(cr):
         return ""
@@ -233,7 +233,7 @@ def _gguf(facts: GgufFacts) -> dict[str, Any]:
 
 
 def _is_about(status: Json, subject: Subject) -> bool:
-    """Tell whether a status that was written earlier speaks of this source and these files."""
+    """Return whether a status that was written earlier speaks of this source and these files."""
     source = subject.source
     if tuple(status.get("stagedFiles") or ()) != subject.staged:
         return False

@@ -56,7 +56,7 @@ def subject_of(cr: Json, facts: ModelFacts) -> tuple[Subject | None, Problem | N
 
 
 def prefetch_problem(model: DesiredModel) -> str:
-    """Say why a model cannot be fetched ahead of its services; empty where it can."""
+    """Return why a model cannot be fetched ahead of its services; empty where it can."""
     if model.accelerator == "metal":
         return "the host that serves a metal Model keeps a store of its own"
     if model.source.directory:
@@ -179,6 +179,6 @@ def _stalled(reason: str, message: str) -> Verdict:
 
 
 def is_metal(cr: Json) -> bool:
-    """Tell whether a host of its own serves this Model."""
+    """Return whether a host of its own serves this Model."""
     hardware = (cr.get("spec") or {}).get("hardware") or {}
     return bool(hardware.get("accelerator") == "metal")

@@ -89,7 +89,7 @@ def judge(cr: Json, desired: DesiredService | None, facts: ServiceFacts) -> Judg
 
 
 def is_suspended(cr: Json, desired: DesiredService | None) -> bool:
-    """Tell whether the user has suspended the service, parsed or not."""
+    """Return whether the user has suspended the service, parsed or not."""
     return desired.suspended if desired is not None else (cr.get("spec") or {}).get("suspend") is True
 
 

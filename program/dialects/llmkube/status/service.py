@@ -91,7 +91,7 @@ def service_status(cr: Json, desired: DesiredService | None, facts: ServiceFacts
 
 
 def endpoint_url(desired: DesiredService) -> str:
-    """Give the URL that clients in the cluster use."""
+    """Return the URL that clients in the cluster use."""
     key, endpoint = desired.key, desired.endpoint
     host = f"{service_dns_name(key.name)}.{key.namespace}.svc.cluster.local"
     return f"http://{host}:{endpoint.port or DEFAULT_PORT}{endpoint.path}"

@@ -41,7 +41,7 @@ class SchedulingState(FrozenModel):
 
 
 def unscheduled(facts: ServiceFacts, desired: DesiredService | None) -> SchedulingState | None:
-    """Say why pods are not scheduled; None when all are, or nothing is known of them."""
+    """Return why pods are not scheduled; None when all are, or nothing is known of them."""
     pod = min((pod for pod in facts.pods if pod.unschedulable), key=lambda pod: pod.name, default=None)
     lost = "; ".join(problem.message for problem in facts.preemption if problem.reason == PREEMPTED)
     if pod is None:
@@ -138,7 +138,7 @@ class Wait(FrozenModel):
 
 
 def wait_for_host(hosted: HostedFacts, desired: DesiredService | None) -> Wait:
-    """Say what the first replica that does not serve waits for."""
+    """Return what the first replica that does not serve waits for."""
     if hosted.host is None and hosted.refusal:
         return Wait(reason=Reason.NO_HOST_FITS, status="NoHostFits", message=hosted.refusal)
     if hosted.host is None:

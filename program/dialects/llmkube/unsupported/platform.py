@@ -19,7 +19,7 @@ from program.runtimes import runtime_for
 
 
 def wire_name(field: str) -> str:
-    """Give the path of a field of the spec, as users write it."""
+    """Return the path of a field of the spec, as users write it."""
     return f"spec.{ServiceSpec.model_fields[field].alias}"
 
 
