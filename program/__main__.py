@@ -20,10 +20,10 @@ from components.policies.reading import PolicyUnreadable, load_policies
 from program.fleet import FleetTarget, static_fleet
 from program.registration import end_quietly, say_less
 from program.static.config import PROJECT, FleetConfig, read_config
+from program.static.existing import find_existing
 from program.static.outputs import output_name, stack_outputs
 from program.static.plugin import KubernetesPlugin, missing_plugin_words
 from program.static.reading import Fleet, PlacedService, read_fleet
-from program.static.standing import standing
 
 SKIP_CHECKPOINTS = "PULUMI_SKIP_CHECKPOINTS"
 MANY_OBJECTS = 100
@@ -98,7 +98,7 @@ async def _registered(config: FleetConfig, fleet: Fleet) -> None:
                 version=config.plugin.version,
             )
     in_clusters = [placed for placed in fleet.services if is_in_cluster(placed, config)]
-    found = await standing(in_clusters, providers, config.plugin)
+    found = await find_existing(in_clusters, providers, config.plugin)
     places = (
         FleetTarget(placed.at, providers.get(name), config.hosts, found.get(name, frozenset()), config.plugin.version)
         for placed in fleet.services

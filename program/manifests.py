@@ -114,10 +114,6 @@ class Manifests:
         """The services of a dialect, in the order in which they were read."""
         return tuple(document for (each, _, _), document in self._services.items() if each == dialect)
 
-    def model_document(self, namespace: str, name: str) -> Json | None:
-        """Return a Model as it is written."""
-        return self(kinds.MODELS, namespace, name)
-
     def read(self, name: str) -> None:
         """Read a file, the manifests of a folder (not of its folders), or all that a pattern such as `**/*.yaml` finds.
 

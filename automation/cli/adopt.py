@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from automation.cli.output import OutputFormat, complain, print_json, print_table, say, say_painted
-from automation.cli.service_lookup import find_service, listed
+from automation.cli.service_lookup import find_service, list_services
 from kubeapi.json_types import Json
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _services(client: KubeClient, names: Sequence[str], namespace: str | None, *
     if names:
         return [find_service(client, namespace, name) for name in dict.fromkeys(names)]
     where = None if everywhere else namespace or "default"
-    return [each for each in listed(client, where) if not is_part_of_another(each)]
+    return [each for each in list_services(client, where) if not is_part_of_another(each)]
 
 
 def _end_beside_upstream(client: KubeClient, found: Sequence[Candidate]) -> None:

@@ -87,7 +87,7 @@ def _convert_one(
         manifests.errors.append(f"{document}: is written in {to} already")
         return None
     try:
-        return writing.write(describe(dialect, document.cr, look=manifests, find_model=manifests.model_document))
+        return writing.write(describe(dialect, document.cr, look=manifests))
     except DesiredError as error:
         manifests.errors.append(f"{document}: {error}")
         return None

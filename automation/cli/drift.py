@@ -42,7 +42,7 @@ def drift(
 
 
 def _look(name: str | None, namespace: str | None, kubeconfig: str | None) -> Listing:
-    from automation.cli.service_lookup import find_service, listed
+    from automation.cli.service_lookup import find_service, list_services
     from automation.drift.listing import list_drift
     from automation.preview.loop_options import options_of_loop
     from kubeapi.client import KubeClient
@@ -53,7 +53,7 @@ def _look(name: str | None, namespace: str | None, kubeconfig: str | None) -> Li
         if name is not None:
             services = [find_service(client, namespace, name)]
         else:
-            services = [each for each in listed(client, namespace) if not is_part_of_another(each)]
+            services = [each for each in list_services(client, namespace) if not is_part_of_another(each)]
         return list_drift(client, services, options=options_of_loop(client, on_note=complain))
     finally:
         client.close()

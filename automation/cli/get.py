@@ -10,7 +10,7 @@ import typer
 
 from automation.cache.owners import service_of
 from automation.cli.output import OutputFormat, age_text, complain, condition_of, print_json, print_table
-from automation.cli.service_lookup import listed, split_or_end
+from automation.cli.service_lookup import list_services, split_or_end
 from automation.cli.service_view import view_of
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -107,7 +107,7 @@ def _services_named(client: KubeClient, namespace: str | None, names: list[str])
     """Find the services of all dialects, or those named. What a Playground keeps for itself is no service."""
     asked = {split_or_end(name) for name in names}
     found, seen = [], set()
-    for cr in listed(client, namespace):
+    for cr in list_services(client, namespace):
         own, alone = (dialect_of(cr), cr["metadata"]["name"]), (None, cr["metadata"]["name"])
         if own in asked or ((alone in asked or not asked) and not is_part_of_another(cr)):
             found.append(cr)

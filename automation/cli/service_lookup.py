@@ -28,7 +28,7 @@ def find_service(client: KubeClient, namespace: str | None, name: str) -> Json:
     """
     dialect, name = split_or_end(name)
     try:
-        found = listed(client, namespace, dialect=dialect, name=name)
+        found = list_services(client, namespace, dialect=dialect, name=name)
     except NotFound:
         _complain_unserved(dialect or LLMKUBE)
         raise typer.Exit(1) from None
@@ -67,7 +67,7 @@ def split_or_end(name: str) -> tuple[str | None, str]:
         raise typer.Exit(1) from None
 
 
-def listed(
+def list_services(
     client: KubeClient, namespace: str | None, *, dialect: str | None = None, name: str | None = None
 ) -> list[Json]:
     """List services of one dialect, or of all that the cluster serves, LLMKube's first.

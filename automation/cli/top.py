@@ -24,7 +24,7 @@ from rich.text import Text
 
 from automation.cli import top_rows
 from automation.cli.output import OutputFormat, complain, phase_style, print_json, size_text, styled
-from automation.cli.service_lookup import listed
+from automation.cli.service_lookup import list_services
 from automation.cli.top_rows import HostUse, Order, ServiceUse, bar, rate_text, slots_text
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -109,7 +109,7 @@ def read_view(client: KubeClient, what: What | None, namespace: str | None) -> V
 
 def _services(client: KubeClient, namespace: str | None) -> list[Json]:
     try:
-        return [service for service in listed(client, namespace) if not is_part_of_another(service)]
+        return [service for service in list_services(client, namespace) if not is_part_of_another(service)]
     except NotFound:
         return []
 

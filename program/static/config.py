@@ -31,11 +31,11 @@ _ANY_PLAN = {"host": "h", "service": "s", "serviceName": "s", "argv": ["a"]}
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-class _Said(BaseModel):
+class _Config(BaseModel):
     model_config = ConfigDict(extra="forbid", alias_generator=to_camel, frozen=True, strict=True)
 
 
-class _Cluster(_Said):
+class _Cluster(_Config):
     manifests: str | list[str]
     context: str = ""
     kubeconfig: str = ""
@@ -43,7 +43,7 @@ class _Cluster(_Said):
     extensions: list[str] | None = None
 
 
-class _Options(_Said):
+class _Options(_Config):
     """What `herdsman:options` takes: the operator's choices, by the names of RenderOptions."""
 
     cache_size: str | None = None
@@ -108,28 +108,28 @@ def read_config(values: Mapping[str, str], root: Path) -> FleetConfig:
     Relative paths of kubeconfigs, keys and tokens start at `root`, the project's folder.
     """
     found = FleetConfig()
-    said = {name: _value(text) for name, text in values.items()}
-    found.notes += [f"{PROJECT}:{name}: is not known to this version" for name in said if name not in KEYS]
-    found.namespace = _namespace(said.get("namespace") or "default", "namespace", found.errors)
-    options = _options(said.get("options"), found.errors)
+    given = {name: _value(text) for name, text in values.items()}
+    found.notes += [f"{PROJECT}:{name}: is not known to this version" for name in given if name not in KEYS]
+    found.namespace = _namespace(given.get("namespace") or "default", "namespace", found.errors)
+    options = _options(given.get("options"), found.errors)
     clusters: list[Cluster] = []
-    if said.get("manifests") is not None or not said.get("clusters"):
-        manifests = _manifests(said.get("manifests"), "manifests", found.errors)
-        extended = _extended(options, said.get("extensions"), "extensions", found.errors)
+    if given.get("manifests") is not None or not given.get("clusters"):
+        manifests = _manifests(given.get("manifests"), "manifests", found.errors)
+        extended = _extended(options, given.get("extensions"), "extensions", found.errors)
         clusters.append(Cluster(manifests, found.namespace, options=extended))
-    for name, value in _objects(said.get("clusters"), "clusters", found.errors):
+    for name, value in _objects(given.get("clusters"), "clusters", found.errors):
         clusters += _cluster(name, value, root, options, found.errors)
     found.clusters = tuple(clusters)
-    for name, value in _objects(said.get("hosts"), "hosts", found.errors):
-        way = _way(name, value, root, found.errors)
-        if way is not None:
-            found.hosts[name] = way
-    policies = said.get("policies") or ""
+    for name, value in _objects(given.get("hosts"), "hosts", found.errors):
+        inputs = _host_inputs(name, value, root, found.errors)
+        if inputs is not None:
+            found.hosts[name] = inputs
+    policies = given.get("policies") or ""
     if not isinstance(policies, str):
         found.errors.append(f"{PROJECT}:policies: is not the path of a folder")
     else:
         found.policies = policies
-    found.plugin = _plugin(said.get("kubernetesPlugin"), found.errors)
+    found.plugin = _plugin(given.get("kubernetesPlugin"), found.errors)
     return found
 
 
@@ -190,17 +190,17 @@ def _objects(value: Any, key: str, errors: list[str]) -> list[tuple[str, Json]]:
 
 def _cluster(name: str, value: Json, root: Path, options: RenderOptions, errors: list[str]) -> list[Cluster]:
     key = f"clusters.{name}"
-    said = _model(_Cluster, value, key, errors)
-    if said is None:
+    given = _model(_Cluster, value, key, errors)
+    if given is None:
         return []
     return [
         Cluster(
-            manifests=_manifests(said.manifests, f"{key}.manifests", errors),
-            namespace=_namespace(said.namespace, f"{key}.namespace", errors),
+            manifests=_manifests(given.manifests, f"{key}.manifests", errors),
+            namespace=_namespace(given.namespace, f"{key}.namespace", errors),
             name=name,
-            context=said.context,
-            kubeconfig=_path(said.kubeconfig, root),
-            options=_extended(options, said.extensions, f"{key}.extensions", errors),
+            context=given.context,
+            kubeconfig=_path(given.kubeconfig, root),
+            options=_extended(options, given.extensions, f"{key}.extensions", errors),
         )
     ]
 
@@ -221,38 +221,38 @@ def _options(value: Any, errors: list[str]) -> RenderOptions:
     if not isinstance(value, dict):
         errors.append(f"{PROJECT}:options: is not an object")
         return RenderOptions()
-    said = _model(_Options, value, "options", errors)
-    if said is None:
+    given = _model(_Options, value, "options", errors)
+    if given is None:
         return RenderOptions()
     try:
-        return RenderOptions(**said.model_dump(exclude_none=True))
+        return RenderOptions(**given.model_dump(exclude_none=True))
     except ValidationError as error:
         errors += _faults(error, "options", alias=to_camel)
         return RenderOptions()
 
 
-def _way(name: str, value: Json, root: Path, errors: list[str]) -> Json | None:
-    """Turn what is said of a host into inputs of its processes, checked by the plugin's own rules."""
+def _host_inputs(name: str, value: Json, root: Path, errors: list[str]) -> Json | None:
+    """Turn a host of the config into inputs of its processes, checked by the plugin's rules."""
     key = f"{PROJECT}:hosts.{name}"
     transport = value.get("transport") or ("agent" if value.get("endpoint") else "ssh")
-    said = {k: v for k, v in value.items() if k != "transport"}
+    given = {k: v for k, v in value.items() if k != "transport"}
     for file in _PATHS:
-        if isinstance(said.get(file), str):
-            said[file] = _path(said[file], root)
-    bastion = said.get("bastion")
+        if isinstance(given.get(file), str):
+            given[file] = _path(given[file], root)
+    bastion = given.get("bastion")
     if isinstance(bastion, dict) and isinstance(bastion.get("knownHosts"), str):
-        said["bastion"] = {**bastion, "knownHosts": _path(bastion["knownHosts"], root)}
-    way: Json = {"transport": transport, **({"ssh": said} if transport == "ssh" else said)}
-    whole = {**way, "namespace": "n", "name": "n", "plan": _ANY_PLAN}
+        given["bastion"] = {**bastion, "knownHosts": _path(bastion["knownHosts"], root)}
+    inputs: Json = {"transport": transport, **({"ssh": given} if transport == "ssh" else given)}
+    whole = {**inputs, "namespace": "n", "name": "n", "plan": _ANY_PLAN}
     faults = input_faults(TYPE, whole)
     for where, why in faults:
         errors.append(f"{key}.{where.removeprefix('ssh.')}: {why}")
     if transport == "agent" and not faults:
-        strange = [k for k in said if k in SSH]
+        strange = [k for k in given if k in SSH]
         errors += [f"{key}.{k}: belongs to transport `ssh`" for k in strange]
-        if str(said["endpoint"]).startswith("http://") and any(said.get(k) for k in AGENT_TLS):
+        if str(given["endpoint"]).startswith("http://") and any(given.get(k) for k in AGENT_TLS):
             errors.append(f"{key}.endpoint: is http, where no certificate is checked; write https")
-    return None if faults else way
+    return None if faults else inputs
 
 
 def _path(path: str, root: Path) -> str:

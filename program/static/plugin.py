@@ -1,6 +1,6 @@
 """The Kubernetes plugin that a static fleet is for: its version for the engine, and the errors for people.
 
-`program.__main__` and `program.static.standing` use it. docs/adr/0044 argues the version.
+`program.__main__` and `program.static.existing` use it. docs/adr/0044 argues the version.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""From the config of a static fleet to its services, each with its place. Reads files; asks no cluster.
+"""Reads the services of a static fleet from the files of its config, and renders them. Asks no cluster.
 
-Called by `program.__main__`; calls `program.manifests`, the renderers and the policies. Everything that is wrong is
-gathered, so that one run names it all, and then nothing is registered.
+Called by `program.__main__`; calls `program.manifests`, the renderers and the policies. Errors are gathered, so that
+one run names all of them, and then nothing is registered.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class PlacedService:
     rendered: RenderedService
     cluster: Cluster
     at: str = ""
-    """What tells its logical names apart; empty in the one namespace of a simple stack."""
+    """The suffix of its logical names; empty in the one namespace of a simple stack."""
 
 
 @dataclass
 class Fleet:
-    """All services of a stack, or all that is wrong with it."""
+    """All services of a stack, or all of its errors."""
 
     services: list[PlacedService] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -53,7 +53,7 @@ def read_fleet(config: FleetConfig, root: Path, *, stack: str, policies: Policie
         for path in cluster.manifests:
             manifests.read(path)
         for document, desired in manifests.services():
-            reader.take(cluster, manifests, document, desired)
+            reader.add_service(cluster, manifests, document, desired)
         prefix = f"{cluster.name}: " if cluster.name else ""
         fleet.errors += [f"{prefix}{error}" for error in manifests.errors]
         fleet.notes += [f"{prefix}{note.removeprefix('Warning: ')}" for note in manifests.notes]
@@ -66,47 +66,52 @@ class _Reader:
     fleet: Fleet
     stack: str
     policies: Policies
-    made: dict[tuple[str, str, str, str], Document] = field(default_factory=dict)
-    """By cluster, kind, namespace and name: whose each object is."""
+    owners: dict[tuple[str, str, str, str], Document] = field(default_factory=dict)
+    """The document that each object is made for, by cluster, kind, namespace and name."""
     on_hosts: dict[tuple[str, str, str], Document] = field(default_factory=dict)
 
-    def take(self, cluster: Cluster, manifests: Manifests, document: Document, desired: DesiredService) -> None:
-        """Render one service, and say what is wrong with it."""
-        way = self._way(desired)
+    def add_service(self, cluster: Cluster, manifests: Manifests, document: Document, desired: DesiredService) -> None:
+        """Render one service and add it to the fleet, or its errors."""
+        host_inputs = self._host_inputs(desired)
         annotations = document.cr["metadata"].get("annotations") or {}
-        for problem in unsupported_without_loop(annotations, desired, over_ssh=way is not None and "ssh" in way):
+        for problem in unsupported_without_loop(
+            annotations, desired, over_ssh=host_inputs is not None and "ssh" in host_inputs
+        ):
             manifests.notes.append(f"{document}: {problem.field}: {problem.message}")
         try:
             _check_host(desired)
-            # Who has the token or the key of a host that the config names is its owner.
-            manifests.check_allowed(desired, default=UNRESTRICTED if way is not None else DEFAULT)
+            # The config has a token or key of this host, so its writer owns the host.
+            manifests.check_allowed(desired, default=UNRESTRICTED if host_inputs is not None else DEFAULT)
             desired = scaled_without_loop(desired)
             rendered = render(desired, cluster.options)
         except DesiredError as error:
             manifests.errors.append(f"{document}: {error}")
             return
-        rival = self._rival(cluster, document, rendered, way)
-        if rival is not None:
-            manifests.errors.append(f"{document}: metadata.name: {rival}")
+        conflict = self._conflict(cluster, document, rendered, host_inputs)
+        if conflict is not None:
+            manifests.errors.append(f"{document}: metadata.name: {conflict}")
             return
         for violation in self.policies.check(desired, rendered, namespace_labels={}, cr=document.cr):
             (manifests.errors if violation.mandatory else manifests.notes).append(f"{document}: {violation}")
         simple = not cluster.name and document.namespace == self.config.namespace
         at = "" if simple else naming.place_suffix(document.namespace, cluster.name)
-        if way is None:
+        if host_inputs is None:
             rendered = replace(rendered, objects=tuple(marked(each, self.stack) for each in rendered.objects))
         self.fleet.services.append(PlacedService(desired, rendered, cluster, at))
 
-    def _way(self, desired: DesiredService) -> Json | None:
+    def _host_inputs(self, desired: DesiredService) -> Json | None:
         placement = desired.host_placement
         return self.config.hosts.get(placement.host or "") if placement is not None else None
 
-    def _rival(self, cluster: Cluster, document: Document, rendered: RenderedService, way: Json | None) -> str | None:
-        """Name who has an object already that this service needs: on a host, or in a cluster, where services of two
-        dialects may have one name.
+    def _conflict(
+        self, cluster: Cluster, document: Document, rendered: RenderedService, host_inputs: Json | None
+    ) -> str | None:
+        """Return which other document has a process or object of the same name; None where none has.
+
+        In a cluster services of two dialects may have one name.
         """
         namespace, name = rendered.key.namespace, rendered.key.name
-        if way is not None:
+        if host_inputs is not None:
             host = str(rendered.objects[0].manifest["spec"].get("host", "")) if rendered.objects else ""
             process = rendered.objects[0].name if rendered.objects else name
             other = self.on_hosts.setdefault((host, namespace, process), document)
@@ -115,17 +120,17 @@ class _Reader:
             (each.kind, str(each.manifest["metadata"].get("namespace", "")), each.name) for each in rendered.objects
         ]
         if rendered.key.dialect == LLMKUBE:
-            # Said of the Service whatever runs behind it: names that differ by `.` and `-` meet there.
+            # Also for a service without pods: names that differ by `.` and `-` share a Service's name.
             needed.insert(0, ("Service", namespace, naming.service_name(name)))
         for kind, where, each in needed:
-            other = self.made.setdefault((cluster.name, kind, where, each), document)
+            other = self.owners.setdefault((cluster.name, kind, where, each), document)
             if other is not document:
                 return f"needs the {kind} `{each}`, which {other} has already"
         return None
 
 
 def marked(obj: RenderedObject, stack: str) -> RenderedObject:
-    """Write on an object whose it is, so that no loop and no other stack takes it for its own."""
+    """Return the object with the annotation that names its stack, so that no loop and no other stack changes it."""
     metadata = obj.manifest["metadata"]
     annotations = {**metadata.get("annotations", {}), naming.ANNOTATION_FLEET: stack}
     return replace(obj, manifest={**obj.manifest, "metadata": {**metadata, "annotations": annotations}})

@@ -113,7 +113,7 @@ def plan_give(client: KubeClient, document: Document, manifests: Manifests, *, o
         move.problems.append(f"{article} {kind} of this name stands in the cluster already")
     if not move.objects:
         move.problems.append(NOTHING_OF_A_FLEET)
-    models = {name: manifests.model_document(move.key.namespace, name) for name in _model_names(move, service)}
+    models = {name: manifests(kinds.MODELS, move.key.namespace, name) for name in _model_names(move, service)}
     move.problems += [f"Model `{name}` is not in the file" for name, model in models.items() if model is None]
     if move.problems:
         return move

@@ -15,7 +15,7 @@ from program.dialects.converting.kserve_writer import write_kserve
 from program.dialects.converting.llmaz_reader import read_llmaz
 from program.dialects.converting.llmaz_service_reader import read_llmaz_service
 from program.dialects.converting.llmaz_writer import write_llmaz
-from program.dialects.converting.llmkube_reader import Find, read_llmkube
+from program.dialects.converting.llmkube_reader import read_llmkube
 from program.dialects.converting.llmkube_writer import write_llmkube
 from program.dialects.dialect import Lookup
 from program.dialects.hosts.arguments import POD_PATHS
@@ -40,11 +40,11 @@ class Converted:
     losses: tuple[Loss, ...]
 
 
-def describe(dialect: str, cr: Json, *, look: Lookup, find_model: Find) -> Description:
+def describe(dialect: str, cr: Json, *, look: Lookup) -> Description:
     """Read a service of a dialect into a description. Raises SpecInvalid and NotYet."""
     match dialect:
         case "llmkube":
-            return read_llmkube(cr, find_model)
+            return read_llmkube(cr, look)
         case "kserve":
             return read_kserve(cr, look)
         case "llmaz":

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from urllib.parse import unquote, urlsplit
 
+from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired import keys
 from program.desired.engines import Generic, Sglang
@@ -18,6 +18,7 @@ from program.dialects.converting.description import Description, Source, Weights
 from program.dialects.converting.fields import Fields, kept_metadata, on_hosts
 from program.dialects.converting.llmkube_writer import CONFIGS, POD_FIELDS
 from program.dialects.converting.pods import PROBES, split_shared_memory
+from program.dialects.dialect import Lookup
 from program.dialects.llmkube.parse.model import model_of
 from program.dialects.llmkube.parse.service import draft_reference, parse_service
 from program.dialects.llmkube.unsupported.service import fields_of_runtime
@@ -26,22 +27,19 @@ from program.runtimes.base import served_name_option
 
 NAME = "llmkube"
 
-Find = Callable[[str, str], Json | None]
-"""Finds a Model by namespace and name."""
 
-
-def read_llmkube(cr: Json, find_model: Find) -> Description:
+def read_llmkube(cr: Json, look: Lookup) -> Description:
     """Describe an InferenceService. Raises SpecInvalid and NotYet as its dialect does."""
     fields = Fields(cr, dialect="LLMKube")
     metadata = cr["metadata"]
     namespace = str(metadata.get("namespace") or "default")
     reference = str(fields.read("modelRef"))
-    found = find_model(namespace, reference)
+    found = look(kinds.MODELS, namespace, reference)
     if found is None:
         raise NotYet(reason="DependencyMissing", field="spec.modelRef", why=f"there is no Model `{reference}`")
     model_fields = Fields(found, dialect="LLMKube")
     model = _model(found)
-    draft = _draft(cr, namespace, find_model)
+    draft = _draft(cr, namespace, look)
     desired = parse_service(cr, model, draft=draft)
     engine = desired.engine
     if engine.kind not in ("llamacpp", "vllm", "sglang", "tgi", "tensorrt-llm", "ollama", "generic"):
@@ -177,9 +175,9 @@ def _plain_draft(arguments: list[str]) -> list[str]:
     return rest if found.get("--spec-type") == "draft-simple" else arguments
 
 
-def _draft(cr: Json, namespace: str, find_model: Find) -> DesiredModel | None:
+def _draft(cr: Json, namespace: str, look: Lookup) -> DesiredModel | None:
     name = draft_reference(cr)
-    found = find_model(namespace, name) if name else None
+    found = look(kinds.MODELS, namespace, name) if name else None
     return _model(found) if found is not None else None
 
 

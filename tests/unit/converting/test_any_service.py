@@ -157,7 +157,7 @@ def descriptions(found: Manifests) -> list[Description]:
     services = []
     for dialect in DIALECTS:
         for document in found.services_of(dialect):
-            services.append(describe(dialect, document.cr, look=found, find_model=found.model_document))
+            services.append(describe(dialect, document.cr, look=found))
     return services
 
 
@@ -203,7 +203,7 @@ def all_services() -> tuple[tuple[str, Description], ...]:
             for document in found.services_of(dialect):
                 # Many vectors are about what is wrong with a service.
                 with suppress(DesiredError):
-                    service = describe(dialect, document.cr, look=found, find_model=found.model_document)
+                    service = describe(dialect, document.cr, look=found)
                     services.append((name, service))
     return tuple(services)
 

@@ -25,7 +25,7 @@ def converted(to: Target, *documents: Json) -> Converted:
     assert found.errors == []
     for dialect in DIALECTS:
         for document in found.services_of(dialect):
-            return write(describe(dialect, document.cr, look=found, find_model=found.model_document), to)
+            return write(describe(dialect, document.cr, look=found), to)
     raise AssertionError("no service is among the documents")
 
 

@@ -51,7 +51,7 @@ def descriptions(manifests: Manifests) -> Iterator[Description]:
     for dialect in DIALECTS:
         for document in manifests.services_of(dialect):
             try:
-                yield describe(dialect, document.cr, look=manifests, find_model=manifests.model_document)
+                yield describe(dialect, document.cr, look=manifests)
             except DesiredError:
                 continue  # many vectors are about what is wrong with a service
 

@@ -1,7 +1,7 @@
-"""Asks the clusters of a fleet, before anything is registered, what stands there in its objects' places.
+"""Finds the objects of a fleet that exist in its clusters already, before anything is registered.
 
-Called by `program.__main__`. The fleet's own providers answer, so that the clusters are those of the run. All that is
-in the way is told at once, and what exists already and is the fleet's is imported and not made.
+Called by `program.__main__`. The fleet's own providers answer, so that the clusters are those of the run. One error
+names all objects that belong to others; those that belong to the fleet are imported instead of created.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from components.rendered import RenderedObject
 from program.static.plugin import KubernetesPlugin, other_plugin_words
 from program.static.reading import PlacedService
 
-Standing = frozenset[tuple[str, str]]
+Existing = frozenset[tuple[str, str]]
 
 
-async def standing(
+async def find_existing(
     services: Iterable[PlacedService],
     providers: Mapping[str, pulumi.ProviderResource],
     plugin: KubernetesPlugin = KubernetesPlugin.HERDSMAN,
-) -> dict[str, Standing]:
+) -> dict[str, Existing]:
     """Give, by the cluster's name, type token and id of the objects that exist and are the fleet's to take.
 
     `providers` are those of the clusters that have one of their own. Raises pulumi.RunError with all objects of others
