@@ -88,7 +88,7 @@ def serve(target: int) -> int:
     proxy = Proxy()
     proxy.start()
     proxy.open(KEY, "127.0.0.1", FRONT_PORT, Limits(), Callbacks(wake=lambda _name: None))
-    proxy.lead(KEY, (("127.0.0.1", target),))
+    proxy.set_targets(KEY, (("127.0.0.1", target),))
     time.sleep(3600)
     return 0
 

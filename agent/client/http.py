@@ -114,7 +114,7 @@ class HttpHost:
                 return json.loads(answer.data)
             except ValueError as error:
                 raise HostUnreachable("NotAnAgent", f"{method} {url}: the answer is no JSON") from error
-        reason, message = _told(answer.data)
+        reason, message = _error_of(answer.data)
         if answer.status == 404 and reason == "NotFound":
             raise ProcessNotFound(reason, message)
         if answer.status >= 500:
@@ -172,7 +172,7 @@ def _state(value: Any) -> ProcessState:
     return ProcessState(plan, ProcessReport.model_validate(value["report"]), int(value["generation"]))
 
 
-def _told(data: bytes) -> tuple[str, str]:
+def _error_of(data: bytes) -> tuple[str, str]:
     try:
         told = json.loads(data)
         return str(told["reason"]), str(told["message"])

@@ -30,26 +30,26 @@ class EngineProbe:
 
     def health(self, address: str, port: int, path: str, *, timeout_s: float = HEALTH_TIMEOUT_S) -> str | None:
         """GET the health path; only 200 is healthy (llama-server says 503 while it loads)."""
-        status, body = self._ask("GET", address, port, path, None, timeout_s)
+        status, body = self._request("GET", address, port, path, None, timeout_s)
         if status == 200:
             return None
-        return _told(f"GET {path}", address, port, status, body)
+        return _unexpected_answer(f"GET {path}", address, port, status, body)
 
     def completion(self, address: str, port: int, path: str, *, model: str = "", timeout_s: float) -> str | None:
         """POST the smallest real request and take any 2xx answer with content as proof that the model computes.
 
         401 and 403 count as serving: the process wants a key that the host does not hold, and health was good.
         """
-        status, body = self._ask("POST", address, port, path, smallest_request(path, model), timeout_s)
+        status, body = self._request("POST", address, port, path, smallest_request(path, model), timeout_s)
         if status in (401, 403):
             return None
         if 200 <= status < 300 and _has_content(body):
             return None
-        return _told(f"POST {path}", address, port, status, body)
+        return _unexpected_answer(f"POST {path}", address, port, status, body)
 
     def get(self, address: str, port: int, path: str, *, timeout_s: float) -> tuple[int, bytes]:
         """GET a path and give status and body; status 0 with the cause as body when no answer came."""
-        return self._ask("GET", address, port, path, None, timeout_s)
+        return self._request("GET", address, port, path, None, timeout_s)
 
     def interrupt(self) -> None:
         """Make a question that waits for its answer fail now. Safe from any thread."""
@@ -60,7 +60,7 @@ class EngineProbe:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
 
-    def _ask(
+    def _request(
         self, method: str, address: str, port: int, path: str, body: dict[str, Any] | None, timeout_s: float
     ) -> tuple[int, bytes]:
         """Make one request; status 0 with the cause as body when no answer came."""
@@ -103,7 +103,7 @@ def _has_content(body: bytes) -> bool:
     return isinstance(answer, dict) and any(answer.get(part) for part in ("choices", "data", "results", "content"))
 
 
-def _told(request: str, address: str, port: int, status: int, body: bytes) -> str:
+def _unexpected_answer(request: str, address: str, port: int, status: int, body: bytes) -> str:
     at = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
     text = " ".join(body.decode("utf-8", "replace").split())[:300]
     answer = f"{status} {text}".rstrip() if status else text

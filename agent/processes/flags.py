@@ -43,7 +43,7 @@ class KnownFlags:
         with self._lock:
             known = self._known.get(key)
         if known is None:
-            known = _ask(binary, commands)
+            known = _help_flags(binary, commands)
             with self._lock:
                 self._known[key] = known
         return known
@@ -83,7 +83,7 @@ def version_of(binary: str) -> str:
     return match.group(1) if match else ""
 
 
-def _ask(binary: str, commands: Sequence[str]) -> frozenset[str]:
+def _help_flags(binary: str, commands: Sequence[str]) -> frozenset[str]:
     try:
         asked = subprocess.run([binary, *commands, "--help"], capture_output=True, timeout=_HELP_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -17,7 +17,7 @@ _PHRASES = {
 }
 
 
-class Code(StrEnum):
+class ErrorCode(StrEnum):
     """The `code` of an error; a closed list for clients and metrics."""
 
     INVALID_REQUEST = "invalid_request"
@@ -37,8 +37,14 @@ class Code(StrEnum):
     TOO_MANY_CONNECTIONS = "too_many_connections"
 
 
-def answer(
-    status: int, code: Code, message: str, *, retry_after_s: float | None = None, close: bool, bodiless: bool = False
+def error_response(
+    status: int,
+    code: ErrorCode,
+    message: str,
+    *,
+    retry_after_s: float | None = None,
+    close: bool,
+    bodiless: bool = False,
 ) -> bytes:
     """Build a whole response. `bodiless` is for HEAD: the headers of what GET would give."""
     kind = "invalid_request_error" if status < 500 else "server_error"

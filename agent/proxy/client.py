@@ -11,10 +11,10 @@ import asyncio
 import os
 from typing import cast
 
-from agent.proxy.answers import Code, answer
-from agent.proxy.connections import keep_watch, reset
+from agent.proxy.answers import ErrorCode, error_response
+from agent.proxy.connections import enable_keepalive, reset
 from agent.proxy.framing import Malformed, RequestHead, ResponseHead, UntilClose
-from agent.proxy.incoming import Incoming, Kept
+from agent.proxy.incoming import Incoming, KeptRequest
 from agent.proxy.service import Service
 from agent.proxy.upstream import Target, Upstream
 
@@ -61,7 +61,7 @@ class Client(asyncio.Protocol):
         self.kept_bytes = 0
         """Of a request that is held: how much of it is kept."""
         self._incoming = Incoming()
-        self._kept = Kept()
+        self._kept = KeptRequest()
         """The request so far, as long as it may have to be sent (again)."""
         self._upstream: Upstream | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -82,14 +82,16 @@ class Client(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        keep_watch(self._transport)
+        enable_keepalive(self._transport)
         service = self._service
         if len(service.clients) >= service.limits.max_connections:
             self._discarding = True
-            service.count_refusal(Code.TOO_MANY_CONNECTIONS)
+            service.count_refusal(ErrorCode.TOO_MANY_CONNECTIONS)
             message = f"{len(service.clients)} connections are open already"
             retry_s = service.limits.retry_after_s
-            self._transport.write(answer(503, Code.TOO_MANY_CONNECTIONS, message, retry_after_s=retry_s, close=True))
+            self._transport.write(
+                error_response(503, ErrorCode.TOO_MANY_CONNECTIONS, message, retry_after_s=retry_s, close=True)
+            )
             self._transport.close()
             return
         service.clients.add(self)
@@ -105,9 +107,9 @@ class Client(asyncio.Protocol):
             self._transport.resume_reading()
             return
         self._discarding = True
-        self._service.count_refusal(Code.SOURCE_NOT_ADMITTED)
+        self._service.count_refusal(ErrorCode.SOURCE_NOT_ADMITTED)
         message = "the NetworkPolicy of this service does not admit the client"
-        self._transport.write(answer(403, Code.SOURCE_NOT_ADMITTED, message, close=True))
+        self._transport.write(error_response(403, ErrorCode.SOURCE_NOT_ADMITTED, message, close=True))
         self._transport.close()
 
     def data_received(self, data: bytes) -> None:
@@ -194,12 +196,12 @@ class Client(asyncio.Protocol):
 
     def _begin_request(self) -> bool:
         """Begin with the next request; False while its head is not whole."""
-        found = self._incoming.take_request()
+        found = self._incoming.next_request()
         if found is None:
             return False
         self.request, data = found
         self._close_after = not self.request.keep_alive
-        self._service.begin()
+        self._service.request_started()
         self._kept.begin(data)
         if self._service.runs:
             self.dispatch()
@@ -210,7 +212,7 @@ class Client(asyncio.Protocol):
     def _pass_body(self) -> None:
         assert self.request is not None
         assert self.request.body is not None
-        part = self._incoming.take_part(self.request.body)
+        part = self._incoming.next_part(self.request.body)
         kept, upstream = self._kept, self._upstream
         if kept.can_be_sent:
             kept.add(part)
@@ -223,13 +225,13 @@ class Client(asyncio.Protocol):
 
     def _hold(self) -> None:
         self.kept_bytes = 0
-        refused = self._service.hold(self) or self._service.keep(self, self._kept.size)
+        refused = self._service.hold_request(self) or self._service.count_kept_bytes(self, self._kept.size)
         if refused is not None:
             self.refuse(*refused)
 
     def _keep_more(self, more: int) -> None:
         """Keep more of a request that waits, within bounds."""
-        refused = self._service.keep(self, more)
+        refused = self._service.count_kept_bytes(self, more)
         if refused is not None:
             self.refuse(*refused)
 
@@ -250,7 +252,7 @@ class Client(asyncio.Protocol):
         except (OSError, TimeoutError) as error:
             self._connecting = None
             why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "no answer"
-            self.refuse(503, Code.UPSTREAM_UNREACHABLE, f"the engine cannot be reached: {why}")
+            self.refuse(503, ErrorCode.UPSTREAM_UNREACHABLE, f"the engine cannot be reached: {why}")
             return
         self._connecting = None
         self._send(upstream)
@@ -329,7 +331,7 @@ class Client(asyncio.Protocol):
             self._replayed, self._full = True, False
             self.dispatch()
             return
-        self.refuse(502, Code.UPSTREAM_FAILED, why)
+        self.refuse(502, ErrorCode.UPSTREAM_FAILED, why)
 
     def response_breaks_off(self) -> None:
         """The response stays incomplete, and the client must be able to see that."""
@@ -344,7 +346,7 @@ class Client(asyncio.Protocol):
 
     # --- ends -------------------------------------------------------------------------------------------------
 
-    def refuse(self, status: int, code: Code, message: str) -> None:
+    def refuse(self, status: int, code: ErrorCode, message: str) -> None:
         """Answer the request under way with an error of our own."""
         request = self.request
         if request is None or self._transport.is_closing():
@@ -353,7 +355,9 @@ class Client(asyncio.Protocol):
         retry_s = self._service.limits.retry_after_s if status in (502, 503) else None
         self._service.count_refusal(code)
         self._transport.write(
-            answer(status, code, message, retry_after_s=retry_s, close=close, bodiless=request.method == b"HEAD")
+            error_response(
+                status, code, message, retry_after_s=retry_s, close=close, bodiless=request.method == b"HEAD"
+            )
         )
         self._answered(close=close)
 
@@ -371,7 +375,7 @@ class Client(asyncio.Protocol):
 
     def _reject(self, error: Malformed) -> None:
         """Answer what is not a valid request, and end the connection: nobody knows where a next one would begin."""
-        self._service.count_refusal(Code.INVALID_REQUEST)
+        self._service.count_refusal(ErrorCode.INVALID_REQUEST)
         answered = self._answering
         self._cancel()
         if self.request is not None:
@@ -379,7 +383,7 @@ class Client(asyncio.Protocol):
         if answered:
             self._transport.abort()
             return
-        self._transport.write(answer(error.status, Code.INVALID_REQUEST, error.why, close=True))
+        self._transport.write(error_response(error.status, ErrorCode.INVALID_REQUEST, error.why, close=True))
         self._linger()
 
     def _linger(self) -> None:
@@ -395,7 +399,7 @@ class Client(asyncio.Protocol):
 
     def _cancel(self) -> None:
         """Take the request back from wherever it is."""
-        self._service.unhold(self)
+        self._service.release_request(self)
         if self._connecting is not None:
             self._connecting.cancel()
             self._connecting = None
@@ -409,4 +413,4 @@ class Client(asyncio.Protocol):
         self._kept.discard()
         self._answering = self._replayed = self._full = False
         self.waits_since = self._service.loop.time()
-        self._service.end()
+        self._service.request_ended()

@@ -20,7 +20,7 @@ _OPTIONS = (
 )
 
 
-def keep_watch(transport: asyncio.Transport) -> None:
+def enable_keepalive(transport: asyncio.Transport) -> None:
     """Have the kernel notice a peer that is gone without a word."""
     raw: socket.socket | None = transport.get_extra_info("socket")
     if raw is None:

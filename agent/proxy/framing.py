@@ -110,10 +110,10 @@ class Chunked:
                 self._left -= 1
                 at += 1
             else:
-                at = self._take_line(data, at)
+                at = self._read_line(data, at)
         return at
 
-    def _take_line(self, data: bytes, at: int) -> int:
+    def _read_line(self, data: bytes, at: int) -> int:
         found = data.find(b"\n", at, at + MAX_LINE - len(self._line))
         if found < 0:
             self._line += data[at : at + MAX_LINE]

@@ -27,7 +27,7 @@ class Incoming:
     def clear(self) -> None:
         self._data = b""
 
-    def take_request(self) -> tuple[RequestHead, bytes] | None:
+    def next_request(self) -> tuple[RequestHead, bytes] | None:
         """Take the next request, and all that has come of it, as it is to be sent on; None while its head is not whole.
 
         Raises Malformed.
@@ -50,7 +50,7 @@ class Incoming:
         self._data = data[upto:]
         return request, request.lines + b"\r\n" + data[end:upto]
 
-    def take_part(self, body: Body) -> bytes:
+    def next_part(self, body: Body) -> bytes:
         """Take what has come of a body. Raises Malformed."""
         data = self._data
         upto = body.consume(data)
@@ -58,7 +58,7 @@ class Incoming:
         return part
 
 
-class Kept:
+class KeptRequest:
     """A request as far as it has come; nothing any more once it could not be sent from its beginning."""
 
     __slots__ = ("_parts", "size")

@@ -1,6 +1,6 @@
 """The proxy as its owner sees it: one thread with one event loop, and a listener for each service.
 
-Used by `agent.server.front` and `automation.serving.sleep` from any of their threads. All of a service's state lives in
+Used by `agent.server.sleep` and `automation.serving.sleep` from any of their threads. All of a service's state lives in
 the loop's thread (`service`); the methods here carry the word over.
 """
 
@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
 
-from agent.proxy.answers import Code
+from agent.proxy.answers import ErrorCode
 from agent.proxy.client import Client
 from agent.proxy.limits import Limits
 from agent.proxy.service import Callbacks, Counts, Service
@@ -62,13 +62,13 @@ class Proxy:
         """Close all listeners, answer those that wait, cut what is under way, end the thread."""
         if self._stopped or not self._thread.is_alive():
             return
-        self._ask(self._close_all)
+        self._call_and_wait(self._close_all)
         self._stopped = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(ANSWER_S)
 
     def open(self, name: str, address: str, port: int, limits: Limits, callbacks: Callbacks) -> int:
-        """Listen for a service that is at rest; give the port, chosen by the system where `port` is 0.
+        """Listen for a service that is asleep; return the port, which the system chooses where `port` is 0.
 
         Raises OSError where nothing can listen there, ValueError for a name that is open already, ProxyStopped.
         """
@@ -82,50 +82,50 @@ class Proxy:
             self._serving.add(task)
             task.add_done_callback(self._serving.discard)
 
-        self._ask(opened)
+        self._call_and_wait(opened)
         return int(listener.getsockname()[1])
 
     def close(self, name: str) -> None:
         """Close a service's listener: requests that wait are answered 503, those under way are cut off."""
-        self._ask(lambda: self._close(name))
+        self._call_and_wait(lambda: self._close(name))
 
-    def lead(self, name: str, targets: tuple[Target, ...]) -> None:
+    def set_targets(self, name: str, targets: tuple[Target, ...]) -> None:
         """Send requests to these engines from now on."""
-        self._tell(name, lambda service: service.lead(targets))
+        self._call_service(name, lambda service: service.set_targets(targets))
 
-    def rest(self, name: str) -> None:
+    def set_asleep(self, name: str) -> None:
         """Hold requests; the first one wakes the service."""
-        self._tell(name, Service.rest)
+        self._call_service(name, Service.set_asleep)
 
-    def sleep(self, name: str) -> None:
-        """Rest, because nobody came for long enough: counted as a sleep."""
-        self._tell(name, Service.sleep)
+    def put_to_sleep(self, name: str) -> None:
+        """Hold requests because no request came for long enough: counted as a sleep."""
+        self._call_service(name, Service.put_to_sleep)
 
-    def wait(self, name: str) -> None:
-        """Hold requests: the engine is on its way."""
-        self._tell(name, Service.wait)
+    def set_starting(self, name: str) -> None:
+        """Hold requests: the engine is starting."""
+        self._call_service(name, Service.set_starting)
 
-    def refuse(self, name: str, reason: str) -> None:
+    def set_failed(self, name: str, reason: str) -> None:
         """Answer requests with 503 and this reason."""
-        self._tell(name, lambda service: service.refuse(reason))
+        self._call_service(name, lambda service: service.set_failed(reason))
 
-    def leave(self, name: str) -> None:
-        """Close connections after their answers, so that clients come back by the way that is theirs now."""
-        self._tell(name, Service.leave)
+    def close_after_answers(self, name: str) -> None:
+        """Close connections after their answers, so that clients connect again, to another address."""
+        self._call_service(name, Service.close_after_answers)
 
     def set_limits(self, name: str, limits: Limits) -> None:
-        self._tell(name, lambda service: service.set_limits(limits))
+        self._call_service(name, lambda service: service.set_limits(limits))
 
-    def under_way(self, name: str) -> int:
-        """How many requests are being answered or wait; a look without a lock."""
+    def requests_in_flight(self, name: str) -> int:
+        """Return how many requests are being answered or wait. Takes no lock."""
         service = self._services.get(name)
         return service.in_flight if service is not None else 0
 
     def states(self) -> list[State]:
-        """Say how every service is."""
+        """Return the state of every service."""
         if self._stopped or not self._thread.is_alive():
             return []
-        return self._ask(
+        return self._call_and_wait(
             lambda: [
                 State(s.name, s.held, s.in_flight, len(s.clients), s.counts) for _, s in sorted(self._services.items())
             ]
@@ -173,27 +173,27 @@ class Proxy:
             client.close_if_late(now)
         self._sweep = self._loop.call_later(SWEEP_S, self._close_late) if clients else None
 
-    def _tell(self, name: str, act: Callable[[Service], None]) -> None:
-        def told() -> None:
+    def _call_service(self, name: str, act: Callable[[Service], None]) -> None:
+        def call() -> None:
             service = self._services.get(name)
             if service is not None:
                 act(service)
 
         if not self._stopped:
-            self._loop.call_soon_threadsafe(told)
+            self._loop.call_soon_threadsafe(call)
 
-    def _ask(self, act: Callable[[], T]) -> T:
+    def _call_and_wait(self, act: Callable[[], T]) -> T:
         if self._stopped:
             raise ProxyStopped("the proxy has been stopped")
         answer: Future[T] = Future()
 
-        def told() -> None:
+        def call() -> None:
             try:
                 answer.set_result(act())
             except Exception as error:
                 answer.set_exception(error)
 
-        self._loop.call_soon_threadsafe(told)
+        self._loop.call_soon_threadsafe(call)
         return answer.result(ANSWER_S)
 
 
@@ -213,4 +213,4 @@ def _listening(address: str, port: int) -> socket.socket:
     return listener
 
 
-__all__ = ["Callbacks", "Code", "Limits", "Proxy", "ProxyStopped", "State", "Target"]
+__all__ = ["Callbacks", "ErrorCode", "Limits", "Proxy", "ProxyStopped", "State", "Target"]

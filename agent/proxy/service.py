@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from agent.proxy.answers import Code
+from agent.proxy.answers import ErrorCode
 from agent.proxy.framing import MAX_HEAD
 from agent.proxy.limits import Limits
 from agent.proxy.upstream import Pool, Target
@@ -22,7 +22,7 @@ WAKE_BUCKETS_S = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 USED_EVERY_S = 1.0
 REMIND_S = 1.0
 
-Refused = tuple[int, Code, str]
+Refused = tuple[int, ErrorCode, str]
 """Why a request is not answered by an engine: the status, and what the client is told."""
 
 
@@ -54,7 +54,7 @@ class Counts:
     """Seconds from the first request that waited until the service ran, added up over all wakes."""
     wake_buckets: list[int] = field(default_factory=lambda: [0] * (len(WAKE_BUCKETS_S) + 1))
     sleeps: int = 0
-    refused: dict[Code, int] = field(default_factory=dict)
+    refused: dict[ErrorCode, int] = field(default_factory=dict)
     """Requests that the proxy answered with an error of its own."""
 
 
@@ -67,7 +67,7 @@ class Connection(Protocol):
     def dispatch(self) -> None:
         """Send the request to an engine; only while the service runs."""
 
-    def refuse(self, status: int, code: Code, message: str) -> None:
+    def refuse(self, status: int, code: ErrorCode, message: str) -> None:
         """Answer the request with an error of the proxy."""
 
     def close_if_idle(self) -> None:
@@ -91,7 +91,7 @@ class Service:
         self.clients: set[Connection] = set()
         self.pool = Pool(loop, limits)
         self.leaving = False
-        """Answers close their connections: clients shall come back by another way."""
+        """Answers close their connections: clients are to connect to another address."""
         self.in_flight = 0
         self.held_bytes = 0
         self._callbacks = callbacks
@@ -103,11 +103,11 @@ class Service:
         self._deadline: asyncio.TimerHandle | None = None
         self._reminder: asyncio.TimerHandle | None = None
         self._awaited = False
-        """The owner knows that the engine is wanted."""
+        """The owner was asked to start the engine."""
         self._asked_at: float | None = None
         """When the first request began to wait."""
         self._last_used = loop.time()
-        self._last_told = 0.0
+        self._used_reported_at = 0.0
         self._idle_timer: asyncio.TimerHandle | None = None
 
     @property
@@ -119,16 +119,16 @@ class Service:
         ask = self._callbacks.admit
         if ask is None:
             return True
-        ask(self.name, address, lambda admitted: self._say(decided, admitted))
+        ask(self.name, address, lambda admitted: self._report_decision(decided, admitted))
         return False
 
-    def _say(self, decided: Callable[[bool], None], admitted: bool) -> None:
+    def _report_decision(self, decided: Callable[[bool], None], admitted: bool) -> None:
         with suppress(RuntimeError):  # the proxy has ended meanwhile
             self.loop.call_soon_threadsafe(decided, admitted)
 
-    # --- told by the owner ------------------------------------------------------------------------------------
+    # --- called by the owner ------------------------------------------------------------------------------------
 
-    def lead(self, targets: tuple[Target, ...]) -> None:
+    def set_targets(self, targets: tuple[Target, ...]) -> None:
         """Send requests to these engines, those that wait first, in the order in which they came."""
         was = self._targets
         self._targets, self._refusal, self.leaving = targets, "", False
@@ -141,39 +141,39 @@ class Service:
         self._arm_idle_timer()
         while self._held and self._targets:
             client = next(iter(self._held))
-            self.unhold(client)
+            self.release_request(client)
             client.dispatch()
 
-    def rest(self) -> None:
-        """Hold requests until there is an engine again; the first one asks for it."""
+    def set_asleep(self) -> None:
+        """Hold requests until there is an engine again; the first one wakes it."""
         self._stop_serving()
         self._refusal = ""
         self._awaited = False
         if self._held:
-            self._ask()
+            self._request_wake()
         else:
             self._asked_at = None
 
-    def sleep(self) -> None:
-        """Rest, because nobody came for long enough."""
+    def put_to_sleep(self) -> None:
+        """Fall asleep because no request came for long enough."""
         self.counts.sleeps += 1
-        self.rest()
+        self.set_asleep()
 
-    def wait(self) -> None:
-        """Hold requests; the engine is on its way, and nobody needs to be asked for it."""
+    def set_starting(self) -> None:
+        """Hold requests; the engine is starting, and the owner need not be asked for it."""
         self._stop_serving()
         self._refusal = ""
         self._awaited = True
 
-    def refuse(self, reason: str) -> None:
+    def set_failed(self, reason: str) -> None:
         """Answer all requests with 503 and this reason, those that wait too."""
         self._stop_serving()
         self._refusal = reason
         self._awaited, self._asked_at = False, None
-        self._send_away(list(self._held), Code.START_FAILED, f"the service could not be started: {reason}")
+        self._refuse_all(list(self._held), ErrorCode.START_FAILED, f"the service could not be started: {reason}")
 
-    def leave(self) -> None:
-        """Have each connection closed after its answer."""
+    def close_after_answers(self) -> None:
+        """Close each connection after its answer."""
         self.leaving = True
         for client in list(self.clients):
             client.close_if_idle()
@@ -185,7 +185,7 @@ class Service:
     def close(self) -> None:
         """End everything: waiting requests are told so, those under way are cut off."""
         self._stop_serving()
-        self._send_away(list(self._held), Code.SHUTTING_DOWN, "the proxy is being stopped")
+        self._refuse_all(list(self._held), ErrorCode.SHUTTING_DOWN, "the proxy is being stopped")
         for client in list(self.clients):
             client.end()
         self.pool.keep_only(())
@@ -208,69 +208,69 @@ class Service:
         targets = self._targets
         return targets[0] if len(targets) == 1 else targets[next(self._turn) % len(targets)]
 
-    def begin(self) -> None:
-        """Note that a request came."""
+    def request_started(self) -> None:
+        """Count a request that came."""
         self.in_flight += 1
         self.counts.requests += 1
         now = self.loop.time()
-        if now - self._last_told >= USED_EVERY_S:
-            self._last_told = now
+        if now - self._used_reported_at >= USED_EVERY_S:
+            self._used_reported_at = now
             self._callbacks.used(self.name)
 
-    def end(self) -> None:
-        """Note that a request is over, however it ended."""
+    def request_ended(self) -> None:
+        """Count a request out, however it ended."""
         self.in_flight -= 1
         self._last_used = self.loop.time()
         if not self.in_flight:
             self._callbacks.used(self.name)
 
-    def hold(self, client: Connection) -> Refused | None:
+    def hold_request(self, client: Connection) -> Refused | None:
         """Let a request wait for the engine; why not, where it cannot."""
         if self._refusal:
-            return 503, Code.START_FAILED, f"the service could not be started: {self._refusal}"
+            return 503, ErrorCode.START_FAILED, f"the service could not be started: {self._refusal}"
         if len(self._held) >= self.limits.max_held:
-            return 503, Code.TOO_MANY_HELD, f"{len(self._held)} requests wait for the service to start already"
+            return 503, ErrorCode.TOO_MANY_HELD, f"{len(self._held)} requests wait for the service to start already"
         self._held[client] = self.loop.time() + self.limits.wake_timeout_s
         self._arm_deadline()
-        self._ask()
+        self._request_wake()
         if self._reminder is None:
-            self._remind()
+            self._report_waiting()
         return None
 
-    def keep(self, client: Connection, more: int) -> Refused | None:
+    def count_kept_bytes(self, client: Connection, more: int) -> Refused | None:
         """Keep so many bytes more of a request that waits; why it waits no longer, where that is too much."""
         limits = self.limits
         client.kept_bytes += more
         self.held_bytes += more
         if client.kept_bytes > limits.held_body + MAX_HEAD:
-            self.unhold(client)
+            self.release_request(client)
             message = f"the service sleeps, and no more than {limits.held_body} bytes are kept until it runs; try again"
-            return 413, Code.BODY_TOO_LARGE, message
+            return 413, ErrorCode.BODY_TOO_LARGE, message
         if self.held_bytes > limits.held_bytes:
-            self.unhold(client)
+            self.release_request(client)
             message = "the requests that wait for the service to start take all the memory that they may"
-            return 503, Code.TOO_MANY_HELD, message
+            return 503, ErrorCode.TOO_MANY_HELD, message
         return None
 
-    def unhold(self, client: Connection) -> None:
-        """Strike off a request that waits no more; its place is free at once."""
+    def release_request(self, client: Connection) -> None:
+        """Remove a request that no longer waits; its place is free at once."""
         if self._held.pop(client, None) is not None:
             self.held_bytes -= client.kept_bytes
 
-    def count_refusal(self, code: Code) -> None:
+    def count_refusal(self, code: ErrorCode) -> None:
         self.counts.refused[code] = self.counts.refused.get(code, 0) + 1
 
     # --- time -------------------------------------------------------------------------------------------------
 
-    def _ask(self) -> None:
+    def _request_wake(self) -> None:
         if self._asked_at is None:
             self._asked_at = self.loop.time()
         if not self._awaited:
             self._awaited = True
             self._callbacks.wake(self.name)
 
-    def _remind(self) -> None:
-        self._reminder = self.loop.call_later(REMIND_S, self._remind) if self._held else None
+    def _report_waiting(self) -> None:
+        self._reminder = self.loop.call_later(REMIND_S, self._report_waiting) if self._held else None
         if self._held:
             self._callbacks.waiting(self.name)
 
@@ -289,12 +289,12 @@ class Service:
         now = self.loop.time()
         late = list(itertools.takewhile(lambda client: self._held[client] <= now + 0.001, self._held))
         message = f"the service did not start within {self.limits.wake_timeout_s:g} s"
-        self._send_away(late, Code.WAKE_TIMEOUT, message)
+        self._refuse_all(late, ErrorCode.WAKE_TIMEOUT, message)
         self._arm_deadline()
 
-    def _send_away(self, clients: list[Connection], code: Code, message: str) -> None:
+    def _refuse_all(self, clients: list[Connection], code: ErrorCode, message: str) -> None:
         for client in clients:
-            self.unhold(client)
+            self.release_request(client)
             client.refuse(503, code, message)
 
     def _arm_idle_timer(self) -> None:
@@ -315,5 +315,5 @@ class Service:
         if now - self._last_used < timeout_s - 0.001:
             self._arm_idle_timer()
             return
-        self.sleep()
+        self.put_to_sleep()
         self._callbacks.idle(self.name)

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from typing import Protocol, cast
 
-from agent.proxy.connections import keep_watch
+from agent.proxy.connections import enable_keepalive
 from agent.proxy.framing import HEAD_END, MAX_HEAD, Body, Malformed, ResponseHead, UntilClose, read_response
 from agent.proxy.limits import Limits
 
@@ -71,7 +71,7 @@ class Upstream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        keep_watch(self.transport)
+        enable_keepalive(self.transport)
 
     def data_received(self, data: bytes) -> None:
         client = self.client

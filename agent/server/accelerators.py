@@ -46,15 +46,15 @@ def merged(told: Iterable[Accelerator], detected: Iterable[Accelerator]) -> tupl
 
 
 def _metal() -> tuple[Accelerator, ...]:
-    name = _ask("sysctl", "-n", "machdep.cpu.brand_string").strip()
+    name = _output_of("sysctl", "-n", "machdep.cpu.brand_string").strip()
     # 0, and no such key before macOS 14: the system's own limit, which only Metal can tell.
-    limit = _ask("sysctl", "-n", "iogpu.wired_limit_mb").strip()
+    limit = _output_of("sysctl", "-n", "iogpu.wired_limit_mb").strip()
     memory = int(limit) * MIB if limit.isdecimal() and int(limit) > 0 else None
     return (Accelerator(type="metal", name=name or "Apple GPU", memory_bytes=memory),)
 
 
 def _nvidia() -> tuple[Accelerator, ...]:
-    text = _ask("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
+    text = _output_of("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
     return tuple(Accelerator(type="cuda", **group) for group in _grouped(parse_nvidia(text)))
 
 
@@ -70,7 +70,7 @@ def parse_nvidia(text: str) -> list[tuple[str, int | None]]:
 
 
 def _rocm() -> tuple[Accelerator, ...]:
-    text = _ask("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json")
+    text = _output_of("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json")
     return tuple(Accelerator(type="rocm", **group) for group in _grouped(parse_rocm(text)))
 
 
@@ -94,7 +94,7 @@ def parse_rocm(text: str) -> list[tuple[str, int | None]]:
 
 
 def _vulkan() -> tuple[Accelerator, ...]:
-    text = _ask("vulkaninfo", "--summary")
+    text = _output_of("vulkaninfo", "--summary")
     return tuple(Accelerator(type="vulkan", **group) for group in _grouped(parse_vulkan(text)))
 
 
@@ -119,7 +119,7 @@ def _grouped(devices: list[tuple[str, int | None]]) -> list[dict[str, Any]]:
     return groups
 
 
-def _ask(program: str, *arguments: str) -> str:
+def _output_of(program: str, *arguments: str) -> str:
     path = shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *_DIRECTORIES]))
     if path is None:
         return ""

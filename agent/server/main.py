@@ -26,8 +26,7 @@ from agent.server.cluster.host_lease import HostLease
 from agent.server.cluster.host_object import HostObject
 from agent.server.cluster.host_spec import HostSpec, HostSpecWatch
 from agent.server.cluster.plan_watch import PlanWatch
-from agent.server.cluster.reach import Reach
-from agent.server.front import Front
+from agent.server.cluster.reachability import ReachabilityCheck
 from agent.server.host_facts import Binaries
 from agent.server.memory.budget import MemoryLimits
 from agent.server.memory.host_memory import HostMemory
@@ -39,6 +38,7 @@ from agent.server.processes.ports import COUNT, Ports
 from agent.server.processes.supervisor import Supervisor
 from agent.server.processes.worker_context import Holds, WorkerContext
 from agent.server.settings import AgentSettings
+from agent.server.sleep import ProcessSleep
 from agent.server.store import RunFile, Store, write_run_file
 from agent.server.telemetry.metrics import AgentMetrics
 from agent.server.telemetry.usage import UsageSampler
@@ -77,7 +77,7 @@ class Agent:
         self._boundary = self._drawn()
         self._http: ApiListeners | None = None
         self._keep_processes = settings.keep_processes
-        self._front: Front | None = None
+        self._sleep: ProcessSleep | None = None
         self.space = StoreSpace(settings.store, lambda: named_by(self._store.records().values(), settings.store))
         """The room that models take; its limit may be set at any time."""
         self.space.limit_bytes = settings.store_size_bytes
@@ -103,7 +103,7 @@ class Agent:
     def start(self) -> None:
         """Become the host and begin to supervise.
 
-        Raises StoreInUse, HostTaken, OSError, and the KubeError with which the API server refuses. A server that does
+        Raises StoreInUse, HostInUse, OSError, and the KubeError with which the API server refuses. A server that does
         not answer is no reason to leave the processes alone: the agent goes on with the plan that it knows.
         """
         settings = self.settings
@@ -133,18 +133,20 @@ class Agent:
 
     def _start_parts(self, agent_id: str) -> None:
         settings = self.settings
-        listen, holds, turns = settings.listen or settings.address, Holds(), self.memory.turns
+        listen, holds, groups = settings.listen or settings.address, Holds(), self.memory.groups
         ports = Ports(listen, first=settings.first_port, count=COUNT)
-        front = self._front = Front(self._store, ports, holds, address=listen, wanted=turns.wanted, used=turns.used)
-        turns.in_flight = front.under_way
+        sleep = self._sleep = ProcessSleep(
+            self._store, ports, holds, address=listen, wanted=groups.wanted, used=groups.used
+        )
+        groups.in_flight = sleep.requests_in_flight
         context = WorkerContext(
             agent_id=agent_id,
             address=listen,
             store=self._store,
             ports=ports,
             holds=holds,
-            front_port=front.port,
-            stands_in=front.stands_in,
+            front_port=sleep.port,
+            accepts_requests=sleep.accepts_requests,
             fetch=self._fetch,
             find_binary=self._binaries.find,
             on_report=self._on_report,
@@ -166,7 +168,7 @@ class Agent:
                 host=settings.host,
                 namespaces=settings.namespaces,
                 may_speak=self._may_speak,
-                reach=Reach(settings.address, listen=listen, pinned=lambda: self.spec.current.address),
+                reach=ReachabilityCheck(settings.address, listen=listen, pinned=lambda: self.spec.current.address),
             )
             self._host = HostObject(
                 self._client,
@@ -189,7 +191,7 @@ class Agent:
                     self.usage,
                     host=settings.host,
                     space=self.space,
-                    collectors=(MemoryMetrics(self.memory), ProxyCollector(front.proxy)),
+                    collectors=(MemoryMetrics(self.memory), ProxyCollector(sleep.proxy)),
                 ),
                 facts=self.facts,
                 token=self._store.token,
@@ -199,7 +201,7 @@ class Agent:
             )
             self._http = ApiListeners(settings.api, api, self._store, host=settings.host, address=settings.address)
         self.memory.start(self._store.load())
-        front.start(supervisor)
+        sleep.start(supervisor)
         supervisor.start()
         self._upkeep = Upkeep(lambda: any(each.started_at for each in supervisor.reports().values()))
         self._upkeep.start()
@@ -286,12 +288,12 @@ class Agent:
                 self._watch.stop()
                 self._watch.publisher.stop(last_words=False)
         self.memory.stop()
-        if self._front is not None:
-            self._front.leave()
+        if self._sleep is not None:
+            self._sleep.stop_routing()
         if self._supervisor is not None:
             self._supervisor.stop(keep_processes=keep)
-        if self._front is not None:
-            self._front.stop()
+        if self._sleep is not None:
+            self._sleep.stop()
         if self._watch is not None and speak:
             self._watch.publisher.stop(last_words=True)
             self._watch.stop()
@@ -313,18 +315,20 @@ class Agent:
 
     def _on_report(self, key: str, desired: Desired, report: ProcessReport) -> None:
         self.memory.on_report(key, report)
-        if self._front is not None:
-            self._front.on_report(key, desired, report)
+        if self._sleep is not None:
+            self._sleep.on_report(key, desired, report)
         if self._watch is not None:
-            self._watch.publisher.touch(key)
+            self._watch.publisher.enqueue(key)
         self._touch_host()
 
     def _touch_host(self) -> None:
         if self._host is not None:
-            self._host.touch()
+            self._host.request_update()
 
     def _withdrawn(self, key: str) -> bool | None:
-        if self._watch is None or (self._front is not None and self._front.stands_in(key, ProcessPhase.STOPPING)):
+        if self._watch is None or (
+            self._sleep is not None and self._sleep.accepts_requests(key, ProcessPhase.STOPPING)
+        ):
             # What goes to sleep keeps its endpoint: the proxy answers there.
             return None
         return self._watch.publisher.withdrawn(key)
@@ -337,9 +341,9 @@ class Agent:
 
     def _on_back(self) -> None:
         if self._watch is not None:
-            self._watch.publisher.start_over()
+            self._watch.publisher.publish_again()
         if self._host is not None:
-            self._host.start_over()
+            self._host.write_again()
 
     def _apply_host_spec(self, spec: HostSpec) -> None:
         """Do as the Host object says; runs in the thread of its watch."""

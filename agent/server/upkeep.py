@@ -49,7 +49,7 @@ class PowerAssertion:
         if self._program is None or wanted == self.is_held:
             return
         if not wanted:
-            self._let_go()
+            self._release()
             return
         try:
             # -i: no idle sleep; the display may sleep, and so does a Mac whose lid is closed.
@@ -65,7 +65,7 @@ class PowerAssertion:
             return
         _log.info("Keeps the machine awake while a process runs")
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         child, self._child = self._child, None
         if child is not None:
             child.terminate()

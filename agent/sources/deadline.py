@@ -1,7 +1,7 @@
 """The time that one question to a server may take in all: its name's resolution, connections, redirects, every byte.
 
-Made by `agent.server.models` (`peek`, `remote`) and `automation.models`; watched by `remote`. Timeouts of sockets start
-anew with each byte, so a server that sends one now and then is cut off here.
+Made by `agent.server.models` (`header_probe`, `remote`) and `automation.models`; watched by `remote`.
+Timeouts of sockets start anew with each byte, so a server that sends one now and then is cut off here.
 """
 
 from __future__ import annotations

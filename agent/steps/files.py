@@ -25,7 +25,7 @@ class File:
     def title(self) -> str:
         return f"{self.what} {self.path}"
 
-    def look(self, machine: Machine) -> Change | None:
+    def compare(self, machine: Machine) -> Change | None:
         there = machine.stat(self.path, sudo=self.sudo)
         if there is None:
             return Change("makes it", self._diff(None))
@@ -40,7 +40,7 @@ class File:
             return Change(f"changes its owner from `{there.owner}` to `{self.owner}`")
         return None
 
-    def do(self, machine: Machine) -> None:
+    def apply(self, machine: Machine) -> None:
         machine.write(self.path, self.content, mode=self.mode, owner=self.owner, sudo=self.sudo)
 
     def _diff(self, before: bytes | None) -> str:
@@ -59,10 +59,10 @@ class NoFile:
     def title(self) -> str:
         return f"{self.what} {self.path}"
 
-    def look(self, machine: Machine) -> Change | None:
+    def compare(self, machine: Machine) -> Change | None:
         return None if machine.stat(self.path, sudo=self.sudo) is None else Change("removes it")
 
-    def do(self, machine: Machine) -> None:
+    def apply(self, machine: Machine) -> None:
         machine.remove(self.path, sudo=self.sudo)
 
 
@@ -81,7 +81,7 @@ class Directory:
     def title(self) -> str:
         return f"{self.what} {self.path}"
 
-    def look(self, machine: Machine) -> Change | None:
+    def compare(self, machine: Machine) -> Change | None:
         there = machine.stat(self.path, sudo=self.sudo)
         if there is None:
             return Change("makes it")
@@ -93,7 +93,7 @@ class Directory:
             return Change(f"changes its owner from `{there.owner}` to `{self.owner}`")
         return None
 
-    def do(self, machine: Machine) -> None:
+    def apply(self, machine: Machine) -> None:
         machine.make_directory(
             self.path, mode=0o755 if self.mode is None else self.mode, owner=self.owner, sudo=self.sudo
         )

@@ -146,7 +146,7 @@ class ManagerRuns:
     def title(self) -> str:
         return "launchd runs"
 
-    def look(self, machine: Machine) -> Change | None:
+    def compare(self, machine: Machine) -> Change | None:
         asked = machine.run(["launchctl", "print-disabled", "system"])
         if asked.code == 127:
             raise MachineError("there is no launchctl on this machine", hint="is it a Mac?")
@@ -154,7 +154,7 @@ class ManagerRuns:
             raise failure(["launchctl", "print-disabled", "system"], asked)
         return None
 
-    def do(self, machine: Machine) -> None:
+    def apply(self, machine: Machine) -> None:
         """Nothing that a step could do."""
 
 
@@ -168,13 +168,13 @@ class Allowed:
     def title(self) -> str:
         return f"job {self.label} enabled"
 
-    def look(self, machine: Machine) -> Change | None:
+    def compare(self, machine: Machine) -> Change | None:
         said = checked(machine, ["launchctl", "print-disabled", "system"])
         # Newer systems say `disabled`, older ones `true`.
         off = re.search(rf'"{re.escape(self.label)}" => (disabled|true)\b', said)
         return Change("enables it") if off else None
 
-    def do(self, machine: Machine) -> None:
+    def apply(self, machine: Machine) -> None:
         checked(machine, ["launchctl", "enable", f"system/{self.label}"], sudo=True)
 
 
@@ -191,7 +191,7 @@ class Running:
     def title(self) -> str:
         return f"job {self.label} running"
 
-    def look(self, machine: Machine) -> Change | None:
+    def compare(self, machine: Machine) -> Change | None:
         state = job_state(machine, self.label)
         if state is None:
             return Change("loads and starts it")
@@ -201,7 +201,7 @@ class Running:
             return Change("starts it")
         return None
 
-    def do(self, machine: Machine) -> None:
+    def apply(self, machine: Machine) -> None:
         state = job_state(machine, self.label)
         if state is not None and state.mark != self.mark:
             take_down(machine, self.label, self.stop_timeout_s)
@@ -258,10 +258,10 @@ class Gone:
     def title(self) -> str:
         return f"job {self.label} stopped"
 
-    def look(self, machine: Machine) -> Change | None:
+    def compare(self, machine: Machine) -> Change | None:
         return None if job_state(machine, self.label) is None else Change("stops and unloads it")
 
-    def do(self, machine: Machine) -> None:
+    def apply(self, machine: Machine) -> None:
         take_down(machine, self.label, self.stop_timeout_s)
 
 

@@ -33,13 +33,13 @@ class Step(Protocol):
     def title(self) -> str:
         """What should be so, as a person would list it: `unit file /etc/…`."""
 
-    def look(self, machine: Machine) -> Change | None:
+    def compare(self, machine: Machine) -> Change | None:
         """Tell what `do` would change; None when all is as it should be. Changes nothing, raises MachineError.
 
         Steps before this one may not have been done (a preview), so what they bring may be missing.
         """
 
-    def do(self, machine: Machine) -> None:
+    def apply(self, machine: Machine) -> None:
         """Make it so. Called only after `look` told of a change. Raises MachineError."""
 
 
@@ -89,11 +89,11 @@ def run_steps(
 
 def _run(step: Step, machine: Machine, *, dry_run: bool) -> Outcome:
     try:
-        change = step.look(machine)
+        change = step.compare(machine)
         if change is None:
             return Outcome(step.title, State.OK)
         if not dry_run:
-            step.do(machine)
+            step.apply(machine)
     except MachineError as error:
         return Outcome(step.title, State.FAILED, error.message, hint=error.hint)
     state = State.WOULD_CHANGE if dry_run else State.CHANGED

@@ -221,7 +221,7 @@ class ManagerRuns:
     def title(self) -> str:
         return "systemd runs" + (f" for user {self.manager.facts.user}" if self.manager.own_user else "")
 
-    def look(self, machine: Machine) -> Change | None:
+    def compare(self, machine: Machine) -> Change | None:
         asked = machine.run(self.manager.argv("is-system-running"))
         if asked.code == 127:
             raise MachineError("there is no systemctl on this machine", hint=_ELSEWHERE)
@@ -232,7 +232,7 @@ class ManagerRuns:
             raise MachineError(f"{who} does not run here: {said}", hint=hint)
         return None
 
-    def do(self, machine: Machine) -> None:
+    def apply(self, machine: Machine) -> None:
         """Nothing that a step could do."""
 
 
@@ -252,7 +252,7 @@ class Loaded:
     def title(self) -> str:
         return f"{'' if self.content is not None else 'no '}unit {self.name} known to systemd"
 
-    def look(self, machine: Machine) -> Change | None:
+    def compare(self, machine: Machine) -> Change | None:
         on_disk = machine.stat(self.path, sudo=self.manager.sudo and self.manager.facts.is_root) is not None
         state = self.manager.state(machine, self.name)
         if self.content is None:
@@ -262,7 +262,7 @@ class Loaded:
             stale = stale or state.needs_reload or state.load != "loaded"
         return Change("daemon-reload") if stale else None
 
-    def do(self, machine: Machine) -> None:
+    def apply(self, machine: Machine) -> None:
         self.manager.change(machine, "daemon-reload")
 
 
@@ -277,14 +277,14 @@ class Enabled:
     def title(self) -> str:
         return f"unit {self.name} enabled"
 
-    def look(self, machine: Machine) -> Change | None:
+    def compare(self, machine: Machine) -> Change | None:
         word = _enabled_word(self.manager, machine, self.name)
         if word.startswith("masked"):
             unmask = " ".join(self.manager.argv("unmask", f"{self.name}.service"))
             raise MachineError(f"the unit `{self.name}` is masked: somebody wants it never to run", hint=f"`{unmask}`")
         return None if word == "enabled" else Change("enables it")
 
-    def do(self, machine: Machine) -> None:
+    def apply(self, machine: Machine) -> None:
         self.manager.change(machine, "enable", f"{self.name}.service")
 
 
@@ -299,10 +299,10 @@ class Disabled:
     def title(self) -> str:
         return f"unit {self.name} disabled"
 
-    def look(self, machine: Machine) -> Change | None:
+    def compare(self, machine: Machine) -> Change | None:
         return Change("disables it") if _enabled_word(self.manager, machine, self.name) == "enabled" else None
 
-    def do(self, machine: Machine) -> None:
+    def apply(self, machine: Machine) -> None:
         self.manager.change(machine, "disable", f"{self.name}.service")
 
 
@@ -324,7 +324,7 @@ class Running:
     def title(self) -> str:
         return f"unit {self.name} running"
 
-    def look(self, machine: Machine) -> Change | None:
+    def compare(self, machine: Machine) -> Change | None:
         state = self.manager.state(machine, self.name)
         if state.active != "active" or not state.main_pid:
             return Change("starts it" if state.sub != "auto-restart" else "starts it: its last start failed")
@@ -332,7 +332,7 @@ class Running:
             return Change("restarts it: what runs was started from another definition")
         return None
 
-    def do(self, machine: Machine) -> None:
+    def apply(self, machine: Machine) -> None:
         unit = f"{self.name}.service"
         # A unit that ran into its start limit refuses to start until this.
         machine.run(self.manager.argv("reset-failed", unit), sudo=self.manager.sudo)
@@ -364,13 +364,13 @@ class Stopped:
     def title(self) -> str:
         return f"unit {self.name} stopped"
 
-    def look(self, machine: Machine) -> Change | None:
+    def compare(self, machine: Machine) -> Change | None:
         active = self.manager.state(machine, self.name).active
         if active in ("active", "activating", "reloading", "deactivating"):
             return Change("stops it")
         return Change("forgets that it failed") if active == "failed" else None
 
-    def do(self, machine: Machine) -> None:
+    def apply(self, machine: Machine) -> None:
         unit = f"{self.name}.service"
         self.manager.change(machine, "stop", unit)
         machine.run(self.manager.argv("reset-failed", unit), sudo=self.manager.sudo)
@@ -386,11 +386,11 @@ class Lingering:
     def title(self) -> str:
         return f"user {self.user} lingers"
 
-    def look(self, machine: Machine) -> Change | None:
+    def compare(self, machine: Machine) -> Change | None:
         there = machine.stat(f"/var/lib/systemd/linger/{self.user}")
         return Change("lets its units run from boot on") if there is None else None
 
-    def do(self, machine: Machine) -> None:
+    def apply(self, machine: Machine) -> None:
         try:
             checked(machine, ["loginctl", "enable-linger", self.user])
         except CommandFailed as error:

@@ -363,7 +363,7 @@ def clock_finding(offset_s: float) -> Check:
 def _macos() -> Iterator[Check]:
     if platform.system() != "Darwin":
         return
-    yield from sleep_finding(_said("pmset", "-g"))
+    yield from sleep_finding(_output_of("pmset", "-g"))
     yield from collector_finding(_sysctl("iogpu.disable_wired_collector"), platform.mac_ver()[0])
     places = [Path("/Library/LaunchAgents"), Path.home() / "Library/LaunchAgents"]
     yield from agent_trap([each for place in places if place.is_dir() for each in place.glob("*.plist")])
@@ -408,10 +408,10 @@ def agent_trap(plists: Sequence[Path]) -> Iterator[Check]:
 
 
 def _sysctl(name: str) -> str | None:
-    return _said("sysctl", "-n", name).strip() or None
+    return _output_of("sysctl", "-n", name).strip() or None
 
 
-def _said(*command: str) -> str:
+def _output_of(*command: str) -> str:
     try:
         asked = subprocess.run(command, capture_output=True, text=True, timeout=5.0, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -135,7 +135,7 @@ class Runs:
     def title(self) -> str:
         return f"herdsman {self.version} runs as {self.user}"
 
-    def look(self, machine: Machine) -> Change | None:
+    def compare(self, machine: Machine) -> Change | None:
         said = machine.run(as_user(machine, self.user, [*self.program, "version"]), sudo=_other(machine, self.user))
         if said.code != 0:
             where = " ".join(self.program)
@@ -148,7 +148,7 @@ class Runs:
             raise CommandFailed(f"`{' '.join(self.program)}` is version {said.text.strip()}, not {self.version}")
         return None
 
-    def do(self, machine: Machine) -> None:
+    def apply(self, machine: Machine) -> None:
         """Nothing that a step could do."""
 
 
@@ -163,7 +163,7 @@ class Readable:
     def title(self) -> str:
         return f"{self.path} readable by {self.user}"
 
-    def look(self, machine: Machine) -> Change | None:
+    def compare(self, machine: Machine) -> Change | None:
         argv = as_user(machine, self.user, ["test", "-r", self.path])
         said = machine.run(argv, sudo=_other(machine, self.user))
         if said.code == 1:
@@ -175,7 +175,7 @@ class Readable:
             raise failure(argv, said)
         return None
 
-    def do(self, machine: Machine) -> None:
+    def apply(self, machine: Machine) -> None:
         """Nothing that a step could do."""
 
 
@@ -190,7 +190,7 @@ class StoreIsOwn:
     def title(self) -> str:
         return f"store {self.store} is {self.user}'s"
 
-    def look(self, machine: Machine) -> Change | None:
+    def compare(self, machine: Machine) -> Change | None:
         for name in (ID_FILE, TOKEN_FILE, RUN_FILE):
             there = machine.stat(f"{self.store}/{name}", sudo=_other(machine, self.user))
             if there is not None and there.owner != self.user:
@@ -200,7 +200,7 @@ class StoreIsOwn:
                 )
         return None
 
-    def do(self, machine: Machine) -> None:
+    def apply(self, machine: Machine) -> None:
         """Nothing that a step could do."""
 
 
@@ -229,10 +229,10 @@ class Answers:
     def title(self) -> str:
         return f"agent of host {self.installed.host} answers"
 
-    def look(self, machine: Machine) -> Change | None:
+    def compare(self, machine: Machine) -> Change | None:
         return None if self._answers(machine) else Change("waits until it does")
 
-    def do(self, machine: Machine) -> None:
+    def apply(self, machine: Machine) -> None:
         end = time.monotonic() + ANSWER_S
         while not self._answers(machine):
             pid = service_pid(machine, self.service, own_user=self.installed.own_user)
@@ -264,14 +264,14 @@ class ProcessesGoAlong:
     def title(self) -> str:
         return "agent takes its processes along"
 
-    def look(self, machine: Machine) -> Change | None:
+    def compare(self, machine: Machine) -> Change | None:
         run = self._api.run(machine)
         if run is None or run.http_port is None:
             return None
         ending = json.loads(self._api.request(machine, run, "GET", "/v1/ending"))
         return None if ending.get("processes") == "stop" else Change("asks it to")
 
-    def do(self, machine: Machine) -> None:
+    def apply(self, machine: Machine) -> None:
         run = self._api.run(machine)
         if run is not None:
             self._api.request(machine, run, "PUT", "/v1/ending", {"processes": "stop"})
@@ -292,11 +292,11 @@ class NoProcesses:
     def title(self) -> str:
         return "no process of the agent left"
 
-    def look(self, machine: Machine) -> Change | None:
+    def compare(self, machine: Machine) -> Change | None:
         left = left_processes(machine, self.store)
         return Change(f"stops {', '.join(sorted(left))}") if left else None
 
-    def do(self, machine: Machine) -> None:
+    def apply(self, machine: Machine) -> None:
         from agent.server.processes.process import Handle
 
         for pid, mark in left_processes(machine, self.store).values():

@@ -162,7 +162,7 @@ def run(
     from agent.processes.secret_values import FOLDER
     from agent.server.api.api_listeners import ApiSettings
     from agent.server.api.tls import TlsFailed
-    from agent.server.cluster.host_lease import HostTaken
+    from agent.server.cluster.host_lease import HostInUse
     from agent.server.host_facts import NoAddress, own_address
     from agent.server.main import Agent
     from agent.server.memory.budget import MemoryLimits
@@ -231,24 +231,24 @@ def run(
     try:
         running = Agent(settings, client)
         running.start()
-    except (StoreInUse, HostTaken, KubeError, TlsFailed, OSError) as error:
+    except (StoreInUse, HostInUse, KubeError, TlsFailed, OSError) as error:
         complain(str(error), hint=_hint(error))
         raise typer.Exit(1) from None
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: running.request_stop())
-    _say(f"Herdsman agent {agent_version()} is host `{host}`, process {os.getpid()}")
-    _say(f"  processes listen on {listening}; models, logs and state are in {settings.store}")
+    _print_line(f"Herdsman agent {agent_version()} is host `{host}`, process {os.getpid()}")
+    _print_line(f"  processes listen on {listening}; models, logs and state are in {settings.store}")
     if client is not None:
-        _say(f"  the plan comes from {client.server}, {', '.join(namespace or ()) or 'all namespaces'}")
+        _print_line(f"  the plan comes from {client.server}, {', '.join(namespace or ()) or 'all namespaces'}")
     if settings.engine_user is not None:
-        _say(f"  engines run as user {settings.engine_user.name}")
+        _print_line(f"  engines run as user {settings.engine_user.name}")
     if running.http_port is not None:
-        _say(f"  http://127.0.0.1:{running.http_port} has /healthz, /readyz, /metrics and /v1")
-        _say(f"  the token for /v1 is in {running.token_file}")
+        _print_line(f"  http://127.0.0.1:{running.http_port} has /healthz, /readyz, /metrics and /v1")
+        _print_line(f"  the token for /v1 is in {running.token_file}")
     if running.endpoint:
-        _say(f"  {running.endpoint} has the same for other machines; SHA-256 {running.facts().tls_fingerprint}")
+        _print_line(f"  {running.endpoint} has the same for other machines; SHA-256 {running.facts().tls_fingerprint}")
     why = running.wait()
-    _say("Stopping" if not keep_processes else "Stopping; processes go on")
+    _print_line("Stopping" if not keep_processes else "Stopping; processes go on")
     running.stop()
     if client is not None:
         client.close()
@@ -325,7 +325,7 @@ def _absolute(path: Path | None) -> Path | None:
     return path.expanduser().absolute() if path is not None else None
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     say(line)
 
 

@@ -136,7 +136,7 @@ def uninstall(
         steps = removal_steps(installed, machine.facts, stop_processes=stop_processes)
     except MachineError as error:
         _fail(str(error), error.hint)
-    _finish(steps, machine, dry_run=dry_run, output=output, last=lambda: _tell_left(machine, installed, output))
+    _finish(steps, machine, dry_run=dry_run, output=output, last=lambda: _report_left(machine, installed, output))
 
 
 def status(name: Name = DEFAULT_NAME, own_user: OwnUser = False, output: Output = OutputFormat.TABLE) -> None:
@@ -293,7 +293,7 @@ def _print(outcomes: list[Outcome], *, dry_run: bool) -> None:
             say(f"\n{each.diff}", nl=False)
 
 
-def _tell_left(machine: Machine, installed: Installation, output: OutputFormat) -> None:
+def _report_left(machine: Machine, installed: Installation, output: OutputFormat) -> None:
     left = left_processes(machine, installed.store) if installed.host else {}
     if left and output is OutputFormat.TABLE:
         say(

@@ -132,7 +132,7 @@ class HostEndpoints:
             if thread.is_alive():
                 thread.join(timeout=5.0)
 
-    def host_lives_or_not(self, host: str) -> None:
+    def host_liveness_changed(self, host: str) -> None:
         """Look at the endpoints of a host that was lost or came back. Never blocks."""
         with self._lock:
             names = tuple(self._of_host.get(host, ()))
@@ -144,7 +144,7 @@ class HostEndpoints:
     def _host_changed(self, old: Json | None, new: Json | None) -> None:
         before, after = (each and each["address"] for each in (old, new))
         if before != after:
-            self.host_lives_or_not((new or old or {})["metadata"]["name"])
+            self.host_liveness_changed((new or old or {})["metadata"]["name"])
 
     def _process_changed(self, old: Json | None, new: Json | None) -> None:
         metadata = (new or old or {})["metadata"]
@@ -191,7 +191,7 @@ class HostEndpoints:
             try:
                 if self._stopping.is_set() or not self._active():
                     continue
-                again_s = self._bring_up_to_date(name)
+                again_s = self._reconcile(name)
             except Conflict:
                 self._queue.add_after(name, SOON_S)
             except Moved:
@@ -212,11 +212,11 @@ class HostEndpoints:
             finally:
                 self._queue.done(name)
 
-    def _bring_up_to_date(self, name: ProcessName) -> float | None:
+    def _reconcile(self, name: ProcessName) -> float | None:
         """Give the seconds until this process is to be looked at again, None for never."""
         process = self._processes.get(*name)
         if process is None or process["metadata"].get("deletionTimestamp"):
-            self._forget(name, process)
+            self._drop_process(name, process)
             return None
         here, known = _names_of(process), self._registered.get(name)
         if known is not None and replace(known, host="") != replace(here, host=""):
@@ -227,7 +227,7 @@ class HostEndpoints:
         def announce() -> None:
             nonlocal process
             if wanted.ready and process is not None:
-                process = self._tell(process, EndpointNotice(ready=True))
+                process = self._write_notice(process, EndpointNotice(ready=True))
 
         try:
             wanted = self._wanted(name, process)
@@ -242,10 +242,10 @@ class HostEndpoints:
             raise
         except ApiError as error:
             if not isinstance(error, NotFound):
-                self._tell(process, _notice(ProcessReason.REGISTRATION_FAILED, error.message))
+                self._write_notice(process, _notice(ProcessReason.REGISTRATION_FAILED, error.message))
             raise
         if not wanted.ready:
-            self._tell(process, EndpointNotice())
+            self._write_notice(process, EndpointNotice())
         return self._heartbeat_s if self._liveness.alive(wanted.host) else None
 
     def _wanted(self, name: ProcessName, process: Json) -> Registration:
@@ -325,11 +325,11 @@ class HostEndpoints:
         is_there = self._hosts.get(None, spec["host"]) is not None
         if refused.reason is ProcessReason.ADDRESS_REFUSED and is_there and not is_known:
             slice_name = spec["endpointSlice"] or spec["serviceName"]
-            registration.take_out(self._client, namespace=name.namespace, name=slice_name, host=spec["host"])
+            registration.remove_endpoint(self._client, namespace=name.namespace, name=slice_name, host=spec["host"])
         self._applied.pop(name, None)
-        self._tell(process, _notice(refused.reason, str(refused)))
+        self._write_notice(process, _notice(refused.reason, str(refused)))
 
-    def _tell(self, process: Json, notice: EndpointNotice) -> Json:
+    def _write_notice(self, process: Json, notice: EndpointNotice) -> Json:
         """Write the notice if it is another one. Raises Conflict when the process was written to since it was read."""
         if process["notice"] == notice:
             return process
@@ -347,7 +347,7 @@ class HostEndpoints:
             return _trimmed_process(written)
         return process
 
-    def _forget(self, name: ProcessName, process: Json | None) -> None:
+    def _drop_process(self, name: ProcessName, process: Json | None) -> None:
         known = self._registered.get(name) or (_names_of(process) if process is not None else None)
         if known is not None:
             self._unregister(known)

@@ -48,18 +48,18 @@ class HostAccount:
     """For `pack`."""
 
     def put(self, which: tuple[ServiceKey, int], reservation: Reservation) -> None:
-        self.take(which)
+        self.remove(which)
         self.placed[which] = reservation
         self._count(reservation, 1)
-        self.sum_up()
+        self.recalculate()
 
-    def take(self, which: tuple[ServiceKey, int]) -> None:
+    def remove(self, which: tuple[ServiceKey, int]) -> None:
         reservation = self.placed.pop(which, None)
         if reservation is not None:
             self._count(reservation, -1)
-            self.sum_up()
+            self.recalculate()
 
-    def sum_up(self) -> None:
+    def recalculate(self) -> None:
         """Work out what follows from what is placed and what the host has."""
         shared = sum(max(sizes) for sizes in self.groups.values())
         self.reserved_bytes = self.alone_bytes + shared
@@ -94,7 +94,7 @@ class HostAccount:
 
 
 @dataclass
-class Answers:
+class FitResults:
     """What all hosts say to the same requirements."""
 
     requirements: Requirements

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from automation.hosts import placement
-from automation.hosts.host_account import Answers, HostAccount, Reservation
+from automation.hosts.host_account import FitResults, HostAccount, Reservation
 from automation.hosts.placement import HostCapacity, PlacementRequest, Refusals, Requirements
 from program.desired.keys import ServiceKey
 
@@ -71,7 +71,7 @@ class HostAllocations:
         self._hosts: dict[str, HostAccount] = {}
         self._placed: dict[ServiceKey, dict[int, Reservation]] = {}
         self._waiting: dict[ServiceKey, _Waiting] = {}
-        self._answers: dict[Requirements, Answers] = {}
+        self._answers: dict[Requirements, FitResults] = {}
         self._groups: dict[tuple[str, str], Counter[str]] = {}
         """On which hosts the members of a group are, and how many of them."""
         self._choosy: set[str] = set()
@@ -91,12 +91,12 @@ class HostAllocations:
             host.capacity = capacity or HostCapacity(name)
             host.alive = alive and host.exists
             (self._choosy.add if host.capacity.allowance.restricts_namespaces else self._choosy.discard)(name)
-            host.sum_up()
+            host.recalculate()
             for answers in self._answers.values():
                 answers.update(name, host)
-            self._forget_if_nothing(host)
+            self._drop_if_empty(host)
             who = self._could_use(name) if host.alive else []
-        self._tell(who)
+        self._notify(who)
 
     def hosts(self) -> tuple[tuple[HostCapacity, bool, int, int], ...]:
         """List the hosts: what they have, whether they live, what is reserved in bytes, how many processes."""
@@ -156,7 +156,7 @@ class HostAllocations:
             if not memory_bytes or mine.host != host or mine.memory_bytes == memory_bytes:
                 return
             who = self._put(key, replica, replace(mine, memory_bytes=memory_bytes, reported=True))
-        self._tell(who)
+        self._notify(who)
 
     def remove_replica(self, key: ServiceKey, replica: int) -> None:
         """Drop a replica whose HostProcess was deleted. A placement that was decided stays: the object is remade."""
@@ -165,7 +165,7 @@ class HostAllocations:
             if mine is None or mine.requirements is not None:
                 return
             who = self._drop(key, replica)
-        self._tell(who)
+        self._notify(who)
 
     def release(self, key: ServiceKey) -> None:
         """Forget a service that is gone, or runs in pods."""
@@ -174,7 +174,7 @@ class HostAllocations:
                 return
             self._waiting.pop(key, None)
             who = self._drop_from(key, 0)
-        self._tell(who)
+        self._notify(who)
 
     # --- deciding -------------------------------------------------------------------------------------------------
 
@@ -199,7 +199,7 @@ class HostAllocations:
         labels = self.namespace_labels(key.namespace) if self._choosy else {}
         with self._lock:
             decision, could_use = self._reserve(key, request, labels)
-        self._tell(each for each in could_use if each != key)
+        self._notify(each for each in could_use if each != key)
         return decision
 
     def _reserve(
@@ -336,12 +336,12 @@ class HostAllocations:
             reasons[placement.lack(min(lacking), max(lacking))] = len(lacking)
         return Refusals(sum(1 for host in self._hosts.values() if host.exists), dict(reasons))
 
-    def _answers_to(self, requirements: Requirements) -> Answers:
+    def _answers_to(self, requirements: Requirements) -> FitResults:
         answers = self._answers.get(requirements)
         if answers is None:
             if len(self._answers) >= MOST_ANSWERS:
                 self._answers.clear()
-            answers = self._answers[requirements] = Answers(requirements)
+            answers = self._answers[requirements] = FitResults(requirements)
             for name, host in self._hosts.items():
                 answers.update(name, host)
         return answers
@@ -402,15 +402,15 @@ class HostAllocations:
             if not members:
                 del self._groups[mine.group]
         host = self._hosts[mine.host]
-        host.take((key, replica))
-        self._forget_if_nothing(host)
+        host.remove((key, replica))
+        self._drop_if_empty(host)
         return self._could_use(mine.host)
 
     def _drop_from(self, key: ServiceKey, first: int) -> list[ServiceKey]:
         """Give up the places of all replicas from `first` on."""
         return [who for n in sorted(self._placed.get(key, {})) if n >= first for who in self._drop(key, n)]
 
-    def _forget_if_nothing(self, host: HostAccount) -> None:
+    def _drop_if_empty(self, host: HostAccount) -> None:
         if not host.exists and not host.placed:
             self._hosts.pop(host.name, None)
 
@@ -437,6 +437,6 @@ class HostAllocations:
         )
         return [(key, waiting.request) for key, waiting in order]
 
-    def _tell(self, who: Iterable[ServiceKey]) -> None:
+    def _notify(self, who: Iterable[ServiceKey]) -> None:
         for key in dict.fromkeys(who):
             self._on_room(key)

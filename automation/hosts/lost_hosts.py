@@ -52,19 +52,19 @@ class HostConditions:
         self._now = now
         self._done: set[str] = set()
         """Lost, and it stands in the Host's status, or there is none."""
-        self._ours: set[str] = set()
+        self._owned: set[str] = set()
         """Hosts whose condition is in the loop's hand."""
 
     def keep(self, *, lost: Iterable[str], alive: Callable[[str], bool]) -> bool:
         """Say who is lost, let go of who is back; False when nothing is left to do, True to be called again."""
         self._done = {host for host in self._done if not alive(host)}
         for host in lost:
-            if host not in self._done and self._try(self._say_lost, host):
+            if host not in self._done and self._try(self._write_lost, host):
                 self._done.add(host)
-        for host in tuple(self._ours):
-            if alive(host) and self._try(self._let_go, host):
-                self._ours.discard(host)
-        return bool(self._ours - self._done) or any(host not in self._done for host in lost)
+        for host in tuple(self._owned):
+            if alive(host) and self._try(self._release, host):
+                self._owned.discard(host)
+        return bool(self._owned - self._done) or any(host not in self._done for host in lost)
 
     def _try(self, act: Callable[[str], bool], host: str) -> bool:
         try:
@@ -75,12 +75,12 @@ class HostConditions:
             _log.warning("Could not say how a host is", host=host, error=str(error))
             return False
 
-    def _say_lost(self, host: str) -> bool:
+    def _write_lost(self, host: str) -> bool:
         found = self._client.get(kinds.HOSTS, None, host)
         if ready_of(found).get("status") == "False":
             return True  # it said itself that it stops, or the last leader said it
         self._apply(host, status={"conditions": [lost_condition(found, now=self._now())]})
-        self._ours.add(host)
+        self._owned.add(host)
         self._record(
             found,
             type="Warning",
@@ -89,7 +89,7 @@ class HostConditions:
         )
         return True
 
-    def _let_go(self, host: str) -> bool:
+    def _release(self, host: str) -> bool:
         found = self._client.get(kinds.HOSTS, None, host)
         if ready_of(found).get("reason") == REASON_LOST:
             return False  # its agent has not spoken yet
@@ -203,12 +203,12 @@ class LostHosts:
             if self._stopping.is_set() or not self._active():
                 return
             try:
-                wait_s = self.look()
+                wait_s = self.check()
             except Exception:
                 wait_s = SWEEP_S
                 _log.exception("Failed to look after the hosts")
 
-    def look(self) -> float:
+    def check(self) -> float:
         """Judge who is silent, clear up after who is lost; gives the seconds until there may be more to do."""
         since = self._leases.steady_since
         if since is None:
@@ -223,12 +223,12 @@ class LostHosts:
             endpoints = self._endpoints_of(silent)
             self._all(self._pool.submit(self._judge, host, endpoints.get(host, ())) for host in silent)
         self._sweep()
-        pending = self._say()
+        pending = self._report_lost()
         next_s = self._liveness.next_silence_s()
         wait_s = IDLE_S if next_s is None else max(next_s, AGAIN_S)
         return min(wait_s, SWEEP_S) if pending or self._liveness.lost() else wait_s
 
-    def _say(self) -> bool:
+    def _report_lost(self) -> bool:
         """Have the Hosts say who is lost, in another thread, since no judging may wait for that. True: not done yet."""
         if self._saying is not None and not self._saying.done():
             return True
@@ -281,7 +281,7 @@ class LostHosts:
         self._liveness.seen(host, trim.lease(lease))
         if host in self._liveness.silent() and self._fence(host, lease):
             for each in endpoints:
-                self._take_out(each, host)
+                self._remove_endpoint(each, host)
 
     def _fence(self, host: str, lease: Json) -> bool:
         metadata = lease["metadata"]
@@ -317,16 +317,16 @@ class LostHosts:
         self._taken = {which: at for which, at in self._taken.items() if now - at < SETTLE_S}
         endpoints = self._endpoints_of(doomed)
         self._all(
-            self._pool.submit(self._take_out, each, host)
+            self._pool.submit(self._remove_endpoint, each, host)
             for host, each_of in endpoints.items()
             for each in each_of
             if each not in self._taken
         )
 
-    def _take_out(self, endpoint_slice: SliceName, host: str) -> None:
+    def _remove_endpoint(self, endpoint_slice: SliceName, host: str) -> None:
         namespace, name = endpoint_slice
         try:
-            found = registration.take_out(
+            found = registration.remove_endpoint(
                 self._client, namespace=namespace, name=name, host=host, field_manager=FIELD_MANAGER
             )
         except KubeError as error:

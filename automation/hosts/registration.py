@@ -341,7 +341,9 @@ def _is_going(obj: Json) -> bool:
     return "deletionTimestamp" in obj["metadata"]
 
 
-def take_out(client: KubeClient, *, namespace: str, name: str, host: str, field_manager: str = FIELD_MANAGER) -> bool:
+def remove_endpoint(
+    client: KubeClient, *, namespace: str, name: str, host: str, field_manager: str = FIELD_MANAGER
+) -> bool:
     """Make the endpoint of a slice not ready, if the slice still leads to this host. False: there is no such slice.
 
     Raises ApiError.

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from automation.hosts.host_allocations import HostAllocations, PlacementDecision
 from automation.hosts.liveness import Liveness
+from automation.hosts.parse import placement_request
 from automation.hosts.placement import HostCapacity, PlacementRequest
-from automation.hosts.reading import placement_request
 from automation.workqueue.debounce import Debounce, start_timer
 from components.host_program import check_allowed, check_any_allowed
 from kubeapi.json_types import Json
@@ -51,9 +51,9 @@ class HostRegistry:
         self._lock = threading.Lock()
         self._capacities: dict[str, HostCapacity] = {}
         self._leases: set[str] = set()
-        self._refresh = Debounce(self._tell_waiting, delay_s=REFRESH_S, later=later)
+        self._refresh = Debounce(self._enqueue_waiting, delay_s=REFRESH_S, later=later)
         self.liveness = Liveness()
-        self.liveness.on_change = self._lives_or_not
+        self.liveness.on_change = self._liveness_changed
         self.allocations = HostAllocations(
             lost_for_s=self.liveness.lost_for_s, move_after_s=move_after_s, on_room=enqueue
         )
@@ -102,7 +102,7 @@ class HostRegistry:
         told = new["status"].get("memoryBytes")
         self.allocations.record_replica(key, replica, new["spec"]["host"], told or new["spec"]["memory"])
 
-    def _lives_or_not(self, name: str) -> None:
+    def _liveness_changed(self, name: str) -> None:
         self._update(name)
         self._enqueue_all(self.allocations.placed_on(name))
         for tell in self.on_change:
@@ -112,7 +112,7 @@ class HostRegistry:
         self.allocations.set_host(name, self.capacity(name), alive=self.liveness.alive(name))
         self._refresh.trigger()
 
-    def _tell_waiting(self) -> None:
+    def _enqueue_waiting(self) -> None:
         for number, key in enumerate(self.allocations.services_with_new_refusals()):
             self._enqueue_after(key, number * SPREAD_S)
 

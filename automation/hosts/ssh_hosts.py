@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from agent.sources.source_policy import SourcePolicy
-from automation.hosts.ssh_reading import is_ssh
+from automation.hosts.ssh_target import is_ssh
 from automation.hosts.ssh_worker import SshWorker
 from automation.hosts.unit_drift import Record
 from automation.settings import SYSTEM_NAMESPACE, Settings
@@ -103,7 +103,7 @@ class SshHosts:
                 _log.info("Not speaking for a host any more", host=name)
 
 
-def speak_for_ssh_hosts(
+def run_ssh_hosts(
     client: KubeClient, settings: Settings, policy: SourcePolicy, record: Record = lambda *_args, **_fields: None
 ) -> SshHosts:
     """Start as the settings say. `record` notes Events."""

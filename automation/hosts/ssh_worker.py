@@ -33,13 +33,13 @@ from agent.contract import (
 )
 from agent.processes.secret_values import SecretApi
 from agent.server.boundary import NamespaceLabels
-from agent.server.cluster.host_lease import RENEW_S, HostLease, HostTaken
+from agent.server.cluster.host_lease import RENEW_S, HostInUse, HostLease
 from agent.server.cluster.host_spec import HostSpec, read_host_spec
-from agent.server.cluster.host_status import host_status, worth_writing
+from agent.server.cluster.host_status import host_status, needs_write
 from agent.server.cluster.plan_watch import PlanInvalid, plan_of
 from agent.server.cluster.publisher import Publication, Publisher
 from agent.sources.source_policy import SourcePolicy
-from automation.hosts.ssh_reading import read_identity, target_of, way_to
+from automation.hosts.ssh_target import connection_spec, read_identity, target_of
 from automation.hosts.unit_drift import Record, may_repair_unit
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound
@@ -96,7 +96,7 @@ class SshWorker:
         self._publisher: Publisher | None = None
         self._reports: dict[str, ProcessReport] = {}
         self._facts: HostFacts | None = None
-        self._way: Json = {}
+        self._connected_by: Json = {}
         self._failures = 0
         self._renewed_at = float("-inf")
         self._written: Json | None = None
@@ -117,8 +117,8 @@ class SshWorker:
             namespace=system_namespace,
             holder=HOLDER,
             on_lost=lambda _why: None,
-            catch_up=self._catch_up,
-            on_back=self._start_over,
+            catch_up=self._remove_unplanned,
+            on_back=self._publish_again,
             renew_s=renew_s,
         )
         self._log = _log.bind(host=self.name)
@@ -130,10 +130,10 @@ class SshWorker:
 
     def update(self, host: Json) -> None:
         """Take in the Host object as it is now."""
-        way_changed = way_to(host) != way_to(self._object)
+        connection_changed = connection_spec(host) != connection_spec(self._object)
         allows = [(each.get("spec") or {}).get("allow") for each in (host, self._object)]
         self._object = host
-        if way_changed or allows[0] != allows[1]:
+        if connection_changed or allows[0] != allows[1]:
             self._failures = 0
             self._wake.set()
 
@@ -169,11 +169,11 @@ class SshWorker:
                 self._failures += 1
                 wait_s = min(BACKOFF_S[1], BACKOFF_S[0] * 2.0 ** min(self._failures - 1, 8))
                 wait_s *= random.uniform(0.7, 1.0)  # noqa: S311 - spreads load, keeps no secret
-                self._tell_failure(error)
+                self._report_failure(error)
             except HostError as error:
                 self._failures += 1
-                self._tell_failure(error)
-            except HostTaken as error:
+                self._report_failure(error)
+            except HostInUse as error:
                 self._log.warning("An agent is this host; not speaking for it", error=str(error))
             except KubeError as error:
                 self._log.warning("Could not finish a pass over a host", error=str(error))
@@ -189,7 +189,7 @@ class SshWorker:
         processes = self._connected()
         seen = processes.list_processes()
         self._facts = processes.facts()
-        self._begin_to_speak()
+        self._start_publisher()
         if not self._informer.has_synced:
             return BUSY_S
         due = time.monotonic() - self._renewed_at >= self._renew_s * 0.9 or not self._lease.is_trusted
@@ -205,18 +205,18 @@ class SshWorker:
         for key in set(self._reports) - set(wanted) - going:
             del self._reports[key]
             self._publish(key, before)
-        self._tell(self._facts, self._ready("True", "Reachable", "The host answers over SSH."))
+        self._write_host_status(self._facts, self._ready("True", "Reachable", "The host answers over SSH."))
         busy = going or any(self._reports[key].phase not in _SETTLED for key in wanted)
         return BUSY_S if busy else min(STEADY_S, self._renew_s * 0.9)
 
     def _connected(self) -> SshProcesses:
         host = self._object
-        way = way_to(host)
-        if self._processes is None or self._way != way:
+        connected_by = connection_spec(host)
+        if self._processes is None or self._connected_by != connected_by:
             self._disconnect()
             identity = read_identity(self._client, host, self._system_namespace)
             connection = SshConnection(target_of(host, identity))
-            self._way, self._connection = way, connection
+            self._connected_by, self._connection = connected_by, connection
             self._processes = SshProcesses(
                 connection,
                 host=self.name,
@@ -244,7 +244,7 @@ class SshWorker:
         if connection is not None:
             connection.close()
 
-    def _begin_to_speak(self) -> None:
+    def _start_publisher(self) -> None:
         if self._publisher is not None:
             return
         self._publisher = Publisher(
@@ -281,7 +281,7 @@ class SshWorker:
                 going.add(key)
         return going
 
-    def _catch_up(self) -> bool:
+    def _remove_unplanned(self) -> bool:
         """After the host was called lost: read the plan anew and stop what is not in it. False: not all has stopped."""
         assert self._processes is not None
         selector = f"{LABEL_HOST}={self.name}"
@@ -291,16 +291,16 @@ class SshWorker:
         gone = [self._processes.remove(key, seen) is None for key in sorted(set(seen) - wanted)]
         return all(gone)
 
-    def _start_over(self) -> None:
+    def _publish_again(self) -> None:
         self._written = None
         if self._publisher is not None:
-            self._publisher.start_over()
+            self._publisher.publish_again()
             for key in self._reports:
-                self._publisher.touch(key)
+                self._publisher.enqueue(key)
 
     def _publish(self, key: str, before: Mapping[str, ProcessReport]) -> None:
         if self._publisher is not None and before.get(key) != self._reports.get(key):
-            self._publisher.touch(key)
+            self._publisher.enqueue(key)
 
     def _look(self, key: str) -> Publication | None:
         namespace, _, name = key.partition("/")
@@ -313,18 +313,18 @@ class SshWorker:
             return Publication(process, None, _invalid(process, str(error)))
         return Publication(process, plan, self._reports.get(key) or ProcessReport(phase=ProcessPhase.PENDING))
 
-    def _tell_failure(self, error: HostError) -> None:
+    def _report_failure(self, error: HostError) -> None:
         if self._failures in (1, 10) or self._failures % 100 == 0:
             self._log.warning("Cannot work on a host", reason=error.reason, error=error.message)
         try:
-            self._tell(self._facts, self._ready("False", error.reason, error.message))
+            self._write_host_status(self._facts, self._ready("False", error.reason, error.message))
         except KubeError as failure:
             self._log.warning("Could not say that a host cannot be reached", error=str(failure))
 
     def _ready(self, status: str, reason: str, message: str) -> Json:
         return {"type": "Ready", "status": status, "reason": reason, "message": message[:1024]}
 
-    def _tell(self, facts: HostFacts | None, ready: Json) -> None:
+    def _write_host_status(self, facts: HostFacts | None, ready: Json) -> None:
         """Write the Host's status where it says something new."""
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         conditions = tuple((self._object.get("status") or {}).get("conditions") or ())
@@ -339,12 +339,12 @@ class SshWorker:
             status = host_status(facts, reports=self._reports, usage={}, spec=spec, conditions=conditions, now=now)
         before: Json = next((c for c in conditions if c.get("type") == "Ready"), {})
         since = before.get("lastTransitionTime") if before.get("status") == ready["status"] else None
-        told = {**ready, "observedGeneration": spec.generation, "lastTransitionTime": since or now}
-        status["conditions"] = [told, *(c for c in status["conditions"][1:])]
-        said_otherwise = bool(before) and before.get("status") != ready["status"]
+        condition = {**ready, "observedGeneration": spec.generation, "lastTransitionTime": since or now}
+        status["conditions"] = [condition, *(c for c in status["conditions"][1:])]
+        status_changed = bool(before) and before.get("status") != ready["status"]
         since_s = time.monotonic() - self._written_at
-        is_news = self._written is None or worth_writing(self._written, status, since_s=since_s)
-        if not is_news and (not said_otherwise or since_s < STEADY_S):
+        is_news = self._written is None or needs_write(self._written, status, since_s=since_s)
+        if not is_news and (not status_changed or since_s < STEADY_S):
             return
         body = {
             "apiVersion": HOSTS.api_version,

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from agent.server.sleepless_clock import sleepless
+from agent.server.boottime import boottime_s
 from automation.leadership.lease_observations import (
     FORMER_ANNOTATION,
     MARK_ANNOTATION,
@@ -95,7 +95,7 @@ class LeaseElector:
 
     `start()` begins in a thread. When this process holds the lease, `on_started(token)` is called once with the fencing
     token (leaseTransitions, which grows with each new holder). `on_renewed` is called for it and for each renewal with
-    the start time of the request, on the `sleepless` clock. When the lease is lost, that is, held by another or not
+    the start time of the request, on the `boottime_s` clock. When the lease is lost, that is, held by another or not
     renewed in time, `on_lost(why)` is called once and the elector ends; the process must then end, because its work may
     still be under way. `stop()` releases the lease, so that the next loop takes over at once; `on_lost` is not called.
     """
@@ -115,7 +115,7 @@ class LeaseElector:
         lease_duration_s: float = LEASE_DURATION_S,
         renew_deadline_s: float = RENEW_DEADLINE_S,
         retry_period_s: float = RETRY_PERIOD_S,
-        clock: Callable[[], float] = sleepless,
+        clock: Callable[[], float] = boottime_s,
     ) -> None:
         """`nobody_led` is called when no lease exists: with True the elector does not wait for an unknown holder."""
         if not lease_duration_s > renew_deadline_s > retry_period_s > 0:

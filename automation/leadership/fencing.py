@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 import psutil
 
-from agent.server.sleepless_clock import sleepless
+from agent.server.boottime import boottime_s
 from automation.leadership import guard
 from automation.leadership.process_mark import mark
 
@@ -40,7 +40,7 @@ class Fence:
     """Whether this loop may act, by its lease. Thread-safe."""
 
     def __init__(
-        self, *, trust_s: float = FOREVER, kill_s: float = FOREVER, clock: Callable[[], float] = sleepless
+        self, *, trust_s: float = FOREVER, kill_s: float = FOREVER, clock: Callable[[], float] = boottime_s
     ) -> None:
         """Without times the fence never expires, as in a loop without leader election."""
         self._trust_s = trust_s
@@ -67,7 +67,7 @@ class Fence:
         return not self._lost.is_set() and self._clock() < self._until
 
     def renewed(self, asked_at: float) -> None:
-        """Record that a request that began at `asked_at`, on the `sleepless` clock, took or renewed the lease."""
+        """Record that a request that began at `asked_at`, on the `boottime_s` clock, took or renewed the lease."""
         with self._lock:
             self._until = asked_at + self._trust_s
             self._killed_at = asked_at + self._kill_s
@@ -118,7 +118,7 @@ class Fence:
             bufsize=0,
             start_new_session=True,
         )
-        self._heard_at = sleepless()
+        self._heard_at = boottime_s()
         assert self._guard.stdin is not None
         # A guard that does not read must not hold up the renewals; it is replaced.
         os.set_blocking(self._guard.stdin.fileno(), False)
@@ -149,7 +149,7 @@ class Fence:
         """Return whether the guard reads its messages. A stopped guard could not end the engine."""
         assert self._guard is not None
         assert self._guard.stdin is not None
-        now = sleepless()
+        now = boottime_s()
         unread = fcntl.ioctl(self._guard.stdin.fileno(), termios.FIONREAD, bytes(4))
         if not int.from_bytes(unread, sys.byteorder):
             self._heard_at = now

@@ -29,7 +29,7 @@ CLEAN_SWEEPS = 5
 
 
 def now() -> float:
-    """Seconds on the clock of `agent.server.sleepless_clock`, which cannot be imported here."""
+    """Seconds on the clock of `agent.server.boottime`, which cannot be imported here."""
     if sys.platform == "linux":
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     if sys.platform == "darwin":

@@ -1,7 +1,7 @@
 """Probes the source of a model once: whether it exists, its size, its header, its checksum.
 
-Called by the threads of `model_probe`. Calls `agent.server.models.peek` and `agent.server.models.remote` for what is
-remote, `agent.server.models.gguf_header` for local files, and reads credentials only by the reader that it was given.
+Called by the threads of `model_probe`. Calls `agent.server.models.header_probe` and `remote` for what is remote,
+`agent.server.models.gguf_header` for local files, and reads credentials only by the reader that it was given.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import NamedTuple
 from agent.server.models import remote
 from agent.server.models.credentials import Credentials, Signer
 from agent.server.models.gguf_header import read_header
+from agent.server.models.header_probe import probe_header
 from agent.server.models.model_store import sha256_of, storing
-from agent.server.models.peek import peek_header
 from agent.server.models.remote import RemoteFile
 from agent.sources.deadline import Deadline
 from agent.sources.errors import (
@@ -168,7 +168,7 @@ class SourceProbe:
             if model_format != "gguf":
                 return _read(source, None, file.size_bytes, _etag(file), "")
         # The first range of the header tells size and ETag too: one request where two would do the same.
-        peek = peek_header(place.url, policy=policy, timeout_s=deadline.left_s(place.url.shown), signer=place.signer)
+        peek = probe_header(place.url, policy=policy, timeout_s=deadline.left_s(place.url.shown), signer=place.signer)
         return _read(source, peek.facts, peek.size_bytes, peek.etag, "")
 
     def _small(
@@ -208,7 +208,7 @@ class SourceProbe:
         gguf = None
         if model_format == "gguf":
             first = places[0]
-            gguf = peek_header(
+            gguf = probe_header(
                 first.url, policy=self.policy, timeout_s=deadline.left_s(first.url.shown), signer=first.signer
             ).facts
         return _read(source, gguf, size, etag, "")

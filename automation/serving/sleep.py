@@ -216,7 +216,7 @@ class Sleep:
         if life.port is None:
             life.port = self._open_port(life.name, limits)
             if life.state == "waking":
-                self.proxy.wait(life.name)
+                self.proxy.set_starting(life.name)
         else:
             self.proxy.set_limits(life.name, limits)
         if not life.leading:
@@ -246,16 +246,16 @@ class Sleep:
         """Send the waiting requests to ready pods, or answer them with the reason why there is none."""
         targets = self._targets(observed)
         if targets:
-            self.proxy.lead(life.name, targets)
+            self.proxy.set_targets(life.name, targets)
             life.state, life.refused, life.quiet, life.awake_at = "", False, None, self._clock()
             log.info("Woke a service", replicas=len(targets))
             return
         why = _failure(cr)
         if why:
-            self.proxy.refuse(life.name, why)
+            self.proxy.set_failed(life.name, why)
             life.refused = True
         elif life.refused:
-            self.proxy.wait(life.name)
+            self.proxy.set_starting(life.name)
             life.refused = False
 
     def _targets(self, observed: Observed) -> tuple[Target, ...]:
@@ -280,9 +280,9 @@ class Sleep:
         elif life.leading:
             self._delete_slice(life.key)
             life.leading = False
-            self.proxy.leave(life.name)
+            self.proxy.close_after_answers(life.name)
         if life.port is not None and not life.leading:
-            if since < CLOSE_AFTER_S or self.proxy.under_way(life.name):
+            if since < CLOSE_AFTER_S or self.proxy.requests_in_flight(life.name):
                 self._requeue(life.key, CLOSE_AFTER_S)
             else:
                 self.proxy.close(life.name)
@@ -316,7 +316,7 @@ class Sleep:
         starts = _all_ready(observed)
         again = partial(self._requeue, life.key, 0.0)
         readings = self._readings.latest(desired, starts, every_s=pace_s, changed=again)
-        if readings is None or self.proxy.under_way(life.name):
+        if readings is None or self.proxy.requests_in_flight(life.name):
             life.quiet = None
             return
         life.quiet = follow_quiet(life.quiet, readings)
@@ -338,7 +338,7 @@ class Sleep:
             life.state, life.replicas, life.stopped, life.quiet = "asleep", desired.replicas, False, None
         try:
             self._start_proxying(life, cr, desired)
-            self.proxy.sleep(life.name)
+            self.proxy.put_to_sleep(life.name)
         except BaseException:
             with self._lock:
                 life.state = ""

@@ -32,7 +32,7 @@ from automation.engine.submissions import Submission
 from automation.history.recorder import RevisionRecorder
 from automation.hosts.endpoints import HostEndpoints
 from automation.hosts.lost_hosts import HostConditions, LostHosts
-from automation.hosts.ssh_hosts import speak_for_ssh_hosts
+from automation.hosts.ssh_hosts import run_ssh_hosts
 from automation.leadership.fencing import Fence
 from automation.leadership.lease_observations import FormerLoop
 from automation.leadership.shards import WHOLE, Shard
@@ -263,10 +263,10 @@ def assemble(
             pod_ranges=lambda: (cidr for node in cluster.nodes.list() for cidr in node["podRanges"]),
             active=leadership.fence.holds_lease,
         )
-        cluster.registry.on_change.append(endpoints.host_lives_or_not)
+        cluster.registry.on_change.append(endpoints.host_liveness_changed)
         endpoints.start()
         stack.callback(endpoints.stop)
-        stack.callback(speak_for_ssh_hosts(client, settings, source_policy(settings), recorder.record).stop)
+        stack.callback(run_ssh_hosts(client, settings, source_policy(settings), recorder.record).stop)
 
     def faults() -> Iterable[Fault]:
         return itertools.chain(cluster.faults(), prefetcher.jobs.faults())

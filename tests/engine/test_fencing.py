@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.server.sleepless_clock import sleepless
+from agent.server.boottime import boottime_s
 from automation.engine import recovery
 from automation.engine.cli_process import LEASE_LOST, CliResult, run_cli
 from automation.engine.port import EngineFailed, StackLocked
@@ -31,13 +31,13 @@ from kubeapi.errors import NotLeading
 
 LOOP = """
 import pathlib, sys, threading, time
-from agent.server.sleepless_clock import sleepless
+from agent.server.boottime import boottime_s
 from automation.engine.cli_process import run_cli
 from automation.leadership.fencing import Fence
 from automation.leadership.process_mark import mark
 fence = Fence(trust_s=float(sys.argv[2]), kill_s=float(sys.argv[3]))
 fence.start()
-fence.renewed(sleepless())
+fence.renewed(boottime_s())
 folder = pathlib.Path(sys.argv[1])
 import os
 def run():
@@ -48,7 +48,7 @@ def act():
     with (folder / "acts").open("a") as acts:
         while True:
             if fence.holds_lease():
-                print(sleepless(), file=acts, flush=True)
+                print(boottime_s(), file=acts, flush=True)
             time.sleep(0.005)
 threading.Thread(target=run, daemon=True).start()
 threading.Thread(target=act, daemon=True).start()
@@ -161,7 +161,7 @@ def test_a_loop_that_was_frozen_with_its_guard_does_nothing_when_it_goes_on(
     loops.append(loop := ALoop(folder, 10, 11))
     loop.guard.suspend()
     loop.process.send_signal(signal.SIGSTOP)
-    frozen = sleepless()
+    frozen = boottime_s()
     assert loop.acts_since(0.0)
     time.sleep(12.0)
     assert loop.engine_lives, "nothing of this loop can end it meanwhile"
@@ -192,7 +192,7 @@ def test_a_guard_that_is_frozen_is_replaced_and_the_new_one_knows_what_runs(fold
     fence.start()
     try:
         assert fence._guard is not None
-        fence.renewed(sleepless())
+        fence.renewed(boottime_s())
         first = psutil.Process(fence._guard.pid)
         runner = threading.Thread(target=run, args=(folder, "echo up > up; sleep 60", fence), daemon=True)
         runner.start()
@@ -202,7 +202,7 @@ def test_a_guard_that_is_frozen_is_replaced_and_the_new_one_knows_what_runs(fold
         while fence._guard.pid == first.pid:
             assert time.monotonic() - began < 6.0, "it is replaced before the lease is over"
             time.sleep(1.0)
-            fence.renewed(sleepless())
+            fence.renewed(boottime_s())
         assert not first.is_running()
         fence.lose()
         runner.join(5.0)
@@ -218,7 +218,7 @@ def test_a_guard_that_listens_is_kept(folder: Path) -> None:
         assert fence._guard is not None
         first = fence._guard.pid
         for _ in range(6):
-            fence.renewed(sleepless())
+            fence.renewed(boottime_s())
             time.sleep(1.0)
         assert fence._guard.pid == first
     finally:
@@ -229,7 +229,7 @@ def test_a_guard_that_was_killed_is_replaced_and_knows_what_runs(folder: Path) -
     fence = Fence(trust_s=60, kill_s=60)
     fence.start()
     try:
-        fence.renewed(sleepless())
+        fence.renewed(boottime_s())
         assert fence._guard is not None
         first = fence._guard.pid
         runner = threading.Thread(target=run, args=(folder, "echo up > up; sleep 60", fence), daemon=True)
@@ -237,8 +237,8 @@ def test_a_guard_that_was_killed_is_replaced_and_knows_what_runs(folder: Path) -
         until((folder / "up").exists)
         os.kill(first, signal.SIGKILL)
         time.sleep(0.1)
-        fence.renewed(sleepless())
-        fence.renewed(sleepless())
+        fence.renewed(boottime_s())
+        fence.renewed(boottime_s())
         assert fence._guard.pid != first
         fence.lose()
         runner.join(5.0)

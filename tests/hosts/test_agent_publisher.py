@@ -118,7 +118,7 @@ def heartbeat(api: Api, namespace: str) -> str | None:
 def test_the_heartbeat_goes_on_and_a_lost_service_comes_back(
     api: Api, namespace: str, process: Json, publish: Callable[[Desk], Publisher]
 ) -> None:
-    publish(Desk(Publication(process, PLAN, READY))).touch(f"{namespace}/svc")
+    publish(Desk(Publication(process, PLAN, READY))).enqueue(f"{namespace}/svc")
     first = eventually(lambda: heartbeat(api, namespace), what="the endpoints")
     eventually(lambda: heartbeat(api, namespace) != first, what="the next heartbeat")
     api.delete(SERVICES.path(namespace, "svc"))
@@ -129,7 +129,7 @@ def test_an_unchanged_report_is_written_once(
     api: Api, namespace: str, process: Json, client: KubeClient, publish: Callable[[Desk], Publisher]
 ) -> None:
     publisher = publish(Desk(Publication(process, PLAN, READY)))
-    publisher.touch(f"{namespace}/svc")
+    publisher.enqueue(f"{namespace}/svc")
     path = HOST_PROCESSES.path(namespace, "svc")
 
     def written() -> Json | None:
@@ -141,7 +141,7 @@ def test_an_unchanged_report_is_written_once(
     before = api.get(path)
     assert before is not None
     for _ in range(5):
-        publisher.touch(f"{namespace}/svc")
+        publisher.enqueue(f"{namespace}/svc")
         time.sleep(0.05)
     eventually(lambda: heartbeat(api, namespace) != first, what="the next heartbeat")
     after = api.get(path)
@@ -155,12 +155,12 @@ def test_a_value_that_is_no_longer_known_leaves_the_status(
 ) -> None:
     desk = Desk(Publication(process, PLAN, READY))
     publisher = publish(desk)
-    publisher.touch(f"{namespace}/svc")
+    publisher.enqueue(f"{namespace}/svc")
     path = HOST_PROCESSES.path(namespace, "svc")
     eventually(lambda: (api.get(path) or {}).get("status", {}).get("pid") == 5, what="the status")
     eventually(lambda: endpoint_ready(api, namespace), what="the endpoint")
     desk.publication = Publication(process, PLAN, ProcessReport(phase=ProcessPhase.BACKING_OFF, reason="ProcessExited"))
-    publisher.touch(f"{namespace}/svc")
+    publisher.enqueue(f"{namespace}/svc")
     status = eventually(
         lambda: (s := (api.get(path) or {})["status"]).get("phase") == "BackingOff" and s, what="the new status"
     )
@@ -176,7 +176,7 @@ def test_endpoints_leave_the_service_on_withdrawal_and_objects_with_the_process(
 ) -> None:
     desk = Desk(Publication(process, PLAN, READY), api)
     publisher = publish(desk)
-    publisher.touch(f"{namespace}/svc")
+    publisher.enqueue(f"{namespace}/svc")
     eventually(lambda: endpoint_ready(api, namespace), what="the endpoints")
     assert publisher.withdrawn(f"{namespace}/svc") is False
     publisher.withdraw()
@@ -186,7 +186,7 @@ def test_endpoints_leave_the_service_on_withdrawal_and_objects_with_the_process(
     assert publisher.withdrawn(f"{namespace}/svc") is True
     desk.publication = None
     api.delete(HOST_PROCESSES.path(namespace, "svc"))
-    publisher.touch(f"{namespace}/svc")
+    publisher.enqueue(f"{namespace}/svc")
     for kind in (SERVICES, ENDPOINT_SLICES):
         path = kind.path(namespace, "svc")
         eventually(lambda path=path: api.get(path) is None, what=f"{path} to go")
@@ -298,19 +298,19 @@ def test_a_process_that_moved_takes_its_endpoint_along_and_leaves_service_and_st
 ) -> None:
     desk = Desk(Publication(process, PLAN, READY))
     publisher = publish(desk)
-    publisher.touch(f"{namespace}/svc")
+    publisher.enqueue(f"{namespace}/svc")
     eventually(lambda: endpoint_ready(api, namespace), what="the endpoint")
     address = (api.get(SERVICES.path(namespace, "svc")) or {})["spec"]["clusterIP"]
     moved = {"metadata": {"labels": {"herdsman.dev/host": "other"}}, "spec": {"host": "other"}}
     client.patch(HOST_PROCESSES, namespace, "svc", moved)
     # The old host does not know yet, and wants to say that the process stops.
     desk.publication = Publication(process, PLAN, ProcessReport(phase=ProcessPhase.STOPPING))
-    publisher.touch(f"{namespace}/svc")
+    publisher.enqueue(f"{namespace}/svc")
     eventually(lambda: not endpoint_ready(api, namespace), what="the endpoint to be out")
     time.sleep(0.5)
     assert (api.get(HOST_PROCESSES.path(namespace, "svc")) or {})["status"]["phase"] == "Ready", "no longer its own"
     desk.publication = None
-    publisher.touch(f"{namespace}/svc")
+    publisher.enqueue(f"{namespace}/svc")
     eventually(lambda: api.get(ENDPOINT_SLICES.path(namespace, "svc")) is None, what="the endpoint to go")
     time.sleep(0.5)
     assert api.get(ENDPOINT_SLICES.path(namespace, "svc")) is None, "nobody knows a port on the other host"
@@ -325,7 +325,7 @@ def test_a_host_that_slept_through_a_move_takes_no_endpoint_back(
     client.patch(HOST_PROCESSES, namespace, "svc", moved)
     registration.register(client, wanted(namespace, host="other", address="10.4.4.4"), now=datetime.now(UTC))
     # Its watch has not told it yet.
-    publish(Desk(Publication(process, PLAN, READY))).touch(f"{namespace}/svc")
+    publish(Desk(Publication(process, PLAN, READY))).enqueue(f"{namespace}/svc")
     time.sleep(1.5)
     found = api.get(ENDPOINT_SLICES.path(namespace, "svc"))
     assert found is not None
@@ -354,19 +354,19 @@ def test_a_host_that_may_have_been_called_lost_says_nothing_until_it_knows_and_t
 ) -> None:
     desk = Desk(Publication(process, PLAN, READY))
     publisher = publish(desk)
-    publisher.touch(f"{namespace}/svc")
+    publisher.enqueue(f"{namespace}/svc")
     eventually(lambda: endpoint_ready(api, namespace), what="the endpoint")
     desk.may_speak = False
     alive.lose("h")
     eventually(lambda: not endpoint_ready(api, namespace), what="the endpoint to be out", timeout_s=5)
     desk.publication = Publication(process, PLAN, READY.model_copy(update={"pid": 6}))
-    publisher.touch(f"{namespace}/svc")
+    publisher.enqueue(f"{namespace}/svc")
     time.sleep(2.5)
     assert not endpoint_ready(api, namespace), "two heartbeats went by"
     assert (api.get(HOST_PROCESSES.path(namespace, "svc")) or {})["status"]["pid"] == 5
     desk.may_speak = True
     alive.seen("h", {"renewed": "2", "holder": "agent", "duration_s": 3600, "fenced": ""})
-    publisher.start_over()
+    publisher.publish_again()
     eventually(lambda: endpoint_ready(api, namespace), what="the endpoint again", timeout_s=5)
     eventually(lambda: (api.get(HOST_PROCESSES.path(namespace, "svc")) or {})["status"]["pid"] == 6, what="the status")
 
@@ -381,14 +381,14 @@ def test_the_loop_answers_each_status_and_a_stop_waits_until_nobody_is_led_to_th
     key = f"{namespace}/svc"
     desk = Desk(Publication(process, PLAN, READY), api)
     publisher = publish(desk)
-    publisher.touch(key)
+    publisher.enqueue(key)
     eventually(lambda: endpoint_ready(api, namespace), what="the endpoint")
     assert notice(api, namespace) == EndpointNotice(ready=True), "told before anybody is led there"
     assert publisher.withdrawn(key) is False
     desk.publication = Publication(
         process, PLAN, READY.model_copy(update={"phase": ProcessPhase.STOPPING, "ready": False})
     )
-    publisher.touch(key)
+    publisher.enqueue(key)
     eventually(lambda: publisher.withdrawn(key), what="the loop's word", timeout_s=5)
     assert not endpoint_ready(api, namespace), "told after nobody is led there any more"
 
@@ -398,12 +398,12 @@ def test_an_address_that_is_never_a_hosts_is_led_to_by_nobody_and_named_in_the_s
 ) -> None:
     desk = Desk(Publication(process, PLAN, READY), api)
     publisher = publish(desk)
-    publisher.touch(f"{namespace}/svc")
+    publisher.enqueue(f"{namespace}/svc")
     eventually(lambda: endpoint_ready(api, namespace), what="the endpoint")
     client.patch(HOSTS, None, "h", {"status": {"address": "169.254.169.254"}}, subresource="status")
     eventually(lambda: not endpoint_ready(api, namespace), what="the endpoint to be out")
     eventually(lambda: (n := notice(api, namespace)) and n.reason == "AddressRefused", what="the reason")
-    publisher.touch(f"{namespace}/svc")
+    publisher.enqueue(f"{namespace}/svc")
 
     def told() -> Json | None:
         status: Json = (api.get(HOST_PROCESSES.path(namespace, "svc")) or {})["status"]

@@ -203,7 +203,7 @@ def test_a_streamed_answer_passes_byte_for_byte(llama_server: Path, tiny_model: 
         eventually(lambda: healthy(port), what="llama-server", timeout_s=30)
         proxy.start()
         front = proxy.open(KEY, "127.0.0.1", 0, Limits(), Callbacks(wake=lambda _name: None))
-        proxy.lead(KEY, (between.target,))
+        proxy.set_targets(KEY, (between.target,))
         with connected(front, timeout_s=30) as client:
             client.sendall(chat(front, tokens=64, stream=True))
             head, heard = read_head(client)

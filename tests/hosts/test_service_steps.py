@@ -148,7 +148,7 @@ def test_a_run_that_was_cut_off_is_finished_by_the_next(
     changed = replace(service, environment={**service.environment, "MORE": "1"})
     steps = install_steps(changed, machine.facts)
     only_the_file = next(step for step in steps if isinstance(step, File))
-    only_the_file.do(machine)
+    only_the_file.apply(machine)
     machine.calls()
     outcomes = run_steps(steps, machine)
     assert State.CHANGED in states(outcomes)
@@ -168,10 +168,10 @@ def test_a_program_that_does_not_stay_up_fails_the_step_and_skips_what_follows(
     class Never:
         title = "never reached"
 
-        def look(self, machine: Any) -> None:
+        def compare(self, machine: Any) -> None:
             raise AssertionError
 
-        def do(self, machine: Any) -> None:
+        def apply(self, machine: Any) -> None:
             raise AssertionError
 
     outcomes = run_steps([*install_steps(broken, machine.facts), Never()], machine)

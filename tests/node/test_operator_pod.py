@@ -64,7 +64,7 @@ class Installer:
         else:
             self.operator.install(f"--metrics-secret={METRICS_SECRET}", "--kserve")
 
-    def take_out(self) -> None:
+    def remove_endpoint(self) -> None:
         """Uninstall the operator, and wait until its pods are gone."""
         if self.by_helm:
             self.operator.helm("uninstall", NAME)
@@ -282,7 +282,7 @@ def test_an_upgrade_adds_kserve_and_its_webhook_converts_at_the_address_of_the_s
 def test_what_serves_outlives_the_operator(installer: Installer, operator: OperatorPods, place: str) -> None:
     client = operator.client
     address = real.cluster_address(client, operator.node, place)
-    installer.take_out()
+    installer.remove_endpoint()
     assert real.said(real.chat(address))
     for kind in (kinds.INFERENCE_SERVICES, kinds.DEPLOYMENTS):
         assert find(client, kind, place, "svc") is not None

@@ -27,7 +27,7 @@ def publishing(
     """Publish while the block lasts. Which hosts live is read from their Leases, unless `liveness` is given."""
     told = liveness or Liveness()
     made = HostEndpoints(client, liveness=told, namespaces=namespaces, **options)
-    told.on_change = made.host_lives_or_not
+    told.on_change = made.host_liveness_changed
     leases = Informer(
         client,
         kinds.LEASES,

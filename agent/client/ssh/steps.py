@@ -174,11 +174,11 @@ class Store:
     def title(self) -> str:
         return f"store {self.layout.root}"
 
-    def look(self, machine: Machine) -> Change | None:
+    def compare(self, machine: Machine) -> Change | None:
         there = machine.run(["sh", "-c", 'for d; do [ -d "$d" ] || exit 1; done', "sh", *self.layout.directories])
         return None if there.code == 0 else Change("makes it")
 
-    def do(self, machine: Machine) -> None:
+    def apply(self, machine: Machine) -> None:
         checked(machine, ["sh", "-c", 'umask 077 && mkdir -p -- "$@"', "sh", *self.layout.directories])
 
 
@@ -193,7 +193,7 @@ class ModelFile:
     def title(self) -> str:
         return f"model file {self.plan.cache_key}/{self.plan.file_name}"
 
-    def look(self, _machine: Machine) -> Change | None:
+    def compare(self, _machine: Machine) -> Change | None:
         refused = self.fetcher.refusal(self.plan)
         if refused is not None:
             raise MachineError(refused[1])
@@ -204,7 +204,7 @@ class ModelFile:
             return Change(f"goes on fetching it: {state.done_bytes} of {state.total_bytes or '?'} bytes are there")
         return Change(f"fetches it from {shown(self.plan.source)}")
 
-    def do(self, _machine: Machine) -> None:
+    def apply(self, _machine: Machine) -> None:
         self.fetcher.start(self.plan)
 
 
@@ -220,18 +220,18 @@ class Started:
     def title(self) -> str:
         return f"process {self.service.name} running"
 
-    def look(self, _machine: Machine) -> Change | None:
+    def compare(self, _machine: Machine) -> Change | None:
         if self.seen is None or not self.seen.runs:
             return Change("starts it")
         if self.seen.launch != self.service.environment[LAUNCH]:
             return Change("restarts it once no request is under way: its plan changed")
         return None
 
-    def do(self, machine: Machine) -> None:
+    def apply(self, machine: Machine) -> None:
         # The health check says whether it stays up; that takes longer than any step should.
         if self.remote.facts.os == "darwin":
-            launchd.Running(self.service.label, self.service.mark, self.service.stop_timeout_s, settle_s=0.0).do(
+            launchd.Running(self.service.label, self.service.mark, self.service.stop_timeout_s, settle_s=0.0).apply(
                 machine
             )
         else:
-            systemd.Running(self.remote.manager, self.service.name, self.service.mark, settle_s=0.0).do(machine)
+            systemd.Running(self.remote.manager, self.service.name, self.service.mark, settle_s=0.0).apply(machine)

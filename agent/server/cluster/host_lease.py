@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 import structlog
 
 from agent.contract import ANNOTATION_FENCED, LABEL_HOST
-from agent.server.sleepless_clock import sleepless
+from agent.server.boottime import boottime_s
 from kubeapi.client import KubeClient
 from kubeapi.errors import AlreadyExists, ApiError, Conflict, Forbidden, KubeError, NotFound
 from kubeapi.json_types import Json
@@ -39,7 +39,7 @@ OBSERVE_POLL_S = 1.0
 _log = structlog.get_logger(__name__)
 
 
-class HostTaken(Exception):
+class HostInUse(Exception):
     """Another agent is this host."""
 
 
@@ -105,7 +105,7 @@ class HostLease:
         catch_up: Callable[[], bool] = lambda: True,
         on_back: Callable[[], None] = lambda: None,
         renew_s: float = RENEW_S,
-        clock: Callable[[], float] = sleepless,
+        clock: Callable[[], float] = boottime_s,
     ) -> None:
         """`on_lost` is called once, with a message, when another agent took the host over.
 
@@ -136,7 +136,7 @@ class HostLease:
     def acquire(self) -> None:
         """Become the host, unless it was called lost: that waits for `start`, when a plan can be read.
 
-        Raises HostTaken when another agent lives, after watching it for as long as its Lease lasts; ApiError when the
+        Raises HostInUse when another agent lives, after watching it for as long as its Lease lasts; ApiError when the
         server refuses.
         """
         lease = self._read()
@@ -173,7 +173,7 @@ class HostLease:
                 if not self.renew():
                     wait_s = RETRY_S
                 failures = 0
-            except HostTaken as taken:
+            except HostInUse as taken:
                 self._trusted_until = -math.inf
                 self._on_lost(str(taken))
                 return
@@ -200,7 +200,7 @@ class HostLease:
                 return True
         lease = self._read()
         if lease is not None and holder_of(lease) not in ("", self._holder):
-            raise HostTaken(self._taken(holder_of(lease)))
+            raise HostInUse(self._taken(holder_of(lease)))
         if lease is None or is_fenced(lease) or not holder_of(lease):
             # The loop knows this host as lost. What runs here may run elsewhere by now.
             self._trusted_until = -math.inf
@@ -216,7 +216,7 @@ class HostLease:
         return True
 
     def _outwait(self, lease: Json) -> None:
-        """Watch another agent's Lease for its duration. Raises HostTaken as soon as it is renewed.
+        """Watch another agent's Lease for its duration. Raises HostInUse as soon as it is renewed.
 
         Their clocks may differ: what counts is whether the time in it changes, never what it says.
         """
@@ -229,7 +229,7 @@ class HostLease:
             if now is None or holder_of(now) in ("", self._holder):
                 return
             if (now.get("spec") or {}).get("renewTime") != seen:
-                raise HostTaken(self._taken(holder_of(now)))
+                raise HostInUse(self._taken(holder_of(now)))
 
     def _taken(self, holder: str) -> str:
         return f"another agent ({holder}) is host `{self._host}`; stop it, or choose another --host"

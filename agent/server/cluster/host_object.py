@@ -18,7 +18,7 @@ import structlog
 from agent.contract import AGENT_FIELD_MANAGER as FIELD_MANAGER
 from agent.contract import HostFacts, ProcessReport, ProcessUsage
 from agent.server.cluster.host_spec import HostSpecWatch
-from agent.server.cluster.host_status import host_status, worth_writing
+from agent.server.cluster.host_status import host_status, needs_write
 from kubeapi.client import KubeClient
 from kubeapi.errors import AlreadyExists, Conflict, Forbidden, KubeError, NotFound
 from kubeapi.informer import Informer
@@ -74,11 +74,11 @@ class HostObject:
         self._informer.start()
         self._thread.start()
 
-    def touch(self) -> None:
+    def request_update(self) -> None:
         """Look soon whether there is something new to say. Never blocks."""
         self._touched.set()
 
-    def start_over(self) -> None:
+    def write_again(self) -> None:
         """Say everything again: the loop may have said meanwhile that this host is lost."""
         self._written = None
         self._touched.set()
@@ -152,7 +152,7 @@ class HostObject:
         status = self._status(running=True)
         since_s = self._clock() - self._written_at
         before = self._written
-        if before is None or worth_writing(before, status, since_s=since_s) or _denied(existing):
+        if before is None or needs_write(before, status, since_s=since_s) or _denied(existing):
             self._apply(status)
             return True
         return False

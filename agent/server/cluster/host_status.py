@@ -122,7 +122,7 @@ def _without_none(value: Any) -> Any:
     return value
 
 
-def worth_writing(before: Mapping[str, Any], after: Mapping[str, Any], *, since_s: float) -> bool:
+def needs_write(before: Mapping[str, Any], after: Mapping[str, Any], *, since_s: float) -> bool:
     """Tell whether a status says something new; `since_s` ago one was written.
 
     What is said in words is worth it at once. Numbers that go up and down wait, and count only when they have changed

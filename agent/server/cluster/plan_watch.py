@@ -114,7 +114,7 @@ class PlanWatch:
                 self._supervisor.put(key, plan, int(new["metadata"].get("generation") or 0))
         elif new.get("status") != old.get("status"):
             return  # most often our own words coming back
-        self.publisher.touch(key)
+        self.publisher.enqueue(key)
 
     def _look(self, key: str) -> Publication | None:
         namespace, _, name = key.partition("/")

@@ -95,7 +95,7 @@ class Publisher:
     def start(self) -> None:
         self._thread.start()
 
-    def touch(self, key: str) -> None:
+    def enqueue(self, key: str) -> None:
         """Bring the cluster up to date with this process soon. Never blocks."""
         with self._condition:
             if key in self._failures and key in self._due:
@@ -117,7 +117,7 @@ class Publisher:
         notice = EndpointNotice.of(said.process["metadata"])
         return not claims_to_serve(said.process.get("status") or {}) and not (notice is not None and notice.ready)
 
-    def start_over(self) -> None:
+    def publish_again(self) -> None:
         """Say everything again: others may have spoken of this host's processes since it was heard last."""
         with self._condition:
             now = self._clock()

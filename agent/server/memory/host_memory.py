@@ -23,9 +23,9 @@ from agent.server.memory.budget import Budget, MemoryLimits, host_budget, proces
 from agent.server.memory.estimates import Estimator, Headers, Unknown
 from agent.server.memory.eviction import SKIPPED, ReturnPolicy, RunningProcess
 from agent.server.memory.machine import Machine
+from agent.server.memory.model_groups import SOURCE as GROUPS
+from agent.server.memory.model_groups import GroupedProcess, ModelGroups
 from agent.server.memory.need import Need, amount, percent, total
-from agent.server.memory.turns import SOURCE as TURNS
-from agent.server.memory.turns import Standing, Turns
 from agent.server.memory.watchdog import Thresholds, Watchdog
 from agent.server.processes.identity import runs
 from agent.server.processes.supervisor import Supervisor
@@ -87,17 +87,17 @@ class HostMemory:
         self.watchdog = Watchdog(
             runners=self._runners,
             evict=self._evict,
-            let_back=self._let_back,
+            let_back=self._return_process,
             on_level=self._level_changed,
             thresholds=Thresholds(settle_s=3 * watch_s),
             return_policy=ReturnPolicy(calm_s=6 * watch_s, between_s=3 * watch_s),
         )
-        self.turns = Turns(
-            standings=self._standings,
+        self.groups = ModelGroups(
+            processes=self._grouped_processes,
             room=self._room_of,
-            hold=lambda key, hold: self._processes().hold(key, TURNS, hold),
-            release=lambda key: self._processes().release(key, TURNS),
-            held=lambda: self._processes().holds.by(TURNS),
+            hold=lambda key, hold: self._processes().hold(key, GROUPS, hold),
+            release=lambda key: self._processes().release(key, GROUPS),
+            held=lambda: self._processes().holds.by(GROUPS),
             wake=lambda key: self._processes().wake(key),
             clock=clock,
             changed=self._stir,
@@ -162,7 +162,7 @@ class HostMemory:
         self.machine.wait()
         need, unknown = self._need(key, plan, paths)
         # Nobody makes way for one that would be refused then.
-        turn = self.turns.refusal(key, plan) if need is not None or plan.memory_check in ("warn", "off") else None
+        turn = self.groups.refusal(key, plan) if need is not None or plan.memory_check in ("warn", "off") else None
         if turn is not None:
             return turn
         if self.watchdog.enabled and self.pressure is MemoryPressure.CRITICAL and plan.memory_check != "off":
@@ -214,7 +214,7 @@ class HostMemory:
             if running is not None and runs(running.pid, running.mark):
                 self._adopted[key] = running.pid, record.plan
         self._adopt()
-        self._look()
+        self._check()
         self._thread.start()
 
     def stop(self) -> None:
@@ -227,10 +227,10 @@ class HostMemory:
 
     def _run(self) -> None:
         next_look = self._clock() + (self._settings.watch_s or WATCH_S)
-        turns_at: float | None = None
+        groups_at: float | None = None
         while True:
             with self._condition:
-                due = next_look if turns_at is None else min(next_look, turns_at)
+                due = next_look if groups_at is None else min(next_look, groups_at)
                 if not (self._stopping or self._freed or self._stirred):
                     self._condition.wait(max(0.0, due - self._clock()))
                 if self._stopping:
@@ -244,15 +244,15 @@ class HostMemory:
                 if self._clock() >= next_look:
                     next_look = self._clock() + (self._settings.watch_s or WATCH_S)
                     self._sweep()
-                    self._look()
-                turns_at = self.turns.decide()
+                    self._check()
+                groups_at = self.groups.decide()
                 if freed:
                     for key in self.ledger.waiting():
                         self._processes().wake(key)
             except Exception:
                 # The processes go on whatever this thread meets.
                 _log.exception("Failed to look after the memory")
-                turns_at = self._clock() + 1.0
+                groups_at = self._clock() + 1.0
 
     def _free(self) -> None:
         with self._condition:
@@ -264,7 +264,7 @@ class HostMemory:
             self._stirred = True
             self._condition.notify()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         memory = self.machine.read_memory() if self._settings.watch_s else None
         if memory is not None:
             if self._supervisor is not None:
@@ -333,7 +333,7 @@ class HostMemory:
         others = total(entry.counted for key, entry in self.ledger.entries().items() if key not in members)
         return Need(budget.bytes, budget.gpu_bytes or 0) - others
 
-    def _standings(self) -> dict[str, Standing]:
+    def _grouped_processes(self) -> dict[str, GroupedProcess]:
         supervisor = self._processes()
         grouped = {
             key: desired for key, desired in supervisor.list_desired().items() if desired.plan.residency is not None
@@ -346,12 +346,12 @@ class HostMemory:
             report, entry = supervisor.report(key), entries.get(key)
             if report is None:
                 continue
-            found[key] = Standing(
+            found[key] = GroupedProcess(
                 plan=desired.plan,
                 phase=report.phase,
-                need=entry.counted if entry is not None else self._needs.get(key, _said(desired.plan)),
+                need=entry.counted if entry is not None else self._needs.get(key, _planned_need(desired.plan)),
                 inside=entry is not None,
-                held_by_others=bool(elsewhere.sources(key) - {TURNS}),
+                held_by_others=bool(elsewhere.sources(key) - {GROUPS}),
             )
         return found
 
@@ -382,7 +382,7 @@ class HostMemory:
         hold = Hold(ProcessPhase.PENDING, ProcessReason.EVICTED, message, drain_timeout_s=EVICTION_DRAIN_S)
         self._processes().hold(key, PRESSURE, hold)
 
-    def _let_back(self, key: str) -> None:
+    def _return_process(self, key: str) -> None:
         self._processes().release(key, PRESSURE)
 
     def _level_changed(self, level: MemoryPressure) -> None:
@@ -392,5 +392,5 @@ class HostMemory:
             listener(level)
 
 
-def _said(plan: ProcessPlan) -> Need | None:
+def _planned_need(plan: ProcessPlan) -> Need | None:
     return Need(plan.memory_bytes) if plan.memory_bytes is not None else None

@@ -170,21 +170,21 @@ def parse_wired_limit(text: str) -> int | None:
 
 
 def _read_mac() -> Memory:
-    total = _said("sysctl", "-n", "hw.memsize").strip()
+    total = _output_of("sysctl", "-n", "hw.memsize").strip()
     if not total.isdecimal():
         raise Unreadable("sysctl does not tell hw.memsize")
-    memory = parse_vm_stat(_said("vm_stat"), total_bytes=int(total))
-    level = parse_kernel_level(_said("sysctl", "-n", "kern.memorystatus_vm_pressure_level"))
-    share = parse_free_share(_said("memory_pressure", "-Q")) if level is None else None
+    memory = parse_vm_stat(_output_of("vm_stat"), total_bytes=int(total))
+    level = parse_kernel_level(_output_of("sysctl", "-n", "kern.memorystatus_vm_pressure_level"))
+    share = parse_free_share(_output_of("memory_pressure", "-Q")) if level is None else None
     return Memory(memory.total_bytes, memory.available_bytes, level, kernel_share=share)
 
 
 def wired_limit() -> int | None:
     """Ask macOS what somebody allowed the GPU to wire; None elsewhere, or where nobody did."""
-    return parse_wired_limit(_said("sysctl", "-n", "iogpu.wired_limit_mb")) if sys.platform == "darwin" else None
+    return parse_wired_limit(_output_of("sysctl", "-n", "iogpu.wired_limit_mb")) if sys.platform == "darwin" else None
 
 
-def _said(*command: str) -> str:
+def _output_of(*command: str) -> str:
     environment = {**os.environ, "LC_ALL": "C"}
     try:
         asked = subprocess.run(

@@ -75,5 +75,5 @@ class MemoryMetrics(Collector):
         yield CounterMetricFamily(
             "herdsman_agent_swaps",
             "Processes stopped to make room for others of their group.",
-            value=memory.turns.swaps,
+            value=memory.groups.swaps,
         )

@@ -1,6 +1,6 @@
 """Decides which models of a group are in a host's memory now, and which wait for their turn. Pure.
 
-Called by `agent.server.memory.turns`. As many stay as fit, and among those that do not fit together these come first:
+Called by `agent.server.memory.model_groups`. As many stay as fit. Of those that do not fit together these come first:
 
 1. what is pinned, 2. who starts or has not served for its least time, 3. who is in and works on requests, so that those
 for the same model go together, until somebody else waited for too long, 4. who is asked for and out, 5. who was asked

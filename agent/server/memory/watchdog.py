@@ -145,7 +145,7 @@ class Watchdog:
             self._relieve(memory, now)
         else:
             self._said = None
-            self._let_one_back(memory, now)
+            self._return_one(memory, now)
 
     def keep_only(self, wanted: Iterable[str]) -> None:
         """Strike off the evicted that nobody wants any more."""
@@ -185,7 +185,7 @@ class Watchdog:
         self.evict(victim.key, message)
         self.on_level(self.level)
 
-    def _let_one_back(self, memory: Memory, now: float) -> None:
+    def _return_one(self, memory: Memory, now: float) -> None:
         normal_since = self.state.since if self.level is MemoryPressure.NORMAL else None
         due = returning(
             list(self.evicted.values()),

@@ -130,10 +130,10 @@ class Header:
 
     def read(self) -> None:
         """Read to the end of the header. Raises GgufInvalid, NeedMoreBytes, and whatever the reader raises."""
-        magic = self._take(4)
+        magic = self._read_bytes(4)
         if magic != form.MAGIC:
             raise GgufInvalid(f"not a GGUF file: it begins with {magic!r}")
-        (version,) = struct.unpack("<I", self._take(4))
+        (version,) = struct.unpack("<I", self._read_bytes(4))
         if version in (2 << 24, 3 << 24):
             raise GgufInvalid("big-endian GGUF is not served; convert the file to little-endian")
         if version not in (2, 3):
@@ -145,7 +145,7 @@ class Header:
         for _ in range(keys):
             key = self._key()
             self._tokenizer_seen = self._tokenizer_seen or key.startswith(form.TOKENIZER)
-            (value_type,) = struct.unpack("<I", self._take(4))
+            (value_type,) = struct.unpack("<I", self._read_bytes(4))
             self._value(key, value_type)
         self._check_architecture()
         self._metadata_read = True
@@ -214,7 +214,7 @@ class Header:
         if length > _LONGEST_KEY:
             self._skip(length)
             return ""
-        return self._take(length).decode("utf-8", "replace")
+        return self._read_bytes(length).decode("utf-8", "replace")
 
     def _value(self, key: str, value_type: int) -> None:
         """Read one value; keep it if it is looked for and of a sensible type, else pass over it."""
@@ -258,7 +258,7 @@ class Header:
 
     def _kept_text(self, key: str) -> str:
         length = self._length(self._limits.string_bytes, key)
-        text = self._take(min(length, _LONGEST_TEXT)).decode("utf-8", "replace")
+        text = self._read_bytes(min(length, _LONGEST_TEXT)).decode("utf-8", "replace")
         self._skip(length - min(length, _LONGEST_TEXT))
         return "".join(character for character in text if character.isprintable())[: self._limits.kept_characters]
 
@@ -267,7 +267,7 @@ class Header:
 
     def _integers(self, key: str, value_type: int, items: int) -> tuple[int, ...]:
         code = form.INTEGERS[value_type]
-        numbers: tuple[int, ...] = struct.unpack(f"<{items}{code}", self._take(items * form.SIZES[value_type]))
+        numbers: tuple[int, ...] = struct.unpack(f"<{items}{code}", self._read_bytes(items * form.SIZES[value_type]))
         for extreme in (min(numbers), max(numbers)):
             if not 0 <= extreme <= self._limits.number:
                 raise GgufInvalid(f"{key} is {extreme}")
@@ -275,7 +275,7 @@ class Header:
 
     def _array(self, key: str, *, depth: int) -> None:
         """Pass over an array. If `key` is given keep of integers the largest, and what `_keep_list` keeps."""
-        item_type, items = struct.unpack("<IQ", self._take(12))
+        item_type, items = struct.unpack("<IQ", self._read_bytes(12))
         self._arrays += 1
         if items > self._limits.array_items:
             raise GgufInvalid(f"an array claims {items} items")
@@ -283,7 +283,7 @@ class Header:
             raise GgufInvalid(f"the header has more than {self._limits.arrays} arrays")
         if item_type in form.SIZES:
             if key and item_type == form.BOOLEAN and 0 < items <= self._limits.layers:
-                self._keep_list(key, tuple(self._take(items)))
+                self._keep_list(key, tuple(self._read_bytes(items)))
             elif key and item_type in form.INTEGERS and 0 < items <= self._limits.layers:
                 self._keep_list(key, self._integers(key, item_type, items))
             else:
@@ -321,11 +321,11 @@ class Header:
         """Add up all tensors; None where one is of a type that is not known here."""
         total, known = 0, True
         for _ in range(self._tensors):
-            name = self._take(self._length(self._limits.key_bytes, "a tensor's name"))
-            (dimensions,) = struct.unpack("<I", self._take(4))
+            name = self._read_bytes(self._length(self._limits.key_bytes, "a tensor's name"))
+            (dimensions,) = struct.unpack("<I", self._read_bytes(4))
             if not 0 < dimensions <= self._limits.tensor_dimensions:
                 raise GgufInvalid(f"a tensor claims {dimensions} dimensions")
-            *shape, kind, _offset = struct.unpack(f"<{dimensions}QIQ", self._take(8 * dimensions + 12))
+            *shape, kind, _offset = struct.unpack(f"<{dimensions}QIQ", self._read_bytes(8 * dimensions + 12))
             numbers = math.prod(shape)
             if numbers > self._limits.number:
                 raise GgufInvalid(f"a tensor claims {numbers} numbers")
@@ -341,13 +341,13 @@ class Header:
     # --- bytes ----------------------------------------------------------------------------------------------------
 
     def _count(self, what: str, most: int) -> int:
-        (count,) = struct.unpack("<Q", self._take(8))
+        (count,) = struct.unpack("<Q", self._read_bytes(8))
         if count > most:
             raise GgufInvalid(f"the header claims {count} {what}")
         return int(count)
 
     def _length(self, most: int, what: str) -> int:
-        (length,) = struct.unpack("<Q", self._take(8))
+        (length,) = struct.unpack("<Q", self._read_bytes(8))
         if length > most:
             raise GgufInvalid(f"{what} claims {length} bytes")
         return int(length)
@@ -378,7 +378,7 @@ class Header:
             self._next += step
             size -= step
 
-    def _take(self, size: int) -> bytes:
+    def _read_bytes(self, size: int) -> bytes:
         self._check_bound(size)
         self._fill(size)
         data = self._buffer[self._next : self._next + size]

@@ -1,6 +1,6 @@
 """Speak HTTP to the servers that hold models: guarded, pinned, bounded in time, with typed errors.
 
-Called by `download` (ranges of a file), `peek` (its header) and `automation.models` (its
+Called by `download` (ranges of a file), `header_probe` (its header) and `automation.models` (its
 state). Calls `source_policy` before each connection. An address is resolved once and that very address is
 dialled; each redirect is checked like a first request. Proxies of the environment are not used: a proxy would dial for
 us, unguarded.

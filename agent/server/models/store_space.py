@@ -69,7 +69,7 @@ def stored_models(root: Path) -> list[StoredModel]:
         for entry in sorted(root.iterdir()):
             if entry.name.startswith(".") or entry.name in _OTHERS or entry.is_symlink() or not entry.is_dir():
                 continue
-            model = _look(entry)
+            model = _read_model(entry)
             if model is not None:
                 found.append(model)
     return sorted(found, key=lambda model: (model.used_at, model.key))
@@ -175,7 +175,7 @@ class StoreSpace:
             return []
         chosen, freed = self._choose(lacking, without=slot.root.name)
         if freed < lacking:
-            raise NoSpace(_told(slot, needed, usage, removable=freed))
+            raise NoSpace(_no_space_message(slot, needed, usage, removable=freed))
         return self._remove(chosen)
 
     def _removable(self, without: str = "") -> list[StoredModel]:
@@ -242,7 +242,7 @@ class StoreSpace:
                 os.close(handle)
 
 
-def _look(directory: Path) -> StoredModel | None:
+def _read_model(directory: Path) -> StoredModel | None:
     """Describe one directory; None where it is no model's."""
     files, partial, size, newest = [], [], 0, 0.0
     ours = (directory / LOCK).is_file()
@@ -268,7 +268,7 @@ def _look(directory: Path) -> StoredModel | None:
     return StoredModel(directory.name, size, used, tuple(files), tuple(partial), ours)
 
 
-def _told(slot: Slot, needed: int, usage: StoreUsage, *, removable: int) -> str:
+def _no_space_message(slot: Slot, needed: int, usage: StoreUsage, *, removable: int) -> str:
     what = f"`{slot.final.name}` needs {needed} more bytes"
     if usage.limit_bytes is not None and usage.used_bytes + needed - usage.limit_bytes > needed - usage.free_bytes:
         return (

@@ -64,7 +64,7 @@ def report_of(
     """Say how a process is. `progress` counts while its files are fetched."""
     done, total = (progress if status.phase is ProcessPhase.DOWNLOADING else None) or (None, None)
     running = status.running
-    welcome = status.phase is ProcessPhase.READY or context.stands_in(key, status.phase)
+    welcome = status.phase is ProcessPhase.READY or context.accepts_requests(key, status.phase)
     return ProcessReport(
         phase=status.phase,
         reason=status.reason,

@@ -70,7 +70,7 @@ class Supervisor:
                 desired = self._desired_of(record.plan, record.generation)
                 worker = self._begin(key, desired, ProcessStatus(restarts=record.restarts), found.get(key), record.port)
                 if record.unwanted:
-                    worker.offer(None)
+                    worker.set_desired(None)
                 if is_daemon_key(key):
                     self._daemons.stop_unused(key)
 
@@ -81,7 +81,7 @@ class Supervisor:
             if self._stopping:
                 return
             worker = self._workers.get(key)
-            if worker is not None and worker.offer(desired):
+            if worker is not None and worker.set_desired(desired):
                 return
             self._begin(key, desired, ProcessStatus(), self._orphans.pop(key, None), None)
 
@@ -90,7 +90,7 @@ class Supervisor:
         with self._lock:
             worker = self._workers.get(key)
             if worker is not None and not self._stopping:
-                worker.offer(None)
+                worker.set_desired(None)
 
     def hold(self, key: str, source: str, hold: Hold) -> None:
         """Stop a process, or keep it from starting, until `source` takes that back. Its plan stays as it is."""
@@ -128,7 +128,7 @@ class Supervisor:
                 del self._orphans[key]
             for key, worker in self._workers.items():
                 if key not in wanted and not is_daemon_key(key):
-                    worker.offer(None)
+                    worker.set_desired(None)
         for key, each in orphans.items():
             if each.handle is None:
                 continue
@@ -178,7 +178,7 @@ class Supervisor:
         desired = self._desired_of(plan, 0)
         with self._lock:
             worker = self._workers.get(key)
-            if self._stopping or (worker is not None and worker.offer(desired)):
+            if self._stopping or (worker is not None and worker.set_desired(desired)):
                 return
             self._begin(key, desired, ProcessStatus(), self._orphans.pop(key, None), port)
 
@@ -213,9 +213,9 @@ class Supervisor:
     def _end(self, workers: list[Worker], *, keep_processes: bool) -> None:
         for worker in workers:
             if keep_processes:
-                worker.leave()
+                worker.detach()
             else:
-                worker.halt()
+                worker.stop_process()
         deadline = time.monotonic() + max((w.longest_stop_s for w in workers), default=0.0) + 15.0
         for worker in workers:
             if not worker.join(max(0.1, deadline - time.monotonic())):

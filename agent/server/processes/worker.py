@@ -70,9 +70,9 @@ class Worker:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._cancel = threading.Event()
-        self._question = EngineProbe()
-        self._leaving = False
-        self._halting = False
+        self._probe = EngineProbe()
+        self._detaching = False
+        self._agent_stops = False
         self._done = False
         self._retry = False
         """A start that was refused may be admitted now."""
@@ -84,7 +84,7 @@ class Worker:
         self._port = self._port or port
         self._thread.start()
 
-    def offer(self, desired: Desired | None) -> bool:
+    def set_desired(self, desired: Desired | None) -> bool:
         """Set what is wanted now (None: nothing). False when this worker has finished and cannot take it."""
         with self._lock:
             if self._done:
@@ -95,20 +95,20 @@ class Worker:
             if desired is None or before is None or files_of(desired.plan) != files_of(before.plan):
                 self._cancel.set()
             if desired is None or before is None or desired.launch_hash != before.launch_hash:
-                self._question.interrupt()
+                self._probe.interrupt()
         self._wake.set()
         return True
 
-    def halt(self) -> None:
+    def stop_process(self) -> None:
         """Stop the process because the agent stops; its record stays."""
-        self._halting = True
-        self.offer(None)
+        self._agent_stops = True
+        self.set_desired(None)
 
-    def leave(self) -> None:
+    def detach(self) -> None:
         """End the thread and let the process run."""
-        self._leaving = True
+        self._detaching = True
         self._cancel.set()
-        self._question.interrupt()
+        self._probe.interrupt()
         self._wake.set()
 
     def join(self, timeout_s: float) -> bool:
@@ -119,7 +119,7 @@ class Worker:
     def wake(self) -> None:
         """Look again now: a hold came or went, or there is room where there was none."""
         if self._context.holds.of(self.key) is not None:
-            self._question.interrupt()
+            self._probe.interrupt()
         self._retry = True
         self._wake.set()
 
@@ -154,8 +154,8 @@ class Worker:
 
     def _run(self) -> None:
         self._report_change()
-        while not self._leaving:
-            desired = None if self._halting else self._desired
+        while not self._detaching:
+            desired = None if self._agent_stops else self._desired
             hold = self._context.holds.of(self.key)
             self._status = lifecycle.plan_changed(self._status, desired)
             self._status = lifecycle.hold_changed(self._status, desired, hold)
@@ -218,7 +218,7 @@ class Worker:
             self._cancel = cancel = threading.Event()
             if self._desired is None or files_of(self._desired.plan) != files_of(desired.plan):
                 return
-        if self._leaving:
+        if self._detaching:
             return
         said = 0.0
 
@@ -274,7 +274,7 @@ class Worker:
 
     def _check_health(self, desired: Desired) -> None:
         assert self._status.running is not None
-        failure = self._question.health(
+        failure = self._probe.health(
             self._context.listening(desired.plan), self._status.running.port, desired.plan.health_path
         )
         if failure is None and self._unit is not None:
@@ -289,7 +289,7 @@ class Worker:
     def _check_completion(self, desired: Desired) -> None:
         assert self._status.running is not None
         assert desired.plan.completion_path is not None
-        failure = self._question.completion(
+        failure = self._probe.completion(
             self._context.listening(desired.plan),
             self._status.running.port,
             desired.plan.completion_path,
@@ -361,12 +361,12 @@ class Worker:
             pid=running.pid,
             timeout_s=timeout_s,
             withdrawn=lambda: self._context.withdrawn(self.key),
-            called_off=lambda: self._leaving or self._wanted_again(),
+            called_off=lambda: self._detaching or self._wanted_again(),
             alive=self._unit.alive,
         )
         outcome = drain(work)
         if outcome is Drained.CALLED_OFF:
-            if not self._leaving:
+            if not self._detaching:
                 self._log.info("Kept the process: its plan came back while its requests ended")
                 self._status = lifecycle.stop_cancelled(self._status)
             return False
@@ -376,7 +376,7 @@ class Worker:
 
     def _wanted_again(self) -> bool:
         """Whether the process that is being drained is wanted again just as it is."""
-        desired, running = None if self._halting else self._desired, self._status.running
+        desired, running = None if self._agent_stops else self._desired, self._status.running
         if desired is None or running is None or self._context.holds.of(self.key) is not None:
             return False
         return desired.launch_hash == running.launch_hash
@@ -400,7 +400,7 @@ class Worker:
 
     def _remove(self) -> bool:
         with self._lock:
-            if self._desired is not None and not self._halting:
+            if self._desired is not None and not self._agent_stops:
                 return False
             # All of it under the lock: a later worker of this key writes only after this one wrote its last.
             self._context.ports.release(self.key)
@@ -408,7 +408,7 @@ class Worker:
             self._status = replace(self._status, phase=ProcessPhase.STOPPED, reason="", message="")
             self._progress = None
             self._report_change()
-            if not self._halting:
+            if not self._agent_stops:
                 self._context.store.remove_record(self.key)
                 self._context.holds.remove_process(self.key)
             self._done = True
@@ -425,7 +425,7 @@ class Worker:
                 self._context.on_report(self.key, desired, report)
 
     def _write_record(self, desired: Desired, status: ProcessStatus) -> None:
-        unwanted = self._desired is None and not self._halting
+        unwanted = self._desired is None and not self._agent_stops
         record = record_of(desired, status, port=self._port, running_plan=self._running_plan, unwanted=unwanted)
         try:
             self._context.store.write_record(self.key, record)

@@ -105,7 +105,7 @@ class WorkerContext:
     """Whether clients are told not to come to a process any more; None where nobody publishes an endpoint of it."""
     front_port: Callable[[str, ProcessPlan], int | None] = lambda _key, _plan: None
     """The port that clients use instead of the process's own, where a proxy stands before it."""
-    stands_in: Callable[[str, ProcessPhase], bool] = lambda _key, _phase: False
+    accepts_requests: Callable[[str, ProcessPhase], bool] = lambda _key, _phase: False
     """Whether that proxy takes requests for a process in this phase: one that sleeps or is being woken."""
     engine_user: EngineUser | None = None
     """Who processes run as; None: the agent's own user."""

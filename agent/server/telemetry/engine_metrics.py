@@ -50,14 +50,14 @@ def fetch_all(engines: Iterable[Engine], *, timeout_s: float = TIMEOUT_S) -> dic
     """Ask every engine for its metrics; those that have answered in full in time are in the result."""
     deadline = time.monotonic() + timeout_s
     questions = {each.key: _Question(each.address, each.port, each.path) for each in engines}
-    _ask(questions.values(), deadline)
+    _exchange(questions.values(), deadline)
     return {key: text for key, question in questions.items() if (text := question.text()) is not None}
 
 
 def get(address: str, port: int, path: str, *, deadline: float) -> str | None:
     """GET a text; None when it is not there, not whole in time or too large. `deadline` is of the monotonic clock."""
     question = _Question(address, port, path)
-    _ask([question], deadline)
+    _exchange([question], deadline)
     return question.text()
 
 
@@ -105,7 +105,7 @@ class _Question:
         return body.decode("utf-8", "replace")
 
 
-def _ask(questions: Iterable[_Question], deadline: float) -> None:
+def _exchange(questions: Iterable[_Question], deadline: float) -> None:
     """Carry all questions on at once, in this thread, until they are answered or the time is over."""
     with selectors.DefaultSelector() as selector:
         asked = list(questions)

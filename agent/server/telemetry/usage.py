@@ -91,7 +91,7 @@ class UsageSampler:
         with self._lock:
             now = self._clock()
             if self._at is None or now - self._at >= fresh_s:
-                self._samples = self._look(now)
+                self._samples = self._take_samples(now)
                 self._at = now
             return dict(self._samples)
 
@@ -103,7 +103,7 @@ class UsageSampler:
             if record.running is not None and (path := metrics_path(record.plan)) is not None
         ]
 
-    def _look(self, now: float) -> dict[str, Sample]:
+    def _take_samples(self, now: float) -> dict[str, Sample]:
         running = {
             key: (record.plan, record.running)
             for key, record in self._records().items()

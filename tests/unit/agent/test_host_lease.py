@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from agent.contract import ANNOTATION_FENCED
-from agent.server.cluster.host_lease import HostLease, HostTaken, duration_s, holder_of, lease_name, lease_object
+from agent.server.cluster.host_lease import HostInUse, HostLease, duration_s, holder_of, lease_name, lease_object
 from kubeapi.client import KubeClient
 from kubeapi.errors import AlreadyExists, Conflict, KubeError, NotFound, Unreachable
 from kubeapi.json_types import Json
@@ -233,7 +233,7 @@ def test_a_running_agent_whose_host_another_took_gives_up() -> None:
     case = Case(lease("me"))
     case.lease.acquire()
     case.server.renewed_by("other", "1999-01-01T00:00:00Z")
-    with pytest.raises(HostTaken, match="other"):
+    with pytest.raises(HostInUse, match="other"):
         case.lease.renew()
     assert not case.caught_up
 
@@ -241,7 +241,7 @@ def test_a_running_agent_whose_host_another_took_gives_up() -> None:
 def test_a_starting_agent_gives_way_to_one_that_renews_whatever_its_clock_says(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(lease("other", age_s=1e7))
     monkeypatch.setattr(case.lease._stop, "wait", lambda _s: case.server.renewed_by("other", "also long ago"))
-    with pytest.raises(HostTaken, match="other"):
+    with pytest.raises(HostInUse, match="other"):
         case.lease.acquire()
 
 

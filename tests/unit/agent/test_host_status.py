@@ -15,7 +15,7 @@ from agent.contract import (
     ProcessUsage,
 )
 from agent.server.cluster.host_spec import HostSpec, HostSpecWatch, read_host_spec
-from agent.server.cluster.host_status import NUMBERS_EVERY_S, host_status, worth_writing
+from agent.server.cluster.host_status import NUMBERS_EVERY_S, host_status, needs_write
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.dialects.crds.schema import CrdModel
@@ -110,7 +110,7 @@ def with_usage(**usage: Any) -> Json:
 
 
 def test_what_says_nothing_new_is_not_written() -> None:
-    assert not worth_writing(made(), made(now="2026-11-21T18:00:00Z"), since_s=1e6)
+    assert not needs_write(made(), made(now="2026-11-21T18:00:00Z"), since_s=1e6)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_what_says_nothing_new_is_not_written() -> None:
     ],
 )
 def test_words_are_written_at_once(changed: Json) -> None:
-    assert worth_writing(made(), changed, since_s=0)
+    assert needs_write(made(), changed, since_s=0)
 
 
 @pytest.mark.parametrize(
@@ -143,8 +143,8 @@ def test_words_are_written_at_once(changed: Json) -> None:
 )
 def test_numbers_wait_and_count_only_when_they_have_changed_by_more_than_a_little(usage: Json, worth: bool) -> None:
     before, after = with_usage(), with_usage(**usage)
-    assert not worth_writing(before, after, since_s=NUMBERS_EVERY_S - 1)
-    assert worth_writing(before, after, since_s=NUMBERS_EVERY_S) is worth
+    assert not needs_write(before, after, since_s=NUMBERS_EVERY_S - 1)
+    assert needs_write(before, after, since_s=NUMBERS_EVERY_S) is worth
 
 
 def host(generation: int = 1, **spec: Any) -> Json:

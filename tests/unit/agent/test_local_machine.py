@@ -89,10 +89,10 @@ class Counted:
     fails: bool = False
     done: int = 0
 
-    def look(self, machine: Machine) -> Change | None:
+    def compare(self, machine: Machine) -> Change | None:
         return None if self.done else Change("does it")
 
-    def do(self, machine: Machine) -> None:
+    def apply(self, machine: Machine) -> None:
         if self.fails:
             raise MachineError("no", hint="try that")
         self.done += 1

@@ -15,7 +15,7 @@ import pytest
 
 from agent.server.models import remote
 from agent.server.models.credentials import BearerToken
-from agent.server.models.peek import peek_header
+from agent.server.models.header_probe import probe_header
 from agent.sources import errors
 from agent.sources.source_policy import SourcePolicy, is_public
 from program.desired.web_address import WebAddress
@@ -58,7 +58,7 @@ def test_a_private_address_is_refused_before_anything_is_sent(server: FileServer
     url = server.serve("/x.gguf", File(PLAIN))
     for host in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "2130706433", "0x7f000001"):
         with pytest.raises(errors.SourceRefused, match="allowed-remote-hosts"):
-            peek_header(at(url.replace("127.0.0.1", host)), policy=SourcePolicy())
+            probe_header(at(url.replace("127.0.0.1", host)), policy=SourcePolicy())
     assert server.requests == []
 
 
@@ -68,7 +68,7 @@ def test_a_redirect_to_a_private_address_is_refused(server: FileServer) -> None:
     server.serve("/secret.gguf", File(PLAIN))
     url = server.serve("/x.gguf", File(redirect=server.url("/secret.gguf")), host="localhost")
     with pytest.raises(errors.SourceRefused):
-        peek_header(at(url), policy=policy)
+        probe_header(at(url), policy=policy)
     assert [request.path for request in server.requests] == ["/x.gguf"]
 
 
@@ -171,7 +171,7 @@ def test_a_certificate_that_is_not_trusted_is_told_apart_from_a_broken_network(t
             remote.stat(at(url), policy=LOOPBACK)
         assert not caught.value.transient
         trusting = SourcePolicy(allowed_remote_hosts=("127.0.0.1", "localhost"), ca_file=str(pem))
-        assert peek_header(at(url), policy=trusting).facts.name == "Plain 7B Chat"
+        assert probe_header(at(url), policy=trusting).facts.name == "Plain 7B Chat"
         with pytest.raises(errors.SourceUntrusted, match="localhost"):
             remote.stat(at(server.url("/x.gguf", host="localhost")), policy=trusting)
 
@@ -223,7 +223,7 @@ def test_a_hostile_answer_is_a_typed_error(answer: bytes) -> None:
         threading.Thread(target=serve, daemon=True).start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/x.gguf"
         with pytest.raises(errors.FileError):
-            peek_header(at(url), policy=LOOPBACK, timeout_s=2)
+            probe_header(at(url), policy=LOOPBACK, timeout_s=2)
         listener.shutdown(socket.SHUT_RDWR)
 
 
@@ -234,14 +234,14 @@ def test_a_hostile_answer_is_a_typed_error(answer: bytes) -> None:
 @pytest.mark.parametrize("says_length", [True, False])
 def test_a_header_is_read_with_and_without_ranges(server: FileServer, ranges: bool, says_length: bool) -> None:
     url = server.serve("/x.gguf", File(PLAIN, ranges=ranges, says_length=says_length))
-    peek = peek_header(at(url), policy=LOOPBACK)
+    peek = probe_header(at(url), policy=LOOPBACK)
     assert (peek.facts.name, peek.facts.layer_count, peek.etag) == ("Plain 7B Chat", 32, '"v1"')
     assert peek.size_bytes == (544 if ranges or says_length else None)
 
 
 def test_only_the_beginning_of_a_large_file_is_fetched(server: FileServer) -> None:
     url = server.serve("/x.gguf", File(PLAIN + bytes(64 << 20)))
-    peek = peek_header(at(url), policy=LOOPBACK)
+    peek = probe_header(at(url), policy=LOOPBACK)
     assert peek.size_bytes == 544 + (64 << 20)
     assert server.sent("/x.gguf") <= 1 << 20
 
@@ -256,7 +256,7 @@ def test_a_long_header_is_read_over_several_ranges(server: FileServer, tmp_path:
     writer.write_kv_data_to_file()
     writer.close()
     url = server.serve("/x.gguf", File(path.read_bytes()))
-    peek = peek_header(at(url), policy=LOOPBACK)
+    peek = probe_header(at(url), policy=LOOPBACK)
     assert (peek.facts.quantization, peek.facts.layer_count) == ("Q4_K_M", 7)
     assert [request.range for request in server.requests] == ["bytes=0-1048575", "bytes=1048576-5242879"]
 
@@ -266,21 +266,21 @@ def test_a_file_that_changes_between_two_ranges_is_noticed(server: FileServer) -
     long += (9).to_bytes(4, "little") + (0).to_bytes(4, "little") + (3 << 20).to_bytes(8, "little") + bytes(3 << 20)
     url = server.serve("/x.gguf", File(long, new_etag_each_time=True))
     with pytest.raises(errors.SourceChanged):
-        peek_header(at(url), policy=LOOPBACK)
+        probe_header(at(url), policy=LOOPBACK)
 
 
 @pytest.mark.parametrize("content", [b"", b"GG", PLAIN[:200], (FIXTURES / "notgguf.gguf").read_bytes()])
 def test_what_is_no_gguf_file_is_named_so(server: FileServer, content: bytes) -> None:
     url = server.serve("/x.gguf", File(content))
     with pytest.raises(errors.GgufInvalid, match=r"/x\.gguf"):
-        peek_header(at(url), policy=LOOPBACK)
+        probe_header(at(url), policy=LOOPBACK)
 
 
 def test_a_server_that_says_nothing_is_left_in_time(server: FileServer) -> None:
     url = server.serve("/x.gguf", File(PLAIN, stall=threading.Event()))
     began = time.monotonic()
     with pytest.raises(errors.SourceUnreachable):
-        peek_header(at(url), policy=LOOPBACK, timeout_s=0.5)
+        probe_header(at(url), policy=LOOPBACK, timeout_s=0.5)
     assert time.monotonic() - began < 3
 
 
@@ -288,7 +288,7 @@ def test_a_server_that_trickles_is_left_in_time(server: FileServer) -> None:
     url = server.serve("/x.gguf", File(PLAIN, bytes_per_s=60))
     began = time.monotonic()
     with pytest.raises(errors.SourceUnreachable, match="too slow"):
-        peek_header(at(url), policy=LOOPBACK, timeout_s=0.5)
+        probe_header(at(url), policy=LOOPBACK, timeout_s=0.5)
     assert time.monotonic() - began < 3
 
 
@@ -317,7 +317,7 @@ def test_the_time_of_a_look_counts_for_headers_and_body_alike(beginning: bytes, 
             remote.fetch_small(url, policy=LOOPBACK, max_bytes=1000, timeout_s=0.6)
         assert time.monotonic() - began < 2
         with pytest.raises(errors.FileError):
-            peek_header(url, policy=LOOPBACK, timeout_s=0.6)
+            probe_header(url, policy=LOOPBACK, timeout_s=0.6)
         assert time.monotonic() - began < 4
         listener.shutdown(socket.SHUT_RDWR)
 
@@ -368,7 +368,7 @@ def test_a_slow_tokenizer_costs_only_what_it_would_have_told(server: FileServer,
     writer.write_kv_data_to_file()
     writer.close()
     url = server.serve("/x.gguf", File(path.read_bytes(), bytes_per_s=400_000))
-    facts = peek_header(at(url), policy=LOOPBACK, timeout_s=1.0).facts
+    facts = probe_header(at(url), policy=LOOPBACK, timeout_s=1.0).facts
     assert (facts.name, facts.layer_count, facts.weights_bytes) == ("Slow", 7, None)
 
 

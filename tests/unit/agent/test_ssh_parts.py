@@ -25,7 +25,7 @@ from agent.processes import lifecycle
 from agent.processes.decision import Action, Desired
 from agent.processes.lifecycle import ProcessStatus, drain_answered
 from agent.sources.errors import Reason
-from automation.hosts.ssh_reading import target_of, way_to
+from automation.hosts.ssh_target import connection_spec, target_of
 
 A = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0VSuE0nGHYnZ0vTTGzZrXhEnHbDmJBVzYJ5mYhVQ0d"
 B = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEG0TLFJ9AmRWKNqLVM0GPA3s5VywZLRqXQZc0y2TZDI"
@@ -326,7 +326,7 @@ def test_a_host_object_says_how_it_is_reached() -> None:
     assert target.bastion is not None and target.bastion.name == "llm@b:22"
     assert target.bastion.known_hosts == own_keys([B])
     assert target_of(host(), "text").identity_file == "" and "text" not in repr(target_of(host(), "text"))
-    assert way_to(host()) == way_to({**host(), "status": {"os": "linux"}})
+    assert connection_spec(host()) == connection_spec({**host(), "status": {"os": "linux"}})
 
 
 @pytest.mark.parametrize(

@@ -219,7 +219,7 @@ def test_who_asks_for_replicas_gets_them(world: World, how: str) -> None:
 def test_a_service_that_sleeps_no_more_is_left_to_itself(world: World, fields: Json) -> None:
     world.go_to_sleep()
     with post(world.port) as client:
-        world.eventually(lambda: world.sleep.proxy.under_way("ns/svc") == 1)
+        world.eventually(lambda: world.sleep.proxy.requests_in_flight("ns/svc") == 1)
         assert world.look(world.desired.model_copy(update=fields)) == ""
         assert read_response(client)[0].startswith(b"HTTP/1.1 503 ")
     assert world.slices == {} and world.sleep.proxy.states() == []

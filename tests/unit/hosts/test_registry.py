@@ -9,8 +9,8 @@ import pytest
 
 from automation.cache import trim
 from automation.hosts.hosted import hosted_facts, without_agent
+from automation.hosts.parse import capacity_of, placement_request
 from automation.hosts.placement import LABEL_ACCELERATOR, HostCapacity, Taint
-from automation.hosts.reading import capacity_of, placement_request
 from automation.hosts.registry import HostRegistry
 from components import naming
 from program.desired.engines import Generic

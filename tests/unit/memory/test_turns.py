@@ -10,8 +10,8 @@ import pytest
 
 from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReason
 from agent.processes.lifecycle import Hold
+from agent.server.memory.model_groups import WANTED_S, GroupedProcess, ModelGroups
 from agent.server.memory.need import Need
-from agent.server.memory.turns import WANTED_S, Standing, Turns
 
 PENDING, READY, ASLEEP = ProcessPhase.PENDING, ProcessPhase.READY, ProcessPhase.ASLEEP
 
@@ -26,15 +26,15 @@ def plan(residency: str = "preferred", **fields: Any) -> ProcessPlan:
 class Host:
     """A host of 16 bytes whose processes do as they are told when `settle` is called."""
 
-    standings: dict[str, Standing] = field(default_factory=dict)
+    processes: dict[str, GroupedProcess] = field(default_factory=dict)
     holds: dict[str, Hold] = field(default_factory=dict)
     woken: list[str] = field(default_factory=list)
     now: float = 1000.0
     stirred: int = 0
 
     def __post_init__(self) -> None:
-        self.turns = Turns(
-            standings=lambda: self.standings,
+        self.groups = ModelGroups(
+            processes=lambda: self.processes,
             room=self.room,
             hold=self.hold,
             release=lambda key: self.release(key),
@@ -57,129 +57,129 @@ class Host:
         self.stirred += 1
 
     def add(self, key: str, made: ProcessPlan, *, need: int = 10, phase: ProcessPhase = PENDING, **more: Any) -> None:
-        self.standings[key] = Standing(made, phase, Need(need), **{"inside": False, **more})
+        self.processes[key] = GroupedProcess(made, phase, Need(need), **{"inside": False, **more})
 
     def change(self, key: str, **changes: Any) -> None:
-        self.standings[key] = replace(self.standings[key], **changes)
+        self.processes[key] = replace(self.processes[key], **changes)
 
 
 @pytest.fixture
 def host() -> Host:
     made = Host()
     made.add("home", plan(), phase=READY, inside=True)
-    made.turns.decide()
+    made.groups.decide()
     made.now += 61
     return made
 
 
 def test_who_is_asked_for_pushes_the_preferred_out_and_both_say_why(host: Host) -> None:
     host.add("guest", plan("onDemand", idle_timeout_s=60.0))
-    refusal = host.turns.refusal("guest", host.standings["guest"].plan)
+    refusal = host.groups.refusal("guest", host.processes["guest"].plan)
     assert refusal is not None
     assert (refusal.phase, refusal.reason) == (ASLEEP, ProcessReason.SWAPPED_OUT)
     assert "until it is asked for" in refusal.message
     assert not host.holds
-    host.turns.wanted("guest")
+    host.groups.wanted("guest")
     assert host.stirred == 1
-    host.turns.decide()
+    host.groups.decide()
     assert host.woken == ["guest"]
     assert host.holds["home"].phase is PENDING
     assert host.holds["home"].message == "Waits for its turn: the memory of group `g` is with guest"
-    assert host.turns.refusal("guest", host.standings["guest"].plan) is None
-    assert host.turns.swaps == 1
+    assert host.groups.refusal("guest", host.processes["guest"].plan) is None
+    assert host.groups.swaps == 1
 
 
 def test_the_preferred_comes_back_though_its_file_is_looked_at_again_first(host: Host) -> None:
     host.add("guest", plan("onDemand", idle_timeout_s=5.0))
-    host.turns.wanted("guest")
-    host.turns.decide()
+    host.groups.wanted("guest")
+    host.groups.decide()
     host.change("home", phase=PENDING, inside=False)
     host.change("guest", phase=READY, inside=True)
-    again = host.turns.decide()
+    again = host.groups.decide()
     assert again is not None
     host.now += 61
-    host.turns.decide()
+    host.groups.decide()
     assert set(host.holds) == {"guest"}
     host.change("home", phase=ProcessPhase.DOWNLOADING)
-    host.turns.decide()
+    host.groups.decide()
     assert set(host.holds) == {"guest"}
 
 
 def test_a_first_download_pushes_nobody_out(host: Host) -> None:
     host.add("guest", plan("onDemand", idle_timeout_s=5.0), phase=ProcessPhase.DOWNLOADING)
-    host.turns.wanted("guest")
-    host.turns.decide()
+    host.groups.wanted("guest")
+    host.groups.decide()
     assert not host.holds
     # Only when it is ready to start is it its turn.
-    assert host.turns.refusal("guest", host.standings["guest"].plan) is None
+    assert host.groups.refusal("guest", host.processes["guest"].plan) is None
     assert set(host.holds) == {"home"}
 
 
 def test_demand_that_gave_up_is_forgotten(host: Host) -> None:
     host.add("guest", plan("onDemand", idle_timeout_s=5.0), held_by_others=True)
-    host.turns.wanted("guest")
+    host.groups.wanted("guest")
     host.now += WANTED_S + 1
-    host.turns.decide()
+    host.groups.decide()
     host.change("guest", held_by_others=False)
-    host.turns.decide()
+    host.groups.decide()
     assert not host.holds
     host.add("brief", plan("onDemand", idle_timeout_s=5.0, wake_timeout_s=10.0), held_by_others=True)
-    host.turns.wanted("brief")
+    host.groups.wanted("brief")
     host.now += 11
-    host.turns.decide()
+    host.groups.decide()
     host.change("brief", held_by_others=False)
-    host.turns.decide()
+    host.groups.decide()
     assert not host.holds
 
 
 def test_groups_keep_to_themselves_and_processes_of_none_are_left_alone(host: Host) -> None:
     host.add("other", plan(group="h"), phase=READY, inside=True)
-    host.turns.decide()
+    host.groups.decide()
     assert not host.holds
-    assert host.turns.refusal("single", plan(residency=None)) is None  # type: ignore[arg-type]
+    assert host.groups.refusal("single", plan(residency=None)) is None  # type: ignore[arg-type]
 
 
 def test_a_failed_one_claims_nothing(host: Host) -> None:
     host.add("pinned", plan("pinned"), phase=ProcessPhase.FAILED)
-    host.turns.decide()
+    host.groups.decide()
     assert not host.holds
 
 
 def test_a_group_that_a_process_left_lets_it_go(host: Host) -> None:
     host.add("guest", plan("onDemand", idle_timeout_s=5.0))
-    host.turns.wanted("guest")
-    host.turns.decide()
+    host.groups.wanted("guest")
+    host.groups.decide()
     assert set(host.holds) == {"home"}
-    del host.standings["home"]
-    host.turns.decide()
+    del host.processes["home"]
+    host.groups.decide()
     assert not host.holds
 
 
 def test_a_start_that_takes_long_is_not_broken_off_and_its_least_time_begins_when_it_serves(host: Host) -> None:
     host.add("guest", plan("onDemand", idle_timeout_s=5.0))
-    host.turns.wanted("guest")
-    host.turns.decide()
+    host.groups.wanted("guest")
+    host.groups.decide()
     host.change("home", phase=PENDING, inside=False)
     host.change("guest", phase=ProcessPhase.STARTING, inside=True)
-    host.turns.decide()
+    host.groups.decide()
     host.now += 200
-    host.turns.decide()
+    host.groups.decide()
     assert set(host.holds) == {"home"}
     host.change("guest", phase=READY)
-    host.turns.decide()
+    host.groups.decide()
     host.now += 59
-    host.turns.decide()
+    host.groups.decide()
     assert set(host.holds) == {"home"}
     host.now += 2
-    host.turns.decide()
+    host.groups.decide()
     assert set(host.holds) == {"guest"}
 
 
 def test_who_does_not_fit_beside_the_pinned_is_told_so_and_pushes_nobody_out(host: Host) -> None:
     host.add("pinned", plan("pinned"), need=4, phase=READY, inside=True)
     host.add("guest", plan("onDemand", idle_timeout_s=5.0), need=13)
-    host.turns.wanted("guest")
-    refusal = host.turns.refusal("guest", host.standings["guest"].plan)
+    host.groups.wanted("guest")
+    refusal = host.groups.refusal("guest", host.processes["guest"].plan)
     assert refusal is not None
     assert (refusal.phase, refusal.reason) == (PENDING, ProcessReason.INSUFFICIENT_MEMORY)
     assert "what is pinned in group `g` leave no more than" in refusal.message
@@ -189,9 +189,9 @@ def test_who_does_not_fit_beside_the_pinned_is_told_so_and_pushes_nobody_out(hos
 def test_one_of_unknown_size_pushes_nobody_out(host: Host) -> None:
     host.add("guest", plan("onDemand", idle_timeout_s=5.0))
     host.change("guest", need=None)
-    host.turns.wanted("guest")
-    host.turns.decide()
+    host.groups.wanted("guest")
+    host.groups.decide()
     assert not host.holds
     host.change("guest", plan=plan("onDemand", idle_timeout_s=5.0, memory_check="off"))
-    host.turns.decide()
+    host.groups.decide()
     assert set(host.holds) == {"home"}

@@ -29,7 +29,7 @@ class Front:
         self.port = proxy.open(NAME, "127.0.0.1", 0, limits, callbacks)
 
     def lead(self, *engines: RawEngine) -> None:
-        self.proxy.lead(NAME, tuple(engine.target for engine in engines))
+        self.proxy.set_targets(NAME, tuple(engine.target for engine in engines))
 
     def state(self) -> State:
         return next(state for state in self.proxy.states() if state.name == NAME)

@@ -25,9 +25,9 @@ def read(pieces: list[bytes]) -> list[bytes]:
         incoming.add(piece)
         while incoming:
             if body is not None and not body.done:
-                requests[-1] += incoming.take_part(body)
+                requests[-1] += incoming.next_part(body)
                 continue
-            found = incoming.take_request()
+            found = incoming.next_request()
             if found is None:
                 break
             request, data = found
@@ -46,7 +46,7 @@ def test_requests_are_the_same_however_their_bytes_come(cuts: list[int]) -> None
 def test_a_request_takes_nothing_of_the_next_one() -> None:
     incoming = Incoming()
     incoming.add(FIRST + THIRD)
-    found = incoming.take_request()
+    found = incoming.next_request()
     assert found is not None and found[1] == FIRST
     assert len(incoming) == len(THIRD)
 
@@ -55,10 +55,10 @@ def test_a_request_takes_nothing_of_the_next_one() -> None:
 def test_a_head_without_an_end_is_not_kept_for_ever(size: int) -> None:
     incoming = Incoming()
     incoming.add(b"GET / HTTP/1.1\r\nX: ")
-    assert incoming.take_request() is None
+    assert incoming.next_request() is None
     incoming.add(b"x" * size)
     with pytest.raises(Malformed) as told:
-        incoming.take_request()
+        incoming.next_request()
     assert told.value.status == 431
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from agent.proxy.incoming import Kept
+from agent.proxy.incoming import KeptRequest
 
 
 def test_all_that_was_kept_is_sent_in_its_order() -> None:
-    kept = Kept()
+    kept = KeptRequest()
     kept.begin(b"head")
     kept.add(b" and")
     kept.add(b" body")
@@ -16,7 +16,7 @@ def test_all_that_was_kept_is_sent_in_its_order() -> None:
 
 
 def test_a_new_request_takes_the_place_of_the_old_one() -> None:
-    kept = Kept()
+    kept = KeptRequest()
     kept.begin(b"first")
     kept.add(b" request")
     kept.begin(b"second")
@@ -25,7 +25,7 @@ def test_a_new_request_takes_the_place_of_the_old_one() -> None:
 
 
 def test_what_is_forgotten_cannot_be_sent() -> None:
-    kept = Kept()
+    kept = KeptRequest()
     assert not kept.can_be_sent
     kept.begin(b"request")
     kept.discard()

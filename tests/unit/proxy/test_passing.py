@@ -59,7 +59,7 @@ def test_bodies_pass_unchanged_however_they_are_cut(
     )
     framing = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % len(body)
     request = b"POST /x HTTP/1.1\r\nHost: x\r\n" + framing + b"\r\n\r\n" + body
-    response = b"HTTP/1.1 200 OK\r\nX-Case: Kept\r\n" + framing + b"\r\n\r\n" + body
+    response = b"HTTP/1.1 200 OK\r\nX-Case: KeptRequest\r\n" + framing + b"\r\n\r\n" + body
     got: list[bytes] = []
 
     def script(connection: socket.socket) -> None:

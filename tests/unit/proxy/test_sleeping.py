@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from agent.proxy.answers import Code
+from agent.proxy.answers import ErrorCode
 from agent.proxy.server import Proxy
 from tests.support.raw_engine import (
     RawEngine,
@@ -82,14 +82,14 @@ def test_a_herd_wakes_the_service_once_and_only_so_many_wait(engine: Make, front
     def ask() -> None:
         head, body = exchange(before.port, post(b"hi"))
         if b" 503 " in head:
-            assert b"Retry-After: 5\r\n" in head and code_of(body) == Code.TOO_MANY_HELD
+            assert b"Retry-After: 5\r\n" in head and code_of(body) == ErrorCode.TOO_MANY_HELD
         with lock:
             answers[head[9:12]] += 1
 
     herd = [threading.Thread(target=ask) for _ in range(200)]
     for each in herd:
         each.start()
-    before.eventually(lambda state: state.counts.refused.get(Code.TOO_MANY_HELD) == 150)
+    before.eventually(lambda state: state.counts.refused.get(ErrorCode.TOO_MANY_HELD) == 150)
     assert before.state().held == 50
     before.lead(engine(echo))
     for each in herd:
@@ -107,7 +107,7 @@ def test_a_wake_that_takes_too_long_is_a_503(front: MakeFront) -> None:
             head, body = read_response(client)
             assert time.monotonic() - asked > 0.25
             assert head.startswith(b"HTTP/1.1 503 ") and b"Retry-After: 5\r\n" in head
-            assert code_of(body) == Code.WAKE_TIMEOUT
+            assert code_of(body) == ErrorCode.WAKE_TIMEOUT
     assert before.said.qsize() == 1  # the first wake is still under way for the second request
     assert before.state().held == 0
 
@@ -117,10 +117,10 @@ def test_a_start_that_failed_is_told_to_all_who_wait_and_to_who_comes(front: Mak
     with connected(before.port) as client:
         client.sendall(post(b"hi"))
         before.said.get(timeout=5)
-        before.proxy.refuse(NAME, "CrashLoop: exit code 1")
+        before.proxy.set_failed(NAME, "CrashLoop: exit code 1")
         head, body = read_response(client)
-        assert head.startswith(b"HTTP/1.1 503 ") and b"CrashLoop" in body and code_of(body) == Code.START_FAILED
-    assert code_of(exchange(before.port, post(b"hi"))[1]) == Code.START_FAILED
+        assert head.startswith(b"HTTP/1.1 503 ") and b"CrashLoop" in body and code_of(body) == ErrorCode.START_FAILED
+    assert code_of(exchange(before.port, post(b"hi"))[1]) == ErrorCode.START_FAILED
 
 
 def test_a_client_that_goes_gives_its_place_back(engine: Make, front: MakeFront) -> None:
@@ -145,7 +145,7 @@ def test_a_body_that_is_too_long_to_keep_is_a_413_and_goes_through_while_the_ser
     with connected(before.port) as client:
         client.sendall(long)
         head, body = read_response(client)
-        assert head.startswith(b"HTTP/1.1 413 ") and code_of(body) == Code.BODY_TOO_LARGE
+        assert head.startswith(b"HTTP/1.1 413 ") and code_of(body) == ErrorCode.BODY_TOO_LARGE
         assert read_to_end(client) == b""
     before.eventually(lambda state: state.held == 0)
     before.lead(engine(echo))
@@ -158,7 +158,7 @@ def test_all_that_is_kept_has_a_bound(front: MakeFront) -> None:
         one.sendall(post(b"x" * 80_000))
         before.eventually(lambda state: state.held == 1)
         two.sendall(post(b"x" * 80_000))
-        assert code_of(read_response(two)[1]) == Code.TOO_MANY_HELD
+        assert code_of(read_response(two)[1]) == ErrorCode.TOO_MANY_HELD
         assert before.state().held == 1
 
 
@@ -193,7 +193,7 @@ def test_a_long_silent_answer_is_no_idle_time(engine: Make, front: MakeFront) ->
 
 def test_requests_of_a_service_that_starts_anyway_wake_nobody(engine: Make, front: MakeFront) -> None:
     before = front()
-    before.proxy.wait(NAME)
+    before.proxy.set_starting(NAME)
     with connected(before.port) as client:
         client.sendall(post(b"early"))
         before.eventually(lambda state: state.held == 1)
@@ -209,7 +209,7 @@ def test_who_was_led_here_in_the_meantime_is_sent_away_after_the_answer(engine: 
         before.eventually(lambda state: state.connections == 2)
         client.sendall(post(b"one")[:-1])
         before.eventually(lambda state: state.in_flight == 1)
-        before.proxy.leave(NAME)
+        before.proxy.close_after_answers(NAME)
         assert read_to_end(idle) == b""
         client.sendall(b"e")
         assert b"Connection: close\r\n" in read_response(client)[0]
@@ -222,7 +222,7 @@ def test_a_listener_that_is_closed_answers_those_who_wait(front: MakeFront) -> N
         client.sendall(post(b"hi"))
         before.said.get(timeout=5)
         before.proxy.close(NAME)
-        assert code_of(read_response(client)[1]) == Code.SHUTTING_DOWN
+        assert code_of(read_response(client)[1]) == ErrorCode.SHUTTING_DOWN
     with pytest.raises(ConnectionRefusedError):
         connected(before.port)
 
@@ -234,7 +234,7 @@ def test_a_proxy_that_was_killed_comes_back_on_its_port(engine: Make, front: Mak
         client.sendall(post(b"hi"))
         before.said.get(timeout=5)
         before.proxy.stop()
-        assert code_of(read_response(client)[1]) == Code.SHUTTING_DOWN
+        assert code_of(read_response(client)[1]) == ErrorCode.SHUTTING_DOWN
     from agent.proxy.limits import Limits
     from agent.proxy.service import Callbacks
 
@@ -242,7 +242,7 @@ def test_a_proxy_that_was_killed_comes_back_on_its_port(engine: Make, front: Mak
     after.start()
     try:
         assert after.open(NAME, "127.0.0.1", before.port, Limits(), Callbacks(wake=lambda _name: None)) == before.port
-        after.lead(NAME, (engine(echo).target,))
+        after.set_targets(NAME, (engine(echo).target,))
         assert exchange(before.port, post(b"hi"))[1].endswith(b"hi")
     finally:
         after.stop()

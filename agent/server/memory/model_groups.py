@@ -1,8 +1,8 @@
-"""Has the models of a group take turns in a host's memory: asks `residency` who is in, holds and releases the rest.
+"""Swaps the models of a group in a host's memory: `residency` decides which run, the others are held.
 
-Called by `agent.server.memory.host_memory` at each start, each report and each moment that a decision names; told of
-demand by the proxy (`wanted`, `used`). Who is pushed out is drained and stopped by its worker, because it is held; who
-has not run yet only gets no admission, so that its files are fetched meanwhile.
+Called by `agent.server.memory.host_memory` at each start, each report and each moment that a decision names. The proxy
+reports demand (`wanted`, `used`). A process that is swapped out is held, so its worker drains and stops it. A process
+that has not run yet is only refused admission, so that its files are fetched meanwhile.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from agent.server.memory.need import Need
 from agent.server.memory.residency import Decision, Member, Rules, decide
 
 SOURCE = "turns"
-"""In whose name processes are held."""
+"""The source of the holds."""
 WANTED_S = 300.0
-"""A request that nobody spoke of for so long has given up, where the plan does not say how long one waits."""
+"""After so long without a report of it a request has given up, where the plan does not say how long it waits."""
 _GONE = frozenset({ProcessPhase.FAILED, ProcessPhase.STOPPED})
 
 
 @dataclass(frozen=True)
-class Standing:
-    """What `Turns` must know of a process of a group."""
+class GroupedProcess:
+    """A process of a group, as it is now."""
 
     plan: ProcessPlan
     phase: ProcessPhase
@@ -33,7 +33,7 @@ class Standing:
     inside: bool
     """It has memory: it starts, serves or stops."""
     held_by_others: bool = False
-    """Somebody else keeps it from running: it sleeps, or it was evicted."""
+    """Another source holds it: it sleeps, or it was evicted."""
 
 
 @dataclass
@@ -44,10 +44,10 @@ class _Demand:
 
 
 @dataclass
-class Turns:
+class ModelGroups:
     """The groups of one host. Thread-safe."""
 
-    standings: Callable[[], Mapping[str, Standing]]
+    processes: Callable[[], Mapping[str, GroupedProcess]]
     """All processes that are in a group, as they are now."""
     room: Callable[[Iterable[str]], Need]
     """The memory that these processes may have together: the budget less what all others have."""
@@ -58,24 +58,24 @@ class Turns:
     wake: Callable[[str], None]
     clock: Callable[[], float]
     changed: Callable[[], None] = lambda: None
-    """Called when demand came: somebody should `look` soon. Must not block."""
+    """Called when demand came, so that `decide` is called soon. Must not block."""
     in_flight: Callable[[str], int] = lambda _key: 0
     """Requests under way by process, as far as a proxy knows."""
     rules: Rules = field(default_factory=Rules)
     swaps: int = 0
-    """How often one was pushed out for another."""
+    """How often a process was swapped out for another."""
     _demand: dict[str, _Demand] = field(default_factory=dict)
     _waiting: dict[str, str] = field(default_factory=dict)
-    """Who gets no admission, and the message for it."""
+    """Processes that are refused admission, and the message."""
     _too_large: set[str] = field(default_factory=set)
     _serves_since: dict[str, float] = field(default_factory=dict)
     _fetched: dict[str, tuple[FilePlan | None, dict[str, FilePlan] | None]] = field(default_factory=dict)
-    """The files of those that were ready to start once: fetching them again takes no time."""
+    """The files of processes that were ready to start once: fetching them again takes no time."""
     _demand_lock: threading.Lock = field(default_factory=threading.Lock)
-    _look_lock: threading.RLock = field(default_factory=threading.RLock)
+    _decide_lock: threading.RLock = field(default_factory=threading.RLock)
 
     def wanted(self, key: str) -> None:
-        """Take in that a request waits for a process that does not run."""
+        """Record that a request waits for a process that does not run."""
         with self._demand_lock:
             demand, now = self._demand.setdefault(key, _Demand()), self.clock()
             demand.wanted_at = now
@@ -86,15 +86,15 @@ class Turns:
             self.changed()
 
     def used(self, key: str) -> None:
-        """Take in that a request began or ended."""
+        """Record that a request began or ended."""
         with self._demand_lock:
             self._demand.setdefault(key, _Demand()).used_at = self.clock()
 
     def refusal(self, key: str, plan: ProcessPlan) -> Hold | None:
-        """Say whether it is not the turn of a process that is ready to start."""
+        """Return why a process that is ready to start must wait; None: it may start."""
         if plan.residency is None:
             return None
-        with self._look_lock:
+        with self._decide_lock:
             self.decide(requester=key)
             message, too_large = self._waiting.get(key), key in self._too_large
         if message is None:
@@ -104,53 +104,55 @@ class Turns:
         return _hold(plan, message)
 
     def decide(self, *, requester: str = "") -> float | None:
-        """Decide for each group and act on it. Gives the moment at which to look again; None: when something changes.
+        """Decide for each group and act on it. Return when to decide again; None: when something changes.
 
         `requester` is a process that is ready to start now, whatever its last report said.
         """
-        with self._look_lock:
+        with self._decide_lock:
             now = self.clock()
-            standings = {
-                key: standing
-                for key, standing in self.standings().items()
-                if key == requester or standing.inside or standing.phase not in _GONE
+            processes = {
+                key: process
+                for key, process in self.processes().items()
+                if key == requester or process.inside or process.phase not in _GONE
             }
-            self._forget(standings, now)
+            self._drop_met_demand(processes, now)
             for key in self.held():
-                if key not in standings:
-                    # Its plan left the group; another word is no more needed.
+                if key not in processes:
+                    # Its plan left the group.
                     self.release(key)
             groups: dict[str, list[str]] = {}
-            for key, standing in standings.items():
-                groups.setdefault(standing.plan.group or "", []).append(key)
+            for key, process in processes.items():
+                groups.setdefault(process.plan.group or "", []).append(key)
             moments: list[float] = []
             waiting: dict[str, str] = {}
             self._too_large.clear()
             for name, keys in sorted(groups.items()):
-                members = [self._member(key, standings[key], requester=requester) for key in keys]
+                members = [self._member(key, processes[key], requester=requester) for key in keys]
                 decision = decide(members, self.room(keys), now=now, rules=self.rules)
                 if decision.look_again is not None:
                     moments.append(decision.look_again)
-                self._act(name, decision, standings, waiting)
-            turned = [key for key in self._waiting if key in standings and key not in waiting and key != requester]
+                self._act(name, decision, processes, waiting)
+            turned = [key for key in self._waiting if key in processes and key not in waiting and key != requester]
             self._waiting = waiting
             for key in turned:
                 self.wake(key)
             return min(moments, default=None)
 
-    def _act(self, group: str, decision: Decision, standings: Mapping[str, Standing], waiting: dict[str, str]) -> None:
+    def _act(
+        self, group: str, decision: Decision, processes: Mapping[str, GroupedProcess], waiting: dict[str, str]
+    ) -> None:
         held = self.held()
         for key in decision.inside:
             if key in held:
                 self.release(key)
         self._too_large |= decision.too_large.keys()
         for key in decision.outside:
-            message = self._message(group, key, decision, standings[key].need)
-            if standings[key].inside or key in held:
+            message = self._message(group, key, decision, processes[key].need)
+            if processes[key].inside or key in held:
                 if key not in held:
                     self.swaps += 1
-                    self.hold(key, _hold(standings[key].plan, message))
-            elif key in decision.blocked_by or key in decision.too_large or standings[key].plan.residency == "onDemand":
+                    self.hold(key, _hold(processes[key].plan, message))
+            elif key in decision.blocked_by or key in decision.too_large or processes[key].plan.residency == "onDemand":
                 waiting[key] = message
 
     def _message(self, group: str, key: str, decision: Decision, need: Need | None) -> str:
@@ -165,35 +167,35 @@ class Turns:
             return f"Waits for its turn: the memory of {named} is with {', '.join(others)}"
         return f"Waits until it is asked for, as the residency onDemand in {named} says"
 
-    def _member(self, key: str, standing: Standing, *, requester: str) -> Member:
-        plan = standing.plan
+    def _member(self, key: str, process: GroupedProcess, *, requester: str) -> Member:
+        plan = process.plan
         assert plan.residency is not None
         with self._demand_lock:
             demand = self._demand.get(key, _Demand())
             wanted_since, used_at = demand.wanted_since, demand.used_at
         files = plan.file, plan.files
-        if not standing.inside:
+        if not process.inside:
             self._serves_since.pop(key, None)
-        elif standing.phase is not ProcessPhase.STARTING:
+        elif process.phase is not ProcessPhase.STARTING:
             self._serves_since.setdefault(key, self.clock())
-        if key == requester or standing.inside:
+        if key == requester or process.inside:
             self._fetched[key] = files
         elif self._fetched.get(key) != files:
             self._fetched.pop(key, None)
-        known = standing.need is not None or plan.memory_check in ("warn", "off")
+        known = process.need is not None or plan.memory_check in ("warn", "off")
         ready = key == requester or (
             known
-            and not standing.held_by_others
-            and standing.phase is not ProcessPhase.BACKING_OFF
-            and (standing.phase is not ProcessPhase.DOWNLOADING or key in self._fetched)
+            and not process.held_by_others
+            and process.phase is not ProcessPhase.BACKING_OFF
+            and (process.phase is not ProcessPhase.DOWNLOADING or key in self._fetched)
         )
         return Member(
             key=key,
             residency=plan.residency,
-            need=standing.need,
+            need=process.need,
             priority=plan.priority,
             inside_since=self._serves_since.get(key),
-            starting=standing.inside and key not in self._serves_since,
+            starting=process.inside and key not in self._serves_since,
             ready_to_start=ready,
             wanted_since=wanted_since,
             used_at=used_at,
@@ -203,22 +205,22 @@ class Turns:
             idle_s=None if plan.idle_timeout_s is None else min(plan.idle_timeout_s, self.rules.idle_s),
         )
 
-    def _forget(self, standings: Mapping[str, Standing], now: float) -> None:
-        """Strike off demand that was met, that gave up, or whose process is gone."""
+    def _drop_met_demand(self, processes: Mapping[str, GroupedProcess], now: float) -> None:
+        """Drop demand that was met, that gave up, or whose process is gone."""
         with self._demand_lock:
-            for key in {*self._fetched, *self._serves_since} - standings.keys():
+            for key in {*self._fetched, *self._serves_since} - processes.keys():
                 self._fetched.pop(key, None)
                 self._serves_since.pop(key, None)
             for key, demand in list(self._demand.items()):
-                standing = standings.get(key)
-                if standing is None:
-                    # A process of no group tells nothing here; one that comes into a group is asked for again.
+                process = processes.get(key)
+                if process is None:
+                    # Demand for a process outside of groups is not used.
                     del self._demand[key]
                     continue
-                patience = standing.plan.wake_timeout_s or WANTED_S
+                patience = process.plan.wake_timeout_s or WANTED_S
                 if demand.wanted_since is None:
                     continue
-                if standing.phase is ProcessPhase.READY:
+                if process.phase is ProcessPhase.READY:
                     demand.used_at = now
                     demand.wanted_since = None
                 elif now - demand.wanted_at > patience:
@@ -226,6 +228,6 @@ class Turns:
 
 
 def _hold(plan: ProcessPlan, message: str) -> Hold:
-    # One behind a proxy is asleep: requests still come, and bring it back.
+    # A process behind a proxy is asleep: requests still arrive and wake it.
     phase = ProcessPhase.PENDING if plan.idle_timeout_s is None else ProcessPhase.ASLEEP
     return Hold(phase, ProcessReason.SWAPPED_OUT, message)

@@ -23,7 +23,7 @@ def is_ssh(host: Json) -> bool:
     return (host.get("spec") or {}).get("transport") == "ssh"
 
 
-def way_to(host: Json) -> Json:
+def connection_spec(host: Json) -> Json:
     """Take from a Host what the connection depends on: another value means another connection."""
     spec = host.get("spec") or {}
     return {"address": spec.get("address"), "ssh": spec.get("ssh"), "paths": (spec.get("allow") or {}).get("paths")}

@@ -19,7 +19,7 @@ AGAIN_S = 20.0
 """An answer counts for so long."""
 
 
-class Reach:
+class ReachabilityCheck:
     """The published address of one agent's host. Used by one thread at a time."""
 
     def __init__(

@@ -1,8 +1,8 @@
-"""The proxy before processes that may sleep: puts them to sleep when nobody asks, and wakes them for the next request.
+"""Puts processes to sleep that get no requests, and wakes them for the next one. A proxy listens in their place.
 
-Made by `agent.server.main`. Workers ask it for the port that clients use and tell it their reports; it holds and
-releases processes through the supervisor, in the name of `idle`. What comes from the proxy and from workers is done
-one after the other in a thread of its own, so that nobody waits for it and nothing overtakes.
+Made by `agent.server.main`. Workers ask for the port that clients use and pass their reports. Processes are held and
+released through the supervisor, with the source `idle`. Calls of the proxy and of workers are handled in order by one
+thread, so that neither waits. Ports and sleeping processes are written to a small file in the store for the next agent.
 """
 
 from __future__ import annotations
@@ -31,40 +31,40 @@ from agent.server.store import Store
 FILE = "front-state.json"
 
 
-class FrontRecord(Wire):
-    """One front as written down."""
+class SleepRecord(Wire):
+    """What is written of one process that may sleep."""
 
     port: int | None = None
     asleep: str | None = None
     """Launch hash of the plan that sleeps; None: it does not."""
 
 
-class _File(Wire):
+class _SleepFile(Wire):
     version: int = 1
-    fronts: dict[str, FrontRecord] = Field(default_factory=dict)
+    fronts: dict[str, SleepRecord] = Field(default_factory=dict)
 
 
-def load_records(directory: Path) -> dict[str, FrontRecord]:
+def load_records(directory: Path) -> dict[str, SleepRecord]:
     """Read what the agent before wrote, by process. A file that cannot be read counts as empty."""
     try:
-        return _File.model_validate_json((directory / FILE).read_bytes()).fronts
+        return _SleepFile.model_validate_json((directory / FILE).read_bytes()).fronts
     except (OSError, ValidationError):
         return {}
 
 
-def save_records(directory: Path, fronts: dict[str, FrontRecord]) -> None:
+def save_records(directory: Path, fronts: dict[str, SleepRecord]) -> None:
     """Write the records, all or nothing. Raises OSError."""
     draft = directory / f".{FILE}.new"
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
-        json.dump(_File(fronts=fronts).model_dump(mode="json", by_alias=True, exclude_none=True), file)
+        json.dump(_SleepFile(fronts=fronts).model_dump(mode="json", by_alias=True, exclude_none=True), file)
         file.flush()
         os.fsync(file.fileno())
     draft.replace(directory / FILE)
 
 
 SOURCE = "idle"
-"""The name in which processes are held."""
+"""The source of the holds."""
 
 _SERVING = frozenset({ProcessPhase.READY, ProcessPhase.UNHEALTHY})
 _ON_THE_WAY = frozenset(
@@ -74,8 +74,8 @@ _ON_THE_WAY = frozenset(
 _log = structlog.get_logger(__name__)
 
 
-class Front:
-    """All fronts of one agent. Thread-safe."""
+class ProcessSleep:
+    """The processes of one agent that may sleep. Thread-safe."""
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class Front:
     ) -> None:
         """`address` is where clients reach the host.
 
-        `wanted` is told of a process that requests wait for, each second while they do; `used`, which must not block,
-        of one that is in use.
+        `wanted` is called with a process that requests wait for, each second while they wait; `used`, which must not
+        block, with one that is in use.
         """
         self.proxy = Proxy("front")
         self._store = store
@@ -102,32 +102,32 @@ class Front:
         self._supervisor: Supervisor | None = None
         self._lock = threading.RLock()
         self._open: dict[str, Limits] = {}
-        self._records: dict[str, FrontRecord] = {}
-        self._stands_in: set[str] = set()
-        """Served once, and asleep or waking: requests are welcome although nothing runs."""
+        self._records: dict[str, SleepRecord] = {}
+        self._accepting: set[str] = set()
+        """Processes that served once and are asleep or waking: requests are accepted although they do not run."""
         self._stopping = False
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="front-jobs", daemon=True)
 
     def start(self, supervisor: Supervisor) -> None:
-        """Begin, before the supervisor does: what slept when the agent before us ended goes on sleeping."""
+        """Start, before the supervisor does. A process that slept when the agent before ended goes on sleeping."""
         self._supervisor = supervisor
         known = self._store.load()
         self._records = {key: each for key, each in load_records(self._store.root).items() if key in known}
         for key, record in self._records.items():
             if record.asleep is not None:
-                self._stands_in.add(key)
+                self._accepting.add(key)
                 self._holds.put(key, SOURCE, _hold(None))
 
-    def leave(self) -> None:
-        """Send no further request to a process, because they are about to stop; those under way go on."""
+    def stop_routing(self) -> None:
+        """Send no further request to the processes, because they are about to stop; those under way go on."""
         self._stopping = True
         with self._lock:
             for key in self._open:
-                self.proxy.wait(key)
+                self.proxy.set_starting(key)
 
     def stop(self) -> None:
-        """Close all fronts; ports and sleepers stay written down."""
+        """Close all listeners; ports and sleeping processes stay written."""
         self._stopping = True
         self._jobs.put(None)
         if self._thread.is_alive():
@@ -137,7 +137,7 @@ class Front:
     # --- asked by workers -------------------------------------------------------------------------------------
 
     def port(self, key: str, plan: ProcessPlan) -> int | None:
-        """Give the port that clients use; None for a plan that never sleeps. As `WorkerContext.front_port`."""
+        """Return the port that clients use; None for a plan that never sleeps. As `WorkerContext.front_port`."""
         if plan.idle_timeout_s is None:
             if key in self._open and not self._stopping:
                 self._close(key)
@@ -150,20 +150,20 @@ class Front:
         record = self._records.get(key)
         return record.port if record is not None else None
 
-    def stands_in(self, key: str, phase: ProcessPhase) -> bool:
-        """Tell whether requests may come although the process does not run: it sleeps, or is being woken."""
-        return phase in _ON_THE_WAY and key in self._stands_in
+    def accepts_requests(self, key: str, phase: ProcessPhase) -> bool:
+        """Tell whether requests are accepted although the process does not run: it sleeps, or is being woken."""
+        return phase in _ON_THE_WAY and key in self._accepting
 
-    def under_way(self, key: str) -> int:
-        """How many requests are under way or wait."""
-        return self.proxy.under_way(key)
+    def requests_in_flight(self, key: str) -> int:
+        """Return how many requests are under way or wait."""
+        return self.proxy.requests_in_flight(key)
 
     def on_report(self, key: str, desired: Desired, report: ProcessReport) -> None:
-        """Take in how a process is now. Never blocks."""
+        """Handle a report of a process, in the own thread. Never blocks."""
         if report.phase is ProcessPhase.STOPPED and key not in self._records:
             return
         if desired.plan.idle_timeout_s is not None and not self._stopping:
-            self._jobs.put(lambda: self._take_in(key, desired, report))
+            self._jobs.put(lambda: self._handle_report(key, desired, report))
 
     def _open_or_change(self, key: str, limits: Limits) -> None:
         with self._lock:
@@ -171,7 +171,7 @@ class Front:
                 self._open[key] = limits
                 self.proxy.set_limits(key, limits)
                 return
-            record = self._records.get(key, FrontRecord())
+            record = self._records.get(key, SleepRecord())
             if not self._thread.is_alive():
                 # Agents without a process that may sleep have no thread for it.
                 self.proxy.start()
@@ -185,8 +185,8 @@ class Front:
                 return
             self._open[key] = limits
             if record.asleep is None:
-                self.proxy.wait(key)
-            self._write(key, FrontRecord(port=port, asleep=record.asleep))
+                self.proxy.set_starting(key)
+            self._write(key, SleepRecord(port=port, asleep=record.asleep))
 
     def _callbacks(self) -> Callbacks:
         return Callbacks(
@@ -196,7 +196,7 @@ class Front:
             used=self._used,
         )
 
-    # --- one after the other, in our own thread ---------------------------------------------------------------
+    # --- one after the other, in the own thread ---------------------------------------------------------------
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -207,42 +207,42 @@ class Front:
             except Exception:
                 _log.exception("Failed to follow a process that may sleep")
 
-    def _take_in(self, key: str, desired: Desired, report: ProcessReport) -> None:
+    def _handle_report(self, key: str, desired: Desired, report: ProcessReport) -> None:
         asleep = self._asleep(key)
         if report.phase is ProcessPhase.STOPPED:
             self._close(key)
         elif report.phase in _SERVING:
             if asleep is None:
-                self._lead(key)
+                self._route(key)
         elif report.phase in (ProcessPhase.FAILED, ProcessPhase.BACKING_OFF):
-            self._stands_in.discard(key)
-            self.proxy.refuse(key, f"{report.reason}: {report.message.partition(chr(10))[0]}")
+            self._accepting.discard(key)
+            self.proxy.set_failed(key, f"{report.reason}: {report.message.partition(chr(10))[0]}")
         elif report.phase is ProcessPhase.ASLEEP:
             if asleep is not None and asleep != desired.launch_hash:
                 # A new plan has to prove itself once, as a new service does.
                 self._wake(key)
             else:
-                self._stands_in.add(key)
-                self.proxy.rest(key)
+                self._accepting.add(key)
+                self.proxy.set_asleep(key)
         elif asleep is None:
-            self.proxy.wait(key)
+            self.proxy.set_starting(key)
 
-    def _lead(self, key: str) -> None:
+    def _route(self, key: str) -> None:
         record = self._store.records().get(key)
         if record is not None and record.running is not None:
-            self._stands_in.discard(key)
+            self._accepting.discard(key)
             address = self._address if record.plan.daemon_model is not None else LOOPBACK
-            self.proxy.lead(key, ((address, record.running.port),))
+            self.proxy.set_targets(key, ((address, record.running.port),))
 
     def _sleep(self, key: str) -> None:
         assert self._supervisor is not None
         desired = self._supervisor.list_desired().get(key)
         if desired is None or desired.plan.idle_timeout_s is None:
             return
-        self._stands_in.add(key)
+        self._accepting.add(key)
         self._write(key, self._record(key).model_copy(update={"asleep": desired.launch_hash}))
         # Once more, since a report may have led requests to the process after the proxy found it idle.
-        self.proxy.rest(key)
+        self.proxy.set_asleep(key)
         _log.info("Put a process to sleep", process=key, idle_s=desired.plan.idle_timeout_s)
         self._supervisor.hold(key, SOURCE, _hold(desired.plan.idle_timeout_s))
 
@@ -257,14 +257,14 @@ class Front:
         report = self._supervisor.report(key)
         if report is not None and report.phase in _SERVING:
             # It was not stopped yet, and has nothing new to report.
-            self._lead(key)
+            self._route(key)
 
     def _close(self, key: str) -> None:
         with self._lock:
             if self._open.pop(key, None) is not None:
                 self.proxy.close(key)
             self._ports.release(_port_key(key))
-            self._stands_in.discard(key)
+            self._accepting.discard(key)
             record = self._records.pop(key, None)
             if record is not None:
                 self._save()
@@ -273,13 +273,13 @@ class Front:
 
     # --- what is written down ---------------------------------------------------------------------------------
 
-    def _record(self, key: str) -> FrontRecord:
-        return self._records.get(key, FrontRecord())
+    def _record(self, key: str) -> SleepRecord:
+        return self._records.get(key, SleepRecord())
 
     def _asleep(self, key: str) -> str | None:
         return self._record(key).asleep
 
-    def _write(self, key: str, record: FrontRecord) -> None:
+    def _write(self, key: str, record: SleepRecord) -> None:
         with self._lock:
             if self._records.get(key) != record:
                 self._records[key] = record
@@ -290,7 +290,7 @@ class Front:
             save_records(self._store.root, self._records)
         except OSError as error:
             # A full disk. All that is lost is who sleeps, and the port, should the agent restart now.
-            _log.warning("Failed to write down the fronts", error=str(error))
+            _log.warning("Failed to write the processes that sleep", error=str(error))
 
 
 def _limits(plan: ProcessPlan) -> Limits:

@@ -10,7 +10,7 @@ import sys
 import time
 
 
-def sleepless() -> float:
+def boottime_s() -> float:
     """Give seconds since some moment, sleep included."""
     if sys.platform == "darwin":
         # Darwin's CLOCK_MONOTONIC goes on during sleep (clock_gettime(3)).

@@ -23,7 +23,7 @@ PEEK_CHUNKS = (1 << 20, 4 << 20)
 piece; what is asked for beyond the header's end is not read, but may already be on its way."""
 
 
-class Peek(NamedTuple):
+class ProbedHeader(NamedTuple):
     """A remote file's header and state."""
 
     facts: GgufFacts
@@ -31,9 +31,9 @@ class Peek(NamedTuple):
     etag: str | None
 
 
-def peek_header(
+def probe_header(
     address: WebAddress, *, policy: SourcePolicy, timeout_s: float = 30.0, signer: Signer | None = None
-) -> Peek:
+) -> ProbedHeader:
     """Read the header of a remote GGUF file by ranges, or from the start of the stream where ranges are not served.
 
     Raises GgufInvalid if it is another kind of file, SourceUnreachable also when `timeout_s` in all is not enough for
@@ -57,7 +57,7 @@ def peek_header(
     finally:
         reader.close()
     assert reader.file is not None
-    return Peek(facts, reader.file.size_bytes, reader.file.etag)
+    return ProbedHeader(facts, reader.file.size_bytes, reader.file.etag)
 
 
 class _RangeReader:
