@@ -1,7 +1,7 @@
-"""The engine port: what the loop asks of whatever makes rendered services real.
+"""The interface of the engine, which applies rendered services.
 
-`batches` and the command line call it; `pulumi_engine.PulumiEngine` is the real one, and `tests/fakes/engine.py` passes
-the same contract tests.
+`batches` and the command line call it. `pulumi_engine.PulumiEngine` implements it, and the fake in
+`tests/fakes/engine.py` passes the same contract tests.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class Batch:
-    """Services of one stack to make as rendered, and services to remove. All others stay as they are."""
+    """Services of one stack to apply as rendered, and services to remove. All others stay as they are."""
 
     stack: Stack
     apply: tuple[RenderedService, ...] = ()
@@ -60,9 +60,9 @@ class Batch:
 
 @dataclass(frozen=True)
 class Change:
-    """What was done, or would be done, to one object. `paths` are the fields that differ, in the provider's words.
+    """The change of one object that a run made, or a preview found. `paths` are the changed fields, by the provider.
 
-    `details` say the same in a user's words, with the values that may be told (`differences`).
+    `details` describe them for users, with the values that are not secret (`differences`).
     """
 
     urn: str
@@ -95,7 +95,7 @@ APPLIED_WITHOUT = "the service is applied without"
 
 
 class AccessoriesRefused(EngineFailed):
-    """A service stands but for objects that its pods serve without: an autoscaler, a route, a monitor."""
+    """All objects of a service exist but those that it can serve without: an autoscaler, a route, a monitor."""
 
     def __init__(self, refused: Sequence[RefusedObject], urn: str | None = None) -> None:
         message = "; ".join(f"{each.kind} {each.name}: {each.message}" for each in refused)
@@ -104,7 +104,7 @@ class AccessoriesRefused(EngineFailed):
 
 
 class EngineTimeout(EngineFailed):
-    """The run took longer than it was given and was stopped; what it had made stays, and the next run goes on."""
+    """The run was stopped at its timeout. Its changes so far stay, and the next run continues."""
 
     def __init__(self, message: str) -> None:
         super().__init__(APPLY_FAILED, message)
@@ -118,7 +118,7 @@ class EngineCancelled(EngineFailed):
 
 
 class StackLocked(EngineFailed):
-    """Somebody else works on this stack. Nothing was done; only they, or a person, can release it."""
+    """Another process holds the lock of this stack. Nothing was done; that process or a person must release it."""
 
     retry_cap_s = 30.0
 
@@ -132,7 +132,7 @@ class StackLocked(EngineFailed):
 
 
 class StateUnreachable(EngineFailed):
-    """The state backend does not answer, or lets nobody in. Nothing was done; it is asked again after a back-off."""
+    """The state backend does not answer, or refuses access. Nothing was done; it is tried again after a back-off."""
 
     retry_cap_s = 30.0
 
@@ -141,7 +141,7 @@ class StateUnreachable(EngineFailed):
 
 
 class StateUnreadable(EngineFailed):
-    """What the backend holds of a stack is there, but is no state."""
+    """The backend has an object for the stack that is not a valid state."""
 
     def __init__(self, message: str) -> None:
         super().__init__(APPLY_FAILED, message)
@@ -156,7 +156,7 @@ class StateSealed(EngineFailed):
 
 @dataclass(frozen=True)
 class ServiceOutcome:
-    """What a run did for one service. `ok` says that everything asked for it stands; else `error` says why not."""
+    """The outcome of a run for one service: `ok` when all its objects are as requested, else `error` says why not."""
 
     key: ServiceKey
     ok: bool
@@ -166,13 +166,13 @@ class ServiceOutcome:
 
 @dataclass(frozen=True)
 class BatchOutcome:
-    """What a run did. `services` has one entry for each key of the batch."""
+    """The outcome of a run. `services` has one entry for each key of the batch."""
 
     services: Mapping[ServiceKey, ServiceOutcome]
     duration_s: float
     cli_processes: int
     shared: tuple[Change, ...] = ()
-    """Changes to what belongs to no single service (cache claims)."""
+    """Changes to objects that belong to no single service (cache claims)."""
 
 
 @dataclass(frozen=True)
@@ -189,26 +189,26 @@ class HistoryEntry:
 
 
 class Engine(Protocol):
-    """Makes services real, one stack at a time. Thread-safe for different stacks; calls for one stack wait in line.
+    """Applies services, one run of a stack at a time. Thread-safe; calls for one stack wait in line.
 
-    Every method raises EngineFailed or one of its children when the run as a whole fails; the failure of one service
-    among several is no such failure and stands in its ServiceOutcome.
+    Every method raises EngineFailed or one of its subclasses when the run as a whole fails. The failure of one service
+    among several is in its ServiceOutcome.
     """
 
     def up(self, batch: Batch, *, timeout_s: float = 600.0, cancel: threading.Event | None = None) -> BatchOutcome:
-        """Make the batch's services as rendered and remove what is to be removed.
+        """Apply the batch's services as rendered, and remove those to remove.
 
-        A service that is asked for again as it was last applied is repaired: its objects are read first, so that
-        what somebody deleted or changed is made again.
+        A service that is requested again with an unchanged fingerprint is repaired: its objects are read first, so that
+        objects that another client deleted or changed are restored.
         """
         ...
 
     def preview(self, batch: Batch, *, timeout_s: float = 600.0, cancel: threading.Event | None = None) -> BatchOutcome:
-        """Say what `up` would do, and do nothing to the objects."""
+        """Return what `up` would do, without a change of objects."""
         ...
 
     def destroy(self, stack: Stack, *, timeout_s: float = 600.0, cancel: threading.Event | None = None) -> BatchOutcome:
-        """Delete all that the stack holds, save what is kept on purpose (cache claims), then the stack itself."""
+        """Delete all objects of the stack, except retained ones (cache claims), then the stack itself."""
         ...
 
     def release(
@@ -219,9 +219,9 @@ class Engine(Protocol):
         timeout_s: float = 600.0,
         cancel: threading.Event | None = None,
     ) -> int:
-        """Have the state forget services: nobody's object is touched. Returns the CLI processes that it took.
+        """Drop services from the state without a change of their objects. Returns the number of CLI processes.
 
-        What several services share is forgotten with the last of them. Services that the stack does not hold are fine.
+        Shared objects are dropped with the last service. Services that the stack does not hold are ignored.
         """
         ...
 
@@ -232,7 +232,7 @@ class Engine(Protocol):
         ...
 
     def history(self, stack: Stack) -> tuple[HistoryEntry, ...]:
-        """Past runs, the newest first. Empty for a stack that does not exist."""
+        """Return past runs, the newest first. Empty for a stack that does not exist."""
         ...
 
     def export(self, stack: Stack) -> dict[str, Any]:
@@ -252,5 +252,5 @@ class Engine(Protocol):
         ...
 
     def discard_stack(self, stack: Stack) -> None:
-        """Drop the state of a stack and touch no object: for a namespace that is gone, objects and all."""
+        """Delete the state of a stack without a change of objects: for a namespace that is deleted with its objects."""
         ...

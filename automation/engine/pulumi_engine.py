@@ -1,8 +1,8 @@
-"""The engine port over the real Pulumi CLI: one process for a batch, none for an empty one.
+"""The engine over the Pulumi CLI: one process for a batch, none for an empty one.
 
-`batches.Batcher` and the command line call it. A run goes: targets from the state index, the program on offer
+`batches.Batcher` and the command line call it. The steps of a run: targets from the state index, the inline program
 (`program_server`), the CLI as a child (`cli_process`), its events (`run_log`), an outcome for each service
-(`outcomes`). `recovery` tells which failures a second try can heal.
+(`outcomes`). `recovery` decides which failures are worth a second try.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _QUIET = ("--color", "never", "--suppress-outputs", "--suppress-progress", "--su
 
 @dataclass
 class _StackHandle:
-    """What the engine knows of one stack. Used under its lock."""
+    """The engine's data of one stack. Used under its lock."""
 
     stack: Stack
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -76,11 +76,11 @@ class PulumiEngine:
         """Prepare the directories and start the local servers; no CLI process is started.
 
         `passphrase`, or the one in `passphrase_file`, protects secrets in the state; with neither, one is made beside
-        the state. Raises PassphraseMissing, and ValueError for a URL that makes no sense.
-        `read_only`: a state that cannot be read is an error, and not made anew.
-        `grace_s` is what a stopped run gets to write its state. `sole` tells whether nobody else may run engines on
-        this state now, because this process holds the leader lease; see `recovery.check_lock`. `fence` is asked before
-        each CLI process is started; `former` are the loops that led before.
+        the state. Raises PassphraseMissing, and ValueError for an invalid URL.
+        With `read_only` a state that cannot be read is an error, and is not made again.
+        `grace_s` is the time for a stopped run to write its state. `sole` returns whether no other process may run
+        engines on this state now, because this process holds the leader lease; see `recovery.check_lock`. `fence` is
+        checked before each CLI process is started; `former` are the loops that led before.
         """
         self._sole = sole
         self._former = tuple(former)
@@ -119,11 +119,11 @@ class PulumiEngine:
         return self._batch("up", batch, Run(timeout_s, cancel))
 
     def preview(self, batch: Batch, *, timeout_s: float = 600.0, cancel: threading.Event | None = None) -> BatchOutcome:
-        """Say what `up` would do; see `port.Engine.preview`."""
+        """Return what `up` would do; see `port.Engine.preview`."""
         return self._batch("preview", batch, Run(timeout_s, cancel))
 
     def destroy(self, stack: Stack, *, timeout_s: float = 600.0, cancel: threading.Event | None = None) -> BatchOutcome:
-        """Delete what the stack holds, from its state alone; see `port.Engine.destroy`."""
+        """Delete the stack's objects, by its state alone; see `port.Engine.destroy`."""
         run = Run(timeout_s, cancel)
         with self._using(stack, run) as handle:
             index = self._index(handle, run, create=False)
@@ -146,7 +146,7 @@ class PulumiEngine:
         timeout_s: float = 600.0,
         cancel: threading.Event | None = None,
     ) -> int:
-        """Have the state forget services; see `port.Engine.release`."""
+        """Drop services from the state; see `port.Engine.release`."""
         run = Run(timeout_s, cancel)
         with self._using(stack, run) as handle:
             tried: set[recovery.Remedy] = set()
@@ -169,7 +169,7 @@ class PulumiEngine:
     def drift(
         self, stack: Stack, *, timeout_s: float = 600.0, cancel: threading.Event | None = None
     ) -> tuple[Change, ...]:
-        """Compare the state with what lives; see `port.Engine.drift`."""
+        """Compare the state with the live objects; see `port.Engine.drift`."""
         run = Run(timeout_s, cancel)
         with self._using(stack, run) as handle:
             if self._index(handle, run, create=False) is None:
@@ -197,7 +197,7 @@ class PulumiEngine:
     def stacks(self) -> set[Stack]:
         """Every stack of the backend. Costs a CLI process unless the backend is file://.
 
-        Raises StateUnreadable when a stack that this machine has not worked on is broken; `services` mends it.
+        Raises StateUnreadable when a stack that is new to this machine is broken; `services` repairs it.
         """
         run = Run(QUERY_TIMEOUT_S)
         try:
@@ -210,8 +210,8 @@ class PulumiEngine:
     def services(self, stack: Stack) -> set[ServiceKey]:
         """The services in the state. Costs no CLI process on file://, else one at the first touch of a stack.
 
-        During a run it answers with what was known before. After a failed run the state is read again, which waits for
-        a run under way.
+        During a run it returns the services from before the run. After a failed run the state is read again, which
+        waits for a run under way.
         """
         index = self._known_of(stack)
         return index.keys if index else set()
@@ -222,7 +222,7 @@ class PulumiEngine:
         return index.sizes if index else {}
 
     def holder(self, stack: Stack) -> tuple[str, str] | None:
-        """Who changes the stack now, and since when; None when nobody does. Costs a CLI process unless on file://.
+        """Return who holds the stack's lock, and since when; None for no lock. Costs a CLI process unless on file://.
 
         A change is written into the state at its end. Until then, others read the state from before.
         """
@@ -292,7 +292,7 @@ class PulumiEngine:
         )
 
     def _heal(self, handle: _StackHandle, remedy: recovery.Remedy, result: CliResult, run: Run) -> None:
-        """Do what makes a second try worthwhile, or raise what makes it hopeless."""
+        """Carry out the remedy before a second try, or raise the error that makes one hopeless."""
         if remedy is recovery.Remedy.UNLOCK:
             record = self._cli.directory(handle.stack).record
             holders = recovery.check_lock(
@@ -311,7 +311,7 @@ class PulumiEngine:
     # --- stacks and their state -----------------------------------------------------------------------------------
 
     def _known_of(self, stack: Stack) -> StateIndex | None:
-        """What a stack holds, as far as is known; read only where nothing is. None for a stack that is not there."""
+        """Return the index of a stack, read at the first call. None for a stack that does not exist."""
         with self._lock:
             known = self._handles.get(stack)
         if known is not None and (index := known.index) is not None:
@@ -338,7 +338,7 @@ class PulumiEngine:
             handle.lock.release()
 
     def _index(self, handle: _StackHandle, run: Run, *, create: bool) -> StateIndex | None:
-        """Read what the stack holds, once. A stack that is not there is made with `create`, else it is None."""
+        """Read the index of the stack once. With `create` a missing stack is made; else the result is None."""
         if handle.index is not None:
             return handle.index
         try:

@@ -1,6 +1,6 @@
-"""Tells which failed runs a second try can heal, and whether a lock may be broken. Called by `pulumi_engine`.
+"""Decides which failed runs are worth a second try, and whether a lock may be broken. Called by `pulumi_engine`.
 
-This is the one place that reads the CLI's words: they are pinned with its version and covered by engine tests.
+Only this module parses the CLI's messages. They are pinned with its version and covered by engine tests.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _BROKEN_CONTENT = re.compile(r"checksum did not match")
 _NOISE = re.compile(
     r"RequestID: \S*, HostID: \S*,? ?|https response error |exceeded maximum number of attempts, \d+, |StatusCode: 0, "
 )
-"""What says nothing, or something else each time: a condition that changes at each try would be written at each try."""
+"""Parts of messages that differ at each try: with them the condition would be written at each try."""
 
 
 class Remedy(Enum):
-    """What to do before the second try."""
+    """The action before the second try."""
 
     UNLOCK = "break a lock that a dead run of ours left behind"
     CREATE = "make the stack, which somebody deleted"
@@ -54,7 +54,7 @@ class Remedy(Enum):
 
 
 def remedy_for(log: RunLog, result: CliResult) -> Remedy | None:
-    """Judge a run. None when it went well, was stopped, or failed for a reason that a second try does not change."""
+    """Return the remedy for a run. None when it succeeded, was stopped, or would fail again."""
     if result.code == 0 or result.stopped:
         return None
     if _LOCKED in result.output:
@@ -71,24 +71,24 @@ def remedy_for(log: RunLog, result: CliResult) -> Remedy | None:
 
 
 def is_missing(output: str) -> bool:
-    """Whether the CLI said that there is no such stack."""
+    """Whether the CLI reported that there is no such stack."""
     return _MISSING.search(output) is not None
 
 
 def is_unreadable(output: str) -> bool:
-    """Whether the CLI said that it read the stack's state and could make nothing of it."""
+    """Whether the CLI reported that the stack's state is invalid."""
     return _UNREADABLE.search(output) is not None and not unreachable(output)
 
 
 def is_sealed(output: str) -> bool:
-    """Whether the CLI said that the state's key is not opened by our passphrase."""
+    """Whether the CLI reported that the passphrase does not open the state's key."""
     return _SEALED.search(output) is not None
 
 
 def unreachable(output: str) -> str:
-    """Why the backend could not be asked, in the CLI's words without numbers that differ each time; empty if it could.
+    """Return why the backend is unreachable, in the CLI's words without numbers that differ; empty if it is reachable.
 
-    A backend that is away must never be taken for a state that is broken: that one would be overwritten.
+    An unreachable backend must never count as a broken state, because a broken state is overwritten.
     """
     if _BROKEN_CONTENT.search(output) or not _UNREACHABLE.search(output):
         return ""
@@ -99,12 +99,12 @@ def unreachable(output: str) -> str:
 def check_lock(
     output: str, record: pathlib.Path, *, stack: str, sole: bool, former: tuple[FormerLoop, ...] = ()
 ) -> tuple[RunRecord, ...]:
-    """Make sure that every lock the CLI complained of is ours and its holder is dead. Raises StackLocked.
+    """Check that every reported lock was taken by an engine of this installation that is dead. Raises StackLocked.
 
-    The proof: our own record names the holder's pid and host, and the process of that pid and start time is gone. Of
-    a holder on another machine or in another container that cannot be known; there it is enough to be the `sole` one
-    who may run engines now. Where the record stayed with a loop on another machine, it is enough that the lock is of
-    the host of a loop that led before, as the Lease names them. Returns the records of the holders.
+    The proof: the record has the holder's pid and host, and the process with that pid and start time has ended. For a
+    holder on another machine or in another container that is not known; there it is enough that only this process may
+    run engines now (`sole`). When the record is on another machine, it is enough that the lock is of the host of a loop
+    that led before, by the Lease. Returns the records of the holders.
     """
     found = list(_LOCK.finditer(output))
     if not found and _LOCKED not in output:
@@ -131,7 +131,7 @@ def check_lock(
 
 
 def lock_of(output: str) -> tuple[str, str] | None:
-    """Who holds the lock that the CLI complained of, and since when; None when it complained of none."""
+    """Return the holder and the start of the lock that the CLI reported; None when it reported none."""
     lock = _LOCK.search(output)
     if lock is not None:
         return f"{lock['user']}@{lock['host']} (pid {lock['pid']})", lock["since"]
@@ -149,9 +149,9 @@ def _holder(lock: re.Match[str], records: tuple[RunRecord, ...], *, sole: bool) 
 
 
 def _predecessor(lock: re.Match[str], former: tuple[FormerLoop, ...]) -> RunRecord | None:
-    """Find the loop that led before us and left the lock. Its engine was ended before we could lead.
+    """Return the earlier leader that left the lock. Its engine was ended before this loop could lead.
 
-    On this very machine the holder's pid must be free besides: somebody may run the CLI here by hand.
+    On this machine the holder's pid must be free as well: a person may run the CLI here.
     """
     pid = int(lock["pid"])
     for loop in former:
@@ -163,7 +163,7 @@ def _predecessor(lock: re.Match[str], former: tuple[FormerLoop, ...]) -> RunReco
 
 
 def stop_leftovers(record: pathlib.Path, *, grace_s: float) -> None:
-    """End CLI processes that outlived the loop that started them: their program is gone, so they can only fail."""
+    """End CLI processes that outlived the loop that started them: without its program they can only fail."""
     for entry in read_records(record):
         if entry.is_leftover:
             entry.stop(grace_s=grace_s)

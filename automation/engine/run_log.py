@@ -1,7 +1,7 @@
-"""Reads the event log of one CLI run: what happened to which URN, and what went wrong.
+"""Reads the event log of one CLI run: the change of each URN, and the errors.
 
-Called by `pulumi_engine`. The log has a line for every resource of the stack, most of them untouched and each with all
-its properties, so lines that cannot matter are told by their beginning and never parsed.
+Called by `pulumi_engine`. The log has a line with all properties for every resource of the stack, most of them
+unchanged. Lines that are not needed are recognised by their beginning and not parsed.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ _OPS: Final[dict[str, Op]] = {
 
 @dataclass
 class RunLog:
-    """What one run of the CLI reported."""
+    """The report of one run of the CLI."""
 
     planned: dict[str, Change] = field(default_factory=dict)
-    """By URN: what the engine meant to do."""
+    """By URN: the planned change."""
     done: dict[str, Change] = field(default_factory=dict)
-    """By URN: what it did; in a preview, what it would do."""
+    """By URN: the finished change; in a preview, the planned one."""
     failures: dict[str, str] = field(default_factory=dict)
-    """By URN: why it failed."""
+    """By URN: the error."""
     errors: list[str] = field(default_factory=list)
     """Errors that name no resource."""
     summary: dict[str, Any] | None = None
-    """Present when the run came to its end, well or not."""
+    """Present when the run ended by itself, with success or not."""
 
     @property
     def succeeded(self) -> bool:

@@ -1,7 +1,7 @@
-"""Remembers the last outcome of the engine for each service: quiet while it works, back-off when it fails.
+"""Remembers the last outcome of the engine for each service, and delays the retries of failures.
 
-The controller asks before it submits, and records outcomes. They are in memory only: after a restart the applied hash
-on the live objects says what was done. `automation.engine.batches` has the requests without an outcome.
+The controller reads it before it submits, and records outcomes. They are in memory only: after a restart the applied
+hash on the live objects shows what was applied. `automation.engine.batches` has the requests without an outcome.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ class EngineRun:
     at: datetime
     problem: Problem | None = None
     refused: tuple[RefusedObject, ...] = ()
-    """The run went well but for these accessories; then there is no `problem`."""
+    """The accessories that the API server refused in a run that succeeded otherwise; then there is no `problem`."""
     failures: int = 0
     retry_at: datetime | None = None
 
     def as_last(self) -> LastRun:
-        """Give what the plan compares with."""
+        """Return the last run in the form that the plan compares."""
         return LastRun(self.fingerprint, self.problem is None and not self.refused)
 
 
 def problem_of_run(run: EngineRun | None, fingerprint: str) -> Problem | None:
-    """Say what went wrong with just this; None when it went well or was not tried. Pure."""
+    """Return the problem of the last run if it applied this fingerprint; None when it succeeded. Pure."""
     return run.problem if run is not None and run.fingerprint == fingerprint else None
 
 
 def refused_by(run: EngineRun | None, fingerprint: str) -> tuple[RefusedObject, ...]:
-    """Name the accessories that the API server refused when just this was applied. Pure."""
+    """Return the accessories that the API server refused when this fingerprint was applied. Pure."""
     return run.refused if run is not None and run.fingerprint == fingerprint else ()
 
 
@@ -64,10 +64,10 @@ def hold_off_s(
     certain: bool = False,
     only_accessories: bool = False,
 ) -> float:
-    """Seconds to wait before this may be submitted again: a failure's back-off, or the caches are behind. Pure.
+    """Return the seconds until this may be submitted again: the back-off of a failure, or the lag of the caches. Pure.
 
-    `certain`: that there is something to do was not read in a cache. `only_accessories`: nothing else is to be done.
-    What a service needs to serve does not wait for the back-off of a refused accessory.
+    `certain` is whether the change is known from elsewhere than a cache. With `only_accessories` nothing else changes.
+    Objects that a service needs to serve do not wait for the back-off of a refused accessory.
     """
     if run is None or run.fingerprint != fingerprint:
         return 0.0
@@ -81,24 +81,24 @@ def hold_off_s(
 
 
 class EngineRuns:
-    """Outcomes by service. Thread-safe. `newest` gives the newest request for a service that has no outcome yet."""
+    """Outcomes by service. Thread-safe. `newest` returns the newest request for a service without an outcome."""
 
     def __init__(self, newest: Callable[[ServiceKey], Submission | None]) -> None:
         self._newest = newest
         self._lock = threading.Lock()
         self._runs: dict[ServiceKey, EngineRun] = {}
         self._removals: dict[ServiceKey, int] = {}
-        """Failures in a row, of services whose objects are to go."""
+        """Failures in a row of removals, by service."""
 
     def pending_fingerprint(self, key: ServiceKey) -> str:
-        """Give the fingerprint that has no outcome yet; empty when none is awaited."""
+        """Return the fingerprint of the request without an outcome; empty when there is none."""
         submitted = self._newest(key)
         return submitted.fingerprint if submitted is not None else ""
 
     def quiet_for_s(self, key: ServiceKey, asked: Asked | None = None, *, now: datetime) -> float:
-        """Seconds for which there is nothing to say of a service, because the engine is at work; 0 or less otherwise.
+        """Return the seconds without a status report of a service, because the engine works on it; 0 or less otherwise.
 
-        With `asked`, only while the engine is at work on just that.
+        With `asked`, only while the engine works on that request.
         """
         submitted = self._newest(key)
         if submitted is None or submitted.rendered is None or (asked is not None and submitted.asked != asked):
@@ -106,11 +106,11 @@ class EngineRuns:
         return QUIET_S - (now - submitted.at).total_seconds()
 
     def last_run(self, key: ServiceKey) -> EngineRun | None:
-        """Give the last run of the engine for a service in this process."""
+        """Return the last run of the engine for a service in this process."""
         return self._runs.get(key)
 
     def record_outcome(self, submission: Submission, error: EngineFailed | None, *, now: datetime) -> None:
-        """Record the outcome of a request to make a service."""
+        """Record the outcome of a request to apply a service."""
         key, fingerprint = submission.key, submission.fingerprint
         with self._lock:
             before = self._runs.get(key)
@@ -132,8 +132,9 @@ class EngineRuns:
             self._runs[key] = EngineRun(fingerprint, now, problem=problem, failures=failures, retry_at=retry_at)
 
     def record_removal(self, key: ServiceKey, error: EngineFailed | None) -> float:
-        """Record how the removal of a service went, and give the seconds until it is to be tried again; 0 if it went
-        well. Nothing else brings such a key back: its custom resource, which could change, is gone."""
+        """Record the outcome of a removal, and return the seconds until its retry; 0 when it succeeded.
+
+        The caller must enqueue the key again: its custom resource is deleted, so no watch event does."""
         with self._lock:
             if error is None:
                 self._removals.pop(key, None)

@@ -30,7 +30,7 @@ from automation.reconcile.actions import (
     UpdateSleep,
 )
 from automation.reconcile.remover import Remover
-from automation.serving.sleep import Sleep
+from automation.serving.sleep import SleepController
 from automation.status.event_recorder import EventRecorder
 from automation.telemetry.tracing import span
 from components import naming
@@ -68,7 +68,7 @@ class Actor:
     pods: PodActor
     requeue: Callable[[ServiceKey, float], None]
     issuer: CertificateIssuer
-    sleep: Sleep
+    sleep: SleepController
 
     def act(self, key: ServiceKey, cr: Json, actions: Iterable[Action], *, now: datetime) -> Acted:
         """Carry out actions in their order. Raises ApiError: the pass is repeated, and the rest is done then."""

@@ -16,7 +16,7 @@ from automation.hosts.registry import HostProposal
 from automation.reconcile.node_paths import check_node_paths
 from automation.reconcile.observe import Observed
 from automation.serving.scaling import scaled_elsewhere
-from automation.serving.sleep import Sleep
+from automation.serving.sleep import SleepController
 from automation.serving.sleep_rule import State, hosted_sleep, sleeping_replicas
 from components import naming
 from components.extensions import unsupported_by_cluster
@@ -56,7 +56,7 @@ class Desirer:
 
     cluster: ClusterCache
     cache: ServiceCache
-    sleep: Sleep
+    sleep: SleepController
 
     def desire(
         self, key: ServiceKey, cr: Json, observed: Observed, dialect: Dialect, look: Lookup, *, options: RenderOptions

@@ -17,7 +17,7 @@ from automation.engine.submissions import Asked
 from automation.reconcile.actions import PatchObject
 from automation.reconcile.desire import Desired, Desirer
 from automation.reconcile.observe import Observed, observe
-from automation.serving.sleep import Sleep
+from automation.serving.sleep import SleepController
 from automation.status.ownership import written_by_another
 from components.options import RenderOptions
 from kubeapi import kinds
@@ -74,7 +74,7 @@ class CacheLookup:
 class Services:
     """The services of one dialect. Reads caches only. Thread-safe for different services."""
 
-    def __init__(self, cluster: ClusterCache, cache: ServiceCache, sleep: Sleep) -> None:
+    def __init__(self, cluster: ClusterCache, cache: ServiceCache, sleep: SleepController) -> None:
         self.info = DIALECTS[cache.name]
         self._cluster = cluster
         self._cache = cache

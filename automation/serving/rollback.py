@@ -61,15 +61,15 @@ class Rollback:
 
         `wanted` is whether the user enabled rollbacks. Raises ApiError when the ReplicaSets cannot be read.
         """
-        wish = rendered_template_hash(rendered)
+        desired_hash = rendered_template_hash(rendered)
         served, made = served_hash(cr), ""
-        if wanted and is_under_way(wish, served, deployment) and crashing_pods(pods):
-            made = pod_hash_of(replica_sets_of(self._client, key), wish)
-        why = rollout_failure(wish, served, deployment, pods, made=made)
+        if wanted and is_under_way(desired_hash, served, deployment) and crashing_pods(pods):
+            made = pod_hash_of(replica_sets_of(self._client, key), desired_hash)
+        why = rollout_failure(desired_hash, served, deployment, pods, made=made)
         failed = Problem(reason=ROLLOUT_FAILED, message=why) if why else None
-        held = self._held_back(key, cr, wish) if wanted else None
+        held = self._held_back(key, cr, desired_hash) if wanted else None
         if held is None and wanted and failed is not None:
-            held = self._begin(cr, wish, failed)
+            held = self._begin(cr, desired_hash, failed)
         if held is None:
             self.drop_service(key)
             return rendered, RolloutFacts(failed=failed)
@@ -78,7 +78,7 @@ class Rollback:
             message = f"{held.message}; no ReplicaSet has the last template that served any more"
             return rendered, RolloutFacts(failed=Problem(reason=ROLLOUT_FAILED, message=message))
         with self._lock:
-            self._held[key] = (wish, held)
+            self._held[key] = (desired_hash, held)
         return with_template(rendered, template), RolloutFacts(rolled_back=held)
 
     def drop_service(self, key: ServiceKey) -> None:
@@ -87,20 +87,22 @@ class Rollback:
             self._held.pop(key, None)
             self._templates.pop(key, None)
 
-    def _held_back(self, key: ServiceKey, cr: Json, wish: str) -> Problem | None:
+    def _held_back(self, key: ServiceKey, cr: Json, desired_hash: str) -> Problem | None:
         """Return whether this loop or an earlier one rolled this template back before."""
         with self._lock:
             known = self._held.get(key)
         if known is not None:
-            return known[1] if known[0] == wish else None
-        return written_rollback(cr, wish)
+            return known[1] if known[0] == desired_hash else None
+        return written_rollback(cr, desired_hash)
 
     @staticmethod
-    def _begin(cr: Json, wish: str, failed: Problem) -> Problem | None:
+    def _begin(cr: Json, desired_hash: str, failed: Problem) -> Problem | None:
         served = served_hash(cr)
-        if not served or served == wish:
+        if not served or served == desired_hash:
             return None
-        message = f"pod template {wish} failed: {failed.message}; template {served} runs again until the spec changes"
+        message = (
+            f"pod template {desired_hash} failed: {failed.message}; template {served} runs again until the spec changes"
+        )
         return Problem(reason=ROLLED_BACK, message=message)
 
     def _template(self, key: ServiceKey, served: str) -> Template | None:
@@ -115,14 +117,16 @@ class Rollback:
         return template
 
 
-def rollout_failure(wish: str, served: str, deployment: Json | None, pods: tuple[Json, ...], *, made: str = "") -> str:
-    """Return why the rollout of the template `wish` fails; empty while it does not, or has not begun. Pure.
+def rollout_failure(
+    desired_hash: str, served: str, deployment: Json | None, pods: tuple[Json, ...], *, made: str = ""
+) -> str:
+    """Return why the rollout of the template `desired_hash` fails; empty while it does not, or has not begun. Pure.
 
     `made` is the hash that the Deployment controller gave to the pods of that template, empty when it was not read.
     Only a change of a template that served can fail: pods that crash before any template served, or after their own
     served, have other causes, which the pods report.
     """
-    if not is_under_way(wish, served, deployment) or deployment is None:
+    if not is_under_way(desired_hash, served, deployment) or deployment is None:
         return ""
     if deployment.get("progress_deadline_exceeded"):
         return "its replicas did not become ready within the Deployment's progress deadline"
@@ -133,10 +137,9 @@ def rollout_failure(wish: str, served: str, deployment: Json | None, pods: tuple
     return ""
 
 
-def is_under_way(wish: str, served: str, deployment: Json | None) -> bool:
-    """Whether the template `wish` has been given to the Deployment, is not yet what all replicas run, and is a change
-    of one that served. Pure."""
-    if deployment is None or not served or served == wish or live_template_hash(deployment) != wish:
+def is_under_way(desired_hash: str, served: str, deployment: Json | None) -> bool:
+    """Return whether the Deployment is rolling out the template `desired_hash` in place of one that served. Pure."""
+    if deployment is None or not served or served == desired_hash or live_template_hash(deployment) != desired_hash:
         return False
     status = deployment.get("status") or {}
     target = (deployment.get("spec") or {}).get("replicas", 1)
@@ -159,13 +162,17 @@ def served_hash(cr: Json) -> str:
     return str((cr.get("status") or {}).get("servedTemplateHash") or "")
 
 
-def written_rollback(cr: Json, wish: str) -> Problem | None:
-    """Return the rollback of the template `wish` that the status has for this generation of the spec. Pure."""
+def written_rollback(cr: Json, desired_hash: str) -> Problem | None:
+    """Return the rollback of the template `desired_hash` that the status has for this generation of the spec. Pure."""
     conditions = (cr.get("status") or {}).get("conditions") or ()
     condition: Json = next((c for c in conditions if c.get("type") == Type.ROLLED_BACK), {})
     message = str(condition.get("message", ""))
     generation = int(cr["metadata"].get("generation") or 0)
-    if condition.get("status") != "True" or condition.get("observedGeneration") != generation or wish not in message:
+    if (
+        condition.get("status") != "True"
+        or condition.get("observedGeneration") != generation
+        or desired_hash not in message
+    ):
         return None
     return Problem(reason=str(condition.get("reason")), message=message)
 

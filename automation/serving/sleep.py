@@ -87,7 +87,7 @@ class _ServiceState:
         return f"{self.key.namespace}/{self.key.name}"
 
 
-class Sleep:
+class SleepController:
     """All services in pods that may sleep. Thread-safe for passes of different services; `close` ends its threads."""
 
     def __init__(

@@ -43,7 +43,7 @@ from automation.models.probe_marks import ProbeMarks
 from automation.models.source_credentials import SecretReader
 from automation.models.transfers import TransferWatch
 from automation.serving.checks import Checks
-from automation.serving.sleep import Sleep
+from automation.serving.sleep import SleepController
 from automation.serving.wake import own_address
 from automation.settings import Settings
 from automation.startup.controller import make_controller
@@ -178,7 +178,9 @@ def assemble(
     )
     checks = Checks(client, settings=settings, metrics=metrics, requeue=services.add_after)
     stack.callback(checks.close)
-    sleep = Sleep(client, address=settings.proxy_address or own_address(client.server), requeue=services.add_after)
+    sleep = SleepController(
+        client, address=settings.proxy_address or own_address(client.server), requeue=services.add_after
+    )
     stack.callback(sleep.close)
     proxied = ProxyCollector(sleep.proxy)
     metrics.registry.register(proxied)

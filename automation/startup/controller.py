@@ -21,7 +21,7 @@ from automation.reconcile.report import Reporter
 from automation.reconcile.review import Reviewer
 from automation.reconcile.services import Services
 from automation.serving.checks import Checks
-from automation.serving.sleep import Sleep
+from automation.serving.sleep import SleepController
 from automation.status.event_recorder import EventRecorder
 from automation.status.writer import StatusWriter
 from automation.telemetry.metrics import Metrics
@@ -44,7 +44,7 @@ def make_controller(
     recorder: EventRecorder,
     requeue: Requeue,
     approval: Approval,
-    sleep: Sleep,
+    sleep: SleepController,
     metrics: Metrics,
     history: RevisionRecorder,
     ignored: IgnoredFields,

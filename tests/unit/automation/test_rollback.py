@@ -85,8 +85,8 @@ def test_a_change_fails_by_its_deadline_or_by_pods_that_crash() -> None:
 
 
 def test_what_is_no_failed_change_is_none() -> None:
-    def why(wish: str, served: str, deployment: Json | None, *pods: Json) -> str:
-        return rollout_failure(wish, served, deployment, pods, made="n")
+    def why(desired_hash: str, served: str, deployment: Json | None, *pods: Json) -> str:
+        return rollout_failure(desired_hash, served, deployment, pods, made="n")
 
     crash = (serving(), crashing())
     assert why(NEW_HASH, OLD_HASH, live(), serving(), crashing(restarts=2)) == ""

@@ -12,13 +12,12 @@ import pytest
 from automation.cache import trim
 from automation.reconcile.observe import Observed
 from automation.serving import sleep as sleep_module
-from automation.serving.sleep import Sleep
+from automation.serving.sleep import SleepController
 from automation.serving.wake import slice_name
 from components import naming
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
-from program.desired.service import DesiredService, NetworkAccess
-from program.desired.service import Sleep as Sleeping
+from program.desired.service import DesiredService, NetworkAccess, Sleep
 from tests.support.builders import service
 from tests.support.pod_proxy import PodProxy, Say, api_status
 from tests.support.pods import remembered
@@ -45,14 +44,14 @@ class World:
         self.status: Json = {}
         self.pods_of_friends: list[Json] = []
         """What the API server lists in namespace `friends`, whatever address is asked for."""
-        self.desired = service(sleep=Sleeping(idle_timeout_s=12, wake_timeout_s=10))
+        self.desired = service(sleep=Sleep(idle_timeout_s=12, wake_timeout_s=10))
         api.other = self._answer
         api.engines["p"] = self._replica
         self.sleep = self.loop()
 
-    def loop(self, address: str = "127.0.0.1") -> Sleep:
+    def loop(self, address: str = "127.0.0.1") -> SleepController:
         """Start another loop."""
-        made = Sleep(self.api.client, address=address, requeue=self._requeue, clock=lambda: self.now)
+        made = SleepController(self.api.client, address=address, requeue=self._requeue, clock=lambda: self.now)
         made.start(())
         return made
 
@@ -264,7 +263,7 @@ def test_without_an_address_nothing_sleeps_and_what_was_left_behind_goes(world: 
 def with_policy(world: World, *pods: Json) -> None:
     """Give the service a NetworkPolicy, and namespace `friends`, which it names, these pods."""
     world.desired = service(
-        sleep=Sleeping(idle_timeout_s=12, wake_timeout_s=10), network=NetworkAccess(namespaces=("friends",))
+        sleep=Sleep(idle_timeout_s=12, wake_timeout_s=10), network=NetworkAccess(namespaces=("friends",))
     )
     world.pods_of_friends = list(pods)
     world.go_to_sleep()
