@@ -296,8 +296,8 @@ class _ModelInvalid(SpecInvalid):
 
 def _allowance(host: Json) -> Allowance:
     spec = host.get("spec")
-    said = spec.get("allow") if isinstance(spec, dict) else None
-    return allowance_of(said if isinstance(said, dict) else None)
+    allow = spec.get("allow") if isinstance(spec, dict) else None
+    return allowance_of(allow if isinstance(allow, dict) else None)
 
 
 def _group_kind(cr: Json) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from components import naming
 from kubeapi.json_types import Json
 from program.desired.keys import LABEL_DIALECT, ServiceKey
-from program.dialects.registry import DIALECTS, dialect_of
+from program.dialects.registry import DIALECTS, LLMKUBE, dialect_of
 
 
 def service_of(obj: Json) -> ServiceKey | None:
@@ -51,6 +51,6 @@ def selector_of(dialect: str, names: Iterable[str] = ()) -> str:
 
 def process_selector_of(dialect: str, names: Iterable[str] = ()) -> str:
     """Return the same for HostProcesses, which carry one label in all dialects, and the dialect beside it."""
-    if dialect == "llmkube":
+    if dialect == LLMKUBE:
         return selector_of(dialect, names)
-    return f"{LABEL_DIALECT}={dialect},{selector_of('llmkube', names)}"
+    return f"{LABEL_DIALECT}={dialect},{selector_of(LLMKUBE, names)}"

@@ -15,7 +15,7 @@ import typer
 
 from automation.cli.output import OutputFormat, complain, print_json, say
 from automation.cli.service_lookup import NAME_HELP, find_service
-from automation.cli.service_view import conditions_of, judged_generation, pending_of
+from automation.cli.service_view import conditions_of, observed_generation, pending_of
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, KubeError
 from kubeapi.json_types import Json
@@ -61,8 +61,8 @@ def approve(
         client = KubeClient.default(kubeconfig)
         service = find_service(client, namespace, name)
         pending = _pending(service)
-        told = output is OutputFormat.TABLE
-        if told:
+        as_text = output is OutputFormat.TABLE
+        if as_text:
             _show(service, pending)
         if digest is not None and digest != pending["digest"]:
             complain(
@@ -80,7 +80,7 @@ def approve(
     except KubeError as error:
         complain(str(error))
         raise typer.Exit(1) from None
-    if told:
+    if as_text:
         words = {"approved": "Approved; the loop makes the change now", "applied": "The change was made"}
         if result in words:
             say(words[result])
@@ -107,7 +107,7 @@ def _pending(service: Json) -> Json:
         complain(f"`{name}` is paused, and no approval helps", hint="set herdsman.dev/mode to Preview or Apply")
         raise typer.Exit(EXIT_NOTHING_PENDING)
     generation = service["metadata"].get("generation")
-    if judged_generation(service) != generation:
+    if observed_generation(service) != generation:
         complain(
             f"`{name}` was edited, and what that changes is not worked out yet",
             hint="run the command again in a moment",

@@ -23,7 +23,7 @@ from automation.cli.output import (
     styled,
 )
 from automation.cli.service_lookup import NAME_HELP, find_service
-from automation.cli.service_view import answers, conditions_of, judged_generation, view_of
+from automation.cli.service_view import conditions_of, is_replica, observed_generation, view_of
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -121,7 +121,7 @@ def describe_service(
         "reason": view.reason,
         "message": ready.get("message", "") or view.message,
         "age": age_text(metadata, now=now),
-        "current": judged_generation(service) == metadata.get("generation"),
+        "current": observed_generation(service) == metadata.get("generation"),
         "model": {"name": view.model, **_model(model, now=now)},
         "runtime": "" if view.kind else spec.get("runtime", "llamacpp"),
         "mode": status.get("mode", ""),
@@ -133,7 +133,7 @@ def describe_service(
             "ready": view.ready_replicas,
             "desired": view.desired_replicas,
             # KServe's status does not say how many there are; those that can be seen are.
-            "existing": max(view.replicas, sum(map(answers, pods)))
+            "existing": max(view.replicas, sum(map(is_replica, pods)))
             if view.kind == kind_text("kserve")
             else view.replicas,
             "unproved": status.get("unprovedReplicas", 0),

@@ -16,7 +16,7 @@ from automation.cli.agent_options import default_store
 from automation.cli.log_sources import LogSource, NoLog, agent_log, local_log, log_on_host
 from automation.cli.output import complain
 from automation.cli.service_lookup import NAME_HELP, split_or_end
-from automation.cli.service_view import answers
+from automation.cli.service_view import is_replica
 from automation.console.terminal_text import LogText
 from components import naming
 from kubeapi import kinds
@@ -110,7 +110,7 @@ def _where(
         pod
         for each in ([dialect] if dialect else KINDS)
         for pod in client.list(kinds.PODS, namespace, label_selector=selector_of(each, (name,)))["items"]
-        if answers(pod)
+        if is_replica(pod)
     ]
     if not pods and not processes and dialect != "kserve":
         # Those that llmaz made carry no label of ours.

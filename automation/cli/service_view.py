@@ -1,7 +1,7 @@
-"""What a service of any dialect says of itself, in the same few words: phase, model, replicas, where it answers.
+"""Reads phase, model, replicas and endpoint of a service of any dialect from its custom resource. Pure.
 
-Used by `get`, `describe` and `top`. Pure. LLMKube's status has all of it; of the other dialects it follows from the
-peers' fields and conditions, and from Herdsman's conditions where a loop of ours looks after the service.
+Used by `get`, `describe` and `top`. LLMKube's status has all of them. In the other dialects they follow from the
+upstream project's fields and conditions, and from Herdsman's conditions where the loop has the service.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _DIGEST = re.compile(r"--digest ([0-9a-f]+)")
 
 @dataclass(frozen=True)
 class ServiceView:
-    """One service, as far as its custom resource tells."""
+    """One service, by its custom resource alone."""
 
     kind: str
-    """Empty for an InferenceService, which is what people mean where nothing else is said."""
+    """Empty for an InferenceService, the default kind of the commands."""
     phase: str
     model: str
     ready_replicas: int
@@ -43,14 +43,14 @@ def view_of(service: Json) -> ServiceView:
 
 
 def conditions_of(service: Json) -> dict[str, Json]:
-    """Give the conditions by type."""
+    """Return the conditions by type."""
     return {str(each.get("type")): each for each in (service.get("status") or {}).get("conditions") or ()}
 
 
 def pending_of(service: Json) -> Json | None:
-    """Give the change that waits for approval, as LLMKube's status has it; None where none does.
+    """Return the change that waits for approval, in the form of LLMKube's status; None where none waits.
 
-    The CRDs of the other dialects may be their peers' and keep no such field; the condition names the change too.
+    The CRDs of the other dialects may lack the field. Then the condition ChangePending names the change.
     """
     status = service.get("status") or {}
     if (pending := status.get("pendingChange")) and pending.get("digest"):
@@ -62,9 +62,9 @@ def pending_of(service: Json) -> Json | None:
     return {"digest": found[1], "summary": str(condition["message"]).partition("; approve it with ")[0]}
 
 
-def answers(pod: Json) -> bool:
-    """Tell whether a pod of a service is a replica: of KServe's neither an endpoint picker, a tokenizer, nor one that
-    only reads prompts or works for another pod.
+def is_replica(pod: Json) -> bool:
+    """Return whether a pod of a service is a replica. Of KServe's pods endpoint pickers, tokenizers, those that only
+    read prompts, and workers of a group are none.
     """
     labels = pod["metadata"].get("labels") or {}
     if labels.get(PART_OF) != KSERVE_PART:
@@ -72,13 +72,13 @@ def answers(pod: Json) -> bool:
     return labels.get(COMPONENT) in (WORKLOAD, f"{WORKLOAD}{LEADER}")
 
 
-def judged_generation(service: Json) -> int | None:
-    """Tell which generation the status is about; None where it says nothing."""
+def observed_generation(service: Json) -> int | None:
+    """Return the generation that the status is for; None where the status has none."""
     status = service.get("status") or {}
     if "observedGeneration" in status:
         return int(status["observedGeneration"])
-    told = [each.get("observedGeneration") for each in conditions_of(service).values()]
-    known = [int(each) for each in told if each is not None]
+    generations = [each.get("observedGeneration") for each in conditions_of(service).values()]
+    known = [int(each) for each in generations if each is not None]
     return max(known) if known else None
 
 
@@ -141,22 +141,22 @@ def _claimed(spec: Json) -> list[str]:
 
 
 def _condition_words(service: Json, serves: str) -> dict[str, str]:
-    """Say by conditions how a service is: `serves` is the peer's word for ready; Ready and Stalled are Herdsman's."""
+    """Return phase, reason and message by conditions: `serves` is the upstream one, Ready and Stalled Herdsman's."""
     conditions = conditions_of(service)
     ready = conditions.get("Ready") or conditions.get(serves) or {}
     if ready.get("status") == "True" and (conditions.get(serves) or ready).get("status") == "True":
         return {"phase": "Ready", "reason": str(ready.get("reason") or ""), "message": ""}
-    told = ready or conditions.get("Progressing") or {}
-    stopped = str(told.get("reason") or "") in ("Stopped", "Suspended", "PlaygroundStopped", "ServiceStopped")
+    condition = ready or conditions.get("Progressing") or {}
+    stopped = str(condition.get("reason") or "") in ("Stopped", "Suspended", "PlaygroundStopped", "ServiceStopped")
     if stopped:
         phase = "Stopped"
-    elif (conditions.get("Stalled") or {}).get("status") == "True" or told.get("reason") == "AbortProcessing":
+    elif (conditions.get("Stalled") or {}).get("status") == "True" or condition.get("reason") == "AbortProcessing":
         phase = "Failed"
     else:
         phase = "Progressing" if conditions else "Unknown"
-    message = str(told.get("message") or "")
+    message = str(condition.get("message") or "")
     pending = conditions.get("ChangePending") or {}
-    # KServe's Ready has the peer's words alone.
+    # The message of KServe's Ready is that of the upstream controller.
     if pending.get("status") == "True" and str(pending.get("message")) not in message:
         message = "; a change is pending: ".join(part for part in (message, str(pending["message"])) if part)
-    return {"phase": phase, "reason": str(told.get("reason") or ""), "message": message}
+    return {"phase": phase, "reason": str(condition.get("reason") or ""), "message": message}

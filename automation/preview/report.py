@@ -14,7 +14,7 @@ from automation.console.terminal_text import cleaned
 from automation.preview.changes import Download, ObjectChange, Preview, ServicePreview
 from kubeapi.json_types import Json
 from program.dialects.llmkube.status.model import human_size
-from program.dialects.registry import kind_text
+from program.dialects.registry import LLMKUBE, kind_text
 
 if TYPE_CHECKING:
     from automation.engine.port import Op
@@ -62,7 +62,7 @@ def summary(service: ServicePreview) -> str:
 
 def name_text(key: ServiceKey) -> str:
     """Return a service's name, with its kind where the dialect is not LLMKube's: a name is unique within its kind."""
-    kind = "" if key.dialect == "llmkube" else f"{kind_text(key.dialect)} "
+    kind = "" if key.dialect == LLMKUBE else f"{kind_text(key.dialect)} "
     return f"{kind}{key.namespace}/{key.name}"
 
 
@@ -259,7 +259,7 @@ def as_json(preview: Preview) -> Json:
 def service_json(service: ServicePreview) -> Json:
     """Give the preview of one service for scripts."""
     problem = service.problem
-    dialect = {"dialect": service.key.dialect} if service.key.dialect != "llmkube" else {}
+    dialect = {"dialect": service.key.dialect} if service.key.dialect != LLMKUBE else {}
     return {
         **dialect,
         "namespace": service.key.namespace,

@@ -18,7 +18,7 @@ from automation.cli.describe import (
 )
 from automation.cli.get import model_row, service_row
 from automation.cli.output import condition_of, duration_text, print_table
-from automation.cli.service_view import answers
+from automation.cli.service_view import is_replica
 from components import naming
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
@@ -246,7 +246,7 @@ def test_replicas_of_kserve_are_its_pods_that_answer() -> None:
         "status": {"conditions": []},
     }
     assert described(service, pods=[*serving, *helping], model={})["counts"]["existing"] == 2
-    assert [each["metadata"]["name"] for each in (*serving, *helping) if answers(each)] == ["a", "b"]
+    assert [each["metadata"]["name"] for each in (*serving, *helping) if is_replica(each)] == ["a", "b"]
 
 
 def test_a_long_name_of_a_condition_stands_apart_from_its_reason(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from automation.cli.get import service_row
-from automation.cli.service_view import judged_generation, pending_of, view_of
+from automation.cli.service_view import observed_generation, pending_of, view_of
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
@@ -111,6 +111,6 @@ def test_a_pending_change_of_kserve_is_told_beside_the_words_of_the_peer() -> No
 
 def test_the_generation_that_was_judged_stands_in_the_status_or_in_its_conditions() -> None:
     conditions = [condition("Ready", "True", generation=4), condition("Old", "True", generation=2)]
-    assert judged_generation(cr(kinds.PLAYGROUNDS, {}, {"conditions": conditions})) == 4
-    assert judged_generation(cr(kinds.LLM_SERVICES, {}, {"observedGeneration": 3, "conditions": conditions})) == 3
-    assert judged_generation(cr(kinds.PLAYGROUNDS, {})) is None
+    assert observed_generation(cr(kinds.PLAYGROUNDS, {}, {"conditions": conditions})) == 4
+    assert observed_generation(cr(kinds.LLM_SERVICES, {}, {"observedGeneration": 3, "conditions": conditions})) == 3
+    assert observed_generation(cr(kinds.PLAYGROUNDS, {})) is None
