@@ -95,21 +95,20 @@ class ServiceCache:
         self._postponed: set[ServiceKey] = set()
         self.config_maps = ConfigMaps(
             client,
-            changed=lambda namespace, of: self._enqueue_users(kinds.CONFIG_MAPS, namespace, of),
-            in_use=lambda namespace, of: Reference(kinds.CONFIG_MAPS, namespace, of) in self._needed_by,
+            changed=functools.partial(self._enqueue_users, kinds.CONFIG_MAPS),
+            in_use=functools.partial(self._is_needed, kinds.CONFIG_MAPS),
         )
-        self._store_secrets = StoreSecrets(
+        store_secrets = StoreSecrets(
             client,
-            changed=lambda namespace, of: self._enqueue_users(kinds.SECRETS, namespace, of),
-            in_use=lambda namespace, of: Reference(kinds.SECRETS, namespace, of) in self._needed_by,
+            changed=functools.partial(self._enqueue_users, kinds.SECRETS),
+            in_use=functools.partial(self._is_needed, kinds.SECRETS),
         )
         self._one_by_one: dict[Kind, ConfigMaps | StoreSecrets] = {
             kinds.CONFIG_MAPS: self.config_maps,
-            kinds.SECRETS: self._store_secrets,
+            kinds.SECRETS: store_secrets,
         }
         self._trims = _TRIMS_OF_LLMKUBE if name == LLMKUBE else _TRIMS
         self._made = frozenset({*info.creates, kinds.PODS})
-        self._builtin = self._made.intersection(kinds.WELL_KNOWN)
         self._referred = frozenset(info.refers_to).difference(self._one_by_one)
         followed = dict.fromkeys((self.kind, *info.creates, kinds.PODS, *info.refers_to))
         required = [kind for kind in followed if info.is_required and kind not in kinds.OPTIONAL]
@@ -126,6 +125,8 @@ class ServiceCache:
         """The kinds that the cluster may serve or not."""
         self.required = {kind: self._make(kind) for kind in required}
         """The informers of kinds without which the loop does not start."""
+        self._required_kinds = frozenset(required)
+        self._awaited = frozenset({self.kind, *self._made.intersection(kinds.WELL_KNOWN)}) - self._required_kinds
 
     def start(self) -> None:
         """Start all informers; returns at once."""
@@ -148,10 +149,7 @@ class ServiceCache:
 
     def ready(self) -> bool:
         """Whether the dialect's custom resource is served and everything about it that is served is listed."""
-        return self._is_followed(self.kind) and all(map(self._is_followed, self._builtin))
-
-    def _is_followed(self, kind: Kind) -> bool:
-        return kind in self.required or kind in self.apis.served
+        return self._awaited <= self.apis.served
 
     def postpone(self, key: ServiceKey) -> None:
         """Enqueue a service once the caches are filled."""
@@ -187,8 +185,8 @@ class ServiceCache:
 
     def made_kinds(self) -> frozenset[str]:
         """Name the kinds of objects made for services that are followed now; of others nothing is known."""
-        made = (kind for kind in self._made if kind is not kinds.PODS and self._is_followed(kind))
-        return frozenset({kinds.HOST_PROCESSES.kind, *(kind.kind for kind in made)})
+        followed = self._made & (self._required_kinds | self.apis.served)
+        return frozenset({kinds.HOST_PROCESSES.kind, *(kind.kind for kind in followed if kind is not kinds.PODS)})
 
     # --- which services depend on which objects -------------------------------------------------------------------
 
@@ -230,6 +228,9 @@ class ServiceCache:
         users.discard(key)
         if not users:
             self._needed_by.pop(reference, None)
+
+    def _is_needed(self, kind: Kind, namespace: str, name: str) -> bool:
+        return Reference(kind, namespace, name) in self._needed_by
 
     def _enqueue_users(self, kind: Kind, namespace: str, name: str) -> None:
         with self._lock:
