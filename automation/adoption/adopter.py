@@ -35,7 +35,7 @@ _KINDS = {**WORKLOAD_KINDS, kinds.SERVICES.kind: kinds.SERVICES}
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one service."""
+    """The result for one service."""
 
     candidate: Candidate
     state: str
@@ -210,7 +210,7 @@ class Adopter:
         return DIALECTS[one.key.dialect].status_mark in conditions
 
     def _not_ready_text(self, one: Candidate) -> str:
-        """Return what the status says of a service that is not ready; empty where it says nothing."""
+        """Return reason and message of a condition Ready that is False; empty where there is none."""
         ready = self._conditions(one).get("Ready") or {}
         return f"{ready.get('reason')}: {ready.get('message')}" if ready.get("status") == "False" else ""
 

@@ -39,7 +39,7 @@ _POD_TEMPLATES = ("leaderTemplate", "workerTemplate")
 
 
 class Record(NamedTuple):
-    """What an object notes of the template that it keeps."""
+    """The annotation of an object that keeps a template."""
 
     digest: str
     """The digest of the template."""

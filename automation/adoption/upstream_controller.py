@@ -18,11 +18,11 @@ from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 
 LEASE = "882d6afe.llmkube.dev"
-"""The id of LLMKube's leader election, which its chart switches on."""
+"""The id of the leader election of LLMKube's controller, which its chart switches on."""
 NAMESPACE = "llmkube-system"
-"""Where its chart installs it."""
+"""The namespace in which its chart installs it."""
 _GRACE_S = 5.0
-"""Clocks differ by so much."""
+"""Seconds by which the clocks of two machines may differ."""
 _WEBHOOKS = (
     Kind("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", False),
     Kind("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", False),
@@ -34,15 +34,15 @@ class UpstreamController:
     """The controller of the project that defined a dialect, as its manifests install it."""
 
     name: str
-    """For people."""
+    """The name in messages."""
     released_to: str
-    """What annotation `herdsman.dev/controller` says of a service that was given back; no loop takes it."""
+    """The annotation `herdsman.dev/controller` of a service that was given back. No loop looks after it."""
     lease: str
     namespace: str
     deployment: str = ""
-    """Where other things run in the namespace as well: its Deployment alone counts."""
+    """The Deployment of the controller, where other Deployments run in the namespace as well."""
     checked: tuple[Kind, ...] = ()
-    """Kinds that its webhooks check. They refuse every write once nobody answers for them."""
+    """Kinds that its webhooks check. While the controller is stopped, the API server refuses every write of these."""
 
     @property
     def stop(self) -> str:
@@ -80,9 +80,9 @@ def running_controllers(client: KubeClient, upstream: UpstreamController, *, now
 
 
 def webhooks_in_the_way(client: KubeClient, upstream: UpstreamController) -> list[str]:
-    """Name the webhook configurations by which the upstream checks its objects, as `kind/name`.
+    """Return the webhook configurations by which the upstream checks its objects, as `kind/name`.
 
-    While its controller is stopped nobody answers them, and what is annotated here would be refused. Raises ApiError.
+    While the controller is stopped, they refuse the annotations that an adoption writes. Raises ApiError.
     """
     found = []
     for kind in _WEBHOOKS if upstream.checked else ():
@@ -130,7 +130,7 @@ def _deployments(client: KubeClient, upstream: UpstreamController) -> Iterable[s
 
 
 def held_by(lease: Json, now: datetime) -> str:
-    """Name who holds a Lease now; empty when nobody does, or has not renewed it for as long as it lasts. Pure."""
+    """Return the holder of a Lease; empty when there is none, or the Lease has expired. Pure."""
     spec = lease.get("spec") or {}
     holder, renewed = str(spec.get("holderIdentity") or ""), spec.get("renewTime")
     if not holder or not renewed:

@@ -1,7 +1,7 @@
 """`herdsman adopt`: take services over from their peer's controller without restarting their pods, and give them back.
 
-The order of a switch, and why the controller of LLMKube, KServe or llmaz must be stopped first, stands in
-docs/from-llmkube.md, docs/migrate-from-kserve.md and docs/migrate-from-llmaz.md.
+docs/from-llmkube.md, docs/migrate-from-kserve.md and docs/migrate-from-llmaz.md give the order of a switch, and the
+reason why the controller of LLMKube, KServe or llmaz must be stopped first.
 """
 
 from __future__ import annotations

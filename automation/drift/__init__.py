@@ -1,1 +1,1 @@
-"""Notices what others changed or deleted of what was made for a service, and decides what is done about it."""
+"""Finds the fields and objects of services that other clients changed or deleted, and decides what to do."""

@@ -1,7 +1,7 @@
-"""Keeps a field that somebody changes again and again from being put back a hundred times a minute.
+"""Slows down the repairs of a field that another client changes again and again.
 
-The first repairs come at once. Who goes on is answered with growing pauses, and named in the service's condition; when
-it rests, so does the memory of it. Thread-safe; asked by `drift_watch`.
+The first repairs of a field come at once, later ones after growing pauses. A condition of the service names the field
+until the changes stop. Called by `drift_watch`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from automation.drift.field_drift import FieldDrift, ObjectDrift
 from program.desired.keys import ServiceKey
 
 FREE_REPAIRS = 3
-"""So often one field is put back at once."""
+"""Repairs of one field without a pause."""
 BASE_S = 5.0
 CAP_S = 300.0
 REST_S = 60.0
-"""After so long without a change, beside twice the last pause, a contest is over."""
+"""A contest is over after this time and twice the last pause without a change."""
 
 _Field = tuple[str, str, str, str]
 
@@ -32,7 +32,7 @@ class _Repairs:
 
     @property
     def pause_s(self) -> float:
-        """How long the next repair waits after the last one."""
+        """Seconds from the last repair to the next one."""
         return min(CAP_S, BASE_S * 2.0 ** (self.times - FREE_REPAIRS)) if self.times >= FREE_REPAIRS else 0.0
 
     @property
@@ -41,22 +41,22 @@ class _Repairs:
 
 
 class Contests:
-    """How often each field of each service was put back lately."""
+    """Counts the recent repairs of each field of each service. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._repairs: dict[ServiceKey, dict[_Field, _Repairs]] = {}
 
     def wait_s(self, key: ServiceKey, drifts: Iterable[ObjectDrift], *, now: datetime) -> float:
-        """Seconds to wait before these may be put back; 0 for at once."""
+        """Return the seconds until these may be repaired; 0 for at once."""
         with self._lock:
             known = self._repairs.get(key, {})
             found = [known[field] for field, _ in _fields(drifts) if field in known and now < known[field].over]
             waits = [(each.last - now).total_seconds() + each.pause_s for each in found]
         return max(0.0, *waits) if waits else 0.0
 
-    def repaired(self, key: ServiceKey, drifts: Iterable[ObjectDrift], *, now: datetime) -> None:
-        """Note that these are being put back now."""
+    def note_repairs(self, key: ServiceKey, drifts: Iterable[ObjectDrift], *, now: datetime) -> None:
+        """Note that these are repaired now."""
         with self._lock:
             known = self._repairs.setdefault(key, {})
             for field, words in _fields(drifts):
@@ -66,8 +66,8 @@ class Contests:
             for field in [field for field, each in known.items() if now >= each.over]:
                 del known[field]
 
-    def hot(self, key: ServiceKey, *, now: datetime) -> tuple[str, ...]:
-        """Tell what is contested now, one phrase each; the same words as long as it is."""
+    def contested_texts(self, key: ServiceKey, *, now: datetime) -> tuple[str, ...]:
+        """Return a phrase for each field that is contested now. The phrase of a field does not change meanwhile."""
         with self._lock:
             known = dict(self._repairs.get(key, {}))
         return tuple(
@@ -76,8 +76,8 @@ class Contests:
             if each.pause_s and now < each.over
         )
 
-    def over_in_s(self, key: ServiceKey, *, now: datetime) -> float:
-        """Seconds until the last contest of a service may be over; 0 where there is none."""
+    def remaining_s(self, key: ServiceKey, *, now: datetime) -> float:
+        """Return the seconds until the last contest of a service may be over; 0 where there is none."""
         with self._lock:
             ends = [each.over for each in self._repairs.get(key, {}).values() if each.pause_s and now < each.over]
         return max(((end - now).total_seconds() for end in ends), default=0.0)

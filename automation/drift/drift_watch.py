@@ -1,7 +1,7 @@
-"""Decides in each pass what is done about what others changed: repair it, report it, or leave it to them.
+"""Decides in each pass what to do about the changes of other clients: repair, report, or ignore them.
 
-The controller asks it once it has a plan. Nothing is asked of the API server as long as the caches show every field of
-ours as ours; else the object is read, since a cache may be behind our own write, and only what was read counts.
+The controller calls it with the plan of a pass. While the caches show that Herdsman owns all its fields, no request is
+sent. Otherwise the object is read from the API server, because the cache may be older than Herdsman's last write.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ REPORTED, CONTESTED = "DriftReported", "DriftContested"
 
 @dataclass(frozen=True)
 class Considered:
-    """What a pass is to do, drift included."""
+    """The plan of a pass, with the repairs of drift."""
 
     plan: Plan
     rendered: RenderedService
-    """As it is to be submitted: what is only reported is left as others made it."""
+    """The objects to submit. They leave out the fields whose drift is only reported."""
     repair: tuple[ObjectDrift, ...] = ()
-    """What the plan puts back; read from the API server just now."""
+    """The drift that the plan repairs, as read from the API server."""
     wait_s: float = 0.0
-    """A contested field is put back only after this long."""
+    """Seconds until a contested field may be repaired."""
 
 
 @dataclass(frozen=True)
 class _Look:
-    """What was found at one state of the caches."""
+    """The drift that was found at one state of the caches."""
 
     of: tuple[object, ...]
     drifts: tuple[ObjectDrift, ...]
 
 
 class DriftWatch:
-    """What is known of the drift of each service. Thread-safe."""
+    """Finds the drift of each service, and remembers what is reported and repaired. Thread-safe."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class DriftWatch:
         requeue: Callable[[ServiceKey, float], None] = lambda _key, _delay_s: None,
         ignored: IgnoredFields | None = None,
     ) -> None:
-        """`ignored` is told, before each submission, which fields of which objects are others'."""
+        """`ignored` gets, before each submission, the fields of each object that others own."""
         self._client = client
         self._requeue = requeue
         self._ignored = ignored or IgnoredFields()
@@ -78,10 +78,10 @@ class DriftWatch:
         known: frozenset[str],
         now: datetime,
     ) -> Considered:
-        """Look for drift where just what is rendered was applied before, and make the plan say what follows.
+        """Find drift where the rendered version was applied before, and change the plan accordingly.
 
-        A change of the service itself is made as it always is, and takes what was reported with it. A further try of
-        refused accessories leaves it. `known` names the kinds that the caches hold.
+        A change of the service itself is applied as planned and overwrites the drift that was only reported. A further
+        try of refused accessories does not. `known` are the kinds that the caches hold. Raises ApiError.
         """
         key, objects = rendered.key, {each.name: each for each in live}
         applied_here = last is not None and last.ok and last.fingerprint == rendered.fingerprint
@@ -107,18 +107,18 @@ class DriftWatch:
         if len(applied) < len(rendered.objects):
             return Considered(replace(plan, only_accessories=True), _leaving(rendered, reported))
         if plan.action == "apply" and not reported:
-            return Considered(plan, rendered)  # the caches are behind
+            return Considered(plan, rendered)  # the caches are older than the last write
         return Considered(replace(plan, action="none"), rendered)
 
     def submitted(self, considered: Considered, *, now: datetime) -> None:
-        """Note what is handed to the engine."""
+        """Note what is submitted to the engine."""
         key = considered.rendered.key
         self._ignored.note(considered.rendered.objects)
         if considered.repair:
-            self._contests.repaired(key, considered.repair, now=now)
-            if (over_in_s := self._contests.over_in_s(key, now=now)) > 0:
-                # The status says that a field is contested until then.
-                self._requeue(key, over_in_s)
+            self._contests.note_repairs(key, considered.repair, now=now)
+            if (remaining_s := self._contests.remaining_s(key, now=now)) > 0:
+                # The status has the condition of the contested field until then.
+                self._requeue(key, remaining_s)
         with self._lock:
             self._looks.pop(key, None)
             self._repairing.pop(key, None)
@@ -126,17 +126,17 @@ class DriftWatch:
                 self._repairing[key] = considered.repair
 
     def settled(self, key: ServiceKey) -> str:
-        """Say what the engine has just put back, for an Event; empty when that was not what it was asked for."""
+        """Return the text of an Event on the repairs of the last engine run; empty where it repaired nothing."""
         with self._lock:
             self._looks.pop(key, None)
             repaired = self._repairing.pop(key, ())
         return f"Put back what others changed: {describe_drift(repaired)}" if repaired else ""
 
     def problems(self, key: ServiceKey, *, now: datetime) -> tuple[Problem, ...]:
-        """What the status says of drift: contested fields, and what is reported only."""
+        """Return the problems of drift for the status: contested fields, and drift that is only reported."""
         contested = tuple(
             Problem(reason=CONTESTED, message=f"{words}; it is put back with growing pauses")
-            for words in self._contests.hot(key, now=now)
+            for words in self._contests.contested_texts(key, now=now)
         )
         with self._lock:
             reported = self._reported.get(key, ())
@@ -178,7 +178,7 @@ class DriftWatch:
             if drifted is not None:
                 drifts.append(drifted)
             elif found is None:
-                certain = False  # it is there, and the cache will say so
+                certain = False  # the object exists, and the cache does not have it yet
         with self._lock:
             if certain:
                 self._looks[rendered.key] = _Look(of, tuple(drifts))
@@ -198,7 +198,7 @@ class DriftWatch:
 
 
 def _is_only_reported(drifted: ObjectDrift, rendered: RenderedService) -> bool:
-    """Tell whether the policy is to leave it. The object that says what was applied is made again in any case."""
+    """Return whether the policy only reports this drift. The object with the applied hash is always made again."""
     if drifted.deleted and (drifted.kind, drifted.name) == (rendered.objects[-1].kind, rendered.objects[-1].name):
         return False
     return any(
@@ -207,7 +207,7 @@ def _is_only_reported(drifted: ObjectDrift, rendered: RenderedService) -> bool:
 
 
 def _leaving(rendered: RenderedService, reported: tuple[ObjectDrift, ...]) -> RenderedService:
-    """Have a run that repairs other things leave what is only reported: deleted objects, and single fields."""
+    """Return the service without the deleted objects and changed fields that are only reported."""
     if not reported:
         return rendered
     left = {(each.kind, each.name): each for each in reported}

@@ -1,8 +1,8 @@
-"""What differs between a rendered object and the live one, field by field, and who did it. Pure.
+"""Finds the fields that differ between a rendered object and the live one, and who changed them. Pure.
 
-Whose a field is stands in managedFields: the API server takes a field out of our set as soon as somebody else gives it
-another value (docs/adr/0005). `trim` keeps our set of each object as a text, which all objects of one shape share; so
-that a pass compares it with what is rendered without asking anybody (docs/adr/0016).
+The managedFields of an object record the owner of each field. When another client changes the value of a field, the API
+server removes the field from Herdsman's set (docs/adr/0005). The caches keep that set as a text, which all objects of
+one shape share, so that a pass finds drift without a request (docs/adr/0016).
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from components.rendered import RenderedObject
 from kubeapi.json_types import Json
 
 _LONGEST_LIST = 700
-"""Bytes of an Event's or condition's message that tell what drifted."""
+"""Bytes of the list of drift in the message of an Event or a condition."""
 
 
 @dataclass(frozen=True)
 class FieldDrift:
-    """One field of ours that somebody else changed."""
+    """A field of Herdsman's that another client changed."""
 
     path: str
-    """In the notation of Pulumi's property paths."""
+    """The path in the notation of Pulumi's property paths."""
     ours: str
-    """What it is rendered as; empty where that is long or may be a secret."""
+    """The rendered value; empty where it is long or may be a secret."""
     live: str
-    """What it is; `(none)` where it was taken away."""
+    """The live value; `(none)` where the field was removed."""
     words: str
-    """What was changed, as Events tell it: `type ClusterIP -> NodePort`."""
+    """The change in the words of Events: `type ClusterIP -> NodePort`."""
     by: Writer | None = None
 
 
 @dataclass(frozen=True)
 class ObjectDrift:
-    """An object that is not as it was made."""
+    """An object that other clients changed or deleted."""
 
     kind: str
     name: str
@@ -59,12 +59,12 @@ class ObjectDrift:
 
     @property
     def since(self) -> str:
-        """When the last of the changes was made, RFC 3339; empty where nobody recorded it."""
+        """The time of the last change, RFC 3339; empty where no time is recorded."""
         return max((field.by.time for field in self.fields if field.by is not None), default="")
 
 
 def describe_drift(drifts: Iterable[ObjectDrift]) -> str:
-    """Say what drifted, in the length of one message."""
+    """Return the list of drift, cut to the length of one message."""
     phrases: list[str] = []
     each = list(drifts)
     for drifted in each:
@@ -75,13 +75,13 @@ def describe_drift(drifts: Iterable[ObjectDrift]) -> str:
 
 
 def owned_text(live: Json) -> str:
-    """Write down which fields of an object are ours; equal for all objects of one shape. Empty: we never applied it."""
+    """Return the fields of an object that Herdsman owns, as a text; empty for an object that it never applied."""
     fields = applied_fields(live, naming.FIELD_MANAGER)
     if fields is None:
         return ""
     metadata = fields.get("f:metadata")
     if metadata and "f:ownerReferences" in metadata:
-        # Its key is the uid of one service.
+        # The key of an owner reference is the uid of one service, and the text is shared by all services.
         fields = {**fields, "f:metadata": {**metadata, "f:ownerReferences": {}}}
     return intern(json.dumps(fields, separators=(",", ":")))
 
@@ -93,17 +93,17 @@ def _fields(text: str) -> Json:
 
 
 def may_have_drifted(obj: RenderedObject, owned: str) -> bool:
-    """Tell whether an object has a field of ours that is not ours any more, by what `owned_text` wrote."""
+    """Return whether Herdsman may have lost a rendered field to another client, by the text of `owned_text`."""
     if not owned:
         return True
     return any(not _is_ignored(obj, path) for path in unowned(obj.manifest, _fields(owned)))
 
 
 def fields_of(obj: RenderedObject, live: Json) -> tuple[FieldDrift, ...]:
-    """Compare a rendered object with the live one. What may be changed by others is left out, and what pods keep.
+    """Return the fields of a rendered object that other clients changed in the live one.
 
-    So are replicas that were set through the scale subresource: who scales is obeyed (`observe.scaled_elsewhere`), as
-    soon as the cache shows it.
+    Left out are ignored fields, fields that running pods keep, and replicas that were set through the scale
+    subresource, which the loop adopts as soon as the cache has them (`observe.scaled_elsewhere`).
     """
     found = []
     wanted = as_made(obj.manifest, live, field_manager=naming.FIELD_MANAGER)
@@ -132,10 +132,10 @@ def _field(manifest: Json, path: Path, live: Any, by: Writer | None) -> FieldDri
 
 
 def _value(path: Path, value: Any) -> str:
-    """Write a value, if it is short and no secret."""
+    """Return a value as text; empty where it is long or may be a secret."""
     if value is MISSING:
         return "(none)"
-    # What stands in an environment may be a secret whatever its name.
+    # The value of an environment variable may be a secret, whatever its name.
     key = next((str(step) for step in reversed(path) if isinstance(step, str)), "")
     return "" if "env" in path else shown(value, key)
 

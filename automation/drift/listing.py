@@ -1,4 +1,4 @@
-"""Lists what drifts at this moment: renders services as the loop does and compares their objects as they live.
+"""Lists the drift of services: renders them as the loop does, and compares the result with the live objects.
 
 Called by `herdsman drift`. Reads only; the loop need not run.
 """
@@ -30,25 +30,25 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Drifted:
-    """One object of a service that is not as it was made."""
+    """One object of a service that other clients changed or deleted."""
 
     key: ServiceKey
     drift: ObjectDrift
     action: DriftAction
-    """What the loop does about it."""
+    """The action that the loop takes."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """All drift of the services that were asked about."""
+    """The drift of several services."""
 
     drifted: tuple[Drifted, ...] = ()
     notes: tuple[str, ...] = ()
-    """Services of which nothing can be said, and why."""
+    """The services that cannot be compared, and why."""
 
 
 def list_drift(client: KubeClient, services: Iterable[Json], *, options: RenderOptions) -> Listing:
-    """Compare all objects of these services, custom resources as they live. Raises ApiError."""
+    """List the drift of services, given as their live custom resources. Raises ApiError."""
     found = [cr for cr in services if "deletionTimestamp" not in cr["metadata"]]
     look = PreviewLookup(client)
     look.prefetch(found, _in_turn)
@@ -80,14 +80,14 @@ def _in_turn(ask: Callable[[Item], Answer], items: Iterable[Item]) -> Iterable[A
 
 
 def _missing(rendered: RenderedService, live: Live) -> list[ObjectName]:
-    """Name what was not found by its label, which may be what somebody took away."""
+    """Return the objects that their label did not find. Another client may have removed the label."""
     known = live.objects(rendered.key)
     names = (ObjectName(each.kind, each.name) for each in rendered.objects)
     return [name for name in names if name not in known]
 
 
 def _applied(rendered: RenderedService, live: Live) -> tuple[RenderedObject, ...]:
-    """Name the objects that were made just so, by the hash on the last object; all where it was taken from there."""
+    """Return the objects that were applied as rendered, by the hash on the last object; all where the hash is gone."""
     last = rendered.objects[-1]
     found = live.objects(rendered.key).get(ObjectName(last.kind, last.name))
     if found is None:

@@ -1,1 +1,1 @@
-"""What was applied to each service, when and on whose edit: ControllerRevisions, which go with their service."""
+"""Keeps the applied versions of each service as ControllerRevisions, which the service owns."""

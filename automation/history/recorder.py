@@ -114,7 +114,7 @@ class RevisionRecorder:
                 self._dropping = True
 
     def drop_service(self, key: ServiceKey) -> None:
-        """Let go of a service that is gone; the garbage collector takes its revisions."""
+        """Drop what is remembered of a deleted service. The garbage collector deletes its revisions."""
         self._last.pop(key, None)
         self._pruned.discard(key)
 
@@ -201,7 +201,7 @@ class RevisionRecorder:
         return last
 
     def _amend(self, entry: _Entry, last: _Last) -> None:
-        """Say of a version that failed before that it was applied now."""
+        """Write into the revision of a version that failed before that it is applied now."""
         body = {"metadata": {"annotations": revision.outcome_annotations(entry.outcome)}}
         name = revision.name_of(entry.key, last.number)
         with suppress(NotFound):

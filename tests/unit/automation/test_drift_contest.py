@@ -24,21 +24,21 @@ def test_a_rival_is_answered_ever_more_slowly() -> None:
         wait_s = contests.wait_s(KEY, drift(), now=now)
         pauses.append(wait_s)
         now += timedelta(seconds=wait_s)
-        contests.repaired(KEY, drift(), now=now)
+        contests.note_repairs(KEY, drift(), now=now)
     assert pauses[:FREE_REPAIRS] == [0.0] * FREE_REPAIRS
     assert pauses[FREE_REPAIRS : FREE_REPAIRS + 3] == [BASE_S, 2 * BASE_S, 4 * BASE_S]
     assert pauses[-1] == CAP_S
-    assert contests.hot(KEY, now=now) == ("Service chat: spec.type a -> b by `rival`",)
-    assert contests.over_in_s(KEY, now=now) == REST_S + 2 * CAP_S
+    assert contests.contested_texts(KEY, now=now) == ("Service chat: spec.type a -> b by `rival`",)
+    assert contests.remaining_s(KEY, now=now) == REST_S + 2 * CAP_S
     later = now + timedelta(seconds=REST_S + 2 * CAP_S)
     assert contests.wait_s(KEY, drift(), now=later) == 0.0
-    assert contests.hot(KEY, now=later) == ()
+    assert contests.contested_texts(KEY, now=later) == ()
 
 
 def test_other_fields_and_other_hands_do_not_wait() -> None:
     contests = Contests()
     for _ in range(FREE_REPAIRS):
-        contests.repaired(KEY, drift(), now=T0)
+        contests.note_repairs(KEY, drift(), now=T0)
     assert contests.wait_s(KEY, drift(), now=T0) == BASE_S
     assert contests.wait_s(KEY, drift("spec.ports"), now=T0) == 0.0
     assert contests.wait_s(KEY, drift(manager="kubectl-edit"), now=T0) == 0.0
@@ -52,5 +52,5 @@ def test_single_edits_are_no_contest() -> None:
     for number in range(20):
         now = T0 + timedelta(seconds=number * (REST_S + 1))
         assert contests.wait_s(KEY, drift(), now=now) == 0.0
-        contests.repaired(KEY, drift(), now=now)
-        assert contests.hot(KEY, now=now) == ()
+        contests.note_repairs(KEY, drift(), now=now)
+        assert contests.contested_texts(KEY, now=now) == ()
