@@ -1,1 +1,1 @@
-"""Certificates that pods of services serve with: issued, renewed, and made again when somebody deletes one."""
+"""Issues and renews the certificates of services' pods, and restores deleted ones."""

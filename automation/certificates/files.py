@@ -1,7 +1,6 @@
-"""Makes the certificate that pods of a service serve with, and its key. Pure but for the random numbers of the keys.
+"""Makes the serving certificate of a service's pods and its key. Pure except for the random keys.
 
-Called by `certificates`. The authority behind a certificate signs it and nothing else: its key is never written down,
-so nobody can have another one signed.
+Called by `issuing`. Each certificate has its own authority, whose key is never stored, so it signs nothing else.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 LIFETIME = datetime.timedelta(days=365)
 _BACKDATED = datetime.timedelta(hours=1)
-"""So that a clock set back a little does not refuse them."""
+"""A certificate is valid from this time before its issue, for clients whose clock is behind."""
 _LONGEST_COMMON_NAME = 64
 
 
@@ -30,8 +29,8 @@ def serving_files(
 ) -> dict[str, bytes]:
     """Make the files of a Secret of type kubernetes.io/tls: `tls.crt`, `tls.key` and `ca.crt`, all PEM.
 
-    P-256, which every TLS library takes and which costs servers a fraction of RSA. Raises ValueError for an address
-    that is none, and where there is neither name nor address.
+    The key is P-256, which all TLS libraries support and which costs servers less than RSA. Raises ValueError for an
+    invalid address, and without any name and address.
     """
     alternatives: list[x509.GeneralName] = [x509.DNSName(name) for name in dns_names]
     alternatives += [x509.IPAddress(ipaddress.ip_address(address)) for address in ip_addresses]

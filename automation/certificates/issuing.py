@@ -1,9 +1,8 @@
 """Issues the certificates of pods outside the engine, whose state must hold no key; notices deleted ones.
 
 The controller calls `ensure` in each pass of a service that needs one. The loop may create and patch Secrets and not
-get, list or watch them (docs/adr/0028): it learns what it has issued from the metadata that its own writes are answered
-with, and keeps the key nowhere.
-`CertificateWatch` looks for deleted Secrets, one at a time, by a patch that changes nothing.
+get, list or watch them (docs/adr/0028): it reads what it has issued from the metadata in the answers to its own writes,
+and does not keep the key. `CertificateWatch` looks for deleted Secrets, one at a time, by a patch that changes nothing.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ from program.desired.workloads import Certificate
 log = structlog.get_logger(__name__)
 
 ANNOTATION_NAMES = "herdsman.dev/certificate-names"
-"""On a Secret that we wrote: the names and addresses that its certificate is for, by comma."""
+"""The annotation of Herdsman's Secrets with the names and addresses of the certificate, separated by commas."""
 ANNOTATION_RENEWAL = "herdsman.dev/certificate-renewal"
-"""On a Secret that we wrote: when its certificate is replaced, RFC 3339."""
+"""The annotation of Herdsman's Secrets with the time at which the certificate is replaced, RFC 3339."""
 PEER_EXPIRY = "certificates.kserve.io/expiration"
-"""The same on one that KServe wrote."""
+"""The same annotation of KServe's Secrets."""
 
 RENEW_AFTER = LIFETIME * 2 / 3
 PEER_KEEPS = datetime.timedelta(days=8 * 365)
-"""How long KServe keeps one that does not say."""
+"""The lifetime of KServe's certificates without the annotation."""
 LOOK_EVERY = datetime.timedelta(minutes=10)
-"""A pass that comes later than this looks at the Secret again; `certificate_watch` looks more often."""
+"""A pass checks the Secret again after this time; `CertificateWatch` checks it more often."""
 REASON_FAILED = "CertificateFailed"
 REASON_FOREIGN = "CertificateNotOurs"
 TLS = "kubernetes.io/tls"
@@ -53,24 +52,24 @@ TLS = "kubernetes.io/tls"
 
 @dataclass(frozen=True)
 class _Issued:
-    """What is known of a Secret that stands."""
+    """The known facts of an existing Secret."""
 
     secret: str
     names: frozenset[str] | None
-    """None: of somebody else's making, whose names we cannot know."""
+    """None for a Secret of another controller, whose names are not known."""
     renewal: datetime.datetime | None
-    """None: not ours to replace."""
+    """None for a Secret that Herdsman does not replace."""
     seen: datetime.datetime
 
     def serves(self, wanted: frozenset[str], now: datetime.datetime) -> bool:
-        """Tell whether it can stay as it is."""
+        """Return whether the Secret is valid for the wanted names and need not be replaced."""
         if self.renewal is None:
             return True
         return now < self.renewal and (self.names is None or wanted <= self.names)
 
 
 class _Foreign(Exception):
-    """The Secret belongs to another object; the words say to which."""
+    """The Secret belongs to another object, which the message names."""
 
 
 class CertificateIssuer:
@@ -88,7 +87,7 @@ class CertificateIssuer:
         self._issued: dict[ServiceKey, _Issued] = {}
 
     def ensure(self, key: ServiceKey, cr: Json, certificate: Certificate, desired: DesiredService) -> Problem | None:
-        """See to it that the Secret stands, is valid and names what it must; None when it does.
+        """Create or replace the Secret so that it is valid for the service's names; None on success.
 
         One request for a service after a start, one every `LOOK_EVERY` at most after that. A Secret that the user made,
         and one that KServe made for the same service, are left as they are; the latter is replaced when it is due.
@@ -118,12 +117,12 @@ class CertificateIssuer:
         return None
 
     def known(self) -> tuple[ServiceKey, ...]:
-        """List the services whose Secret stood when it was last looked at."""
+        """List the services whose Secret existed at its last check."""
         with self._lock:
             return tuple(sorted(self._issued))
 
     def is_gone(self, key: ServiceKey) -> bool:
-        """Tell whether a service's Secret was deleted; the next `ensure` then makes it again. Raises ApiError."""
+        """Return whether a service's Secret was deleted; the next `ensure` then makes it again. Raises ApiError."""
         with self._lock:
             known = self._issued.get(key)
         if known is None or secret_metadata(self._client, key.namespace, known.secret) is not None:
@@ -139,7 +138,7 @@ class CertificateIssuer:
     def _stand(
         self, key: ServiceKey, certificate: Certificate, owner: Owner, wanted: frozenset[str], now: datetime.datetime
     ) -> _Issued:
-        """Look at the Secret, make it where there is none, replace it where it does not serve."""
+        """Check the Secret; create a missing one, and replace one that is not valid."""
         metadata = secret_metadata(self._client, key.namespace, certificate.secret)
         if metadata is None:
             try:
@@ -177,7 +176,7 @@ class CertificateIssuer:
 
 
 def _read(metadata: Mapping[str, Any], owner: Owner, now: datetime.datetime) -> _Issued:
-    """Read off a Secret's metadata what it is. Raises _Foreign when another object controls it."""
+    """Parse the metadata of a Secret. Raises _Foreign when another object controls it."""
     controller = next((one for one in metadata.get("ownerReferences") or () if one.get("controller")), None)
     annotations = metadata.get("annotations") or {}
     name = str(metadata.get("name", ""))
@@ -234,14 +233,14 @@ def _problem(reason: str, certificate: Certificate, why: str) -> Problem:
 
 
 ROUND_S = 40.0
-"""Seconds between two looks at one Secret."""
+"""Seconds between two checks of one Secret."""
 TICK_S = 1.0
 MOST_PER_TICK = 25
-"""Looks in a second. With more than a thousand Secrets the time between two looks grows for it."""
+"""Checks per second. With more than a thousand Secrets the time between two checks of one grows."""
 
 
 class CertificateWatch:
-    """Looks at all Secrets that the issuer knows, each once in a while, in a thread of its own."""
+    """Checks all Secrets of the issuer periodically, in a thread of its own."""
 
     def __init__(
         self,
@@ -264,13 +263,13 @@ class CertificateWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Begin no further look."""
+        """Start no further check."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(timeout=5.0)
 
     def check_all(self) -> None:
-        """Look at the Secrets that are due, those first that were looked at the longest time ago."""
+        """Check the Secrets that are due, those with the oldest check first."""
         now, known = self._clock(), self._issuer.known()
         self._looked = {key: self._looked.get(key, now) for key in known}
         due = [key for key in known if now - self._looked[key] >= self._every_s]

@@ -1,1 +1,1 @@
-"""Models: what is known of their sources, prefetch, downloads under way, what lies in the caches."""
+"""Models: probes of their sources, prefetch Jobs, running downloads, and the contents of caches."""

@@ -45,16 +45,16 @@ class Entry(NamedTuple):
 
     @property
     def orphaned(self) -> bool:
-        """No Model and no service wants it; what is not named like a key is nobody's business here."""
+        """Whether no Model and no service uses it. Directories that are not named like a key are left alone."""
         return not self.models and not self.services and KEY.fullmatch(self.directory.key) is not None
 
 
 class InventoryBroken(Exception):
-    """A pod's log does not end as it should: the pod was stopped, or the log was cut."""
+    """The log of a pod is not complete: the pod was stopped, or the log was cut."""
 
 
 def parse_directories(log: str) -> list[Directory]:
-    """Read an inspector's log. Raises InventoryBroken when it is not whole."""
+    """Parse an inspector's log. Raises InventoryBroken when it is not complete."""
     lines = log.splitlines()
     if "end" not in lines:
         raise InventoryBroken(f"the inspector did not finish: {log[-200:].strip() or 'it said nothing'}")
@@ -67,7 +67,7 @@ def parse_directories(log: str) -> list[Directory]:
 
 
 def parse_outcomes(log: str) -> dict[str, str]:
-    """Read a pruner's log: `deleted`, `busy`, `gone` or `failed` by key. Raises InventoryBroken as `directories`."""
+    """Parse a pruner's log: `deleted`, `busy`, `gone` or `failed` by key. Raises InventoryBroken."""
     lines = log.splitlines()
     if "end" not in lines:
         raise InventoryBroken(f"the pruning did not finish: {log[-200:].strip() or 'it said nothing'}")
@@ -75,7 +75,7 @@ def parse_outcomes(log: str) -> dict[str, str]:
 
 
 class Usage:
-    """Which Models and services of one namespace use which key."""
+    """The keys that the Models and services of one namespace use."""
 
     def __init__(self, models: Iterable[Json], services: Iterable[Json]) -> None:
         self.keys: dict[str, set[str]] = {}
@@ -93,7 +93,7 @@ class Usage:
         return tuple(sorted({user for model in self.models(key) for user in self._users.get(model, ())}))
 
     def entries(self, namespace: str, claim: str, found: Iterable[Directory]) -> list[Entry]:
-        """Say of each directory what uses it, the largest first."""
+        """Return each directory with its users, the largest first."""
         return [
             Entry(namespace, claim, directory, self.models(directory.key), self.services(directory.key))
             for directory in sorted(found, key=lambda d: (-d.size_bytes, d.key))
@@ -101,7 +101,7 @@ class Usage:
 
 
 def model_keys_of(model: Json) -> set[str]:
-    """Give the keys that a Model stands for: that of its source, however the rest of it reads, and its status's."""
+    """Return the cache keys of a Model: of its source, also when other fields are invalid, and of its status."""
     keys = {str((model.get("status") or {}).get("cacheKey") or "")}
     source = str((model.get("spec") or {}).get("source") or "")
     return {*keys, cache_key(source)} - {""}
@@ -120,10 +120,10 @@ def model_names_of(service: Json) -> set[str]:
 def plan_prune(
     entries: Sequence[Entry], *, model_keys: frozenset[str] | None = None, key: str = ""
 ) -> tuple[list[Entry], list[str]]:
-    """Choose what may be deleted, and say why the rest of what was asked for may not.
+    """Return the directories to delete, and the reason for each requested one that is kept.
 
-    Without `model_keys` and `key`: all that no Model and no service uses. `model_keys` frees what one Model has cached
-    if no service uses it; `key` deletes one directory that nothing uses.
+    Without `model_keys` and `key` these are all that no Model and no service uses. `model_keys` selects those of one
+    Model if no service uses them; `key` selects one directory that nothing uses.
     """
     chosen, refused = [], []
     for entry in entries:
@@ -146,7 +146,7 @@ def plan_prune(
 
 
 def find_node(claim: Json, pods: Iterable[Json]) -> str:
-    """Name the node that has a claim mounted, where only one may; empty where any node does."""
+    """Return the node that has a claim mounted, if only one node may mount it; else empty."""
     modes = (claim.get("spec") or {}).get("accessModes") or ()
     if "ReadWriteMany" in modes or "ReadOnlyMany" in modes:
         return ""
@@ -159,7 +159,7 @@ def find_node(claim: Json, pods: Iterable[Json]) -> str:
 
 
 def is_cache(claim: Json) -> bool:
-    """Tell whether a claim is a model cache that LLMKube or Herdsman made."""
+    """Return whether a claim is a model cache that LLMKube or Herdsman made."""
     labels = claim["metadata"].get("labels") or {}
     return labels.get("app.kubernetes.io/component") == "model-cache" or claim["metadata"]["name"] == CACHE_CLAIM
 
@@ -169,7 +169,7 @@ _LOOK_EVERY_S = 0.5
 
 
 class CacheUnreachable(Exception):
-    """The cache cannot be looked into; the message says why and what to do."""
+    """The cache cannot be read; the message says why and what to do."""
 
 
 def check_bound(claim: Json) -> None:
@@ -192,7 +192,7 @@ def run_pod(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> str:
-    """Make the pod that `build` makes of a name, wait for its end, return its log, and delete it in any case.
+    """Create the pod that `build` returns for a name, wait for its end, return its log, and always delete it.
 
     Raises CacheUnreachable when it does not start in time, or fails; ApiError when the API server refuses it.
     """
@@ -220,7 +220,7 @@ def run_pod(
 
 
 def why_pending(pod: Json) -> str:
-    """Say why a pod has not started, in the scheduler's or the kubelet's own words."""
+    """Return why a pod has not started, in the words of the scheduler or the kubelet."""
     status = pod.get("status") or {}
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
@@ -234,6 +234,6 @@ def why_pending(pod: Json) -> str:
 
 
 def why_failed(pod: Json) -> str:
-    """Say why a pod failed that said nothing itself."""
+    """Return why a pod without output failed."""
     status = pod.get("status") or {}
     return str(status.get("message") or status.get("reason") or "it said nothing")

@@ -1,6 +1,6 @@
-"""Jobs of several namespaces for a few threads: each namespace gets its share, whatever the others ask for.
+"""Distributes the jobs of several namespaces to a few threads, with an equal share for each namespace.
 
-Used by `model_probe`, whose sources may be slow: they are servers that any tenant names. Calls nothing.
+Used by `model_probe`, whose sources may be slow servers that any tenant names.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class FairQueue(Generic[Job]):
             self._changed.notify()
 
     def get(self) -> tuple[str, Job] | None:
-        """Wait for a job and give it with its namespace, for `done`; None once the queue is closed."""
+        """Wait for a job and return it with its namespace, for `done`; None after `close`."""
         with self._changed:
             while not self._closed:
                 namespace = self._next()
@@ -41,7 +41,7 @@ class FairQueue(Generic[Job]):
             return None
 
     def done(self, namespace: str) -> None:
-        """Note the end of a job."""
+        """Record the end of a job."""
         with self._changed:
             self._running[namespace] -= 1
             if not self._running[namespace]:

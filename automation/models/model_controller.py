@@ -1,9 +1,9 @@
 """The flow of one Model, top to bottom: key → custom resource → facts → status.
 
-A worker of `loop` calls `reconcile` with a key. What a Model needs in the cluster is made with the services that use
-it, which a changed status enqueues (`cluster_cache`); only the Job of a prefetch is made from here (`prefetch`).
-Reads the informers' caches, asks `model_probe` what is known of the source and `transfers` how
-far a download is, and writes the status only if it says something new.
+A worker of `loop` calls `reconcile` with a key. The objects that a Model needs in the cluster are made with the
+services that use it, which a changed status enqueues (`cluster_cache`). Only the Job of a prefetch is made here
+(`prefetch`). The controller reads the informers' caches, the result of `model_probe` for the source and the progress of
+a download from `transfers`, and writes a status that differs.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from program.dialects.llmkube.status.model import known_status, model_status
 log = structlog.get_logger(__name__)
 
 CLAIM_RECHECK_S = 60.0
-"""A claim's change enqueues its models; this only guards against a lost event (the peer asks every 10 to 30 s)."""
+"""A change of a claim enqueues its Models; this interval is for a lost event (LLMKube polls every 10 to 30 s)."""
 
 
 class Cache(Protocol):
-    """What an informer offers: the objects of one kind as they were last seen."""
+    """The part of an informer that is used: the objects of one kind as they were last seen."""
 
     def get(self, namespace: str | None, name: str) -> Json | None: ...
 
@@ -56,10 +56,10 @@ def _now() -> datetime:
 class ModelController:
     """Reconciles Models of the LLMKube dialect. One instance per loop; `reconcile` runs in any worker thread.
 
-    `requeue(namespace, name, delay_s)` asks for another pass. `on_model_changed(namespace, name)` is called after a
-    status was written, for callers whose informers do not enqueue the model's services by themselves; `on_written`
-    gets the object as it was and the new status, for metrics; `on_gone` is told of a Model that is no more. `ours`
-    tells the Models whose status is ours to write; of others nothing is written and nothing is fetched.
+    `requeue(namespace, name, delay_s)` requests another pass. `on_model_changed(namespace, name)` is called after a
+    status was written, for callers whose informers do not enqueue the Model's services. `on_written` gets the object as
+    it was and the new status, for metrics. `on_gone` is called for a deleted Model. `ours` returns whether Herdsman
+    owns the status of a Model; for others nothing is written and nothing is fetched.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class ModelController:
         self._clock = clock
 
     def reconcile(self, namespace: str, name: str) -> None:
-        """Bring one Model's status up to date. Raises ApiError when the API server cannot take it."""
+        """Update the status of one Model. Raises ApiError when the API server refuses it."""
         cached = self._models.get(namespace, name)
         if cached is None or "deletionTimestamp" in cached["metadata"]:
             self._statuses.drop_object(namespace, name)
@@ -146,7 +146,7 @@ class ModelController:
         )
 
     def _probe_source(self, namespace: str, model: DesiredModel) -> ProbeFacts | None:
-        """Ask what is known of the source, and come back when the next look is due."""
+        """Return the last result of the source's probe, and requeue the Model for the next one."""
         if not model.cache_key:
             return None
         what: dict[str, Any] = {
@@ -174,7 +174,7 @@ class ModelController:
         return ClaimFacts(name=model.source.claim, found=found is not None, bound=phase == "Bound", phase=phase)
 
     def _refetched(self, namespace: str, model: DesiredModel, known: Json) -> bool:
-        """Tell whether a pod fetched the source since it was first seen to differ; only OnChange makes one do so."""
+        """Return whether a pod fetched the source since it was first seen to differ, which only OnChange does."""
         if self._transfers is None or model.refresh != "OnChange":
             return False
         drifted = next((c for c in known.get("conditions") or () if c["type"] == "SourceDrifted"), None)
@@ -184,7 +184,7 @@ class ModelController:
         return fetched_at >= datetime.fromisoformat(drifted["lastTransitionTime"])
 
     def _accelerator_ready(self, model: DesiredModel) -> bool:
-        """Tell whether some node has the GPUs that the Model wants; processors, Macs and claims are not looked for."""
+        """Return whether a node has the GPUs that the Model requests. CPUs, Macs and device claims are not checked."""
         wish = model.gpu or ModelGpu()
         if model.accelerator in ("cpu", "metal") or wish.claims:
             return True

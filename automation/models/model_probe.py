@@ -1,9 +1,9 @@
-"""Look at models where they lie, without downloading them: is the file there, what does its header say, is it intact.
+"""Probes the sources of models without a download: whether the file exists, its header, and its checksum.
 
-Called by `model_controller`, whose workers never wait: `latest` answers from memory and starts a look in a small pool
-of threads when one is due; a finished look calls back. A failed look is repeated with back-off, a good one is confirmed
-once an hour by size and ETag. `source_probe` makes a look. A look that was under way when an earlier process ended may
-be what ended it: `probe_marks` says for how long it is not repeated.
+Called by `model_controller`, whose workers never wait: `latest` returns the last result and starts a probe in a small
+pool of threads when one is due; a finished probe calls back. A failed probe is repeated with back-off, a good one is
+confirmed once an hour by size and ETag. `source_probe` makes a probe. A probe that was under way when an earlier
+process ended may be the cause of that end: `probe_marks` decides for how long it is not repeated.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Changed = Callable[[], None]
 
 @dataclass(frozen=True)
 class ProbeSettings(SourceProbeSettings):
-    """How often and how far to look."""
+    """The intervals and limits of probes."""
 
     threads: int = 4
     confirm_s: float = 3600.0
@@ -53,7 +53,7 @@ class _Key(NamedTuple):
     format: str
     files: tuple[str, ...]
     secret: str
-    """`namespace/name` of the Secret to look with: what one namespace's Secret opens is none of another's business."""
+    """`namespace/name` of the Secret for the probe. Other namespaces do not get results that need this Secret."""
 
 
 @dataclass
@@ -64,13 +64,13 @@ class _Entry:
     due_at: float = 0.0
     looking: bool = False
     queued: set[str] = field(default_factory=set)
-    """Namespaces in whose share the next look waits; empty once it is under way."""
+    """Namespaces in whose share the next probe waits; empty while it runs."""
     failures: int = 0
     waiting: dict[str, Changed] = field(default_factory=dict)
 
 
 class ModelProbe:
-    """Remembers what was seen of each source. Thread-safe; `close` ends its threads."""
+    """Remembers the last result for each source. Thread-safe; `close` ends its threads."""
 
     def __init__(
         self,
@@ -109,11 +109,11 @@ class ModelProbe:
         files: Sequence[str] = (),
         secret: str = "",
     ) -> ProbeFacts | None:
-        """Return what is known of `source`, None while the first look is under way. Never blocks.
+        """Return the last result for `source`; None until the first one. Never blocks.
 
-        `files` is the set of files below the source, the one to open first; `secret` names, as `namespace/name`, the
-        Secret with the credentials. Starts a look if one is due. `changed` is called from a probe thread when a look
-        has found something else than before; of several callbacks by the same `who` (`namespace/name`) the last one
+        `files` is the set of files below the source, beginning with the one to open; `secret` names, as
+        `namespace/name`, the Secret with the credentials. Starts a probe if one is due. `changed` is called from a
+        probe thread when the result differs; of several callbacks by the same `who` (`namespace/name`) the last one
         counts. Namespaces get equal shares of the threads.
         """
         key = _Key(source.address, (sha256 or "").lower(), model_format, tuple(files), secret)
@@ -142,7 +142,7 @@ class ModelProbe:
         files: Sequence[str] = (),
         secret: str = "",
     ) -> float:
-        """Seconds until `latest` should be asked again, so that the next look starts."""
+        """Return the seconds until `latest` must be called again to start the next probe."""
         key = _Key(source.address, (sha256 or "").lower(), model_format, tuple(files), secret)
         with self._lock:
             entry = self._entries.get(key)
@@ -154,12 +154,12 @@ class ModelProbe:
             return max(0.0, entry.due_at - self._clock())
 
     def idle(self) -> bool:
-        """Tell whether no look is under way, and all who wait for one have been called."""
+        """Return whether no probe runs and all callbacks were called."""
         with self._lock:
             return self._pending == 0
 
     def close(self) -> None:
-        """Stop. A look under way ends by its own timeout at the latest, and is no longer heard."""
+        """Stop. A running probe ends by its own timeout at the latest, and its result is ignored."""
         self._cancel.set()
         self._marks.close()
         self._wanted.close()
@@ -167,7 +167,7 @@ class ModelProbe:
     # --- in the background ----------------------------------------------------------------------------------------
 
     def _first(self, key: _Key, source: ModelSource, now: float) -> _Entry:
-        """Begin with a source: the first look is due, unless an earlier process ended during one."""
+        """Add a source: its first probe is due now, unless an earlier process ended during one."""
         interrupted = self._marks.interrupted(repr(key))
         if interrupted is None:
             return _Entry(source, now)
@@ -185,7 +185,7 @@ class ModelProbe:
         return _Entry(source, now, facts=facts, due_at=now + interrupted.wait_s)
 
     def _submit(self, namespace: str, key: _Key, entry: _Entry) -> None:
-        """Have a thread look; called with the lock held. Daemon threads: a slow server never delays our own end."""
+        """Queue a probe; called with the lock held. Its thread is a daemon, so a slow server never delays the end."""
         self._pending += 1
         self._wanted.put(namespace, (key, entry))
         if len(self._threads) < self._settings.threads:

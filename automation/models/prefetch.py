@@ -1,8 +1,8 @@
-"""Run the Jobs that fetch models ahead of their services, and say how far they are.
+"""Runs the Jobs that fetch models ahead of their services, and reports their progress.
 
-Called by `model_controller` in a Model's pass. A Job is a one-off action and no resource of a stack
-(docs/adr/0007), so it is made directly. Has an informer of its own, on Jobs with our label only. While a Job runs,
-`transfers` is told of its pods.
+Called by `model_controller` in a Model's pass. A Job is a one-off action and not a resource of a stack (docs/adr/0007),
+so it is created directly. The module has its own informer, on Jobs with Herdsman's label. While a Job runs, `transfers`
+gets its pods.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from program.dialects.llmkube.status.model_phase import PREFETCHED, prefetch_pro
 log = structlog.get_logger(__name__)
 
 WATCH_S = 5.0
-"""How often the pods of a Job under way are looked at; a change of the Job itself is told by the informer."""
+"""The interval at which the pods of a running Job are read; the informer reports changes of the Job itself."""
 RETRY_S = 60.0
-"""When a Job could not be made: a quota, a namespace that is going."""
+"""The time to the next try when a Job was refused: by a quota, or in a terminating namespace."""
 
 
 class Prefetcher:
     """The prefetch Jobs of all Models. Thread-safe; one Model's passes come one at a time.
 
-    `changed(namespace, model)` is called when a Job changed; `requeue(namespace, model, delay_s)` asks for a pass.
+    `changed(namespace, model)` is called when a Job changed; `requeue(namespace, model, delay_s)` requests a pass.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class Prefetcher:
         )
 
     def facts(self, cr: Json, model: DesiredModel, *, status: Json) -> PrefetchFacts | None:
-        """Do what the Model asks for, and say how far it is; None where it asks for nothing.
+        """Create or delete the Job that the Model requests, and return its progress; None without a request.
 
-        `status` is the Model's own where it is about this very source, else empty.
+        `status` is that of the Model if it is about this source, else empty.
         """
         namespace, job_name = cr["metadata"]["namespace"], prefetch_name(model.name)
         job = self.jobs.get(namespace, job_name)
@@ -143,7 +143,7 @@ class Prefetcher:
         return PrefetchFacts(job=name, state="running", message=waiting)
 
     def _watch_pods(self, namespace: str, model: str, job: str) -> str:
-        """Tell the transfers which pods of a Job download; return why none does, where there is a cause."""
+        """Report the downloading pods of a Job to the transfers; return the cause when none downloads."""
         waiting = ""
         running: set[str] = set()
         for pod in self._pods(namespace, job):
@@ -171,7 +171,7 @@ class Prefetcher:
                 self._transfers.downloader_changed(namespace, model, pod, where="", running=False)
 
     def _cause(self, namespace: str, job: Json) -> str:
-        """Say why a Job failed: the last words of its last container, read once per Job."""
+        """Return why a Job failed: the last line of its last container, read once per Job."""
         uid = job["metadata"]["uid"]
         if uid not in self._causes:
             self._causes[uid] = last_words(self._pods(namespace, job["metadata"]["name"])) or job["message"]
@@ -192,7 +192,7 @@ class Prefetcher:
 
 
 def last_words(pods: list[Json]) -> str:
-    """Give the last line that the latest failed container said, its reason where it said nothing; empty for none."""
+    """Return the last line of the latest failed container, or its reason when it printed nothing; empty for none."""
     ends = [
         (state["terminated"].get("finishedAt") or "", state["terminated"])
         for pod in pods
@@ -208,7 +208,7 @@ def last_words(pods: list[Json]) -> str:
 
 
 def trimmed_job(obj: Json) -> Json:
-    """Keep of a Job: whose it is, what it was made for, and how it stands."""
+    """Return the fields of a Job that are cached: its owner, its source, and its status."""
     metadata, status = obj["metadata"], obj.get("status") or {}
     ended: Json = next(
         (c for c in status.get("conditions") or () if c["type"] in ("Complete", "Failed") and c["status"] == "True"),

@@ -1,7 +1,7 @@
-"""Remember in files which looks at models are under way, so that one that kills the loop is not repeated at once.
+"""Remembers running probes in files, so that a probe that kills the loop is not repeated at once.
 
-Called by `model_probe`, before and after each look. A file outlives a process that the kernel ends for want of memory;
-the next process finds it, and waits with that look, longer each time (ADR 31).
+Called by `model_probe` before and after each probe. A file outlives a process that the kernel kills for lack of memory.
+The next process finds it and delays that probe, longer each time (ADR 31).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from automation.workqueue.backoff import backoff_s
 BASE_S = 60.0
 CAP_S = 6 * 3600.0
 KEPT_S = 7 * 86400.0
-"""A mark that is older belongs to a Model that nobody asks for any more."""
+"""An older mark belongs to a source that no Model has any more."""
 APART_S = 15.0
 
 log = structlog.get_logger(__name__)
 
 
 class Interrupted(NamedTuple):
-    """A look that did not end: how many times in a row, and how long to wait before the next."""
+    """A probe that did not end: how many times in a row, and how long to wait before the next."""
 
     times: int
     wait_s: float
@@ -41,17 +41,17 @@ class _Mark(BaseModel):
 
     looking: bool
     times: int = Field(ge=0, le=1 << 20)
-    """How often in a row the process ended during this look."""
+    """How many times in a row the process ended during this probe."""
     at: float = Field(allow_inf_nan=False)
-    """When the last look began, in seconds of the epoch."""
+    """The start of the last probe, in seconds of the epoch."""
 
 
 class ProbeMarks:
-    """The marks in one folder, which belongs to one running loop. Thread-safe. Errors of the disk stop no look."""
+    """The marks in one folder, which belongs to one running loop. Thread-safe. Disk errors stop no probe."""
 
     def __init__(self, folder: Path | None, *, now: Callable[[], float] = time.time, apart_s: float = APART_S) -> None:
-        """Read what an earlier process left. `apart_s` lies between looks that were interrupted together, because one
-        of them is the cause and the others are not. Without a folder nothing is remembered."""
+        """Read the marks of an earlier process. `apart_s` is the time between probes that were interrupted together,
+        because only one of them is the cause. Without a folder nothing is remembered."""
         self._folder = folder
         self._now = now
         self._apart_s = apart_s
@@ -62,7 +62,7 @@ class ProbeMarks:
         self._read()
 
     def interrupted(self, subject: str) -> Interrupted | None:
-        """Return how often the process ended during this look, and how long it waits still; None if it never did."""
+        """Return how often the process ended during this probe, and how long it must wait; None if it never did."""
         name = _name(subject)
         with self._lock:
             mark = self._marks.get(name)
@@ -75,7 +75,7 @@ class ProbeMarks:
         return Interrupted(mark.times, max(0.0, whole_s - passed_s))
 
     def begin(self, subject: str) -> None:
-        """Write down that a look begins."""
+        """Write the mark of a probe that begins."""
         name = _name(subject)
         with self._lock:
             if self._closed:
@@ -86,14 +86,14 @@ class ProbeMarks:
             self._write(name, mark)
 
     def end(self, subject: str) -> None:
-        """Forget a look: it ended, whatever it found."""
+        """Remove the mark of a probe that ended, with any result."""
         name = _name(subject)
         with self._lock:
             self._marks.pop(name, None)
             self._remove(name)
 
     def close(self) -> None:
-        """Take back the marks of the looks under way: it is the process that ends in order, not they that end it."""
+        """Remove the marks of running probes, because the process ends in order."""
         with self._lock:
             self._closed = True
             for name, mark in list(self._marks.items()):
@@ -152,5 +152,5 @@ class ProbeMarks:
 
 
 def _name(subject: str) -> str:
-    """Name a mark's file. An address may hold a signature, so the file holds a digest of it."""
+    """Return the name of a mark's file: a digest, because an address may contain a signature."""
     return hashlib.sha256(subject.encode("utf-8", "surrogatepass")).hexdigest()[:32]

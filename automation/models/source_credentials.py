@@ -1,7 +1,7 @@
-"""Read the Secret that a Model names, where a user has allowed the loop to do so (docs/install/secrets-reader.yaml).
+"""Reads the Secret that a Model names, if a user allowed the loop to do so (docs/install/secrets-reader.yaml).
 
-Called by `model_probe` once per look. Nothing is kept: a credential lives for one look, in memory only, and
-stands in no status, log or error.
+Called by `model_probe` once per probe. Credentials are kept in memory for one probe only, and are not written into a
+status, a log or an error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kubeapi.errors import ApiError, Forbidden, NotFound
 
 
 class SecretUnreadable(Exception):
-    """The credentials are not known here; a pod may have them all the same. `reason` is for a condition."""
+    """The loop cannot read the credentials; a pod may still get them. `reason` is for a condition."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class SecretReader:
         self._client = client
 
     def read(self, namespace: str, name: str) -> Credentials:
-        """Read the credentials in a Secret. Raises SecretUnreadable, with what to do where something can be done."""
+        """Return the credentials in a Secret. Raises SecretUnreadable, with a remedy if there is one."""
         try:
             secret = self._client.get(kinds.SECRETS, namespace, name)
         except Forbidden:

@@ -42,7 +42,7 @@ ReadSecret = Callable[[str, str], Credentials]
 _LONGEST_ETAG = 256
 _PARALLEL_STATS = 8
 _MORE_FOR_EACH_FILE_S = 0.05
-"""A set of a thousand files takes longer than one file, on a fast server too."""
+"""The time for each file of a set: a set of a thousand files takes longer than one file."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class SourceProbeSettings:
     """Limits of one probe."""
 
     timeout_s: float = 15.0
-    """For one look at a remote source in all, from the resolution of its name to the last byte. A set has 0.05 s more
-    for each of its files. A service waits for the first look."""
+    """The timeout of one probe of a remote source, from the resolution of its name to the last byte. A set has 0.05 s
+    more for each of its files. A service waits for the first probe."""
     small_file_bytes: int = 8 << 20
     """A remote file of up to this size is fetched to check its SHA-256; larger ones are checked where they are used."""
     hashed_unasked_bytes: int = 64 << 20
@@ -59,7 +59,7 @@ class SourceProbeSettings:
 
 
 class _RemoteFile(NamedTuple):
-    """One remote file, and who may ask for it."""
+    """One remote file, and the credentials for it."""
 
     url: WebAddress
     signer: Signer | None
@@ -95,10 +95,10 @@ class SourceProbe:
         files: Sequence[str] = (),
         secret: str = "",
     ) -> ProbeFacts:
-        """Probe a source now, and block until done. Raises nothing for errors of the source or the network.
+        """Probe a source now. Blocks. Errors of the source or the network are results, and not raised.
 
-        `previous` is what the last look found; if size and ETag are still the same it is returned as it is. Of a set
-        of files the header is the first one's, the size is that of all, and the ETag changes with any of them.
+        `previous` is the last result, which is returned if size and ETag are the same. For a set of files the header is
+        that of the first file, the size that of all, and the ETag changes with any of them.
         """
         try:
             if source.kind is SourceKind.FILE:
@@ -188,7 +188,7 @@ class SourceProbe:
     def _remote_set(
         self, source: ModelSource, places: list[_RemoteFile], previous: ProbeFacts | None, model_format: str
     ) -> ProbeFacts:
-        """Look at a set: the state of each file, a few at a time, and the header of the first."""
+        """Probe a set: the state of each file, a few at a time, and the header of the first."""
         deadline = Deadline(self._settings.timeout_s + _MORE_FOR_EACH_FILE_S * len(places))
 
         def state(place: _RemoteFile) -> RemoteFile:
@@ -238,7 +238,7 @@ class SourceProbe:
         return _checked(facts, sha256, source.path) if sha256 else facts
 
     def _hash(self, path: Path) -> str:
-        """Hash a local file, once for as long as nobody touches it."""
+        """Return the digest of a local file, cached until the file changes."""
         stat = path.stat()
         identity = (str(path), stat.st_size, stat.st_mtime_ns, stat.st_ino)
         with self._lock:
@@ -283,7 +283,7 @@ def _failed(outcome: str, error: FileError, source: ModelSource) -> ProbeFacts:
 
 
 def _checked(facts: ProbeFacts, sha256: str, what: str) -> ProbeFacts:
-    """Turn facts of a file with another digest into a mismatch."""
+    """Return facts of a file with another digest as a mismatch."""
     if facts.sha256 == sha256.lower():
         return facts
     message = f"spec.sha256: the SHA-256 of {what} is {facts.sha256}, not {sha256.lower()}"

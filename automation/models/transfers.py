@@ -1,8 +1,8 @@
-"""Follow the downloads that pods have under way, by the lines that the downloader prints to its log.
+"""Follows the downloads of pods by the lines that the downloader prints to its log.
 
-The pods' informer tells of each change (`pod_changed`); `prefetch` of its Jobs' pods. While a downloader
-runs, a thread reads the last lines of one pod's log per model every few seconds; while none runs the thread sleeps.
-The Model controller asks for the latest and is told of each change.
+The pods' informer reports each change (`pod_changed`), and `prefetch` the pods of its Jobs. While a downloader runs, a
+thread reads the last lines of one pod's log per model every few seconds; while none runs the thread sleeps. The Model
+controller reads `latest`, and is called back for each change.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CONTAINER = "model-downloader"
 EVERY_S = 5.0
 """How often the downloader prints a line, and how often it is read."""
 MOST_READS = 16
-"""Logs that are read in one round; the others have their turn in the next."""
+"""The number of logs that are read in one round; the others follow in the next."""
 RATE_WINDOW_S = 30.0
 TAIL_LINES = 5
 TAIL_BYTES = 2048
@@ -49,14 +49,14 @@ class Key(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What a downloader's log says: bytes that are there, of bytes in all (None: unknown)."""
+    """The progress in a downloader's log: bytes that are fetched, of bytes in all (None: unknown)."""
 
     done_bytes: int
     total_bytes: int | None
 
 
 def progress_of(text: str) -> Progress | None:
-    """Read the last line of progress in the end of a downloader's log; None where there is none."""
+    """Parse the last line of progress in the end of a downloader's log; None without one."""
     found = _PROGRESS.findall(text)
     if not found:
         return None
@@ -66,16 +66,16 @@ def progress_of(text: str) -> Progress | None:
 
 @dataclass
 class _Download:
-    """One model's download, as the pods tell that have a downloader running."""
+    """One model's download, by the pods whose downloader runs."""
 
     pods: dict[str, str]
-    """Names of pods with a running downloader, and who they are: `pod/…` or `job/…`."""
+    """Names of pods with a running downloader, with `pod/…` or `job/…`."""
     samples: list[tuple[float, int]]
     facts: TransferFacts | None = None
 
 
 class TransferWatch:
-    """Keeps what is known of each download. Thread-safe; `close` ends its thread."""
+    """Keeps the progress of each download. Thread-safe; `close` ends its thread."""
 
     def __init__(
         self,
@@ -100,23 +100,23 @@ class TransferWatch:
         self._thread: threading.Thread | None = None
 
     def latest(self, namespace: str, model: str) -> TransferFacts | None:
-        """Give the download of a model that is under way, None where none is known."""
+        """Return the running download of a model; None when none is known."""
         with self._lock:
             download = self._downloads.get(Key(namespace, model))
             return download.facts if download is not None else None
 
     def fetched_at(self, namespace: str, model: str) -> datetime | None:
-        """Tell when a pod was last seen to end a download of the model well; None when none was since we started."""
+        """Return when a pod last completed a download of the model; None when none did since the start of the loop."""
         with self._lock:
             return self._fetched.get(Key(namespace, model))
 
     def drop_model(self, namespace: str, model: str) -> None:
-        """Let go of a model that is gone; a download that still runs is forgotten with its last pod."""
+        """Drop a deleted model; a download that still runs is dropped with its last pod."""
         with self._lock:
             self._fetched.pop(Key(namespace, model), None)
 
     def pod_changed(self, old: Json | None, new: Json | None) -> None:
-        """Take note of a pod as `automation.cache.trim.pod` keeps it. Called by the informer's thread; never blocks."""
+        """Handle a change of a pod, trimmed by `automation.cache.trim`. Called by the informer; never blocks."""
         pod = new or old
         if pod is None:
             return
@@ -128,7 +128,7 @@ class TransferWatch:
             self.downloader_changed(metadata["namespace"], model, name, where=f"pod/{name}", running=running)
 
     def downloader_changed(self, namespace: str, model: str, pod: str, *, where: str, running: bool) -> None:
-        """Take note that a pod's downloader runs, or runs no more."""
+        """Record whether a pod's downloader runs."""
         key = Key(namespace, model)
         with self._lock:
             download = self._downloads.get(key)
@@ -169,7 +169,7 @@ class TransferWatch:
             self._closed.wait(self._every_s)
 
     def round(self, turn: int = 0) -> int:
-        """Read once what is to be read, beginning with the model at `turn`; return where the next round begins."""
+        """Read the logs of one round, beginning with the model at `turn`; return where the next round begins."""
         with self._lock:
             ended, self._ended = self._ended, []
             active = sorted(self._downloads)
@@ -181,7 +181,7 @@ class TransferWatch:
         return (turn + len(chosen)) % len(active) if active else 0
 
     def _read(self, key: Key) -> None:
-        """Ask the pods of one model, the last that told something first, until one tells how far it is."""
+        """Read the logs of a model's pods, beginning with the pod that reported last, until one has a progress."""
         with self._lock:
             download = self._downloads.get(key)
             if download is None:
@@ -220,7 +220,7 @@ class TransferWatch:
             self._changed(key.namespace, key.model)
 
     def _finish(self, key: Key, pod: str) -> None:
-        """Read a last time what a pod's downloader said, and forget the download with its last pod."""
+        """Read the log of a finished downloader once more, and drop the download with its last pod."""
         text = self._log(key.namespace, pod)
         with self._lock:
             download = self._downloads.get(key)
@@ -242,6 +242,6 @@ class TransferWatch:
 
 
 def _rate(samples: list[tuple[float, int]]) -> float | None:
-    """Bytes per second over the samples; None before there are two."""
+    """Return the bytes per second over the samples; None before there are two."""
     (first_s, first), (last_s, last) = samples[0], samples[-1]
     return (last - first) / (last_s - first_s) if last_s > first_s else None
