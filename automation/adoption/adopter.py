@@ -12,8 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from automation.adoption.candidates import Candidate, find_candidate, is_applied, marks_of, pods_of, read_namespace
-from automation.adoption.kept_templates import WORKLOAD_KINDS, record_of, workload_digest
+from automation.adoption.candidates import (
+    Candidate,
+    adoption_annotations,
+    find_candidate,
+    is_applied,
+    pods_of,
+    read_namespace,
+)
+from automation.adoption.kept_templates import WORKLOAD_KINDS, read_record, workload_digest
 from automation.adoption.owner_references import controller_uid, replace_owner
 from automation.adoption.upstream_controller import UPSTREAM_CONTROLLERS
 from automation.reconcile.plan import ObjectName
@@ -116,7 +123,7 @@ class Adopter:
         return self._wait(batch, self._find_refreshed, "refreshed", "its Deployment still has the kept template")
 
     def _marks(self, one: Candidate) -> dict[str, str]:
-        return {ANNOTATION_CONTROLLER: self._class, **marks_of(one)}
+        return {ANNOTATION_CONTROLLER: self._class, **adoption_annotations(one)}
 
     def _annotate(self, one: Candidate, annotations: dict[str, Any]) -> None:
         body = {"metadata": {"uid": one.cr["metadata"]["uid"], "annotations": annotations}}
@@ -202,7 +209,7 @@ class Adopter:
 
     def _find_refreshed(self, one: Candidate) -> Result | None:
         live = [self._get(one, name) for name in one.workloads]
-        keeps = any(obj is not None and record_of(obj) is not None for obj in live)
+        keeps = any(obj is not None and read_record(obj) is not None for obj in live)
         return None if keeps else Result(one, "")
 
     @staticmethod

@@ -159,7 +159,7 @@ def is_applied(obj: Json) -> bool:
     return naming.ANNOTATION_APPLIED_HASH in annotations and applied_fields(obj, naming.FIELD_MANAGER) is not None
 
 
-def marks_of(one: Candidate) -> dict[str, str]:
+def adoption_annotations(one: Candidate) -> dict[str, str]:
     """Return the annotations that `adopt` writes beside the controller's, so that the pods stay as they are."""
     annotations = one.cr["metadata"].get("annotations") or {}
     marks = {}
@@ -173,7 +173,7 @@ def marks_of(one: Candidate) -> dict[str, str]:
     return marks
 
 
-def notes_of(one: Candidate) -> tuple[str, ...]:
+def preview_notes(one: Candidate) -> tuple[str, ...]:
     """Say for a preview which owners of objects an adoption changes."""
     if one.llmaz_service is None:
         return ()

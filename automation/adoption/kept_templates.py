@@ -43,11 +43,11 @@ class Record(NamedTuple):
 
     digest: str
     """The digest of the template."""
-    asked: str
+    request: str
     """Hash of what the service asked of the object when the service was adopted."""
 
     def __str__(self) -> str:
-        return f"{self.digest}.{self.asked}"
+        return f"{self.digest}.{self.request}"
 
 
 def comparable(template: Json) -> Json:
@@ -103,14 +103,14 @@ def digests_text(dialect: str, objects: Mapping[ObjectName, Json]) -> str:
     return ",".join(f"{name.kind}/{name.name}={workload_digest(obj)}" for name, obj in running)
 
 
-def record_of(obj: Json) -> Record | None:
+def read_record(obj: Json) -> Record | None:
     """Read the note of a live object; None where it keeps nothing."""
     text = (obj["metadata"].get("annotations") or {}).get(ANNOTATION_KEPT_TEMPLATE, "")
-    digest, _, asked = text.partition(".")
-    return Record(digest, asked) if digest and asked else None
+    digest, _, request = text.partition(".")
+    return Record(digest, request) if digest and request else None
 
 
-def asked_of(obj: RenderedObject) -> str:
+def request_hash(obj: RenderedObject) -> str:
     """Hash what a rendered object asks of its pods.
 
     The commands of init containers do not count: Herdsman writes them, and a release that changes them must not restart
@@ -124,15 +124,15 @@ def asked_of(obj: RenderedObject) -> str:
     )
 
 
-def may_keep(dialect: str, digest: str, obj: RenderedObject, live: Json) -> bool:
+def keeps_template(dialect: str, digest: str, obj: RenderedObject, live: Json) -> bool:
     """Return whether a live object still keeps the template with this digest, by its note. `live` may be trimmed.
 
     An object without a note has the template while Herdsman has not applied the object; afterwards it has Herdsman's.
     """
-    record = record_of(live)
+    record = read_record(live)
     if record is not None:
         # Earlier releases counted fields that hashes do not count any more.
-        return record in ((digest, asked_of(obj)), (digest, asked_of(replace(obj, counted_spec=None))))
+        return record in ((digest, request_hash(obj)), (digest, request_hash(replace(obj, counted_spec=None))))
     applied = {naming.ANNOTATION_APPLIED_HASH}
     if dialect != LLMKUBE:  # LLMKube's own controller writes the hash of the template too
         applied.add(naming.ANNOTATION_TEMPLATE_HASH)
@@ -145,9 +145,9 @@ def with_live_templates(cr: Json, rendered: RenderedService, live: Mapping[Objec
     for each in rendered.objects:
         name = ObjectName(each.kind, each.name)
         obj = live.get(name)
-        if obj is None or name not in digests or not may_keep(rendered.key.dialect, digests[name], each, obj):
+        if obj is None or name not in digests or not keeps_template(rendered.key.dialect, digests[name], each, obj):
             continue
-        if record_of(obj) is not None or workload_digest(obj) == digests[name]:
+        if read_record(obj) is not None or workload_digest(obj) == digests[name]:
             found[name] = _kept_fields(obj)
     return _with_templates(rendered, digests, found, live) if found else None
 
@@ -191,8 +191,8 @@ class KeptTemplates:
             obj = known.get(name)
             if obj is None or controller_uid(obj) != cr["metadata"]["uid"]:
                 continue
-            if may_keep(key.dialect, digests[name], each, obj):
-                kept = self._kept(key, name, digests[name], noted=record_of(obj) is not None)
+            if keeps_template(key.dialect, digests[name], each, obj):
+                kept = self._kept(key, name, digests[name], noted=read_record(obj) is not None)
                 if kept is not None:
                     found[name] = kept
         if not found:
@@ -278,7 +278,7 @@ def _with_templates(
         if name in found:
             before = live[name]["metadata"].get("annotations") or {}
             notes[naming.ANNOTATION_TEMPLATE_HASH] = before.get(naming.ANNOTATION_TEMPLATE_HASH) or digests[name]
-            notes[ANNOTATION_KEPT_TEMPLATE] = str(Record(digests[name], asked_of(each)))
+            notes[ANNOTATION_KEPT_TEMPLATE] = str(Record(digests[name], request_hash(each)))
             notes.pop(naming.ANNOTATION_UNCOUNTED, None)
             spec = {**(spec or {}), **found[name]}
         manifest = {**each.manifest, "metadata": metadata, **({"spec": spec} if spec is not None else {})}

@@ -156,13 +156,13 @@ def _release_or_refresh(
 ) -> list[Result]:
     from automation.adoption.adopter import Result
     from automation.adoption.candidates import State
-    from automation.adoption.kept_templates import record_of
+    from automation.adoption.kept_templates import read_record
     from automation.adoption.upstream_controller import UPSTREAM_CONTROLLERS
 
     def concerned(each: Candidate) -> str:
         if each.state is not State.OURS:
             return "no loop of this class looks after it"
-        if refresh_only and not any(record_of(obj) is not None for obj in each.workloads.values()):
+        if refresh_only and not any(read_record(obj) is not None for obj in each.workloads.values()):
             return "its pods run Herdsman's template already"
         return ""
 
@@ -199,7 +199,7 @@ def _act_in_batches(act: Any, wanted: Sequence[Candidate], *, parallel: int, kee
 
 def _preview(client: KubeClient, adopter: Adopter, wanted: Sequence[Candidate]) -> Preview:
     """Preview services with the annotations that an adoption writes: with the pod templates that they run."""
-    from automation.adoption.candidates import notes_of
+    from automation.adoption.candidates import preview_notes
     from automation.preview.changes import Preview
     from automation.preview.lookup import PreviewLookup
     from automation.preview.loop_options import previewer_of_loop
@@ -209,7 +209,7 @@ def _preview(client: KubeClient, adopter: Adopter, wanted: Sequence[Candidate]) 
 
     def subject(each: Candidate) -> Subject:
         given = frozenset(str(obj["metadata"]["uid"]) for obj in each.dependents)
-        return Subject(adopter.as_adopted(each), look, edited=False, given=given, notes=notes_of(each))
+        return Subject(adopter.as_adopted(each), look, edited=False, given=given, notes=preview_notes(each))
 
     if not wanted:
         return Preview()

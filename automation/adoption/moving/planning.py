@@ -122,7 +122,7 @@ def plan_give(client: KubeClient, document: Document, manifests: Manifests, *, o
     except DesiredError as error:
         move.problems.append(str(error))
         return move
-    referred = {Identity.of(cr): cr for cr in (*used, *(each.cr for each in manifests.referred))}
+    referred = {Identity.of(cr): cr for cr in (*(each.cr for each in manifests.referred), *used)}
     if not _render_as_loop(client, move, service, referred, options):
         return move
     if _keep_replicas(move, service):

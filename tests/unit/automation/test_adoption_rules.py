@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from automation.adoption.candidates import Candidate, NamespaceObjects, State, find_candidate, marks_of
+from automation.adoption.candidates import Candidate, NamespaceObjects, State, adoption_annotations, find_candidate
 from automation.adoption.kept_templates import (
     Record,
-    asked_of,
     comparable,
     digest_of,
+    keeps_template,
     kept_digests,
-    may_keep,
-    record_of,
+    read_record,
+    request_hash,
     template_by_digest,
     with_live_templates,
 )
@@ -134,11 +134,11 @@ def test_what_llmkube_made_is_adoptable_once() -> None:
     found = judged(cr(), deployment(rendered()))
     assert (found.state, found.pods) == (State.ADOPTABLE, {"p1"})
     digest = digest_of(deployment(rendered())["spec"]["template"])
-    assert marks_of(found) == {ANNOTATION_KEPT_TEMPLATE: digest}
+    assert adoption_annotations(found) == {ANNOTATION_KEPT_TEMPLATE: digest}
     assert kept_digests(found.key, cr(kept=digest)) == dict.fromkeys(found.workloads, digest)
     assert judged(cr("herdsman"), deployment(rendered(), applied=True)).state is State.OURS
     assert judged(cr("herdsman"), deployment(rendered())).state is State.ADOPTABLE, "marked, and not taken yet"
-    assert marks_of(judged(cr(), None)) == {}
+    assert adoption_annotations(judged(cr(), None)) == {}
 
 
 def test_what_an_agent_runs_and_what_is_somebody_elses_is_left_alone() -> None:
@@ -181,7 +181,7 @@ def with_templates_of(made: Json, service_cr: Json, of: RenderedService) -> Rend
 
 def keeps(service_cr: Json, of: RenderedService, made: Json) -> bool:
     digest = kept_digests(of.key, service_cr).get(NAME)
-    return digest is not None and may_keep("llmkube", digest, of.objects[-1], made)
+    return digest is not None and keeps_template("llmkube", digest, of.objects[-1], made)
 
 
 def test_an_adopted_service_is_made_with_the_template_that_lives() -> None:
@@ -193,7 +193,7 @@ def test_an_adopted_service_is_made_with_the_template_that_lives() -> None:
     assert made["spec"]["template"] == comparable(live["spec"]["template"])
     assert made["spec"]["selector"] == ours.objects[-1].manifest["spec"]["selector"]
     assert rendered_template_hash(kept) == "their-hash", "LLMKube knows its own again"
-    assert record_of(made) == Record(digest_of(live["spec"]["template"]), asked_of(ours.objects[-1]))
+    assert read_record(made) == Record(digest_of(live["spec"]["template"]), request_hash(ours.objects[-1]))
     assert kept.fingerprint != ours.fingerprint
     assert with_templates_of(made, wish, ours) == kept, "the next pass renders the same"
 
@@ -203,7 +203,7 @@ def test_a_template_is_kept_until_something_else_is_asked_of_the_pods() -> None:
     live = deployment(first)
     digest = digest_of(live["spec"]["template"])
     wish = cr("herdsman", kept=digest)
-    adopted = deployment(first, applied=True, record=str(Record(digest, asked_of(first.objects[-1]))))
+    adopted = deployment(first, applied=True, record=str(Record(digest, request_hash(first.objects[-1]))))
     assert keeps(wish, first, live) and keeps(wish, first, adopted)
     assert keeps(wish, rendered(replicas=7), adopted), "replicas are not asked of the pods"
     assert not keeps(wish, rendered(image="new"), adopted)
@@ -218,4 +218,4 @@ def test_a_new_script_of_the_downloader_asks_nothing_of_pods() -> None:
     for container in changed["spec"]["template"]["spec"]["initContainers"]:
         container["command"] = ["another"]
     other = RenderedService.of(ours.key, (*ours.objects[:-1], type(ours.objects[-1])("d", "t", changed)))
-    assert asked_of(other.objects[-1]) == asked_of(ours.objects[-1])
+    assert request_hash(other.objects[-1]) == request_hash(ours.objects[-1])

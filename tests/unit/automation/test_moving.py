@@ -9,10 +9,14 @@ import pytest
 from automation.adoption.moving.acting import urns_of
 from automation.adoption.moving.comparing import compare, leftovers
 from automation.adoption.moving.move import Move, MoveFailed, written
+from automation.adoption.moving.planning import plan_give
 from components import naming
+from components.render import RenderOptions, render
 from components.rendered import RenderedObject, RenderedService
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
+from program.manifests import Manifests
+from tests.fakes.echoing_client import EchoingClient
 
 KEY = ServiceKey("kserve", "prod", "chat")
 MARKS = {"app.kubernetes.io/part-of": "llminferenceservice", "app.kubernetes.io/name": "chat"}
@@ -136,3 +140,46 @@ def test_a_stack_forgets_one_service_with_its_binding_of_the_whole_cluster() -> 
     deployment["resources"].append(resource("twice", inputs(MARKS), id_="pods"))
     with pytest.raises(MoveFailed, match="in several clusters"):
         urns_of(KEY, deployment)
+
+
+def given_to_the_loop(text: str, *, change: Json, beside: Json | None = None) -> Move:
+    """Plan the move of a fleet's InferenceService whose live Deployment has other fields of its spec."""
+    manifests = Manifests("prod")
+    manifests.read_text("file", text)
+    ((document, desired),) = manifests.services()
+    live = [each.manifest for each in render(desired, RenderOptions()).objects]
+    live[-1] = {**live[-1], "spec": {**live[-1]["spec"], **change}}
+    for each in (*live, beside) if beside is not None else live:
+        each["metadata"] = {**each["metadata"], "annotations": dict(each["metadata"].get("annotations") or {})}
+        each["metadata"]["annotations"][naming.ANNOTATION_FLEET] = "p/s"
+    client = EchoingClient([*live, *([beside] if beside is not None else [])])
+    return plan_give(client, document, manifests, options=RenderOptions())
+
+
+INFERENCE_SERVICE = """
+apiVersion: inference.llmkube.dev/v1alpha1
+kind: Model
+metadata: {name: base, namespace: prod}
+spec: {source: "https://example.com/base.gguf"}
+---
+apiVersion: inference.llmkube.dev/v1alpha1
+kind: InferenceService
+metadata: {name: chat, namespace: prod}
+spec: {modelRef: base, replicas: 2}
+"""
+
+
+def test_an_inference_service_is_given_with_its_model_and_the_live_number_of_replicas() -> None:
+    found = given_to_the_loop(INFERENCE_SERVICE, change={"replicas": 3})
+    model, service = found.documents
+    assert found.problems == []
+    assert model["status"]["path"].endswith("/base.gguf"), "the pods use the name of the fleet"
+    assert service["spec"]["replicas"] == 3
+    assert found.notes == ["spec.replicas is 3 in the file, as the Deployment has it now"]
+
+
+def test_an_inference_service_is_not_given_while_an_object_would_be_left_behind() -> None:
+    metadata = {"name": "chat", "namespace": "prod", "labels": {naming.LABEL_SERVICE: "chat"}}
+    budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata, "spec": {}}
+    found = given_to_the_loop(INFERENCE_SERVICE, change={}, beside=budget)
+    assert found.problems == ["PodDisruptionBudget chat would be left behind: the file does not mean it"]

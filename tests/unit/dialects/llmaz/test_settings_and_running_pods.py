@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from automation.adoption.kept_templates import asked_of, may_keep
+from automation.adoption.kept_templates import keeps_template, request_hash
 from automation.drift.field_drift import fields_of
 from components import naming
 from components.options import RenderOptions
@@ -109,9 +109,9 @@ def test_what_pods_keep_is_no_drift() -> None:
 
 def test_an_adopted_service_keeps_its_template_over_the_upgrade() -> None:
     (*_, wanted) = rendered(playground(), settings(OLD)).objects
-    for asked in (asked_of(wanted), asked_of(replace(wanted, counted_spec=None))):
+    for asked in (request_hash(wanted), request_hash(replace(wanted, counted_spec=None))):
         noted = {**running_of(wanted), naming.ANNOTATION_KEPT_TEMPLATE: f"digest.{asked}"}
-        assert may_keep("llmaz", "digest", wanted, {"metadata": {"annotations": noted}})
+        assert keeps_template("llmaz", "digest", wanted, {"metadata": {"annotations": noted}})
 
 
 def running_of(wanted: RenderedObject) -> Json:

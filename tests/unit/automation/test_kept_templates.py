@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from automation.adoption.candidates import Candidate, State, marks_of
+from automation.adoption.candidates import Candidate, State, adoption_annotations
 from automation.adoption.kept_templates import (
     digests_text,
     kept_digests,
-    record_of,
+    read_record,
     with_live_templates,
     workload_digest,
 )
@@ -90,7 +90,7 @@ def test_a_template_is_kept_with_a_note_until_something_else_is_asked_of_the_pod
     assert [each.manifest for each in kept.objects[:-1]] == [each.manifest for each in asked.objects[:-1]]
 
     applied = {**obj, "metadata": {**obj["metadata"], "annotations": last["metadata"]["annotations"]}}
-    assert record_of(applied) is not None
+    assert read_record(applied) is not None
     again = with_live_templates(cr, rendered(cr, model), {LWS: applied})
     assert again is not None and again.fingerprint == kept.fingerprint, "the next pass makes the same"
     more = keeping(playground(replicas=3)[0], obj)
@@ -140,11 +140,11 @@ def test_adopting_asks_for_as_much_as_it_needs() -> None:
     cr["metadata"]["annotations"] = {}
     cr |= {"apiVersion": kinds.PLAYGROUNDS.api_version, "kind": "Playground"}
     one = Candidate(cr, State.ADOPTABLE, workloads={LWS: live()})
-    assert marks_of(one).keys() == {ANNOTATION_KEPT_TEMPLATE, "herdsman.dev/workload"}
+    assert adoption_annotations(one).keys() == {ANNOTATION_KEPT_TEMPLATE, "herdsman.dev/workload"}
     kserve = {**cr, "apiVersion": kinds.LLM_SERVICES.api_version, "kind": kinds.LLM_SERVICES.kind}
     bound = Candidate(kserve, State.ADOPTABLE, bindings=("ns-chat-epp-auth-rb",))
-    assert marks_of(bound) == {ANNOTATION_ADOPT: "true"}
-    assert marks_of(Candidate(kserve, State.ADOPTABLE)) == {}
+    assert adoption_annotations(bound) == {ANNOTATION_ADOPT: "true"}
+    assert adoption_annotations(Candidate(kserve, State.ADOPTABLE)) == {}
 
 
 @pytest.mark.parametrize(
