@@ -140,7 +140,7 @@ def served_by_an_agent() -> Iterator[Metric]:
         ledger=SimpleNamespace(entries=lambda: {"ns/svc": entry}, waiting=list),
         pressure=MemoryPressure.NORMAL,
         watchdog=SimpleNamespace(evictions=0, skipped={}),
-        turns=SimpleNamespace(swaps=0),
+        groups=SimpleNamespace(swaps=0),
     )
     agent = AgentMetrics(
         lambda: {"ns/svc": report}, sampler, host="mac", space=space, collectors=(MemoryMetrics(memory),)
