@@ -1,6 +1,6 @@
 """`herdsman preview`: what a change does, or what the loop would do, before anything is touched.
 
-Everything is imported when it is needed: the answer for one change should come before anybody gets impatient.
+Modules are imported when they are needed, so that the preview of one change starts fast.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _policies(folder: Path | None, stack: ExitStack) -> Policies | None:
 def _without_collector() -> Iterator[None]:
     """Do without the garbage collector while a preview is made: it takes a tenth of the time and finds next to nothing.
 
-    What a preview holds, it holds until its process ends.
+    A preview keeps its objects until its process ends.
     """
     was_on = gc.isenabled()
     gc.disable()

@@ -1,7 +1,7 @@
 """`herdsman render`: print the objects of services of all dialects from files, without a cluster.
 
-The way is the loop's: dialect, desired state, renderers. What the loop learns from a cluster (a file's name from its
-header, the host that a service is placed on) is not known here, and said.
+The steps are those of the loop: dialect, desired state, renderers. Facts that the loop reads from a cluster (a file's
+name from its header, the host of a service) are missing here, and a note names each.
 """
 
 from __future__ import annotations

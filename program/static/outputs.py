@@ -1,6 +1,6 @@
-"""What a stack tells of its fleet: endpoints, models and namespaces, for `pulumi stack output` and stack references.
+"""Builds the outputs of a fleet's stack: endpoints, models, namespaces, for `pulumi stack output` and stack references.
 
-Called by `program.__main__`. Pure but for the address of a process, which the resource knows once it runs.
+Called by `program.__main__`. Pure, except for the address of a process, which is an output of its resource.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HEADLESS = "None"
 def stack_outputs(
     services: Iterable[PlacedService], processes: Mapping[str, pulumi.CustomResource]
 ) -> dict[str, dict[str, Any] | list[str]]:
-    """Give the outputs of a fleet, by service as `namespace/name` or `cluster/namespace/name`.
+    """Return the outputs of a fleet, by service as `namespace/name` or `cluster/namespace/name`.
 
     `processes` has the resources of services on hosts of the config, by the same names. A service on a host whose agent
     watches the cluster has no endpoint: a loop makes its Service.
@@ -44,13 +44,13 @@ def stack_outputs(
 
 
 def output_name(placed: PlacedService) -> str:
-    """Name a service in the outputs."""
+    """Return the name of a service in the outputs."""
     key = placed.rendered.key
     return "/".join(part for part in (placed.cluster.name, key.namespace, key.name) if part)
 
 
 def _in_cluster(placed: PlacedService) -> str | None:
-    """Give the URL of the first Service with an address of its own; None where there is none."""
+    """Return the URL of the first Service with a cluster IP; None where there is none."""
     for obj in placed.rendered.objects:
         spec = obj.manifest.get("spec") or {}
         if obj.kind != "Service" or obj.manifest.get("apiVersion") != "v1" or spec.get("clusterIP") == _HEADLESS:
