@@ -1,8 +1,8 @@
-"""Holds changes back where a service, or its namespace, is in mode Preview or Paused. Asked before a pass acts.
+"""Holds changes back when a service, or its namespace, is in mode Preview or Paused. Called before a pass acts.
 
-In Preview a change is worked out by dry runs and stands in the status until the annotation `herdsman.dev/approved` has
-its digest, which names exactly this change; then it is made, and no other. What has been worked out is remembered as
-long as neither what is rendered nor what lives changes, so a service that waits costs nothing.
+In Preview a change is computed by dry runs. The status shows it until the annotation `herdsman.dev/approved` has its
+digest, which identifies exactly this change; then only this change is applied. The result is remembered until the
+rendered or the live objects change, so a waiting service costs nothing.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from program.desired.service import DesiredService
 Mode = Literal["Apply", "Preview", "Paused"]
 
 MOST_CHANGES = 32
-"""Phrases in a status; beyond them only their number is told."""
+"""Phrases in a status; for the others only their number is given."""
 LONGEST_CHANGE = 300
 
 _MODES: tuple[Mode, ...] = ("Apply", "Preview", "Paused")
 _Part = tuple[str, str, str, str]
 
 Compare = Callable[[DesiredService, RenderedService, Json, tuple[LiveObject, ...]], ServicePreview]
-"""Works out what applying would change; raises ApiError when the API server cannot be asked."""
+"""Computes what an apply would change; raises ApiError when the API server does not answer."""
 
 
 def mode_of(cr: Json, namespace_annotations: Mapping[str, str]) -> Mode:
@@ -53,12 +53,12 @@ def mode_of(cr: Json, namespace_annotations: Mapping[str, str]) -> Mode:
 
 
 def approved(cr: Json) -> str:
-    """Give the digest of the change that somebody approved last; empty for none."""
+    """Return the digest of the change that was approved last; empty for none."""
     return str((cr["metadata"].get("annotations") or {}).get(ANNOTATION_APPROVED, "")).strip()
 
 
 def pending_change(preview: ServicePreview, *, paused: bool) -> PendingChange:
-    """Say what is held back, in the length of a status."""
+    """Describe the change that is held back, in the length of a status."""
     changes = [each[:LONGEST_CHANGE] for each in phrases(preview)]
     if len(changes) > MOST_CHANGES:
         changes = [*changes[: MOST_CHANGES - 1], f"and {len(changes) - MOST_CHANGES + 1} more"]
@@ -67,25 +67,25 @@ def pending_change(preview: ServicePreview, *, paused: bool) -> PendingChange:
 
 @dataclass
 class _Known:
-    """What is known of one service in mode Preview or Paused."""
+    """The state of one service in mode Preview or Paused."""
 
     of: object = None
-    """What the preview was worked out for."""
+    """The rendered and live objects of the preview."""
     preview: ServicePreview | None = None
     held: PendingChange | None = None
     looked: bool = False
-    """Whether a pass has found out if there is a change to hold back."""
+    """Whether a pass has checked if there is a change to hold back."""
     spent: str = ""
-    """The digest that was approved and acted on last."""
+    """The digest of the last approved change that was applied."""
     allowed: frozenset[_Part] = field(default_factory=frozenset)
-    """The parts of the change that was approved last: a run that failed half-way may make the rest."""
+    """The parts of the last approved change: after a run that failed half-way the rest may be applied."""
 
 
 class Modes:
-    """What is held back of each service. Thread-safe for different services."""
+    """The changes that are held back, by service. Thread-safe for different services."""
 
     def __init__(self, compare: Compare, *, is_current: Callable[[Json], bool] = lambda _cr: True) -> None:
-        """`is_current` asks the API server whether the spec of a custom resource is still as a cache has it."""
+        """`is_current` reads from the API server whether the spec of a custom resource is still that of the cache."""
         self._compare = compare
         self._is_current = is_current
         self._lock = threading.Lock()
@@ -100,7 +100,7 @@ class Modes:
         return mode == "Paused" or known is None or not known.looked or known.held is not None
 
     def waits(self, key: ServiceKey, cr: Json, mode: Mode) -> bool:
-        """Whether a change would be held back as things stand, so that nobody need ask if it may go out now."""
+        """Return whether a change would be held back now, so that the rollout rules need not be checked."""
         if mode == "Apply":
             return False
         with self._lock:
@@ -111,7 +111,7 @@ class Modes:
         return known.held is not None and known.held.digest != wanted
 
     def pending(self, key: ServiceKey) -> PendingChange | None:
-        """What the last pass held back."""
+        """Return the change that the last pass held back."""
         with self._lock:
             known = self._known.get(key)
         return known.held if known is not None else None
@@ -125,7 +125,7 @@ class Modes:
         rendered: RenderedService,
         live: tuple[LiveObject, ...],
     ) -> bool:
-        """Decide about a change that a pass is about to make; True: it must not. Raises ApiError."""
+        """Return whether a change that a pass is about to make must be held back. Raises ApiError."""
         if mode == "Apply":
             self.drop_service(key)
             return False
@@ -151,7 +151,7 @@ class Modes:
         return True
 
     def settled(self, key: ServiceKey, mode: Mode) -> None:
-        """Note that a service is as it should be, or that something else keeps it from being changed."""
+        """Record that a service needs no change, or that its change is blocked for another reason."""
         if mode == "Apply":
             self.drop_service(key)
             return
@@ -166,7 +166,7 @@ class Modes:
 
     @staticmethod
     def _may(known: _Known, cr: Json) -> bool:
-        """Whether just this was approved, or is what is left of it."""
+        """Return whether exactly this change was approved, or is the rest of an approved one."""
         assert known.preview is not None
         digest, wanted = known.preview.digest, approved(cr)
         return bool(wanted) and (digest == wanted or (bool(known.allowed) and _parts(known.preview) <= known.allowed))

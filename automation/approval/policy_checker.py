@@ -1,7 +1,7 @@
-"""The policies in force in a loop: read again when their files change, asked once for each version of a service.
+"""The policies of a loop: reloaded when their files change, evaluated once for each version of a service.
 
-The controller asks in each pass; what was found is remembered until the service, its namespace's labels or the policies
-change. A folder that breaks while the loop runs leaves the last good policies in force.
+The controller calls `verdict` in each pass. The result is remembered until the service, its namespace's labels or the
+policies change. When a changed folder is invalid, the last valid policies stay in force.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from program.dialects.status.conditions import Reason
 log = structlog.get_logger(__name__)
 
 LOOK_S = 2.0
-"""How often the folder is looked at; a mounted ConfigMap follows its object within a minute anyway."""
+"""How often the folder is read; the kubelet updates a mounted ConfigMap only within a minute."""
 RETRY_S = 90.0
-"""A rule that could not be evaluated is asked again after this."""
+"""The time after which a rule that could not be evaluated is evaluated again."""
 MOST_TOLD = 8
 """Violations in one message."""
 
@@ -61,7 +61,7 @@ class PolicyChecker:
         changed: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read the folder; None: there are no policies. `changed` is called when others are in force.
+        """Read the folder; with None there are no policies. `changed` is called after a reload.
 
         Raises PolicyUnreadable, which names file and field.
         """
@@ -94,7 +94,7 @@ class PolicyChecker:
         *,
         namespace_labels: Mapping[str, str],
     ) -> Verdict:
-        """Say whether a service may be applied as it is rendered."""
+        """Return whether a service may be applied as it is rendered."""
         policies = self.in_force
         if isinstance(policies, NoPolicies):
             return Verdict()
@@ -119,7 +119,7 @@ class PolicyChecker:
             self._asked.pop(key, None)
 
     def start(self) -> None:
-        """Look at the folder from now on."""
+        """Start the thread that reloads the folder."""
         if self._folder is not None:
             self._thread = threading.Thread(target=self._watch, name="policies", daemon=True)
             self._thread.start()
@@ -131,7 +131,7 @@ class PolicyChecker:
         self.in_force.close()
 
     def register(self, registry: CollectorRegistry) -> Callable[[], None]:
-        """Say in the metrics whether the folder can be read; gives what takes that away again."""
+        """Register the metric of whether the folder is valid; returns a function that unregisters it."""
         if self._folder is None:
             return lambda: None
         gauge = Gauge(
@@ -202,7 +202,7 @@ def _verdict(found: tuple[Violation, ...]) -> Verdict:
 
 
 def _signature(folder: Path) -> object:
-    """What changes when a file does, without reading any: a mounted ConfigMap exchanges a link, an editor a file."""
+    """Return a value that changes with any file, without a read: an editor replaces a file, a ConfigMap a link."""
     try:
         found = []
         for path in sorted(folder.iterdir()):

@@ -1,1 +1,1 @@
-"""What is done to a whole state backend: listed, moved, saved, restored, checked. Called by `automation.cli.state`."""
+"""Lists, moves, saves, restores and checks whole state backends. Called by `automation.cli.state`."""

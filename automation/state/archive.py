@@ -1,6 +1,6 @@
 """A backup of a state backend: one file with a manifest, checksums and the state of each stack, as Pulumi exports it.
 
-The passphrase is not inside: whoever finds the file reads names and fields of objects, and no secret.
+The passphrase is not inside: a reader of the file sees names and fields of objects, and no secret.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Export = dict[str, Any]
 
 
 class ArchiveBroken(Exception):
-    """The file is no backup, or not the one that was written."""
+    """The file is not a backup, or was changed since it was written."""
 
 
 def write(path: pathlib.Path, exports: Mapping[str, Export], *, source: str) -> None:

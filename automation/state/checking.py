@@ -1,4 +1,4 @@
-"""Looks at a state backend and says what is wrong and what to do. For `herdsman state doctor` and `herdsman doctor`."""
+"""Checks a state backend and reports problems with a remedy. For `herdsman state doctor` and `herdsman doctor`."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _of_stack(row: StackRow) -> Check | None:
 
 
 def _writable(backend: StateBackend) -> Check:
-    """Make an empty stack and remove it: no backend says beforehand whether it takes writes."""
+    """Make an empty stack and remove it: backends do not report in advance whether they accept writes."""
     probe, run = Stack(f"doctor-{secrets.token_hex(4)}"), Run(QUESTION_S)
     try:
         backend.states.create(probe, run)

@@ -1,6 +1,6 @@
-"""Puts states into a backend and proves that they arrived: what moving and restoring have in common.
+"""Writes states into a backend and verifies them, for moves and restores.
 
-A state that is in the way is never overwritten unless that is asked for, and what was read from is never changed.
+An existing state is overwritten only on request, and the source is never changed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Result = Literal["copied", "same", "failed"]
 
 @dataclass(frozen=True)
 class Transfer:
-    """What became of one stack."""
+    """The result for one stack."""
 
     stack: str
     result: Result
@@ -42,7 +42,7 @@ class InTheWay(Exception):
 def for_each(
     names: Iterable[str], work: Callable[[str], Transfer], done: Callable[[Transfer], None]
 ) -> tuple[Transfer, ...]:
-    """Do a piece of work for each stack, some at the same time; one that fails does not stop the others."""
+    """Call `work` for each stack, several at the same time; a failure does not stop the others."""
 
     def guarded(name: str) -> Transfer:
         try:
@@ -65,7 +65,7 @@ def read(source: StateBackend, name: str) -> Export:
 
 
 def check_free(backend: StateBackend, name: str) -> None:
-    """Raise StackLocked when somebody works on the stack."""
+    """Raise StackLocked when another process works on the stack."""
     holder = backend.states.holder(Stack(name), Run(PATIENCE_S))
     if holder is not None:
         by, since = holder
@@ -100,12 +100,12 @@ def put(target: StateBackend, name: str, export: Export, *, force: bool) -> Tran
 
 
 def count(export: Export) -> int:
-    """How many resources a state holds."""
+    """Return the number of resources in a state."""
     return len((export.get("deployment") or {}).get("resources") or ())
 
 
 def same(one: Export, other: Export) -> bool:
-    """Whether two exports hold the same resources: how they are sealed, and when they were written, does not matter."""
+    """Return whether two exports hold the same resources, regardless of encryption and time."""
     return _content(one) == _content(other)
 
 

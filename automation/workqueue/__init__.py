@@ -1,1 +1,1 @@
-"""The queue of keys that the workers take, and when a key comes back: back-off, debounce, periodic resync."""
+"""The queue of keys for the workers, and the timers that enqueue keys: back-off, debounce, periodic resync."""

@@ -1,4 +1,4 @@
-"""Do something soon, once, however often it is asked for: what follows many small changes costs one pass."""
+"""Calls an action once after many triggers, so that many small changes cost one pass."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ log = structlog.get_logger(__name__)
 
 
 def start_timer(delay_s: float, call: Callable[[], None]) -> None:
-    """Call something in a thread of its own after a while."""
+    """Call a function in a thread of its own after a delay."""
     timer = threading.Timer(delay_s, call)
     timer.daemon = True
     timer.start()
 
 
 class Debounce:
-    """Call `action` at most every `delay_s` seconds, and at the latest that long after it was asked for.
+    """Call `action` at most every `delay_s` seconds, and at the latest that long after a trigger.
 
-    What it raises is logged, and a later trigger calls it again. `later` starts the timer; tests pass their own.
+    Its exceptions are logged, and a later trigger calls it again. `later` starts the timer; tests pass their own.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Debounce:
         self._asked = False
 
     def trigger(self) -> None:
-        """Have the action called soon; asked again before that, it is still called once."""
+        """Request a call of the action soon. Further triggers before the call change nothing."""
         with self._lock:
             if self._asked:
                 return

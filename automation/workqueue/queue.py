@@ -25,7 +25,7 @@ class WorkQueue(Generic[K]):
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic, backoff: Backoff[K] | None = None) -> None:
         self.admits: Callable[[K], bool] = lambda _: True
-        """Keys that it refuses are not taken in: those that another loop works on."""
+        """Keys for which it returns False are not added: those of another loop's shard."""
         self._clock = clock
         self._backoff: Backoff[K] = backoff or Backoff()
         self._condition = threading.Condition()
@@ -38,14 +38,14 @@ class WorkQueue(Generic[K]):
         self._stopped = False
 
     def add(self, key: K) -> None:
-        """Ask for `key` to be worked on now. Ignored after `shutdown`, and when it waits already."""
+        """Add `key` now. Ignored after `shutdown`, and when it waits already."""
         if not self.admits(key):
             return
         with self._condition:
             self._add(key)
 
     def add_after(self, key: K, delay_s: float) -> None:
-        """Ask for `key` in `delay_s` seconds. Of several such wishes for one key the earliest holds."""
+        """Add `key` in `delay_s` seconds. Of several such calls for one key the earliest time counts."""
         if delay_s <= 0:
             self.add(key)
             return
@@ -66,7 +66,7 @@ class WorkQueue(Generic[K]):
                 self._condition.notify_all()
 
     def add_failed(self, key: K) -> float:
-        """Ask for `key` again after its back-off, which grows with each failure in a row; returns the seconds."""
+        """Add `key` again after its back-off, which grows with each failure in a row; returns the seconds."""
         delay_s = self._backoff.failed(key)
         self.add_after(key, delay_s)
         return delay_s

@@ -1,7 +1,7 @@
-"""Looks at everything again from time to time, so that no change that was missed stays unnoticed for good.
+"""Enqueues all keys periodically, so that a missed change is noticed in the next round.
 
-Made by `assembly`, fills the queues of `loop`. A pass over a service that is as it should be compares hashes and
-statuses: it reads caches, asks the API server for nothing and runs no engine.
+Made by `assembly`; fills the queues of `loop`. A pass of a service without a change compares hashes and statuses: it
+reads caches, sends no request to the API server and runs no engine.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ log = structlog.get_logger(__name__)
 class Resync:
     """Calls `again` for each round, one every `every_s` seconds.
 
-    `again` gets a function that gives a delay: a random part of the round, so that the passes of thousands of services
-    are spread over it, and differently in each.
+    `again` gets a function that returns a delay, a random part of the round, so that the passes of thousands of
+    services are spread over it, and differently in each round.
     """
 
     def __init__(self, again: Callable[[Callable[[], float]], None], *, every_s: float) -> None:
@@ -29,12 +29,12 @@ class Resync:
         self._thread = threading.Thread(target=self._run, name="resync", daemon=True)
 
     def start(self) -> None:
-        """Start the rounds; the first begins after `every_s`, since a loop looks at everything when it starts."""
+        """Start the rounds; the first begins after `every_s`, because a loop enqueues all keys when it starts."""
         if self._every_s > 0:
             self._thread.start()
 
     def stop(self) -> None:
-        """Begin no further round."""
+        """Start no further round."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(timeout=5.0)
