@@ -1,8 +1,7 @@
-"""Runs commands of the Pulumi CLI on one stack: directory, environment, time left, and what a dead backend means.
+"""Runs commands of the Pulumi CLI on one stack: sets directory, environment and timeout, and handles a dead backend.
 
-`pulumi_engine` and `stack_states` call it. It is the one place that starts the CLI, so here ends what must not go on:
-a cancelled call starts nothing more, and a backend that does not answer is not asked again before its back-off is over,
-by however many services are waiting for it.
+`pulumi_engine` and `stack_states` call it. Only this module starts the CLI. A cancelled call starts no further process,
+and a backend that does not answer is not called again before its back-off ends, for any service.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Run:
 
 
 class StackCli:
-    """The CLI on one backend. Thread-safe; that two commands on one stack do not meet is the caller's business."""
+    """The CLI on one backend. Thread-safe; the caller must not run two commands on one stack at the same time."""
 
     def __init__(
         self,
@@ -62,7 +61,7 @@ class StackCli:
         fence: EngineFence | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`environment` is what this use of the CLI needs beside what every one does."""
+        """`environment` are the additional variables of this use of the CLI."""
         self.url = url
         self.processes = 0
         """CLI processes started so far."""
@@ -78,11 +77,11 @@ class StackCli:
         self._outage = _Outage(url, clock)
 
     def directory(self, stack: Stack) -> StackDirectory:
-        """The stack's directory, made where it is missing."""
+        """Return the stack's directory, and make it if it is missing."""
         return self._workspace.directory(stack, self._keeper)
 
     def call(self, stack: Stack, argv: Sequence[str], run: Run, *, whole_output: bool = False) -> CliResult:
-        """Run one command to its end, well or not.
+        """Run one command and return its result, also when it fails.
 
         Raises EngineCancelled, EngineTimeout, StateUnreachable, and EngineFailed when there is no CLI.
         """
@@ -122,7 +121,7 @@ class StackCli:
 
 
 class _Outage:
-    """Whether the backend answered when it was asked last, and when it may be asked again. Thread-safe."""
+    """Whether the backend answered the last call, and the time of the next try. Thread-safe."""
 
     def __init__(self, url: StateUrl, clock: Callable[[], float]) -> None:
         self._url = url
@@ -139,7 +138,7 @@ class _Outage:
                 raise self._error()
 
     def failed(self, why: str) -> StateUnreachable:
-        """Count a failure and give the error that tells it."""
+        """Count a failure and return the error for it."""
         with self._lock:
             now = self._clock()
             # What was under way together failed for one reason, and counts once.

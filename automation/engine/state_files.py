@@ -19,11 +19,11 @@ _HISTORY_SUFFIXES = (".history.json", ".checkpoint.json")
 
 
 class CheckpointBroken(Exception):
-    """A stack's file is there, but is no checkpoint."""
+    """A stack's file exists and is not a valid checkpoint."""
 
 
 class StateFiles:
-    """The files of one file:// backend. Files of different stacks never meet, so there is no locking."""
+    """The files of one file:// backend. Different stacks have different files, so there is no locking."""
 
     def __init__(self, root: pathlib.Path, project: str = naming.PROJECT) -> None:
         self.root = root
@@ -44,7 +44,7 @@ class StateFiles:
         return f"file://{urllib.parse.quote(str(self.root))}"
 
     def create(self) -> None:
-        """Make the directory that the CLI expects to be there."""
+        """Make the directory that the CLI requires."""
         self.root.mkdir(parents=True, exist_ok=True)
 
     def names(self) -> set[str]:
@@ -116,7 +116,7 @@ class StateFiles:
         return True
 
     def mend(self) -> None:
-        """Write the mark of the layout again where a full disk has left half of it; the CLI refuses all without."""
+        """Write the layout file again when a full disk cut it off; without it the CLI refuses all commands."""
         mark = self._book / "meta.yaml"
         try:
             broken = mark.read_text().split() != ["version:", "1"]
@@ -128,7 +128,7 @@ class StateFiles:
             partial.replace(mark)
 
     def set_aside(self, stack: Stack) -> None:
-        """Move an unreadable checkpoint out of the way, and keep it for whoever wants to know."""
+        """Rename an unreadable checkpoint, and keep it for inspection."""
         path = self._checkpoint(stack)
         with contextlib.suppress(FileNotFoundError):
             path.replace(path.with_name(f"{path.name}.unreadable"))
@@ -136,7 +136,7 @@ class StateFiles:
             path.with_name(path.name + suffix).unlink(missing_ok=True)
 
     def drop_broken_locks(self, stack: Stack) -> bool:
-        """Delete what a full disk leaves of a lock: it names nobody, and the CLI cannot read it.
+        """Delete locks that a full disk cut off: they name no holder, and the CLI cannot read them.
 
         The lock of a living run is always whole, because the CLI renames it into its place.
         """
@@ -154,7 +154,7 @@ class StateFiles:
         return dropped
 
     def prune(self, stack: Stack, *, keep: int) -> None:
-        """Delete all but the newest `keep` runs from the stack's history, and all its backups: nobody reads them."""
+        """Delete all but the newest `keep` runs from the stack's history, and all its backups, which are not used."""
         history = self._book / "history" / self._project / stack.name
         for suffix in _HISTORY_SUFFIXES:
             # The names end in a timestamp, so their order is that of time.

@@ -1,4 +1,4 @@
-"""What a stack's state holds, by service, so that a run can name every URN that it may delete.
+"""The URNs in a stack's state by service, so that a run can name every URN that it may delete.
 
 `pulumi_engine` reads it from the state at the first touch of a stack and keeps it up to date from event logs: an
 unknown target is an error to Pulumi, and one that is left out is never deleted.
@@ -62,11 +62,11 @@ class StateIndex:
         return own | self._others if own and self.keys <= going else own
 
     def applied(self, key: ServiceKey) -> str | None:
-        """The fingerprint that was last applied in full, as the state or the last run tells it."""
+        """Return the fingerprint that was last applied in full, by the state or the last run."""
         return self._applied.get(key)
 
     def record(self, done: Iterable[Change]) -> None:
-        """Learn what a run did."""
+        """Record the changes of a run."""
         for change in done:
             if change.op == "delete":
                 self._drop(change.urn)
@@ -74,7 +74,7 @@ class StateIndex:
                 self._add(change.urn)
 
     def settle(self, rendered: RenderedService, *, ok: bool) -> None:
-        """Note how far the last run of a service came: its whole fingerprint stands, or nothing is certain."""
+        """Record whether the last run applied a service's fingerprint in full; else the applied one is unknown."""
         if ok and rendered.objects:
             self._applied[rendered.key] = rendered.fingerprint
         else:

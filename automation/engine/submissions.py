@@ -1,7 +1,7 @@
-"""The requests that the engine has from the controller: what waits, what runs, what has no outcome yet.
+"""The requests of the controller to the engine that wait, run, or have no outcome yet.
 
-`batches` is the only owner of this book. Each request has a number. An outcome names its request, so it is never taken
-for the outcome of a newer request for the same service.
+Owned by `batches`. Each request has a number. An outcome names its request, so it is not mistaken for the outcome of a
+newer request for the same service.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Removal(Enum):
 
 
 Upsert = RenderedService
-"""A service to make, or to change, as rendered."""
+"""A service to apply as rendered."""
 
 
 @dataclass(frozen=True)
 class Submission:
-    """One request: a service to make as rendered, to remove or to release."""
+    """One request: a service to apply as rendered, to remove or to release."""
 
     number: int
     """Grows with each request of a loop."""
@@ -42,23 +42,23 @@ class Submission:
     at: datetime
     asked: Asked = ()
     mode: str = "Apply"
-    """In which mode the pass knew the service to be."""
+    """The mode of the service in the pass that submitted it."""
 
     @property
     def rendered(self) -> RenderedService | None:
-        """The service to make; None for one that is to be removed or released."""
+        """The service to apply; None for one to remove or to release."""
         return self.change if isinstance(self.change, RenderedService) else None
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint of the service to make; empty for one that is to be removed or released."""
+        """The fingerprint of the service to apply; empty for one to remove or to release."""
         return self.rendered.fingerprint if self.rendered is not None else ""
 
 
 class Submissions:
-    """The book. Not thread-safe: the Batcher uses it under its lock.
+    """All requests. Not thread-safe: the Batcher uses it under its lock.
 
-    A request waits for its namespace until it is known in which stack the service is, then for its stack, then runs.
+    A request waits until the stacks of its namespace are known, then until its stack is free, then it runs.
     """
 
     def __init__(self) -> None:
@@ -74,18 +74,18 @@ class Submissions:
     # --- one service ----------------------------------------------------------------------------------------------
 
     def newest(self, key: ServiceKey) -> Submission | None:
-        """The newest request for a service, as long as its outcome is not recorded."""
+        """Return the newest request for a service, until its outcome is recorded."""
         return self._newest.get(key)
 
     def settle(self, submission: Submission) -> bool:
-        """Note that the outcome of a request is recorded. False when a newer request for its service stands."""
+        """Mark the outcome of a request as recorded. False when there is a newer request for its service."""
         if self._newest.get(submission.key) is not submission:
             return False
         del self._newest[submission.key]
         return True
 
     def busy(self, key: ServiceKey) -> bool:
-        """Tell whether a request for a service waits or runs."""
+        """Return whether a request for a service waits or runs."""
         return (
             key in self._unplaced.get(key.namespace, ())
             or any(key in waiting for waiting in self._pending.values())
@@ -109,7 +109,7 @@ class Submissions:
         return tuple(self._unplaced.pop(namespace, {}).values())
 
     def waits(self, key: ServiceKey, stack: Stack) -> bool:
-        """Tell whether a request for a service waits for this stack."""
+        """Return whether a request for a service waits for this stack."""
         return key in self._pending.get(stack, ())
 
     def free_stack(self) -> Stack | None:
@@ -127,15 +127,15 @@ class Submissions:
         return waiting
 
     def run_ended(self, stack: Stack) -> None:
-        """Note that the run of a stack is over; its outcomes are yet to be told."""
+        """Record that the run of a stack has ended; its outcomes are not reported yet."""
         self._running[stack] = frozenset()
 
     def finish(self, stack: Stack) -> None:
-        """Note that the outcomes of a run were told: the stack is free."""
+        """Record that the outcomes of a run were reported: the stack is free."""
         del self._running[stack]
 
     def of_namespace(self, namespace: str) -> bool:
-        """Tell whether anything waits or runs in a namespace."""
+        """Return whether a request waits or runs in a namespace."""
         stacks: Iterable[Stack] = (*self._pending, *self._running)
         return namespace in self._unplaced or any(stack.namespace == namespace for stack in stacks)
 
@@ -148,6 +148,6 @@ class Submissions:
         return bool(self._running)
 
     def drop_waiting(self) -> None:
-        """Forget what waits: the loop ends."""
+        """Drop the waiting requests, at the end of the loop."""
         self._unplaced.clear()
         self._pending.clear()

@@ -1,6 +1,6 @@
-"""Where the CLI runs: a home without logs, one fixed directory for each stack, and its environment.
+"""The directories and the environment of the CLI: a home without logs, and one fixed directory for each stack.
 
-Called by `pulumi_engine`; calls nobody. Nothing here is worth keeping: everything is made again where it is missing.
+Called by `pulumi_engine`. All files are made again when they are missing.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Workspace:
         self._home = self.root / "home"
 
     def prepare(self) -> None:
-        """Make the home. The CLI would keep up to 500 MB of logs in it, a megabyte for 100 services made.
+        """Make the home without logs, of which the CLI would keep up to 500 MB, a megabyte for 100 applied services.
 
-        There is no switch for that; a file in the place of the directory makes it go on without.
+        It has no option for that; a file in the place of the directory prevents the logs.
         """
         self._home.mkdir(parents=True, exist_ok=True)
         logs = self._home / "logs"
@@ -60,7 +60,7 @@ class Workspace:
         logs.touch()
 
     def directory(self, stack: Stack, keeper: key_keeper.KeyKeeper) -> StackDirectory:
-        """Make the stack's directory and its settings where they are missing, or have a key that is not opened."""
+        """Make the stack's directory and its settings if they are missing, or if their key cannot be opened."""
         path = self.root / "stacks" / stack.name
         path.mkdir(parents=True, exist_ok=True)
         _write_missing(path / "Pulumi.yaml", f"name: {self._project}\nruntime: python\n")
@@ -71,7 +71,7 @@ class Workspace:
         return StackDirectory(path)
 
     def stacks(self) -> set[Stack]:
-        """The stacks that have a directory: those that this machine has worked on."""
+        """Return the stacks with a directory: those that this machine has worked on."""
         root = self.root / "stacks"
         return {Stack.parse(path.name) for path in root.iterdir()} if root.is_dir() else set()
 
@@ -84,7 +84,7 @@ class Workspace:
         shutil.rmtree(self.root / "stacks" / stack.name, ignore_errors=True)
 
     def environment(self, extra: Mapping[str, str]) -> dict[str, str]:
-        """Our own environment, less what would steer the CLI by accident, plus what steers it on purpose."""
+        """Return the environment of this process without variables that affect the CLI, and with those it needs."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OWN_PREFIXES)}
         return {
             **inherited,
@@ -122,7 +122,7 @@ def _write_missing(path: pathlib.Path, text: str) -> None:
 
 
 def _opened(settings: pathlib.Path, keeper: key_keeper.KeyKeeper) -> bool:
-    """Whether a stack's settings are there with a key that the passphrase of today opens."""
+    """Return whether a stack's settings exist with a key that the current passphrase opens."""
     try:
         key = settings.read_text().partition("encryptedkey: ")[2].split()
     except (OSError, ValueError):
