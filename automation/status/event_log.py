@@ -15,8 +15,8 @@ from automation.engine.port import ServiceOutcome
 from automation.status.event_recorder import EventType
 from kubeapi.json_types import Json
 from program.desired.facts import ServiceFacts
-from program.dialects.llmkube.status.waiting import PREEMPTED
 from program.dialects.status.conditions import MODEL_TRANSFER_REASONS, Reason
+from program.dialects.status.waiting import PREEMPTED
 
 Status = Mapping[str, Any]
 

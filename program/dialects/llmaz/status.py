@@ -14,7 +14,8 @@ from program.desired.facts import ServiceFacts
 from program.desired.service import DesiredService
 from program.dialects.llmaz.parse.models import WAITING
 from program.dialects.status.conditions import Reason, Type
-from program.dialects.status.service_conditions import ConditionSet, Judgement, judge_service, same_status, set_common
+from program.dialects.status.phase import PhaseDecision
+from program.dialects.status.service_conditions import ConditionSet, decide_service_phase, same_status, set_common
 
 ABORTED = "AbortProcessing"
 PEERS = (str(Type.AVAILABLE), str(Type.PROGRESSING))
@@ -61,7 +62,7 @@ def service_status(
 ) -> Json:
     """Return the complete status; the very dict `cr["status"]` when it already says all of this."""
     previous: Json = cr.get("status") or {}
-    verdict = judge_service(cr, desired, facts)
+    verdict = decide_service_phase(cr, desired, facts)
     conditions = ConditionSet(cr, PEERS, now=now)
     _of_peer(conditions, desired, facts, verdict, words)
     set_common(conditions, cr, verdict, desired, facts)
@@ -76,7 +77,7 @@ def _of_peer(
     conditions: ConditionSet,
     desired: DesiredService | None,
     facts: ServiceFacts,
-    verdict: Judgement,
+    verdict: PhaseDecision,
     words: Words,
 ) -> None:
     wanted, ready = facts.desired_replicas, facts.ready_replicas

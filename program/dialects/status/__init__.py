@@ -1,1 +1,1 @@
-"""Conditions that services of every dialect have, and why pods do not serve."""
+"""What statuses of every dialect are made of: conditions, the phase, why pods do not serve, what services wait for."""

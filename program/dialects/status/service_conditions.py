@@ -1,6 +1,6 @@
 """The conditions that a service of every dialect has beside those of its upstream controller. Pure.
 
-The dialects of KServe and llmaz call `judge_service`, set their own conditions in a `ConditionSet`, and call
+The dialects of KServe and llmaz call `decide_service_phase`, set their own conditions in a `ConditionSet`, and call
 `set_common`. LLMKube's dialect sets more detail and calls the parts that it shares. A condition without a cause is
 dropped.
 """
@@ -14,8 +14,6 @@ from typing import Any
 from kubeapi.json_types import Json
 from program.desired.facts import RefusedObject, ServiceFacts
 from program.desired.service import DesiredService
-from program.dialects.llmkube.status.phase import Judgement as Judgement
-from program.dialects.llmkube.status.phase import approval_text, judge
 from program.dialects.status.conditions import (
     Condition,
     Reason,
@@ -28,6 +26,7 @@ from program.dialects.status.conditions import (
     mark_stalled,
     set_condition,
 )
+from program.dialects.status.phase import PhaseDecision, approval_text, decide_phase
 
 COMMON = (
     Type.READY,
@@ -96,7 +95,7 @@ class ConditionSet:
         """Drop the conditions of these types."""
         self._conditions = drop_conditions(self._conditions, *kinds)
 
-    def mark(self, verdict: Judgement) -> None:
+    def mark(self, verdict: PhaseDecision) -> None:
         """Set Ready, Reconciling and Stalled as a judgement says."""
         self._conditions = _MARKS[verdict.outcome](
             self._conditions,
@@ -111,12 +110,12 @@ class ConditionSet:
         return sorted(self._conditions, key=lambda c: self._order.index(c["type"]))
 
 
-def judge_service(cr: Json, desired: DesiredService | None, facts: ServiceFacts) -> Judgement:
+def decide_service_phase(cr: Json, desired: DesiredService | None, facts: ServiceFacts) -> PhaseDecision:
     """Decide whether a service of a dialect without Model objects is ready, reconciling or stalled, and why.
 
     Its pods fetch the weights, so a missing model is a problem of the service or of its pods.
     """
-    verdict = judge(cr, desired, facts.model_copy(update={"model_found": True, "model_ready": True}))
+    verdict = decide_phase(cr, desired, facts.model_copy(update={"model_found": True, "model_ready": True}))
     if verdict.reason is Reason.SUSPENDED:
         return verdict.model_copy(update={"message": "Stopped by its annotation; nothing runs"})
     return verdict
@@ -125,7 +124,7 @@ def judge_service(cr: Json, desired: DesiredService | None, facts: ServiceFacts)
 def set_common(
     conditions: ConditionSet,
     cr: Json,
-    verdict: Judgement,
+    verdict: PhaseDecision,
     desired: DesiredService | None,
     facts: ServiceFacts,
     *,
@@ -171,7 +170,7 @@ def _set_spec_honoured(conditions: ConditionSet, desired: DesiredService | None,
         conditions.set(Type.SPEC_HONOURED, "True", "AllFieldsHonoured", "Every field that is set has its effect")
 
 
-def _room(conditions: ConditionSet, verdict: Judgement, facts: ServiceFacts) -> None:
+def _room(conditions: ConditionSet, verdict: PhaseDecision, facts: ServiceFacts) -> None:
     if verdict.waiting_for:
         conditions.set(Type.GPU_AVAILABLE, "False", "InsufficientGPU", verdict.scheduling_message)
     else:

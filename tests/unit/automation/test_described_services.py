@@ -21,7 +21,7 @@ from kubeapi.json_types import Json
 from program.desired.facts import Problem, ServiceFacts
 from program.desired.workloads import PodSet, Workloads
 from program.dialects.registry import KINDS
-from program.dialects.status.service_conditions import judge_service
+from program.dialects.status.service_conditions import decide_service_phase
 from tests.support.workloads import described
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -81,7 +81,9 @@ def test_ready_pods_of_an_earlier_spec_are_not_the_services(kind: str, observed:
     live = (deployment("main", observedGeneration=observed, readyReplicas=1),)
     found = facts(pods("main", replicas=1), live=live)
     assert (found.workloads[0].behind, found.behind) == (behind, f"{kind} main" if behind else "")
-    verdict = judge_service({"metadata": {}, "spec": {}}, described(Workloads(pods=(pods("main", replicas=1),))), found)
+    verdict = decide_service_phase(
+        {"metadata": {}, "spec": {}}, described(Workloads(pods=(pods("main", replicas=1),))), found
+    )
     assert verdict.outcome == ("reconciling" if behind else "ready")
 
 

@@ -23,7 +23,7 @@ from program.desired.facts import ClaimFacts, Problem, QueuePosition, ServiceFac
 from program.desired.keys import ServiceKey
 from program.desired.model import DesiredModel, ModelSource, SourceKind
 from program.desired.service import Autoscaling, DesiredService
-from program.dialects.llmkube.status.phase import judge
+from program.dialects.status.phase import decide_phase
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -155,7 +155,7 @@ def test_a_service_is_not_ready_before_the_deployments_controller_has_seen_its_l
 ) -> None:
     seen = observed(deployment=deployment(2, ready=2, observedGeneration=observed_generation))
     found = facts(seen, service(replicas=2)).model_copy(update={"model_ready": True})
-    verdict = judge({"metadata": {}, "spec": {}}, service(replicas=2), found)
+    verdict = decide_phase({"metadata": {}, "spec": {}}, service(replicas=2), found)
     assert verdict.phase == phase
     assert verdict.outcome == ("ready" if phase == "Ready" else "reconciling")
     if phase != "Ready":

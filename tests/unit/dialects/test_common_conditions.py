@@ -10,7 +10,13 @@ import pytest
 from program.desired.facts import MemoryFacts, PodFacts, Problem, RolloutFacts, ServiceFacts
 from program.dialects.llmaz.dialect import PLAYGROUNDS
 from program.dialects.status.conditions import Type
-from program.dialects.status.service_conditions import COMMON, ConditionSet, judge_service, same_status, set_common
+from program.dialects.status.service_conditions import (
+    COMMON,
+    ConditionSet,
+    decide_service_phase,
+    same_status,
+    set_common,
+)
 from tests.unit.dialects.llmaz.objects import Cluster, open_model, playground
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -27,7 +33,7 @@ WAITS = PodFacts(
 def said(facts: ServiceFacts, previous: list[dict[str, Any]] | None = None) -> dict[str, tuple[str, str]]:
     cr = {**playground(), "status": {"conditions": previous or []}}
     conditions = ConditionSet(cr, ("Theirs",), now=NOW)
-    set_common(conditions, cr, judge_service(cr, DESIRED, facts), DESIRED, facts)
+    set_common(conditions, cr, decide_service_phase(cr, DESIRED, facts), DESIRED, facts)
     return {each["type"]: (each["status"], each["reason"]) for each in conditions.listed()}
 
 
@@ -104,7 +110,7 @@ def test_what_there_is_to_say_is_said_and_taken_back(
 
 def test_a_service_that_is_stopped_is_idle_and_says_so() -> None:
     stopped = DESIRED.model_copy(update={"suspended": True})
-    verdict = judge_service(playground(), stopped, ServiceFacts(desired_replicas=0, objects_exist=True))
+    verdict = decide_service_phase(playground(), stopped, ServiceFacts(desired_replicas=0, objects_exist=True))
     assert (verdict.outcome, verdict.message) == ("idle", "Stopped by its annotation; nothing runs")
 
 

@@ -22,12 +22,12 @@ from program.dialects.kserve.router.groups import group_of
 from program.dialects.kserve.status import router
 from program.dialects.kserve.status.router import RouterProblem
 from program.dialects.status.conditions import Reason, Status, Type
+from program.dialects.status.phase import PhaseDecision
 from program.dialects.status.pod_causes import worst_cause
 from program.dialects.status.service_conditions import (
     ConditionSet,
-    Judgement,
+    decide_service_phase,
     find_refused,
-    judge_service,
     refusal_text,
     set_common,
 )
@@ -66,7 +66,7 @@ def service_conditions(
 ) -> list[Json]:
     """Return all conditions. `subject` is None while the service's configuration cannot be combined."""
     conditions = _Conditions(cr, now=now)
-    verdict = judge_service(cr, desired, facts)
+    verdict = decide_service_phase(cr, desired, facts)
     if subject is None:
         problem = facts.problem
         reason = problem.reason if problem is not None and problem.reason in _PRESET_REASONS else "CombineBaseError"
@@ -133,7 +133,11 @@ def _as_the_peer_writes(condition: Json) -> Json:
 
 
 def _workloads(
-    conditions: _Conditions, subject: Subject, desired: DesiredService | None, facts: ServiceFacts, verdict: Judgement
+    conditions: _Conditions,
+    subject: Subject,
+    desired: DesiredService | None,
+    facts: ServiceFacts,
+    verdict: PhaseDecision,
 ) -> None:
     if desired is not None and desired.host_placement is not None:
         truth: Status = "True" if verdict.outcome in ("ready", "idle") else "False"
@@ -161,7 +165,7 @@ def _workloads(
     conditions.gather(WORKLOADS, _OF_PODS, "All pods are as wanted")
 
 
-def _unmade(conditions: _Conditions, subject: Subject, facts: ServiceFacts, verdict: Judgement) -> None:
+def _unmade(conditions: _Conditions, subject: Subject, facts: ServiceFacts, verdict: PhaseDecision) -> None:
     """Say what a service lacks that could not be read; what runs of it goes on, and is counted by Ready's message."""
     field = facts.problem.field if facts.problem is not None else ""
     reason = _reason_of_failure(subject, field)
@@ -343,7 +347,9 @@ def _group(conditions: _Conditions, subject: Subject) -> None:
 # --- ready ------------------------------------------------------------------------------------------------------------
 
 
-def _ready(conditions: _Conditions, desired: DesiredService | None, facts: ServiceFacts, verdict: Judgement) -> None:
+def _ready(
+    conditions: _Conditions, desired: DesiredService | None, facts: ServiceFacts, verdict: PhaseDecision
+) -> None:
     """Ready is what KServe's conditions say together; Reconciling and Stalled say what an unready service waits for."""
     # KServe lets the router speak first; yet where something was refused, that is what counts.
     refused = facts.problem is not None and not _is_of_router(facts.problem.field)

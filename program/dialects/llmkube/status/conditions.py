@@ -12,8 +12,8 @@ from typing import Any
 from kubeapi.json_types import Json
 from program.desired.facts import ServiceFacts
 from program.desired.service import DesiredService
-from program.dialects.llmkube.status.phase import PENDING_REASONS, Judgement, is_suspended, memory_shortage
 from program.dialects.status.conditions import MODEL_TRANSFER_REASONS, Condition, Reason, Type
+from program.dialects.status.phase import PENDING_REASONS, PhaseDecision, is_suspended, memory_shortage
 from program.dialects.status.service_conditions import (
     ConditionSet,
     find_refused,
@@ -31,7 +31,7 @@ OURS = frozenset(str(kind) for kind in Type)
 def service_conditions(
     cr: Json,
     previous: dict[str, Any],
-    verdict: Judgement,
+    verdict: PhaseDecision,
     desired: DesiredService | None,
     facts: ServiceFacts,
     *,
@@ -60,7 +60,7 @@ def service_conditions(
     return conditions.listed()
 
 
-def _available(conditions: ConditionSet, verdict: Judgement, facts: ServiceFacts) -> None:
+def _available(conditions: ConditionSet, verdict: PhaseDecision, facts: ServiceFacts) -> None:
     if facts.ready_replicas > 0:
         serving = f"{facts.ready_replicas} of {facts.desired_replicas} replicas serve requests"
         conditions.set(Type.AVAILABLE, "True", "InferenceReady", serving)
@@ -77,7 +77,7 @@ def _available(conditions: ConditionSet, verdict: Judgement, facts: ServiceFacts
         conditions.set(Type.AVAILABLE, "False", "NoReadyReplicas", "No replica serves requests")
 
 
-def _progress(conditions: ConditionSet, verdict: Judgement, facts: ServiceFacts) -> None:
+def _progress(conditions: ConditionSet, verdict: PhaseDecision, facts: ServiceFacts) -> None:
     match verdict.phase:
         case "Creating" | "Progressing":
             conditions.set(Type.PROGRESSING, "True", "Creating", verdict.message)
@@ -148,7 +148,7 @@ def _sglang(conditions: ConditionSet, cr: Json, desired: DesiredService) -> None
 # --- replicas, rollout, and what others do ----------------------------------------------------------------------------
 
 
-def _replicas(conditions: ConditionSet, verdict: Judgement, facts: ServiceFacts) -> None:
+def _replicas(conditions: ConditionSet, verdict: PhaseDecision, facts: ServiceFacts) -> None:
     cause = verdict.cause
     # The engine's container runs only after the model was fetched and the driver let it.
     past_start = facts.ready_replicas > 0 or any(

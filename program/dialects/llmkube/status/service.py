@@ -16,8 +16,8 @@ from program.desired.keys import service_dns_name
 from program.desired.priorities import PRIORITIES as PRIORITIES
 from program.desired.service import DesiredService
 from program.dialects.llmkube.status.conditions import OURS, service_conditions
-from program.dialects.llmkube.status.phase import Judgement, judge
 from program.dialects.status.conditions import Condition, timestamp
+from program.dialects.status.phase import PhaseDecision, decide_phase
 
 DEFAULT_PORT = 8080
 
@@ -53,7 +53,7 @@ def service_status(cr: Json, desired: DesiredService | None, facts: ServiceFacts
     `desired` is None while the service cannot be parsed or its Model is missing or not Ready.
     """
     previous: dict[str, Any] = cr.get("status") or {}
-    verdict = judge(cr, desired, facts)
+    verdict = decide_phase(cr, desired, facts)
     # Before anything was made nobody counts; what does exist is told in every phase.
     counted = verdict.phase not in ("Pending", "Failed") or facts.ready_replicas > 0 or bool(facts.pods)
     status: dict[str, Any] = {
@@ -121,7 +121,7 @@ def _priority(cr: Json, facts: ServiceFacts) -> int:
     return PRIORITIES.get(str((cr.get("spec") or {}).get("priority", "normal")), PRIORITIES["normal"])
 
 
-def _of_pods(cr: Json, previous: Json, verdict: Judgement, facts: ServiceFacts) -> dict[str, Any]:
+def _of_pods(cr: Json, previous: Json, verdict: PhaseDecision, facts: ServiceFacts) -> dict[str, Any]:
     """What is known of replicas beyond their number; fields with nothing to say are left out."""
     told: dict[str, Any] = {}
     if facts.hosted is None:

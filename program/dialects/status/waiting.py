@@ -11,7 +11,7 @@ import re
 from program.desired.base import FrozenModel
 from program.desired.facts import HostedFacts, PodFacts, QueuePosition, ServiceFacts
 from program.desired.service import DesiredService
-from program.dialects.llmkube.schema.service import Phase
+from program.dialects.llmkube.schema.status import Phase
 from program.dialects.status.conditions import Reason
 
 DEVICE_CLAIMS = "resourceclaims.resource.k8s.io"

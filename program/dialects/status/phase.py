@@ -13,16 +13,16 @@ from program.desired.base import FrozenModel
 from program.desired.facts import HostedFacts, MemoryFacts, PendingChange, Problem, ServiceFacts
 from program.desired.keys import ANNOTATION_MODE
 from program.desired.service import DesiredService
-from program.dialects.llmkube.schema.service import Phase
-from program.dialects.llmkube.status.waiting import unscheduled, wait_for_host
+from program.dialects.llmkube.schema.status import Phase
 from program.dialects.registry import LLMKUBE, dialect_of
 from program.dialects.status.conditions import Reason
 from program.dialects.status.pod_causes import Cause, fetches_model, gib, worst_cause
+from program.dialects.status.waiting import unscheduled, wait_for_host
 
 PENDING_REASONS = frozenset(
     {Reason.DEPENDENCY_MISSING, Reason.MODEL_NOT_READY, Reason.WAITING_FOR_HOST, Reason.QUOTA_EXCEEDED}
 )
-"""Reasons of a problem that something outside will solve: the service is Pending, not Failed."""
+"""Reasons of a problem that another object will solve: the service is Pending, not Failed."""
 
 
 _WAKING = frozenset(
@@ -35,11 +35,11 @@ _WAKING = frozenset(
         Reason.STOPPED,
     }
 )
-"""Reasons that a service which wakes has for a while, when all is well."""
+"""Reasons that a service has for some time while it wakes."""
 
 
-class Judgement(FrozenModel):
-    """What a pass concludes; `status`, conditions and events all say the same because they read this."""
+class PhaseDecision(FrozenModel):
+    """The phase of a service and its reason. Status, conditions and Events are all made from it."""
 
     phase: Phase
     outcome: Literal["ready", "reconciling", "stalled", "idle"]
@@ -49,11 +49,11 @@ class Judgement(FrozenModel):
     scheduling_message: str = ""
     waiting_for: str = ""
     cause: Cause | None = None
-    """Of the replicas that do not serve, also when others do."""
+    """Why replicas do not serve; also set while others serve."""
 
 
-def judge(cr: Json, desired: DesiredService | None, facts: ServiceFacts) -> Judgement:
-    """Conclude from the facts; the first answer that applies counts."""
+def decide_phase(cr: Json, desired: DesiredService | None, facts: ServiceFacts) -> PhaseDecision:
+    """Decide from the facts. The first check that applies decides."""
     problem = facts.problem
     if problem is not None and problem.terminal:
         # What a policy forbids is not made; what was made before it serves on.
@@ -64,7 +64,7 @@ def judge(cr: Json, desired: DesiredService | None, facts: ServiceFacts) -> Judg
     if not facts.model_found:
         name = (cr.get("spec") or {}).get("modelRef", "")
         message = f"spec.modelRef: Model `{name}` not found in this namespace; create it or name another"
-        return Judgement(phase="Failed", outcome="stalled", reason=Reason.MODEL_NOT_FOUND, message=message)
+        return PhaseDecision(phase="Failed", outcome="stalled", reason=Reason.MODEL_NOT_FOUND, message=message)
     if is_suspended(cr, desired) and problem is None and facts.ready_replicas == 0:
         return _suspended(facts)
     if problem is None and facts.quota is not None:
@@ -130,46 +130,46 @@ def _reason(problem: Problem) -> Reason:
         return Reason.SPEC_INVALID if problem.field else Reason.APPLY_FAILED
 
 
-def _of_problem(problem: Problem, phase: Phase, outcome: Literal["reconciling", "stalled"]) -> Judgement:
+def _of_problem(problem: Problem, phase: Phase, outcome: Literal["reconciling", "stalled"]) -> PhaseDecision:
     reason = _reason(problem)
     parts = [part for part in (problem.field, problem.reason if reason != problem.reason else "") if part]
-    return Judgement(phase=phase, outcome=outcome, reason=reason, message=": ".join([*parts, problem.message]))
+    return PhaseDecision(phase=phase, outcome=outcome, reason=reason, message=": ".join([*parts, problem.message]))
 
 
-def _model_not_ready(cr: Json, facts: ServiceFacts, phase: Phase) -> Judgement:
+def _model_not_ready(cr: Json, facts: ServiceFacts, phase: Phase) -> PhaseDecision:
     """A Model that is on its way is waited for; one that failed is stuck, and so is the service."""
     name = (cr.get("spec") or {}).get("modelRef", "")
     if facts.model_failed:
         message = f"spec.modelRef: Model `{name}` failed: {facts.model_failed}"
-        return Judgement(phase=phase, outcome="stalled", reason=Reason.MODEL_NOT_READY, message=message)
+        return PhaseDecision(phase=phase, outcome="stalled", reason=Reason.MODEL_NOT_READY, message=message)
     message = f"Waiting for Model `{name}` to be Ready"
-    return Judgement(phase=phase, outcome="reconciling", reason=Reason.MODEL_NOT_READY, message=message)
+    return PhaseDecision(phase=phase, outcome="reconciling", reason=Reason.MODEL_NOT_READY, message=message)
 
 
-def _suspended(facts: ServiceFacts) -> Judgement:
+def _suspended(facts: ServiceFacts) -> PhaseDecision:
     running = max(facts.ready_replicas, len(facts.pods))
     if running:
         message = f"Suspended by spec.suspend; {running} replica{'s' if running > 1 else ''} still to stop"
-        return Judgement(phase="Suspended", outcome="reconciling", reason=Reason.REPLICAS_STOPPING, message=message)
+        return PhaseDecision(phase="Suspended", outcome="reconciling", reason=Reason.REPLICAS_STOPPING, message=message)
     message = "Suspended by spec.suspend; no replica runs"
-    return Judgement(phase="Suspended", outcome="idle", reason=Reason.SUSPENDED, message=message)
+    return PhaseDecision(phase="Suspended", outcome="idle", reason=Reason.SUSPENDED, message=message)
 
 
-def _sleeping(facts: ServiceFacts, replicas: Judgement) -> Judgement:
+def _sleeping(facts: ServiceFacts, replicas: PhaseDecision) -> PhaseDecision:
     """A service that sleeps, or wakes, takes requests: it is Ready, as a Knative revision without pods is.
 
     Why a replica does not come up is told as ever.
     """
     if facts.sleep == "asleep":
         message = "Nobody uses the service: no replica runs, and the next request starts them"
-        return Judgement(phase="Ready", outcome="ready", reason=Reason.ASLEEP, message=message)
+        return PhaseDecision(phase="Ready", outcome="ready", reason=Reason.ASLEEP, message=message)
     if replicas.reason in _WAKING:
         message = f"Requests wait for the replicas to start: {replicas.message}"
-        return Judgement(phase="Ready", outcome="ready", reason=Reason.WAKING, message=message)
+        return PhaseDecision(phase="Ready", outcome="ready", reason=Reason.WAKING, message=message)
     return replicas
 
 
-def _held(cr: Json, pending: PendingChange, replicas: Judgement, *, nothing: bool) -> Judgement:
+def _held(cr: Json, pending: PendingChange, replicas: PhaseDecision, *, nothing: bool) -> PhaseDecision:
     """A change waits for somebody's consent: what there is goes on as it was."""
     reason = Reason.PAUSED if pending.paused else Reason.AWAITING_APPROVAL
     message = f"{replicas.message}; a change is pending: {approval_text(cr, pending)}"
@@ -177,7 +177,7 @@ def _held(cr: Json, pending: PendingChange, replicas: Judgement, *, nothing: boo
     return replicas.model_copy(update={**changed, "phase": "Pending"} if nothing else changed)
 
 
-def _not_yet_as_wanted(facts: ServiceFacts, replicas: Judgement) -> Judgement | None:
+def _not_yet_as_wanted(facts: ServiceFacts, replicas: PhaseDecision) -> PhaseDecision | None:
     """All replicas are as many as wanted and serve, or none is wanted; yet they may not be what the spec asks for."""
     rollout = facts.rollout
     changed: dict[str, object] = {}
@@ -201,33 +201,35 @@ def _not_yet_as_wanted(facts: ServiceFacts, replicas: Judgement) -> Judgement | 
     return replicas.model_copy(update=changed) if changed else None
 
 
-def _of_replicas(desired: DesiredService | None, facts: ServiceFacts) -> Judgement:
+def _of_replicas(desired: DesiredService | None, facts: ServiceFacts) -> PhaseDecision:
     target, ready = facts.desired_replicas, facts.ready_replicas
     counted = f"{ready} of {target} replicas ready"
     if ready == target > 0:
         if facts.behind:
             # The count is of pods before the change.
             message = f"{counted}; {facts.behind} was changed, and its controller has not looked at that yet"
-            return Judgement(
+            return PhaseDecision(
                 phase="Progressing", outcome="reconciling", reason=Reason.REPLICAS_STARTING, message=message
             )
         if facts.replicas > target:
             return _with_surplus(facts, counted)
         stuck = f"; {facts.hosted.stuck}" if facts.hosted is not None and facts.hosted.stuck else ""
-        return Judgement(phase="Ready", outcome="ready", reason=Reason.SERVING, message=f"{counted}{stuck}")
+        return PhaseDecision(phase="Ready", outcome="ready", reason=Reason.SERVING, message=f"{counted}{stuck}")
     if ready > target:
         message = f"{ready} replicas ready, {target} wanted"
-        return Judgement(phase="Progressing", outcome="reconciling", reason=Reason.REPLICAS_STOPPING, message=message)
+        return PhaseDecision(
+            phase="Progressing", outcome="reconciling", reason=Reason.REPLICAS_STOPPING, message=message
+        )
     if target == 0:
         scaled = desired is not None and desired.autoscaling is not None
         message = "The autoscaler wants no replica now" if scaled else "Zero replicas are wanted"
-        return Judgement(phase="Stopped", outcome="idle", reason=Reason.STOPPED, message=message)
+        return PhaseDecision(phase="Stopped", outcome="idle", reason=Reason.STOPPED, message=message)
     waiting = _on_host(facts.hosted, desired, counted) if facts.hosted else _in_pods(facts, desired, counted)
     # With some replicas ready the service serves, whatever the others wait for.
     return waiting.model_copy(update={"phase": "Progressing"}) if ready > 0 else waiting
 
 
-def _with_surplus(facts: ServiceFacts, counted: str) -> Judgement:
+def _with_surplus(facts: ServiceFacts, counted: str) -> PhaseDecision:
     """As many as wanted are ready, and there are more: a rollout is under way, or it is stuck and says why."""
     surplus = facts.replicas - facts.desired_replicas
     cause = worst_cause(facts.pods, facts.memory)
@@ -239,13 +241,13 @@ def _with_surplus(facts: ServiceFacts, counted: str) -> Judgement:
     else:
         reason = Reason.REPLICAS_STOPPING
         message = f"{counted}; {surplus} of another revision still run{'s' if surplus == 1 else ''}"
-    return Judgement(phase="Ready", outcome="reconciling", reason=reason, message=message, cause=cause)
+    return PhaseDecision(phase="Ready", outcome="reconciling", reason=reason, message=message, cause=cause)
 
 
-def _on_host(hosted: HostedFacts, desired: DesiredService | None, counted: str) -> Judgement:
+def _on_host(hosted: HostedFacts, desired: DesiredService | None, counted: str) -> PhaseDecision:
     wait = wait_for_host(hosted, desired)
     others = f"; another replica has no host: {hosted.refusal}" if hosted.host is not None and hosted.refusal else ""
-    return Judgement(
+    return PhaseDecision(
         phase=wait.phase,
         outcome="reconciling",
         reason=wait.reason,
@@ -255,7 +257,7 @@ def _on_host(hosted: HostedFacts, desired: DesiredService | None, counted: str) 
     )
 
 
-def _in_pods(facts: ServiceFacts, desired: DesiredService | None, counted: str) -> Judgement:
+def _in_pods(facts: ServiceFacts, desired: DesiredService | None, counted: str) -> PhaseDecision:
     """Replicas are missing: say why, the most telling first."""
     if facts.replica_failure:
         return _creating(Reason.PODS_REFUSED, f"{counted}; the API refuses the pods: {facts.replica_failure}")
@@ -275,7 +277,7 @@ def _in_pods(facts: ServiceFacts, desired: DesiredService | None, counted: str) 
         )
         return fits_nowhere.model_copy(update={"phase": "WaitingForGPU", "waiting_for": gpu}) if gpu else fits_nowhere
     if place is not None:
-        return Judgement(
+        return PhaseDecision(
             phase="WaitingForGPU" if place.waiting_for else "Creating",
             outcome="reconciling",
             reason=place.reason,
@@ -304,8 +306,8 @@ def _in_pods(facts: ServiceFacts, desired: DesiredService | None, counted: str) 
     return _creating(Reason.REPLICAS_STARTING, f"{counted}{tested}")
 
 
-def _creating(reason: Reason, message: str, *, status: str = "", why: str = "") -> Judgement:
-    return Judgement(
+def _creating(reason: Reason, message: str, *, status: str = "", why: str = "") -> PhaseDecision:
+    return PhaseDecision(
         phase="Creating",
         outcome="reconciling",
         reason=reason,
