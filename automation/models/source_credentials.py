@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 
-from agent.server.models.credentials import Credentials
+from agent.server.models.source_access import Credentials
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Forbidden, NotFound

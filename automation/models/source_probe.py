@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agent.server.models import remote
-from agent.server.models.credentials import Credentials, Signer
 from agent.server.models.gguf_header import read_header
 from agent.server.models.header_probe import probe_header
 from agent.server.models.model_store import sha256_of, storing
 from agent.server.models.remote import RemoteFile
+from agent.server.models.source_access import Credentials, Signer
 from agent.sources.deadline import Deadline
 from agent.sources.errors import (
     FileError,

@@ -22,9 +22,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.contract import FilePlan
-from agent.server.models.credentials import Credentials
 from agent.server.models.download import DownloadSettings, download
-from agent.server.models.source_access import SourceAccess
+from agent.server.models.source_access import Credentials, SourceAccess
 from agent.server.models.store_space import StoreSpace, stored_models
 from agent.sources.errors import ChecksumMismatch, NoSpace, SourceUnauthorized
 from agent.sources.source_policy import SourcePolicy

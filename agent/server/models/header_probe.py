@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import NamedTuple
 
-from agent.server.models.credentials import Signer
 from agent.server.models.gguf_header import Header
 from agent.server.models.remote import RemoteFile, get
+from agent.server.models.source_access import Signer
 from agent.sources.deadline import Deadline
 from agent.sources.errors import GgufInvalid, NeedMoreBytes, SourceChanged, SourceUnexpected, SourceUnreachable
 from agent.sources.source_policy import SourcePolicy

@@ -24,7 +24,7 @@ import urllib3
 import urllib3.exceptions
 from urllib3.util import Timeout
 
-from agent.server.models.credentials import Signer
+from agent.server.models.source_access import Signer
 from agent.sources.deadline import Deadline, Watch
 from agent.sources.errors import (
     FileError,

@@ -17,10 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agent.server.models import remote
-from agent.server.models.credentials import Signer
 from agent.server.models.gguf_format import MAGIC
 from agent.server.models.model_store import Slot, storing, write_whole
 from agent.server.models.remote import RemoteFile, SourceResponse
+from agent.server.models.source_access import Signer
 from agent.sources.errors import (
     Cancelled,
     FileError,

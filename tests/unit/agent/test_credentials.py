@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent.server.models.credentials import BearerToken, Credentials, S3Signer
+from agent.server.models.source_access import BearerToken, Credentials, S3Signer
 from program.desired.web_address import WebAddress
 
 KEY_ID = "AKIAIOSFODNN7EXAMPLE"

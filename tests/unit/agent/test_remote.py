@@ -14,8 +14,8 @@ import gguf
 import pytest
 
 from agent.server.models import remote
-from agent.server.models.credentials import BearerToken
 from agent.server.models.header_probe import probe_header
+from agent.server.models.source_access import BearerToken
 from agent.sources import errors
 from agent.sources.source_policy import SourcePolicy, is_public
 from program.desired.web_address import WebAddress

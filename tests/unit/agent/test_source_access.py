@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from agent.contract import FilePlan
-from agent.server.models.credentials import Credentials
 from agent.server.models.repository import Repository, keep, listed
-from agent.server.models.source_access import SourceAccess
+from agent.server.models.source_access import Credentials, SourceAccess
 from agent.sources.errors import PlanInvalid, StoreFailed
 from program.desired.hub import HUB, Hub
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.server.models.credentials import Credentials, S3Signer
+from agent.server.models.source_access import Credentials, S3Signer
 from automation.models.model_probe import ModelProbe, ProbeSettings, SourcePolicy
 from automation.models.source_credentials import SecretUnreadable
 from program.desired.facts import ProbeFacts
