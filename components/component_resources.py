@@ -24,13 +24,13 @@ class FleetTarget:
     """Where services are made, and how their objects are registered. The default is what the loop's engine needs."""
 
     at: str = ""
-    """What tells logical names apart in a stack of several namespaces or clusters (`naming.place_suffix`)."""
+    """Suffix of logical names in a stack of several namespaces or clusters (`naming.place_suffix`)."""
     provider: pulumi.ProviderResource | None = None
     """Instead of the default provider of the `kubernetes` package."""
-    ways: Mapping[str, Json] = field(default_factory=dict)
+    transports: Mapping[str, Json] = field(default_factory=dict)
     """How hosts are reached without a cluster, by name: inputs of a HostProcess of package `herdsman`."""
-    standing: frozenset[tuple[str, str]] = frozenset()
-    """Type token and id of the objects that exist there, which an engine without a state of them imports."""
+    existing: frozenset[tuple[str, str]] = frozenset()
+    """Type token and id of the objects that exist there. An engine without a state of them imports them."""
     version: str = ""
     """That of the Kubernetes plugin, if it is not the SDK's."""
     by_sdk: bool = False
@@ -77,7 +77,7 @@ class ServiceComponent(pulumi.ComponentResource):
             parent=self,
             after=after,
             retain=self.RETAIN,
-            standing=target.standing,
+            existing=target.existing,
             version=target.version,
             by_sdk=self.BY_SDK or target.by_sdk,
         )
@@ -117,17 +117,17 @@ class HostedProcess(ServiceComponent):
     """Run a model server on one host.
 
     The HostProcess, which carries plan and report, goes to the cluster, where the host's agent reads it. For a host in
-    `ways` the plugin `herdsman` hands the plan to the host itself, and no object is made in a cluster.
+    `transports` the plugin `herdsman` hands the plan to the host itself, and no object is made in a cluster.
     """
 
     TOKEN = naming.TYPE_HOST_PROCESS
 
     def _register(self, obj: RenderedObject, *, after: Sequence[pulumi.Resource] = ()) -> pulumi.CustomResource:
-        way = self._target.ways.get(str(obj.manifest["spec"]["host"]))
-        if way is None:
+        transport = self._target.transports.get(str(obj.manifest["spec"]["host"]))
+        if transport is None:
             return super()._register(obj, after=after)
         inputs = {
-            **way,
+            **transport,
             "namespace": self._key.namespace,
             "name": obj.name,
             "plan": obj.manifest["spec"],
@@ -140,7 +140,7 @@ class HostedProcess(ServiceComponent):
 
 
 class Foundation(ServiceComponent):
-    """What outlives the operator: CRDs, namespaces, classes, agents' roles, the claim. Never deleted from here."""
+    """The objects that outlive the operator: CRDs, namespaces, classes, agents' roles, the claim. Never deleted."""
 
     TOKEN = naming.TYPE_FOUNDATION
     RETAIN = True
@@ -180,7 +180,7 @@ class ModelCache(pulumi.ComponentResource):
             claim,
             parent=self,
             retain=True,
-            standing=target.standing,
+            existing=target.existing,
             version=target.version,
             by_sdk=target.by_sdk,
         )

@@ -1,4 +1,4 @@
-"""What runs in a cluster for a service that names an engine and a model: one set of pods, and what belongs to it.
+"""The workloads of a service that names an engine and a model: one set of pods, and the objects around it.
 
 `components.render` calls `engine_workloads`. Names and labels are LLMKube's; `components.pod_template` builds the pods.
 """
@@ -193,7 +193,7 @@ def _route(desired: DesiredService, expose: Exposure) -> Route:
 
 
 def _ingress(desired: DesiredService, expose: Exposure) -> Ingress:
-    """Build the Ingress. It has no field for timeouts: each controller has an annotation of its own, left to users."""
+    """Build the Ingress. Ingresses have no field for timeouts; users set the annotation of their controller."""
     name = naming.service_name(desired.key.name)
     service: Json = {"name": name, "port": {"name": "http"}}
     rule: Json = {"http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": {"service": service}}]}}

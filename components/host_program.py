@@ -1,4 +1,4 @@
-"""What runs on a host for a service, and whether the host allows it. Pure.
+"""The program that a host runs for a service, and whether the host allows it. Pure.
 
 `components.host_plan` asks for the program, its arguments, and how it is asked. The argument builders are those of pods
 (`program.runtimes`); what only the host knows is a token in the arguments (`agent.contract.ProcessPlan`). The loop
@@ -52,7 +52,7 @@ def host_program(desired: DesiredService) -> HostProgram:
             return HostProgram("llamacpp", _llama_server(desired), completion_path=_llama_completion(desired, engine))
         case Vllm():
             runtime = VllmRuntime()
-            # Where it listens is the host's to say.
+            # The host decides where it listens.
             here = desired.model_copy(update={"bind_address": ""})
             argv = runtime.argv(here, model_path="{model}", port="{port}", host="{host}", draft_path="{draft}")
             return HostProgram("vllm", (*runtime.command, *argv), completion_path=_completion_path(desired))

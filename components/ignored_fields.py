@@ -1,6 +1,6 @@
 """Fields of rendered objects that others may change (annotation `herdsman.dev/drift-ignore`), and how they are named.
 
-`render` calls `leaving_to_others`. The embedded provider asks `IgnoredFields` where the engine has no word for it:
+`render` calls `with_drift_policy`. The embedded provider asks `IgnoredFields` where the engine has no word for it:
 Pulumi tells a provider what to ignore when it updates an object, not when it takes one over that it had no record of.
 """
 
@@ -31,16 +31,16 @@ _PROTECTED: tuple[Path, ...] = (
     ("metadata", "annotations", naming.ANNOTATION_ASKED_REPLICAS),
     ("metadata", "annotations", naming.ANNOTATION_ASLEEP),
 )
-"""By these the loop finds its objects, and knows what it has done."""
+"""The loop finds its objects by these fields, and reads from them what it did."""
 
 
-def leaving_to_others(obj: RenderedObject, policy: DriftPolicy) -> RenderedObject:
+def with_drift_policy(obj: RenderedObject, policy: DriftPolicy) -> RenderedObject:
     """Note on an object which of its fields others may change, and what happens where they change more.
 
-    Raises SpecInvalid for a field that must stay ours.
+    Raises SpecInvalid for a field that others must not change.
 
     Paths are resolved to fields that the object has: `containers[llama-server].image` to the container of that name,
-    `*` to each. A path that leads nowhere says nothing, since a field that we do not set is others' anyway.
+    `*` to each. A path that leads nowhere has no effect: Herdsman does not set that field.
     """
     patterns = policy.ignored.get(obj.kind, ())
     ignore = tuple(dict.fromkeys(_resolved(obj.manifest, patterns)))
@@ -79,7 +79,7 @@ def _found(value: Any, pattern: Path, path: Path) -> Iterator[Path]:
 
 
 class IgnoredFields:
-    """What is left to others in objects that an engine run is about to make, by object. Thread-safe.
+    """The ignored fields of the objects that an engine run is about to make, by object. Thread-safe.
 
     Only objects of which anything is ignored are remembered.
     """

@@ -37,13 +37,13 @@ def kubernetes_object(
     parent: pulumi.Resource,
     after: Sequence[pulumi.Resource] = (),
     retain: bool = False,
-    standing: frozenset[tuple[str, str]] = frozenset(),
+    existing: frozenset[tuple[str, str]] = frozenset(),
     version: str = "",
     by_sdk: bool = False,
 ) -> pulumi.CustomResource:
     """Register one manifest. It is made after `after`; with `retain` it outlives its place in the program.
 
-    An object that `standing` names by type token and id is imported where the state does not have it. `version` is
+    An object that `existing` names by type token and id is imported where the state does not have it. `version` is
     that of the plugin, `provider_version` if not given. With `by_sdk` the class is that of Pulumi's Kubernetes SDK, if
     the SDK is installed.
     """
@@ -54,7 +54,7 @@ def kubernetes_object(
         depends_on=list(after) if after else None,
         retain_on_delete=True if retain else None,
         ignore_changes=list(obj.ignore) if obj.ignore else None,
-        import_=resource_id if (token, resource_id) in standing else None,
+        import_=resource_id if (token, resource_id) in existing else None,
     )
     if by_sdk and sdk_is_installed():
         from components.sdk_resources import sdk_resource  # the loop does not pay for this import

@@ -44,7 +44,7 @@ _LONGEST_NAME = 63
 INSPECTOR = "cache-inspector"
 DEADLINE_S = 600
 KEY = re.compile(r"[0-9a-f]{16}")
-"""What LLMKube and Herdsman name a model's directory."""
+"""The name of a model's directory, as LLMKube and Herdsman give it."""
 
 
 def cache_claim(desired: DesiredService, options: RenderOptions) -> RenderedObject:
@@ -89,7 +89,10 @@ def prefetch_name(model: str) -> str:
 def prefetch_job(
     model: DesiredModel, namespace: str, owner: Owner, options: RenderOptions, *, warm: bool = False
 ) -> Json:
-    """Build the Job; `warm` for one that a person asked for. Its applied hash changes with what is fetched, not how."""
+    """Build the Job; `warm` for one that a person asked for.
+
+    Its applied hash changes with the files to fetch, not with the way to fetch them.
+    """
     place = location_in_cache(model, CACHE_MOUNT)
     volumes, mounts = source_mounts(model, options, "host-model")
     claim: Json = {"name": CACHE_VOLUME, "persistentVolumeClaim": {"claimName": naming.CACHE_CLAIM}}

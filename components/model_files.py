@@ -39,7 +39,7 @@ class ModelFiles:
     """A pod's view of its weights."""
 
     path: str
-    """What the engine opens; empty when it finds its weights by itself."""
+    """The file that the engine opens; empty for an engine that finds its weights by itself."""
     draft_path: str = ""
     """The draft model's file, where the service has a draft Model that pods fetch or mount."""
     volumes: tuple[Json, ...] = ()

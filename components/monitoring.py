@@ -1,4 +1,4 @@
-"""What has a service measured: a PodMonitor for Prometheus' operator, a ServiceLevelObjective for Pyrra.
+"""The monitoring of a service: a PodMonitor for Prometheus' operator, a ServiceLevelObjective for Pyrra.
 
 Called by `components.engine_workloads`. Job and labels are those of LLMKube's chart, so that its dashboards and alerts
 find the same series.

@@ -22,7 +22,7 @@ from program.runtimes import runtime_for
 FIELD_MANAGER = "herdsman"
 PROJECT = "herdsman"
 LLMKUBE = "llmkube"
-"""The dialect whose names are older than the dialects, and carry none of theirs."""
+"""The dialect whose names do not contain the dialect."""
 SYSTEM_NAMESPACE = "herdsman-system"
 """Where the loop's lease and the hosts' leases are."""
 
@@ -71,7 +71,7 @@ def deployment_name(service: str) -> str:
 
 
 def service_name(service: str) -> str:
-    """Name the Kubernetes Service; the rule stands in `program.desired.keys`, where status needs it too."""
+    """Name the Kubernetes Service; `program.desired.keys` has the rule, since the status needs it too."""
     return service_dns_name(service)
 
 
@@ -109,7 +109,7 @@ def _of_replica(service: str, replica: int) -> str:
 
 
 def logical_name(key: ServiceKey, part: str = "", *, at: str = "") -> str:
-    """Name a Pulumi resource of a service. `/` stands in no Kubernetes name, so `a` can never match `a-b` or `a/x`.
+    """Name a Pulumi resource of a service. No Kubernetes name contains `/`, so `a` can never match `a-b` or `a/x`.
 
     `at` tells services of one name apart in a stack of several namespaces or clusters; see `place_suffix`.
     """
@@ -118,7 +118,7 @@ def logical_name(key: ServiceKey, part: str = "", *, at: str = "") -> str:
 
 
 def service_of_logical_name(logical: str, namespace: str) -> ServiceKey | None:
-    """Tell which service a logical name belongs to; None for what is shared (a cache)."""
+    """Return the service that a logical name belongs to; None for a cache, which several services share."""
     parts = logical.split("/")
     if len(parts) < 2 or parts[0] == "cache":
         return None
@@ -130,7 +130,7 @@ def cache_logical_name(claim: str, *, at: str = "") -> str:
 
 
 def place_suffix(namespace: str, cluster: str = "") -> str:
-    """Say in a logical name where an object is; `@` stands in no name of Kubernetes."""
+    """Name the place of an object in a logical name. No Kubernetes name contains `@`."""
     return f"@{namespace}@{cluster}" if cluster else f"@{namespace}"
 
 
@@ -169,7 +169,7 @@ def selector_labels(desired: DesiredService) -> dict[str, str]:
 
 
 def workload_labels(desired: DesiredService) -> dict[str, str]:
-    """Return the labels of what runs the service: its Deployment, its pods, its process on a host."""
+    """Return the labels of a service's Deployment, its pods and its processes on hosts."""
     labels = {
         **selector_labels(desired),
         LABEL_MODEL: desired.model.name,
@@ -194,7 +194,7 @@ def object_metadata(
 
 
 def adoption(desired: DesiredService) -> dict[str, str]:
-    """Return the annotation that lets the provider take over an object of somebody else's."""
+    """Return the annotation that lets the provider take over an object that another owner made."""
     return {ANNOTATION_ADOPT: "true"} if desired.adopt else {}
 
 

@@ -1,4 +1,4 @@
-"""What an operator decides once for all services; handed to `components.render` by loop, CLI and static fleets."""
+"""The choices that an operator makes once for all services. Loop, CLI and static fleets hand them to renderers."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class RenderOptions(FrozenModel):
     claim_exists: bool = False
     """The namespace has its cache claim: mount it, and leave it as it is. A change could only cost what it holds."""
     scaled_elsewhere: bool = False
-    """Somebody set the replicas of this service's Deployment through its scale subresource: leave them alone."""
+    """Somebody set the replicas of this service's Deployment through its scale subresource; Herdsman keeps them."""
     asleep: bool = False
     """Nobody uses this service: no replica runs until the next request."""
     installed: frozenset[str] | None = None
     """Kinds of optional extensions that the cluster serves now, as `group/version/Kind`
-    (`keda.sh/v1alpha1/ScaledObject`); objects of others are not rendered. None: there is no cluster to ask. Then a
-    service has all that it describes itself, and of what Herdsman adds by itself nothing."""
+    (`keda.sh/v1alpha1/ScaledObject`); objects of others are not rendered. None: there is no cluster to ask. Then
+    all objects that a service describes itself are made, and none that Herdsman adds by itself."""
     node_path_roots: tuple[str, ...] | None = None
     """Directories of nodes below which models may lie. None: whoever renders has the rights of the pods' owner, as in a
     static fleet, and no path is refused."""

@@ -39,14 +39,14 @@ def pod_template(desired: DesiredService, options: RenderOptions, files: ModelFi
     """Build the pod template; `files` are the weights, as `model_files` gives them.
 
     Raises SpecInvalid when the runtime has no image of its own and the user names none, for a time-shared GPU that the
-    operator has no nodes for, and for a volume of the user's in the place of one of ours.
+    operator has no nodes for, and for a volume of the user's in the place of one that Herdsman adds.
     """
     pod = desired.pod
     runtime = runtime_for(desired.engine)
     metadata: Json = {"labels": {**pod.labels, **workload_labels(desired)}}
     if annotations := {**_disruption(desired), **_undrained(desired), **pod.annotations}:
         metadata["annotations"] = annotations
-    # What is empty says nothing, and is left out.
+    # Empty fields are left out.
     optional: Json = {
         "initContainers": list(files.init_containers),
         "volumes": _volumes(desired, files),

@@ -12,12 +12,12 @@ from typing import Any
 from components import naming
 from components.engine_workloads import engine_workloads, is_stopped
 from components.extensions import REASON
-from components.ignored_fields import leaving_to_others
+from components.ignored_fields import with_drift_policy
 from components.model_cache import cache_claim
 from components.naming import adoption, object_metadata
 from components.options import RenderOptions
 from components.rendered import RenderedObject, RenderedService, fingerprint_of
-from components.uncounted_fields import noted
+from components.uncounted_fields import uncounted_annotation
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
@@ -51,7 +51,7 @@ def render(desired: DesiredService, options: RenderOptions) -> RenderedService:
 
         hosts = () if is_stopped(desired) else placement.hosts[: desired.replicas]
         processes = (host_process(desired, host, n) for n, host in enumerate(hosts) if host is not None)
-        return RenderedService.of(desired.key, tuple(leaving_to_others(each, desired.drift) for each in processes))
+        return RenderedService.of(desired.key, tuple(with_drift_policy(each, desired.drift) for each in processes))
     if desired.workloads is None:
         workloads = engine_workloads(desired, options)
     elif desired.suspended:
@@ -59,7 +59,7 @@ def render(desired: DesiredService, options: RenderOptions) -> RenderedService:
     else:
         workloads = desired.workloads.without_nulls()
     _require_groups(workloads, options)
-    objects = tuple(leaving_to_others(each, desired.drift) for each in _objects(desired, workloads, options))
+    objects = tuple(with_drift_policy(each, desired.drift) for each in _objects(desired, workloads, options))
     makes_claim = workloads.uses_cache_claim and not options.claim_exists
     return RenderedService.of(desired.key, objects, (cache_claim(desired, options),) if makes_claim else ())
 
@@ -217,7 +217,7 @@ def _pod_set(desired: DesiredService, pods: PodSet, options: RenderOptions, *, i
     template = counted["template"] if pods.group is None else counted["leaderWorkerTemplate"]
     annotations = {
         **pods.annotations,
-        **noted(spec, counted),
+        **uncounted_annotation(spec, counted),
         naming.ANNOTATION_TEMPLATE_HASH: fingerprint_of(template),
     }
     if scaled_elsewhere:

@@ -1,4 +1,4 @@
-"""What renderers produce: the Kubernetes objects of one service, ready to be registered, printed or compared."""
+"""The results of renderers: the Kubernetes objects of one service, ready to be registered, printed or compared."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class RenderedObject:
     def is_accessory(self) -> bool:
         """Whether the service's pods serve without it, so that its refusal does not keep them from being made.
 
-        What chooses among pods for a request is one: the pods' own Service leads to them as well.
+        The objects that choose a pod for a request are accessories: the Service of the pods leads to them as well.
         """
         return self.kind in ACCESSORY_KINDS or self.component == naming.TYPE_ROUTING
 
@@ -83,7 +83,7 @@ class RenderedService:
     ) -> RenderedService:
         """Seal the rendered objects: compute the fingerprint and write it on the last object.
 
-        What is shared does not count: a cache claim that is there is used as it is, whatever was rendered since.
+        Shared objects do not count: an existing cache claim is used as it is, whatever was rendered since.
         """
         fingerprint = fingerprint_of([o.counted for o in objects])
         if not objects:

@@ -1,7 +1,7 @@
-"""What scales a service: a HorizontalPodAutoscaler, or KEDA's ScaledObject. Called by `components.engine_workloads`.
+"""The autoscaler of a service: a HorizontalPodAutoscaler, or KEDA's ScaledObject. Called by `engine_workloads`.
 
-KEDA scales what starts from nothing, or follows a query. It makes a HorizontalPodAutoscaler of its own, so Herdsman
-makes one of the two, never both. `components.extensions` asks what KEDA cannot do.
+KEDA scales services that start from nothing or follow a query. KEDA makes a HorizontalPodAutoscaler for each
+ScaledObject, so Herdsman makes one of the two, never both. `components.extensions` asks what KEDA cannot do.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Fields of pod templates that hashes do not count: settings of an installation, and what a release adds to presets.
 
-A renderer gives two specs of an object: the one that new pods get, and the one that hashes count. The paths at which
-they differ stand in an annotation of the object. While the template's hash is the same, the provider keeps at these
+A renderer gives two specs of an object: the one that new pods get, and the one that hashes count. An annotation of
+the object lists the paths at which they differ. While the template's hash is the same, the provider keeps at these
 paths what the object was made with, so that pods restart for changes of their own service only. docs/adr/0042. Pure.
 
-`components.render` calls `noted`, `components.providers.kubernetes_templates` calls `keeping`.
+`components.render` calls `uncounted_annotation`, `components.providers.kubernetes_templates` calls `keep_uncounted`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ Path = tuple[Step, ...]
 """From the root of an object: a key, or the name of a list's item as `{"name": "main"}`."""
 
 _NAMES = ("name", "mountPath")
-"""Keys by which the items of a pod's lists are told apart: containers, variables and volumes; mounts."""
+"""Keys that identify the items of a pod's lists: `name` of containers, variables and volumes; `mountPath` of mounts."""
 
 
-def noted(spec: object, counted: object) -> dict[str, str]:
+def uncounted_annotation(spec: object, counted: object) -> dict[str, str]:
     """Give the annotation for an object whose hashes count `counted` in place of `spec`; empty where both are equal."""
     paths = [] if spec is counted else list(_differing(spec, counted, ("spec",)))
     return {naming.ANNOTATION_UNCOUNTED: _text(paths)} if paths else {}
 
 
 def paths_of(obj: Any) -> list[Path]:
-    """Read the annotation of an object; empty where it has none, or one that nobody here wrote."""
+    """Read the annotation of an object; empty where it has none, or one that cannot be read."""
     text = obj
     for key in ("metadata", "annotations", naming.ANNOTATION_UNCOUNTED):
         text = text.get(key) if isinstance(text, dict) else None
@@ -42,7 +42,7 @@ def paths_of(obj: Any) -> list[Path]:
     return [tuple(path) for path in read if isinstance(path, list)] if isinstance(read, list) else []
 
 
-def keeping(wanted: Any, before: Any, *, is_kept: Callable[[Path], bool] = lambda _path: True) -> Any:
+def keep_uncounted(wanted: Any, before: Any, *, is_kept: Callable[[Path], bool] = lambda _path: True) -> Any:
     """Copy `wanted` with what `before` has at the paths that hashes do not count, by the annotation of either.
 
     Both have the same hash, so that they are equal at all other paths.
@@ -57,7 +57,7 @@ def keeping(wanted: Any, before: Any, *, is_kept: Callable[[Path], bool] = lambd
         value = value_at(before, path)
         if value is MISSING or is_kept(path):
             wanted = _with(wanted, path, value)
-    # What is kept differs from what is counted just where it did.
+    # The kept values differ from the counted ones at the same paths as before.
     note: Path = ("metadata", "annotations", naming.ANNOTATION_UNCOUNTED)
     return _with(wanted, note, value_at(before, note))
 

@@ -1,7 +1,7 @@
-"""What `pulumi up` runs: a static fleet, the services of the files that the stack's config names.
+"""The program that `pulumi up` runs for a static fleet: the services of the files that the stack's config names.
 
-No loop and no custom resource in the cluster: the files are the desired state, and the stack's state remembers what
-was made of them. The same dialect, renderers and components as in the loop. Called by Pulumi's language host.
+There is no loop and no custom resource in the cluster. The files are the desired state, and the stack's state records
+the objects. Dialects, renderers and components are those of the loop. Called by Pulumi's language host.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from components.policies.in_force import FolderPolicies
 from components.policies.policy import NoPolicies
 from components.policies.reading import PolicyUnreadable, load_policies
 from program.fleet import FleetTarget, static_fleet
-from program.registration import end_quietly, say_less
+from program.registration import exit_quietly, reduce_debug_data
 from program.static.config import PROJECT, FleetConfig, read_config
 from program.static.existing import find_existing
 from program.static.outputs import output_name, stack_outputs
@@ -29,10 +29,10 @@ SKIP_CHECKPOINTS = "PULUMI_SKIP_CHECKPOINTS"
 MANY_OBJECTS = 100
 
 
-def fleet_of(root: Path) -> Awaitable[None]:
-    """Read the fleet that the stack's config names, and give what registers it; paths start at `root`.
+def register_fleet(root: Path) -> Awaitable[None]:
+    """Read the fleet that the stack's config names, and return the coroutine that registers it. Paths start at `root`.
 
-    All or nothing: raises pulumi.RunError, with everything that is wrong, before anything is registered.
+    Raises pulumi.RunError, with everything that is wrong, before anything is registered.
     """
     config = read_config(_values(), root)
     stack = f"{pulumi.get_project()}/{pulumi.get_stack()}"
@@ -44,18 +44,18 @@ def fleet_of(root: Path) -> Awaitable[None]:
             policies.close()
     for note in fleet.notes:
         pulumi.log.warn(note)
-    if why := written_often(fleet, os.environ):
+    if why := checkpoint_hint(fleet, os.environ):
         pulumi.log.info(why)
     in_cluster = any(is_in_cluster(placed, config) for placed in fleet.services)
     if in_cluster and config.plugin is KubernetesPlugin.HERDSMAN and (why := missing_plugin_words(os.environ)):
         pulumi.log.warn(why)
     if fleet.errors:
         raise pulumi.RunError("\n".join(fleet.errors))
-    return _registered(config, fleet)
+    return _register(config, fleet)
 
 
 def _values() -> dict[str, str]:
-    """Give all that the stack's config says of `herdsman`, also under keys that nobody asks for."""
+    """Return all values of the stack's config for `herdsman`, unknown keys too."""
     names = {*CONFIG.get(), *get_config_env()}
     config = pulumi.Config(PROJECT)
     wanted = sorted(name.removeprefix(f"{PROJECT}:") for name in names if name.startswith(f"{PROJECT}:"))
@@ -69,8 +69,8 @@ def _policies(config: FleetConfig, root: Path) -> FolderPolicies | NoPolicies:
         raise pulumi.RunError(f"{PROJECT}:policies: {error}") from None
 
 
-def written_often(fleet: Fleet, environment: Mapping[str, str]) -> str:
-    """Say that the state of a large fleet is written after each object, where the CLI was not told otherwise."""
+def checkpoint_hint(fleet: Fleet, environment: Mapping[str, str]) -> str:
+    """Return a hint for a large fleet whose state the CLI writes after each object; empty for no hint."""
     count = sum(len(placed.rendered.objects) for placed in fleet.services)
     if count <= MANY_OBJECTS or environment.get(SKIP_CHECKPOINTS, "").lower() in ("true", "1"):
         return ""
@@ -80,8 +80,8 @@ def written_often(fleet: Fleet, environment: Mapping[str, str]) -> str:
     )
 
 
-async def _registered(config: FleetConfig, fleet: Fleet) -> None:
-    """Register the services and export what the stack tells of them.
+async def _register(config: FleetConfig, fleet: Fleet) -> None:
+    """Register the services and export the outputs of the stack.
 
     A cluster with a name has a provider of that name, the other one the default. Raises pulumi.RunError, before any
     service is registered, where another plugin than the config's answers, and with all objects of others that are in
@@ -122,7 +122,7 @@ def is_in_cluster(placed: PlacedService, config: FleetConfig) -> bool:
 
 
 if __name__ == "__main__":
-    say_less()
-    end_quietly()
-    _fleet = fleet_of(Path(pulumi.get_root_directory()))
+    reduce_debug_data()
+    exit_quietly()
+    _fleet = register_fleet(Path(pulumi.get_root_directory()))
     pulumi.run(lambda: _fleet)

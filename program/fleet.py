@@ -27,7 +27,7 @@ async def static_fleet(
     """Register all services of a fleet, each in its place, at most `window` of them under way at a time.
 
     The resources are those of Pulumi's Kubernetes SDK: Deployment, Service, HorizontalPodAutoscaler (ADR 48).
-    Gives the last resource of each service in their order, None for a service without objects. The first failure ends
+    Returns the last resource of each service in their order, None for a service without objects. The first failure ends
     the run, as in any Pulumi program. Raises ValueError for an object whose component does not exist.
     """
     programs: dict[str, _Program] = {}
@@ -42,7 +42,7 @@ async def static_fleet(
         last = started.complete((*started.shared, *started.own)) if started is not None else None
         registered.append(last)
         if last is not None:
-            under_way.add(asyncio.ensure_future(_stands(last)))
+            under_way.add(asyncio.ensure_future(_succeeded(last)))
     if under_way:
         await asyncio.wait(under_way)
     return registered
@@ -70,24 +70,24 @@ async def fleet_in_steps(services: Iterable[RenderedService], *, window: int = W
 async def _finish(started: _Started) -> None:
     """Register the last object of a service when the others are settled, well or not.
 
-    It is made although an accessory was refused, with a hash that says so.
+    Where an accessory was refused, it is made with the hash of an incomplete service.
 
     It must be registered in any case: a target that the program leaves out is deleted. To depend on a resource that
     failed would end the whole program, so the dependencies are given by URN: the engine knows which of them failed,
-    and then skips the object. On a shared object that stands there is no dependency at all, because the engine takes
-    all that depends on a target for a target too, and so would delete what other services made of it.
+    and then skips the object. There is no dependency on a shared object that exists: the engine takes all that
+    depends on a target for a target too, and so would delete the objects of other services.
     """
-    whole = all(await asyncio.gather(*(_stands(resource) for resource in started.own)))
-    shared = await asyncio.gather(*(_stands(resource) for resource in started.shared))
+    whole = all(await asyncio.gather(*(_succeeded(resource) for resource in started.own)))
+    shared = await asyncio.gather(*(_succeeded(resource) for resource in started.shared))
     stack = pulumi.get_stack()
     after = urns.needed_by_last(started.service, stack)
     if not all(shared):
         after |= urns.shared_objects(started.service, stack)
     last = started.complete([DependencyResource(urn) for urn in sorted(after)], whole=whole)
-    await _stands(last)
+    await _succeeded(last)
 
 
-async def _stands(resource: pulumi.Resource) -> bool:
+async def _succeeded(resource: pulumi.Resource) -> bool:
     """Wait until the engine is done with the resource. False when it failed; the engine says why, with the URN."""
     try:
         await resource.urn.future()

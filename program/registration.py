@@ -1,4 +1,4 @@
-"""Has the SDK say less, to the engine and at its end, while a program runs; called before a program's first resource.
+"""Reduces what Pulumi's SDK sends and prints while a program runs. Called before a program's first resource.
 
 `automation.engine.program_server` calls it for the loop's programs, `program.__main__` for static fleets.
 """
@@ -13,12 +13,12 @@ from typing import Any
 from pulumi.runtime import resource, settings
 from pulumi.runtime.proto import engine_pb2, source_pb2
 
-_HAS_SAID_WHY = 32
-"""The exit status by which a program tells the language host that nothing is left to say."""
+_ERROR_WAS_REPORTED = 32
+"""The exit status for which the language host reports no further error."""
 
 
-def say_less() -> None:
-    """Leave out of this run what nobody reads: the SDK's debug log, and the Python stack of each registration.
+def reduce_debug_data() -> None:
+    """Leave the SDK's debug log and the Python stack of each registration out of this run. Nobody reads them.
 
     The stacks took half of the state, which every run reads and writes, and 0.2 ms of CPU for each resource.
     """
@@ -28,20 +28,20 @@ def say_less() -> None:
         current.engine = _WithoutDebug(current.engine)
 
 
-def end_quietly() -> None:
-    """End the program without words when the engine interrupts it, which it does once it has said why the run failed.
+def exit_quietly() -> None:
+    """Exit without a traceback when the engine interrupts the program. The engine has printed the error before.
 
-    Python's own answer is a traceback of the SDK's event loop below the error.
+    Python would print a traceback of the SDK's event loop below the error.
     """
 
     def end(_number: int, _frame: FrameType | None) -> None:
-        os._exit(_HAS_SAID_WHY)
+        os._exit(_ERROR_WAS_REPORTED)
 
     signal.signal(signal.SIGINT, end)
 
 
 class _WithoutDebug:
-    """The engine's client, less its debug log: five blocking calls for each resource, a third of the program's time."""
+    """The engine's client without its debug log: five blocking calls for each resource, a third of the time."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine

@@ -22,7 +22,7 @@ from pulumi.runtime.proto import (
     plugin_pb2,
 )
 
-from program.registration import say_less
+from program.registration import reduce_debug_data
 
 # The SDK opens a connection to each run's CLI, which listens on a port of its own. gRPC shares connections to the same
 # address in a process, also one that waits to dial a CLI that has long ended; a new CLI on a port that was used before
@@ -70,7 +70,7 @@ class ProgramRun:
         self.error: str | None = None
 
     def __call__(self) -> Awaitable[None]:
-        say_less()
+        reduce_debug_data()
         return self._watched()
 
     async def _watched(self) -> None:

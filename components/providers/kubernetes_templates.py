@@ -45,7 +45,7 @@ def as_made(wanted: Any, before: Any, *, field_manager: str = "") -> Any:
     def is_ours(path: uncounted_fields.Path) -> bool:
         return applied is None or holds(applied, before, _positions(before, path))
 
-    return uncounted_fields.keeping(kept, before, is_kept=is_ours)
+    return uncounted_fields.keep_uncounted(kept, before, is_kept=is_ours)
 
 
 def _positions(obj: Any, path: uncounted_fields.Path) -> Path:

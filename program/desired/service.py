@@ -45,14 +45,14 @@ class Exposure(FrozenModel):
 
 
 class NetworkAccess(FrozenModel):
-    """Who may connect to the pods."""
+    """The clients that may connect to the pods."""
 
     namespaces: tuple[str, ...] = ()
     """Names of namespaces whose pods may connect; the service's own always may."""
 
 
 class Disruption(FrozenModel):
-    """What may take pods away."""
+    """Limits on the eviction of pods."""
 
     protect_startup: bool = True
     """Keep node autoscalers off a pod until it serves."""
@@ -75,7 +75,7 @@ class RolloutPolicy(FrozenModel):
 
 
 class ServiceLevelObjective(FrozenModel):
-    """What share of the time, or of requests, the service must do well."""
+    """The share of the time, or of requests, in which the service must do well."""
 
     name: str = ""
     objective: str
@@ -105,7 +105,7 @@ DEFAULT_UTILIZATION = 80
 
 
 class Autoscaling(FrozenModel):
-    """An autoscaler; while it exists the live replica count is not ours.
+    """An autoscaler. While it exists, Herdsman does not set `replicas`.
 
     A HorizontalPodAutoscaler, or where `min_replicas` is 0 a KEDA ScaledObject, since only KEDA scales to nothing.
     """
@@ -119,7 +119,7 @@ class Autoscaling(FrozenModel):
 
 
 class PodSettings(FrozenModel):
-    """What a user may say about the pods, passed through to the pod template."""
+    """The user's settings of the pods, passed through to the pod template."""
 
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
@@ -147,7 +147,7 @@ class Written(FrozenModel):
     """Where a custom resource says what a process on a host is started with, for errors that name a field."""
 
     arguments: tuple[str, ...] = ()
-    """The user's own, as they stand in the field."""
+    """The user's own, in the order of the field."""
     arguments_field: str
     variables: tuple[str, ...] = ()
     """Names of the user's variables, in the field's order."""
@@ -176,7 +176,7 @@ class HostPlacement(FrozenModel):
     memory_check: Literal["enforce", "warn", "off"] | None = None
     """None is the host's own rule: enforce."""
     residency: Literal["pinned", "preferred", "onDemand"] | None = None
-    """What may happen to the process when others of its group want its memory; None: it takes part in no group."""
+    """Whether the process may be stopped when others of its group want its memory; None: it is in no group."""
     group: str = ""
     min_dwell_s: float | None = None
     written: Written | None = None
@@ -189,7 +189,7 @@ class HostPlacement(FrozenModel):
 
 
 class Sleep(FrozenModel):
-    """Replicas are stopped while nobody asks, and started by the next request, which waits for them."""
+    """Replicas are stopped while there are no requests. The next request starts them, and waits for them."""
 
     idle_timeout_s: float
     wake_timeout_s: float | None = None
@@ -202,16 +202,16 @@ DriftAction = Literal["repair", "report"]
 
 
 class DriftPolicy(FrozenModel):
-    """What happens where somebody else changes or deletes what was made for the service."""
+    """The action where somebody else changes or deletes an object of the service."""
 
     default: DriftAction = "repair"
     kinds: dict[str, DriftAction] = Field(default_factory=dict)
-    """What is said of single kinds instead."""
+    """The action for single kinds instead."""
     ignored: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """By kind the paths of fields that others may change, in the notation of Pulumi's property paths."""
 
     def of(self, kind: str) -> DriftAction:
-        """Say what happens to objects of a kind."""
+        """Return the action for objects of a kind."""
         return self.kinds.get(kind, self.default)
 
 
@@ -239,8 +239,8 @@ class DesiredService(FrozenModel):
     host_placement: HostPlacement | None = None
     """None: the service runs in the cluster's pods."""
     workloads: Workloads | None = None
-    """The pods as the custom resource describes them; None: one Deployment that follows from engine and model. On hosts
-    there are none."""
+    """The pods as the custom resource describes them. None: `components.engine_workloads` makes one
+    Deployment from engine and model. A service on hosts has none."""
     mode: Literal["chat", "embedding", "rerank"] = "chat"
     suspended: bool = False
     """No replica runs and no autoscaler exists, whatever `replicas` says, until this is taken back."""
@@ -269,11 +269,11 @@ class DesiredService(FrozenModel):
     readiness_gate: bool = False
     """Kubernetes, too, waits for the completion check before it sends requests to a pod."""
     sleep: Sleep | None = None
-    """None: replicas run whether anybody asks or not."""
+    """None: replicas run with and without requests."""
     served_name: str = ""
     """The model's name for clients; empty leaves it to the engine. Only some engines can be given one."""
     drain_s: float | None = None
-    """How long requests under way may take when a replica is told to stop; 0 does not wait for them, None leaves it to
+    """How long requests under way may take when a replica stops; 0 does not wait for them, None leaves it to
     the rollout policy, on a host to the agent."""
     drift: DriftPolicy = DriftPolicy()
     adopt: bool = False

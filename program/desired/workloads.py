@@ -1,4 +1,4 @@
-"""What runs for a service in a cluster: sets of pods, groups of them, and the way to them.
+"""The workloads of a service in a cluster: sets of pods, groups of pods, and the objects that lead to them.
 
 The dialects of KServe and llmaz build these from presets and pod templates, `components.engine_workloads` builds them
 for a service that names an engine and a model. `components.render` makes the objects.
@@ -22,7 +22,7 @@ class Part(FrozenModel):
     part: str
     """Its name within the service; the logical name in the Pulumi program follows from it."""
     logical_part: str = ""
-    """What the logical name is made of instead."""
+    """The last segment of the logical name where it does not follow from `part`."""
     name: str
     """Of the object."""
     labels: dict[str, str] = Field(default_factory=dict)
@@ -46,11 +46,11 @@ class ModelArtifact(FrozenModel):
 
     role: Literal["main", "draft", "adapter"]
     name: str
-    """What clients ask for, where they can."""
+    """The name by which clients ask for it."""
     address: str
-    """Where it comes from, as written."""
+    """Its source, as written."""
     path: str
-    """Where pods find it, or what the engine is told instead."""
+    """Its path in pods, or the engine's argument instead."""
 
 
 class PodGroup(FrozenModel):
@@ -71,7 +71,7 @@ class PodGroup(FrozenModel):
 
 
 class ScaleTarget(FrozenModel):
-    """What an autoscaler scales, where that is not the set of pods itself."""
+    """The object that an autoscaler scales instead of the set of pods."""
 
     api_version: str
     kind: str
@@ -101,8 +101,8 @@ class PodSet(Part):
     template: Json
     """The pod template (`metadata`, `spec`); in a group that of the workers."""
     counted: Json | None = None
-    """The template as hashes count it; None: as it is. Pods that run keep what they have where the two differ, until
-    what is counted changes (docs/adr/0042)."""
+    """The template as hashes count it; None: as it is. Where the two differ, running pods keep
+    their values until the counted template changes (docs/adr/0042)."""
     replicas: int | None = None
     """Pods, or groups. None: as many as there are, and one at first."""
     is_stopped: bool = False
@@ -209,7 +209,7 @@ class Workloads(FrozenModel):
     def without_nulls(self) -> Workloads:
         """Copy all of it without nulls: Kubernetes keeps none, so they would differ from the live objects for ever.
 
-        What is empty stays: `emptyDir: {}` means something.
+        Empty values stay: `emptyDir: {}` means something.
         """
         return _model_without_nulls(self)
 

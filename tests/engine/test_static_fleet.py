@@ -19,7 +19,7 @@ from components.providers.plugin_server import EmbeddedPlugins
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
-from program.__main__ import fleet_of
+from program.__main__ import register_fleet
 from program.static.plugin import KubernetesPlugin
 from tests.engine.stacks import PASSPHRASE, Stack
 from tests.support import needs
@@ -59,7 +59,7 @@ class Fleet:
         (root / "models.yaml").write_text(yaml.safe_dump(MODEL))
 
     def program(self) -> Awaitable[None]:
-        return fleet_of(self.root)
+        return register_fleet(self.root)
 
     def write(self, document: dict[str, Any]) -> None:
         self.path(document["metadata"]["name"]).write_text(yaml.safe_dump(document))

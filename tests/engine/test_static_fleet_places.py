@@ -25,7 +25,7 @@ from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
-from program.__main__ import fleet_of
+from program.__main__ import register_fleet
 from tests.engine.stacks import Stack
 from tests.support.agents import AgentProcess, agent
 from tests.support.sshd import sshd
@@ -68,7 +68,7 @@ class Project:
         self.stack.select(self.program).set_all_config(config)
 
     def program(self) -> Awaitable[None]:
-        return fleet_of(self.root)
+        return register_fleet(self.root)
 
 
 @pytest.fixture

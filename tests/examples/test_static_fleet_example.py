@@ -23,7 +23,7 @@ import yaml
 from automation.cli.provider import plugin_folder
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from program.__main__ import fleet_of
+from program.__main__ import register_fleet
 from tests.engine.stacks import Stack
 from tests.support.sshd import sshd
 from tools.tiny_model import write_tiny_model
@@ -82,9 +82,9 @@ def test_the_example_is_made_and_destroyed(
         environment = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "KUBECONFIG": str(kubeconfig)}
         stack = Stack(tmp_path / "stack", command, environment)
         values = {k: auto.ConfigValue(v if isinstance(v, str) else json.dumps(v)) for k, v in config.items()}
-        stack.select(lambda: fleet_of(root)).set_all_config(values)
-        assert "On the host of" in stack.preview(lambda: fleet_of(root)).text
-        stack.up(lambda: fleet_of(root))
+        stack.select(lambda: register_fleet(root)).set_all_config(values)
+        assert "On the host of" in stack.preview(lambda: register_fleet(root)).text
+        stack.up(lambda: register_fleet(root))
         assert {d["metadata"]["name"] for d in client.list(kinds.DEPLOYMENTS, chat)["items"]} == {"chat"}
         assert {d["metadata"]["name"] for d in client.list(kinds.DEPLOYMENTS, search)["items"]} == {"embeddings"}
         assert stack.state()["llmkube/desk/process"]["outputs"]["phase"] == "Ready"

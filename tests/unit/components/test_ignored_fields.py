@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from components import naming
-from components.ignored_fields import IgnoredFields, leaving_to_others
+from components.ignored_fields import IgnoredFields, with_drift_policy
 from components.providers.kubernetes_diff import parse_path
 from components.providers.kubernetes_ownership import left_to_others
 from components.rendered import RenderedObject, RenderedService
@@ -23,7 +23,7 @@ DEPLOYMENT = RenderedObject("deployment", naming.TYPE_SERVICE, MANIFEST)
 
 
 def ignoring(*paths: str) -> tuple[str, ...]:
-    return leaving_to_others(DEPLOYMENT, DriftPolicy(ignored={"Deployment": paths, "Service": ("spec",)})).ignore
+    return with_drift_policy(DEPLOYMENT, DriftPolicy(ignored={"Deployment": paths, "Service": ("spec",)})).ignore
 
 
 def test_paths_lead_to_fields_that_the_object_has() -> None:
@@ -54,7 +54,7 @@ def test_what_the_loop_finds_its_objects_by_must_stay_ours(path: str) -> None:
 def test_the_fingerprint_does_not_count_them() -> None:
     key = ServiceKey("llmkube", "prod", "chat")
     policy = DriftPolicy(default="report", ignored={"Deployment": ("spec.template",)})
-    plain, left = (RenderedService.of(key, (each,)) for each in (DEPLOYMENT, leaving_to_others(DEPLOYMENT, policy)))
+    plain, left = (RenderedService.of(key, (each,)) for each in (DEPLOYMENT, with_drift_policy(DEPLOYMENT, policy)))
     assert plain.fingerprint == left.fingerprint
     assert plain.objects[-1].manifest == left.objects[-1].manifest
     assert (left.objects[-1].ignore, left.objects[-1].on_drift) == (("spec.template",), "report")
@@ -62,7 +62,7 @@ def test_the_fingerprint_does_not_count_them() -> None:
 
 def test_what_is_remembered_of_an_object_is_the_last_said() -> None:
     ignored = IgnoredFields()
-    left = leaving_to_others(DEPLOYMENT, DriftPolicy(ignored={"Deployment": ("spec.template",)}))
+    left = with_drift_policy(DEPLOYMENT, DriftPolicy(ignored={"Deployment": ("spec.template",)}))
     ignored.note([left])
     assert ignored.of(MANIFEST) == ("spec.template",)
     ignored.note([DEPLOYMENT])

@@ -84,7 +84,7 @@ def requests(
         for number, obj in enumerate(objects):
             standing = frozenset({(urns.type_of(obj), urns.id_of(obj))}) if number % 2 else frozenset()
             resource = kubernetes_object(
-                f"n{number}", obj, parent=parent, standing=standing, version="1.2.3", by_sdk=by_sdk
+                f"n{number}", obj, parent=parent, existing=standing, version="1.2.3", by_sdk=by_sdk
             )
             if made is not None:
                 made.append(resource)
