@@ -15,6 +15,8 @@ from automation.adoption.release import Release
 from automation.approval.approval import Approval
 from automation.cache.cluster_cache import ClusterCache
 from automation.engine.batches import Batcher
+from automation.engine.runs import EngineState
+from automation.engine.submissions import Asked
 from automation.reconcile.act import Actor
 from automation.reconcile.decide import Case, decide_change, decide_preparation, decide_reservations, decide_upkeep
 from automation.reconcile.desire import Desired
@@ -71,14 +73,17 @@ class Controller:
             return
         self.release.note_owned(key)
         cr = self.statuses[key.dialect].latest(cr)
-        if (quiet_for_s := self.batcher.runs.quiet_for_s(key, services.asked(key, cr), now=now)) > 0:
+        asked, engine = services.asked(key, cr), self.batcher.runs.state(key)
+        if (quiet_for_s := engine.quiet_for_s(asked, now=now)) > 0:
             # The engine is at work on just what is asked for: its objects appear one by one, and its outcome brings
             # the key back.
             self.requeue(key, quiet_for_s)
             return
-        self._reconcile(services, key, cr, now=now)
+        self._reconcile(services, key, cr, asked, engine, now=now)
 
-    def _reconcile(self, services: Services, key: ServiceKey, cr: Json, *, now: datetime) -> None:
+    def _reconcile(
+        self, services: Services, key: ServiceKey, cr: Json, asked: Asked, engine: EngineState, *, now: datetime
+    ) -> None:
         with span("observe"):
             observed = services.observe(key, owner=cr["metadata"]["uid"])
         with span("want"):
@@ -97,18 +102,18 @@ class Controller:
         acted = self.actor.act(key, cr, before, now=now)
         desired = replace(desired, unsupported=(*desired.unsupported, *acted.unsupported))
 
-        rendered, run, known = review.rendered, self.batcher.runs.last_run(key), services.made_kinds()
+        rendered, run, known = review.rendered, engine.last_run, services.made_kinds()
         last = run.as_last() if run is not None else None
         case = Case(
             key=key,
             rendered=rendered,
             plan=make_plan(rendered, observed.live, last=last, known=known) if rendered is not None else None,
             mode=desired.mode,
-            asked=services.asked(key, cr, desired.versions),
+            asked=(*asked[:-1], desired.versions),
             may_act=review.may_act,
             now=now,
             run=run,
-            awaited=self.batcher.runs.pending_fingerprint(key),
+            awaited=engine.pending_fingerprint,
         )
         while (decision := decide_change(case)).question is not None:
             case = self.reviewer.answer(decision.question, cr, desired, observed, case, known=known)
@@ -125,7 +130,7 @@ class Controller:
             self.actor.act(key, self.statuses[key.dialect].latest(cr), upkeep, now=now)
 
     def _is_frozen(self, key: ServiceKey, desired: Desired) -> bool:
-        return self.approval.modes.is_frozen(key, desired.mode)
+        return desired.mode != "Apply" and self.approval.modes.is_frozen(key, desired.mode)
 
     def _has_silent_host(self, desired: Desired) -> bool:
         """Tell whether a replica runs on a host that renews no Lease."""

@@ -52,6 +52,10 @@ class Scheduling:
 
     # --- what is to be said of a service --------------------------------------------------------------------------
 
+    def observe(self, key: ServiceKey) -> tuple[QueuePosition | None, str, tuple[Problem, ...]]:
+        """Return the place of a service in the queue for GPUs, why it never fits, and its preemptions."""
+        return self.place(key), self.never_fits(key), self.preemption(key)
+
     def place(self, key: ServiceKey) -> QueuePosition | None:
         """Return the place of a service in the queue for GPUs."""
         return self.gpu_queue.place(key)

@@ -80,6 +80,31 @@ def hold_off_s(
     return 0.0
 
 
+@dataclass(frozen=True)
+class EngineState:
+    """The engine's work for one service at one moment."""
+
+    pending: Submission | None = None
+    """The newest request without an outcome."""
+    last_run: EngineRun | None = None
+    """The last run in this process."""
+
+    @property
+    def pending_fingerprint(self) -> str:
+        """The fingerprint of the request without an outcome; empty when there is none."""
+        return self.pending.fingerprint if self.pending is not None else ""
+
+    def quiet_for_s(self, asked: Asked | None = None, *, now: datetime) -> float:
+        """Return the seconds without a status report of a service, because the engine works on it; 0 or less otherwise.
+
+        With `asked`, only while the engine works on that request.
+        """
+        pending = self.pending
+        if pending is None or pending.rendered is None or (asked is not None and pending.asked != asked):
+            return 0.0
+        return QUIET_S - (now - pending.at).total_seconds()
+
+
 class EngineRuns:
     """Outcomes by service. Thread-safe. `newest` returns the newest request for a service without an outcome."""
 
@@ -90,24 +115,11 @@ class EngineRuns:
         self._removals: dict[ServiceKey, int] = {}
         """Failures in a row of removals, by service."""
 
-    def pending_fingerprint(self, key: ServiceKey) -> str:
-        """Return the fingerprint of the request without an outcome; empty when there is none."""
-        submitted = self._newest(key)
-        return submitted.fingerprint if submitted is not None else ""
-
-    def quiet_for_s(self, key: ServiceKey, asked: Asked | None = None, *, now: datetime) -> float:
-        """Return the seconds without a status report of a service, because the engine works on it; 0 or less otherwise.
-
-        With `asked`, only while the engine works on that request.
-        """
-        submitted = self._newest(key)
-        if submitted is None or submitted.rendered is None or (asked is not None and submitted.asked != asked):
-            return 0.0
-        return QUIET_S - (now - submitted.at).total_seconds()
-
-    def last_run(self, key: ServiceKey) -> EngineRun | None:
-        """Return the last run of the engine for a service in this process."""
-        return self._runs.get(key)
+    def state(self, key: ServiceKey) -> EngineState:
+        """Return what the engine did, and does, for a service."""
+        # The request first: one that ends in between still counts as pending, and its outcome enqueues the service.
+        pending = self._newest(key)
+        return EngineState(pending, self._runs.get(key))
 
     def record_outcome(self, submission: Submission, error: EngineFailed | None, *, now: datetime) -> None:
         """Record the outcome of a request to apply a service."""

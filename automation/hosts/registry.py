@@ -136,11 +136,14 @@ class HostRegistry:
             return name in self._leases
 
     def propose(self, desired: DesiredService, *, created: str = "") -> HostProposal | None:
-        """Choose hosts for the replicas of a service and reserve nothing; None for a service that runs in pods."""
-        if desired.host_placement is None:
-            return None
-        request = placement_request(desired, created=created)
-        return HostProposal(request, self.allocations.propose(desired.key, request))
+        """Choose hosts for the replicas of a service and reserve nothing.
+
+        None for a service that runs in pods and has no host reserved; for one that has, the proposal gives them up.
+        """
+        in_pods = desired.host_placement is None
+        request = PlacementRequest(replicas=0) if in_pods else placement_request(desired, created=created)
+        decision = self.allocations.propose(desired.key, request)
+        return None if in_pods and not decision.changes else HostProposal(request, decision)
 
     def with_hosts(self, desired: DesiredService, proposal: HostProposal | None) -> DesiredService:
         """Return a service with the hosts that were proposed.
@@ -163,10 +166,9 @@ class HostRegistry:
         """
         proposal = self.propose(desired, created=created)
         if proposal is None:
-            self.allocations.release(desired.key)
             return desired, None
         self.allocations.reserve(desired.key, proposal.request)
-        return self.with_hosts(desired, proposal), proposal.decision
+        return self.with_hosts(desired, proposal), proposal.decision if desired.host_placement is not None else None
 
     def _check_allowed(self, desired: DesiredService, request: PlacementRequest, decision: PlacementDecision) -> None:
         needs, labels = request.requirements.needs, self.allocations.namespace_labels(desired.key.namespace)

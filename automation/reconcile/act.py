@@ -23,7 +23,6 @@ from automation.reconcile.actions import (
     EnsureCertificate,
     PatchObject,
     RecordEvent,
-    ReleaseHosts,
     RequeueAfter,
     ReserveHosts,
     ReserveQuota,
@@ -93,8 +92,6 @@ class Actor:
             case ReserveHosts():
                 reserved = self.cluster.registry.allocations.reserve(key, action.proposal.request)
                 return replace(acted, outdated=acted.outdated or reserved.hosts != action.proposal.decision.hosts)
-            case ReleaseHosts():
-                self.cluster.registry.release(key)
             case ReserveQuota():
                 denial = self.cluster.quotas.reserve(key, action.claim, without_model=action.without_model)
                 return replace(acted, outdated=acted.outdated or action.admitted != (denial is None))

@@ -101,14 +101,9 @@ class UpdateSleep:
 
 @dataclass(frozen=True)
 class ReserveHosts:
-    """Reserve the hosts that were proposed for the replicas of a service."""
+    """Reserve the hosts that were proposed for the replicas of a service; none for one that runs in pods now."""
 
     proposal: HostProposal
-
-
-@dataclass(frozen=True)
-class ReleaseHosts:
-    """Give up the hosts that are reserved for a service: it runs in pods."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +151,6 @@ Action = (
     | EnsureCertificate
     | UpdateSleep
     | ReserveHosts
-    | ReleaseHosts
     | ReserveQuota
     | ClearPending
     | RecordEvent

@@ -18,7 +18,6 @@ from automation.reconcile.actions import (
     DeleteObjects,
     EnsureCertificate,
     RecordEvent,
-    ReleaseHosts,
     RequeueAfter,
     ReserveHosts,
     ReserveQuota,
@@ -126,8 +125,6 @@ def decide_reservations(desired: Desired, claim: QuotaClaim | None, *, admitted:
     actions: list[Action] = []
     if desired.hosts is not None and desired.hosts.decision.changes:
         actions.append(ReserveHosts(desired.hosts))
-    elif desired.service is not None and desired.service.host_placement is None:
-        actions.append(ReleaseHosts())
     if desired.hosts is not None and desired.mode == "Apply":
         actions += [RecordEvent("Normal", "Moved", message) for message in desired.hosts.decision.moved]
     if claim is not None:

@@ -5,7 +5,6 @@ Reads the caches, renders by `components.render`, and changes nothing. It propos
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from automation.approval.modes import Mode, mode_of
@@ -46,7 +45,7 @@ class Desired:
     problem: Problem | None = None
     unsupported: tuple[Problem, ...] = ()
     retry_after_s: float | None = None
-    versions: Sequence[str] = field(default=(), compare=False)
+    versions: tuple[str, ...] = field(default=(), compare=False)
     """The versions of the objects that were looked up."""
 
 

@@ -94,14 +94,15 @@ def _with_deployment(
     """Add what only an InferenceService has: a Deployment, a claim, a route, a place in the GPU queue."""
     deployment = objects.get(("Deployment", naming.deployment_name(key.name)))
     cr = cache.get(cache.kind, key.namespace, key.name) or {}
+    queue, never_fits, preemption = cluster.scheduling.observe(key)
     return replace(
         observed,
         deployment=deployment,
         route=_first(objects, "HTTPRoute", "Ingress", owner=owner),
         cache_claim=_unbound_claim(cluster, key.namespace, deployment) if deployment else None,
-        queue=cluster.scheduling.place(key),
-        never_fits=cluster.scheduling.never_fits(key),
-        preemption=cluster.scheduling.preemption(key),
+        queue=queue,
+        never_fits=never_fits,
+        preemption=preemption,
         priority_value=_priority(cluster, cr, observed.pods),
         available_memory_bytes=cluster.scheduling.largest_memory_bytes((cr.get("spec") or {}).get("nodeSelector")),
     )

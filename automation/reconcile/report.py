@@ -11,7 +11,7 @@ import structlog
 from automation.approval.approval import Approval
 from automation.drift.drift_watch import DriftWatch
 from automation.engine.batches import Batcher
-from automation.engine.runs import QUIET_S, problem_of_run, refused_by
+from automation.engine.runs import QUIET_S, EngineState, problem_of_run, refused_by
 from automation.hosts.registry import HostRegistry
 from automation.reconcile.act import Acted
 from automation.reconcile.desire import Desired
@@ -64,17 +64,18 @@ class Reporter:
     def report(self, found: Pass) -> None:
         """Write the status once, and only if it says something new. Raises ApiError."""
         key, cr = found.key, found.cr
-        facts = self._facts(found)
-        is_quiet = self.batcher.runs.quiet_for_s(key, now=found.now) > 0
+        engine = self.batcher.runs.state(key)
+        facts = self._facts(found, engine)
+        is_quiet = engine.quiet_for_s(now=found.now) > 0
         if is_quiet and facts.problem is None and not facts.rollout.timed_out:
             self.requeue(key, QUIET_S)
             return
         self._write(key, cr, found.desired.service, facts, now=found.now)
 
-    def _facts(self, found: Pass) -> ServiceFacts:
+    def _facts(self, found: Pass, engine: EngineState) -> ServiceFacts:
         """Gather all that the status is made of."""
         key, review, service, observed = found.key, found.review, found.desired.service, found.observed
-        run, fingerprint = self.batcher.runs.last_run(key), review.rendered.fingerprint if review.rendered else ""
+        run, fingerprint = engine.last_run, review.rendered.fingerprint if review.rendered else ""
         refused, failed = refused_by(run, fingerprint), problem_of_run(run, fingerprint)
         facts = service_facts(
             observed,

@@ -63,7 +63,7 @@ class Reviewer:
             return self._review_without_model(key, cr, observed)
         rendered, rollout = self.checks.apply_rollback(key, cr, service, rendered, observed)
         modes = self.approval.modes
-        frozen = modes.is_frozen(key, desired.mode)
+        frozen = desired.mode != "Apply" and modes.is_frozen(key, desired.mode)
         replicas = self.checks.review_replicas(key, cr, service, observed, now=now, may_replace=not frozen)
         labels = self.cluster.namespace_labels(key.namespace)
         verdict = self.approval.policies.verdict(key, cr, service, rendered, namespace_labels=labels)

@@ -113,14 +113,10 @@ class Services:
         held = any(each in self._dialect.peer_finalizers for each in finalizers)
         return held or written_by_another(cr.get("status"), self.info.status_mark)
 
-    def asked(self, key: ServiceKey, cr: Json, versions: Sequence[str] | None = None) -> Asked:
-        """Name the versions of all that decides the rendered objects; the second is the generation.
-
-        `versions` are those of `Desired`. Without them, the present versions of what the last parse looked up count.
-        """
-        if versions is None:
-            versions = [self._cache.version(reference) for reference in self._references.get(key, ())]
-        metadata = cr["metadata"]
+    def asked(self, key: ServiceKey, cr: Json) -> Asked:
+        """Name the versions of all that decides the rendered objects: uid, generation and annotations of the custom
+        resource, and the versions of the objects that the last parse looked up (see `Desired.versions`)."""
+        metadata, versions = cr["metadata"], map(self._cache.version, self._references.get(key, ()))
         return metadata["uid"], metadata.get("generation"), metadata.get("annotations"), tuple(versions)
 
     def observe(self, key: ServiceKey, *, owner: str | None) -> Observed:
@@ -136,7 +132,7 @@ class Services:
             references = sorted(look.seen, key=str)
             self._references[key] = tuple(references)
             self._cache.needs(key, frozenset(references))
-        return replace(desired, versions=[look.seen[each] for each in references])
+        return replace(desired, versions=tuple(look.seen[each] for each in references))
 
     def status(
         self, key: ServiceKey, cr: Json, service: DesiredService | None, facts: ServiceFacts, *, now: datetime

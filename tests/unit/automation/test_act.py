@@ -13,7 +13,7 @@ from automation.hosts.host_allocations import HostAllocations
 from automation.hosts.placement import HostCapacity, PlacementRequest
 from automation.hosts.registry import HostProposal
 from automation.reconcile.act import Acted, Actor
-from automation.reconcile.actions import Action, ReleaseHosts, ReserveHosts, ReserveQuota
+from automation.reconcile.actions import Action, ReserveHosts, ReserveQuota
 from program.desired.keys import ServiceKey
 
 GIB = 1 << 30
@@ -28,10 +28,7 @@ class Ledgers:
         self.allocations.set_host("a", HostCapacity("a", memory_bytes=10 * GIB), alive=True)
         self.quotas = QuotaLedger()
         self.quotas.set_quota(QuotaName("prod", "team"), Quota(QuotaName("prod", "team"), "prod", gpus=1))
-        release = self.allocations.release
-        cluster = SimpleNamespace(
-            registry=SimpleNamespace(allocations=self.allocations, release=release), quotas=self.quotas
-        )
+        cluster = SimpleNamespace(registry=SimpleNamespace(allocations=self.allocations), quotas=self.quotas)
         parts: dict[str, Any] = {field.name: None for field in fields(Actor)}
         self.actor = Actor(**{**parts, "cluster": cluster})
 
@@ -50,7 +47,9 @@ def test_of_two_services_that_were_offered_the_same_room_the_second_is_looked_at
     assert not ledgers.act(FIRST, first).outdated
     assert ledgers.act(SECOND, second).outdated
     assert ledgers.allocations.placed_on("a") == (FIRST,)
-    ledgers.act(FIRST, ReleaseHosts())
+    none = PlacementRequest(replicas=0)
+    ledgers.act(FIRST, ReserveHosts(HostProposal(none, ledgers.allocations.propose(FIRST, none))))
+    assert ledgers.allocations.placed_on("a") == ()
     assert not ledgers.act(SECOND, ledgers.hosts_of(SECOND)).outdated
 
 

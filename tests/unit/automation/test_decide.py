@@ -22,7 +22,6 @@ from automation.reconcile.actions import (
     EnsureCertificate,
     PatchPod,
     RecordEvent,
-    ReleaseHosts,
     RequeueAfter,
     ReserveHosts,
     ReserveQuota,
@@ -216,16 +215,16 @@ def proposal(**decision: Any) -> HostProposal:
     return HostProposal(PlacementRequest(), Placement(**decision))
 
 
-def test_hosts_are_reserved_where_the_reservation_changes_and_given_up_in_pods() -> None:
+def test_hosts_are_reserved_where_the_reservation_changes() -> None:
     changed = proposal(hosts=("a",), changes=True)
     assert decide_reservations(Desired(hosts=changed), None, admitted=True) == (ReserveHosts(changed),)
     assert decide_reservations(Desired(hosts=proposal(hosts=("a",))), None, admitted=True) == ()
-    assert decide_reservations(Desired(service()), None, admitted=True) == (ReleaseHosts(),)
+    assert decide_reservations(Desired(service()), None, admitted=True) == ()
 
 
 def test_a_claim_is_reserved_with_what_the_review_found() -> None:
     claim = QuotaClaim(gpus=1)
-    of_pods = (ReleaseHosts(), ReserveQuota(claim, without_model=False, admitted=True))
+    of_pods = (ReserveQuota(claim, without_model=False, admitted=True),)
     assert decide_reservations(Desired(service()), claim, admitted=True) == of_pods
     without_model = (ReserveQuota(claim, without_model=True, admitted=False),)
     assert decide_reservations(Desired(), claim, admitted=False) == without_model

@@ -43,44 +43,44 @@ def failed(runs: EngineRuns, at: datetime, fingerprint: str = "f1") -> None:
 def test_a_service_is_quiet_while_the_engine_works_on_just_what_is_asked() -> None:
     requests = Requests()
     runs = EngineRuns(requests.get)
-    assert runs.quiet_for_s(KEY, now=NOW) <= 0
+    assert runs.state(KEY).quiet_for_s(now=NOW) <= 0
     requests.submit("f1", ("v1",), now=NOW)
-    assert runs.pending_fingerprint(KEY) == "f1"
-    assert runs.quiet_for_s(KEY, ("v1",), now=later(1)) == QUIET_S - 1
-    assert runs.quiet_for_s(KEY, ("v2",), now=later(1)) <= 0, "edited meanwhile"
-    assert runs.quiet_for_s(KEY, ("v1",), now=later(QUIET_S + 1)) <= 0, "it takes its time, and that is news"
+    assert runs.state(KEY).pending_fingerprint == "f1"
+    assert runs.state(KEY).quiet_for_s(("v1",), now=later(1)) == QUIET_S - 1
+    assert runs.state(KEY).quiet_for_s(("v2",), now=later(1)) <= 0, "edited meanwhile"
+    assert runs.state(KEY).quiet_for_s(("v1",), now=later(QUIET_S + 1)) <= 0, "it takes its time, and that is news"
     runs.record_outcome(requests.pop(KEY), None, now=later(2))
-    assert runs.quiet_for_s(KEY, now=later(2)) <= 0
+    assert runs.state(KEY).quiet_for_s(now=later(2)) <= 0
 
 
 def test_a_removal_is_no_reason_to_be_quiet() -> None:
     runs = EngineRuns({KEY: Submission(1, KEY, Removal.REMOVE, NOW)}.get)
-    assert runs.quiet_for_s(KEY, now=NOW) <= 0 and not runs.pending_fingerprint(KEY)
+    assert runs.state(KEY).quiet_for_s(now=NOW) <= 0 and not runs.state(KEY).pending_fingerprint
 
 
 def test_what_was_just_applied_is_not_applied_again_before_the_caches_show_it() -> None:
     runs = EngineRuns(Requests().get)
     runs.record_outcome(Requests().submit("f1", ("v1",), now=NOW), None, now=NOW)
-    assert hold_off_s(runs.last_run(KEY), "f1", now=later(0.1)) == CACHE_LAG_S
-    assert hold_off_s(runs.last_run(KEY), "f1", now=later(CACHE_LAG_S)) == 0
-    assert hold_off_s(runs.last_run(KEY), "f2", now=later(0.1)) == 0, "a change need not wait"
+    assert hold_off_s(runs.state(KEY).last_run, "f1", now=later(0.1)) == CACHE_LAG_S
+    assert hold_off_s(runs.state(KEY).last_run, "f1", now=later(CACHE_LAG_S)) == 0
+    assert hold_off_s(runs.state(KEY).last_run, "f2", now=later(0.1)) == 0, "a change need not wait"
 
 
 def test_failures_in_a_row_wait_longer_and_end_as_stalled() -> None:
     runs, at, waits = EngineRuns(Requests().get), NOW, []
     for _ in range(STALLED_AFTER):
-        problem = problem_of_run(runs.last_run(KEY), "f1")
+        problem = problem_of_run(runs.state(KEY).last_run, "f1")
         assert problem is None or not problem.terminal
         failed(runs, at)
-        waits.append(hold_off_s(runs.last_run(KEY), "f1", now=at))
+        waits.append(hold_off_s(runs.state(KEY).last_run, "f1", now=at))
         at += timedelta(seconds=waits[-1])
-        assert hold_off_s(runs.last_run(KEY), "f1", now=at) == 0
+        assert hold_off_s(runs.state(KEY).last_run, "f1", now=at) == 0
     assert waits == sorted(waits) and waits[-1] > 8 * waits[0]
-    problem = problem_of_run(runs.last_run(KEY), "f1")
+    problem = problem_of_run(runs.state(KEY).last_run, "f1")
     assert problem is not None and problem.terminal
-    assert problem_of_run(runs.last_run(KEY), "f2") is None, "an edit is judged anew"
+    assert problem_of_run(runs.state(KEY).last_run, "f2") is None, "an edit is judged anew"
     failed(runs, at, "f2")
-    problem = problem_of_run(runs.last_run(KEY), "f2")
+    problem = problem_of_run(runs.state(KEY).last_run, "f2")
     assert problem is not None and not problem.terminal
 
 
@@ -90,15 +90,18 @@ def test_an_outcome_counts_for_the_fingerprint_that_was_submitted() -> None:
     old = requests.submit("f1", ("v1",), now=NOW)
     requests.submit("f2", ("v2",), now=later(1))
     runs.record_outcome(old, EngineFailed("ApplyFailed", "no"), now=later(2))
-    assert problem_of_run(runs.last_run(KEY), "f1") is not None and problem_of_run(runs.last_run(KEY), "f2") is None
-    assert runs.pending_fingerprint(KEY) == "f2"
+    assert (
+        problem_of_run(runs.state(KEY).last_run, "f1") is not None
+        and problem_of_run(runs.state(KEY).last_run, "f2") is None
+    )
+    assert runs.state(KEY).pending_fingerprint == "f2"
 
 
 def test_what_is_forgotten_is_judged_anew() -> None:
     runs = EngineRuns(Requests().get)
     failed(runs, NOW)
     runs.drop_service(KEY)
-    assert runs.last_run(KEY) is None
+    assert runs.state(KEY).last_run is None
 
 
 def test_a_removal_that_fails_is_tried_again_with_longer_and_longer_waits() -> None:
@@ -121,12 +124,12 @@ def test_a_refused_accessory_is_no_problem_of_the_service_and_only_its_own_tries
     )
     for at in range(STALLED_AFTER + 1):
         runs.record_outcome(Requests().submit("f1", ("v1",), now=later(at)), error, now=later(at))
-    assert problem_of_run(runs.last_run(KEY), "f1") is None
-    (refused,) = refused_by(runs.last_run(KEY), "f1")
+    assert problem_of_run(runs.state(KEY).last_run, "f1") is None
+    (refused,) = refused_by(runs.state(KEY).last_run, "f1")
     assert (refused.kind, refused.name, refused.reason) == ("HorizontalPodAutoscaler", "svc", "ForeignObject")
-    assert refused_by(runs.last_run(KEY), "f2") == ()
+    assert refused_by(runs.state(KEY).last_run, "f2") == ()
     now = later(STALLED_AFTER + CACHE_LAG_S)
-    assert hold_off_s(runs.last_run(KEY), "f1", now=now, only_accessories=True) > 10
-    assert hold_off_s(runs.last_run(KEY), "f1", now=now) == 0, "what pods need is made at once"
+    assert hold_off_s(runs.state(KEY).last_run, "f1", now=now, only_accessories=True) > 10
+    assert hold_off_s(runs.state(KEY).last_run, "f1", now=now) == 0, "what pods need is made at once"
     runs.record_outcome(Requests().submit("f1", ("v1",), now=now), None, now=now)
-    assert refused_by(runs.last_run(KEY), "f1") == ()
+    assert refused_by(runs.state(KEY).last_run, "f1") == ()
