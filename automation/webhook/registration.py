@@ -1,7 +1,7 @@
-"""Tells the API server where conversions are made: `spec.conversion` of KServe's CRDs.
+"""Registers the conversion webhook with the API server: `spec.conversion` of KServe's CRDs.
 
-Only CRDs of ours are changed, unless the operator says otherwise: those of the peer have its own webhook, which works
-as long as its controller runs. Until a CRD of ours is told, it serves its stored version alone; then both.
+Only CRDs that Herdsman installed are changed, unless the operator's settings include KServe's own: those have KServe's
+webhook, which works as long as its controller runs. A CRD serves only its stored version until it is registered.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PART_OF = "app.kubernetes.io/part-of"
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where the API server finds the webhook, and by which authority it knows it."""
+    """The address of the webhook for the API server, and the authority of its certificate."""
 
     path: str
     authority: bytes
@@ -38,7 +38,7 @@ class Endpoint:
     """Namespace, name and port of a Service before the loop."""
 
     def conversion(self) -> Json:
-        """Write it as `spec.conversion` of a CRD."""
+        """Return the value of `spec.conversion` for a CRD."""
         where: Json = {"caBundle": base64.b64encode(self.authority).decode()}
         if self.service is not None:
             namespace, name, port = self.service
@@ -50,9 +50,9 @@ class Endpoint:
 
 
 def register(client: KubeClient, endpoint: Endpoint, *, peers_too: bool) -> bool:
-    """See to it that the CRDs lead here; returns whether all of them do. Raises ApiError.
+    """Register the endpoint in the CRDs; returns whether all of them have it. Raises ApiError.
 
-    CRDs that are not there, and those of the peer unless `peers_too`, need not.
+    Missing CRDs do not count, and KServe's own only with `peers_too`.
     """
     told = [_register(client, name, endpoint, peers_too=peers_too) for name in CRDS]
     return all(told)
@@ -93,7 +93,7 @@ def _register(client: KubeClient, name: str, endpoint: Endpoint, *, peers_too: b
 
 
 def _version(client: KubeClient, name: str) -> str:
-    """Return the resourceVersion of a CRD; empty where it is gone."""
+    """Return the resourceVersion of a CRD; empty when it does not exist."""
     try:
         return str(client.get(kinds.CRDS, None, name)["metadata"]["resourceVersion"])
     except NotFound:

@@ -1,6 +1,6 @@
 """Answers one ConversionReview of apiextensions.k8s.io/v1. Pure; `server` asks.
 
-A review that makes no sense is answered with a failure, which the API server hands on to whoever asked for the object.
+An invalid review is answered with a failure, which the API server returns to the client that requested the object.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _CONVERT: dict[str, Callable[[Json], Json]] = {HUB: to_hub, SPOKE: from_hub}
 
 
 class ReviewInvalid(ValueError):
-    """What was sent is no ConversionReview: there is nobody to answer."""
+    """The request is not a ConversionReview, so it gets no response of that kind."""
 
 
 def answer(body: bytes) -> bytes:
-    """Convert all objects of a review, or none and say why. Raises ReviewInvalid."""
+    """Convert all objects of a review, or return the reason why none is converted. Raises ReviewInvalid."""
     try:
         review = json.loads(body)
     except (ValueError, RecursionError) as error:
