@@ -70,7 +70,7 @@ OTHER_TIMES: dict[Row, tuple[str, str]] = {
     ),
     (permissions.LLMKUBE, "inferenceservices", "get"): (
         "automation/reconcile/remover.py",
-        "get(self._services[key.dialect].kind",
+        "get(self._services[key.dialect].info.kind",
     ),
 }
 """Rows that this life does not come to: the module that asks, and the word by which it does."""
