@@ -1,1 +1,1 @@
-"""Where processes run: the contract with a host, the clients that carry it there, the server that obeys it."""
+"""Runs processes on hosts: the contract with a host, its clients (HTTP and SSH), and the server on the host."""

@@ -1,4 +1,4 @@
-"""The version of Herdsman that runs."""
+"""The version of the running Herdsman."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib.metadata
 
 
 def agent_version() -> str:
-    """Give the version of the installed distribution; `0.0.0` where none is installed."""
+    """Return the version of the installed distribution, or `0.0.0` if none is installed."""
     try:
         return importlib.metadata.version("herdsman")
     except importlib.metadata.PackageNotFoundError:

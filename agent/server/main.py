@@ -1,7 +1,8 @@
-"""Puts an agent together and runs it until it is told to stop.
+"""Assembles an agent and runs it until it is stopped.
 
-Called by `automation.cli.agent_run`. The order matters: the store's lock before anything, the host's Lease before any
-process is touched, adoption before plans; and backwards at the end: endpoints first, then processes, then the Lease.
+Called by `automation.cli.agent_run`. The order of the start matters: first the lock of the store, then the host's
+Lease, before any process is touched, then the adoption of running processes, then the plans. At the end the order is
+reversed: endpoints, processes, Lease.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ _log = structlog.get_logger(__name__)
 
 
 class Agent:
-    """One running agent. `start`, then `wait`, then `stop`, from one thread."""
+    """One running agent. Call `start`, `wait` and `stop` from one thread, in this order."""
 
     def __init__(self, settings: AgentSettings, client: KubeClient | None) -> None:
-        """`client` is needed when the plan comes from Kubernetes."""
+        """`client` is required if the plan comes from Kubernetes."""
         if settings.plan_source == "kubernetes" and client is None:
             raise ValueError("the plan comes from Kubernetes and there is no client")
         self.settings = settings
@@ -73,38 +74,38 @@ class Agent:
         self._host: HostObject | None = None
         self._accelerators: tuple[Accelerator, ...] | None = None
         self.spec = HostSpecWatch()
-        """What the Host object says; kept current."""
+        """The current settings of the Host object."""
         self._boundary = self._drawn()
         self._http: ApiListeners | None = None
         self._keep_processes = settings.keep_processes
         self._sleep: ProcessSleep | None = None
         self.space = StoreSpace(settings.store, lambda: named_by(self._store.records().values(), settings.store))
-        """The room that models take; its limit may be set at any time."""
+        """The disk space for models. Its limit may change at any time."""
         self.space.limit_bytes = settings.store_size_bytes
         self.usage: UsageSampler | None = None
         self.memory = HostMemory(settings.memory, find_binary=self._binaries.find)
-        """Budget, admission, turns and pressure."""
+        """Memory budget, admission, turns of groups, and memory pressure."""
 
     @property
     def http_port(self) -> int | None:
-        """Where the HTTP API listens on loopback; None where there is none."""
+        """Port of the HTTP API on loopback, or None if there is no API."""
         return self._http.local_port if self._http else None
 
     @property
     def endpoint(self) -> str:
-        """URL of the HTTP API beyond loopback; empty where there is none."""
+        """URL of the HTTP API for other machines, or empty if it listens on loopback only."""
         return self._http.endpoint if self._http else ""
 
     @property
     def token_file(self) -> Path:
-        """The file with the HTTP API's bearer token."""
+        """The file with the bearer token of the HTTP API."""
         return self.settings.api.token_file or self._store.token_file
 
     def start(self) -> None:
-        """Become the host and begin to supervise.
+        """Take the host's Lease and start to supervise processes.
 
-        Raises StoreInUse, HostInUse, OSError, and the KubeError with which the API server refuses. A server that does
-        not answer is no reason to leave the processes alone: the agent goes on with the plan that it knows.
+        Raises StoreInUse, HostInUse, OSError, or the KubeError of an API server that refuses. If the API server does
+        not answer, the agent continues with the last plan that it has stored.
         """
         settings = self.settings
         heap.share_one_heap()
@@ -208,7 +209,8 @@ class Agent:
         if self._watch is not None:
             self._watch.start()
         else:
-            # Here the written plan is the plan: what no record names was to be removed.
+            # Without a cluster the stored plan is the whole plan. A process that is in no record was about to be
+            # removed.
             wanted = supervisor.plans()
             supervisor.keep_only(lambda: wanted)
         if self._host is not None:
@@ -232,7 +234,7 @@ class Agent:
         threading.Thread(target=self._sweep_store, name="store-sweep", daemon=True).start()
 
     def facts(self) -> HostFacts:
-        """Describe this host."""
+        """Measure this host."""
         measured = host_facts.measure(
             host=self.settings.host,
             address=self.settings.address,
@@ -267,18 +269,19 @@ class Agent:
         return self._accelerators
 
     def request_stop(self) -> None:
-        """Make `wait` return; safe in a signal handler."""
+        """Make `wait` return. Safe in a signal handler."""
         self._done.set()
 
     def wait(self) -> str:
-        """Wait for the end. Empty when it was asked for, else why the agent cannot go on."""
+        """Wait for the end. Returns an empty string after `request_stop`, else the reason why the agent cannot
+        continue."""
         self._done.wait()
         return self._lost
 
     def stop(self) -> None:
-        """Stop everything: processes too, unless they are to be kept."""
+        """Stop all parts of the agent. Processes stop as well, except if they should be kept."""
         keep = self._keep_processes and not self._lost
-        # After another agent took over, endpoints and statuses are its own.
+        # After another agent took over the host, this agent must not write endpoints and statuses any more.
         speak = not keep and not self._lost
         if self._watch is not None:
             self._watch.stop_accepting()
@@ -308,7 +311,10 @@ class Agent:
         self._store.close()
 
     def _ending(self, wish: Literal["keep", "stop"] | None) -> str:
-        """Hear from the API what becomes of the processes when the agent is stopped: at an uninstall they may go."""
+        """Set whether processes keep running after the agent stops, and return the setting. None only reads it.
+
+        The API calls this, for example at an uninstall.
+        """
         if wish is not None:
             self._keep_processes = wish == "keep"
         return "keep" if self._keep_processes else "stop"
@@ -329,7 +335,7 @@ class Agent:
         if self._watch is None or (
             self._sleep is not None and self._sleep.accepts_requests(key, ProcessPhase.STOPPING)
         ):
-            # What goes to sleep keeps its endpoint: the proxy answers there.
+            # A process that goes to sleep keeps its endpoint, because the proxy answers there.
             return None
         return self._watch.publisher.withdrawn(key)
 
@@ -346,7 +352,7 @@ class Agent:
             self._host.write_again()
 
     def _apply_host_spec(self, spec: HostSpec) -> None:
-        """Do as the Host object says; runs in the thread of its watch."""
+        """Apply the settings of the Host object. Runs in the thread of its watch."""
         self.memory.set_limits(
             MemoryLimits(
                 budget_bytes=spec.memory_budget_bytes,
@@ -373,13 +379,13 @@ class Agent:
             policy=self.settings.source_policy.with_roots(self._boundary.paths),
             on_progress=on_progress,
             cancel=cancel,
-            # Read anew, so that a new token counts without a restart.
+            # Read each time, so that a new token is used without a restart.
             access=SourceAccess.of_host(self.settings.credentials),
             space=self.space,
         )
 
     def _sweep_store(self) -> None:
-        """Bring the store within its size, once the plan says what it needs."""
+        """Reduce the store to its size limit, after the plan is known."""
         watch = self._watch
         while watch is not None and not watch.has_synced:
             if self._done.wait(SWEEP_POLL_S):

@@ -1,7 +1,7 @@
-"""Starts, recognises and stops operating system processes; knows nothing of models or plans.
+"""Starts, identifies and stops operating system processes. It does not use models or plans.
 
-Called by `launching` and, at the agent's start, by `supervisor`. A process is started in a
-session of its own, so that it outlives the agent and its whole tree can be found again. It is recognised by pid and
+Called by `launching` and, at the agent's start, by `supervisor`. Each process starts in a session of its own, so that
+it continues when the agent ends and the agent can find the whole process tree again. A process is identified by pid and
 start mark (`identity`), never by pid alone.
 """
 
@@ -23,7 +23,7 @@ from agent.server.processes.engine_user import EngineUser
 from agent.server.processes.identity import MARKER, Presence, presence, start_mark
 
 KILL_TIMEOUT_S = 10.0
-"""How long a process has to end after SIGKILL."""
+"""How long to wait for a process to end after SIGKILL."""
 _KEPT_FROM_CHILDREN = ("KUBECONFIG", "PULUMI_", "HERDSMAN_", "AWS_", "GOOGLE_APPLICATION_", "AZURE_")
 _SECRET_WORDS = frozenset({"TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "CREDENTIALS"})
 _SECRET_ENDS = ("API_KEY", "APIKEY", "ACCESS_KEY", "PRIVATE_KEY")
@@ -35,7 +35,7 @@ class LaunchFailed(Exception):
 
 @dataclass(frozen=True)
 class Marker:
-    """What the marker variable says."""
+    """The content of the marker variable."""
 
     agent: str
     key: str
@@ -55,14 +55,14 @@ class Marker:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process tree uses now."""
+    """The current resource usage of a process tree."""
 
     rss_bytes: int
     cpu_s: float
 
 
 class Handle:
-    """A process of ours, started by this agent or adopted."""
+    """A process that this agent started or adopted."""
 
     def __init__(self, pid: int, mark: str, child: subprocess.Popen[bytes] | None = None) -> None:
         self.pid = pid
@@ -70,16 +70,17 @@ class Handle:
         self._child = child
 
     def alive(self) -> bool:
-        """Tell whether exactly this process still runs. Reaps it when it is the agent's child and has ended.
+        """Return whether exactly this process still runs. Reaps a child that has ended.
 
-        A process of which the system does not say whether it runs counts as running: it is not to be forgotten.
+        If the system does not show whether the process runs, it counts as running, so that the agent does not lose
+        track of it.
         """
         if self._child is not None:
             return self._child.poll() is None
         return presence(self.pid, self.mark) in (Presence.RUNS, Presence.UNKNOWN)
 
     def exit_text(self) -> str:
-        """Say how the process ended; an adopted one leaves no exit code."""
+        """Describe how the process ended. The exit code of an adopted process is unknown."""
         code = self._child.poll() if self._child is not None else None
         if code is None:
             return "ended"
@@ -89,19 +90,19 @@ class Handle:
 
     @property
     def exit_reason(self) -> str:
-        """Why it is not alive any more, as a report says it."""
+        """The `ProcessReason` for the end of the process."""
         return ProcessReason.EXITED
 
     def not_yet(self) -> str | None:
-        """Say what is still to happen before it can serve: nothing, for it says so itself by its health."""
+        """Return None: the health check alone shows whether the process can serve."""
         return None
 
     def terminate(self, *, grace_s: float) -> bool:
-        """Stop the process and all of its session: SIGTERM, at most `grace_s`, SIGKILL.
+        """Stop the process and its session: SIGTERM, then SIGKILL after at most `grace_s`.
 
-        True: SIGTERM sufficed, or nothing of the session ran any more. False: SIGKILL was needed, or something may
-        still run, which `alive` then says: it outlived SIGKILL, or the system did not say whose pid it is, and a
-        stranger must not be ended.
+        Returns True if SIGTERM sufficed or no process of the session was running. Returns False if SIGKILL was needed
+        or a process may still run; then check `alive`. A process may still run if it survived SIGKILL, or if the system
+        did not show who owns the pid, because the agent must not end a process that is not its own.
         """
         if self._presence() is Presence.UNKNOWN:
             return False
@@ -114,7 +115,7 @@ class Handle:
         return not stubborn and not left and not self.alive()
 
     def usage(self) -> Usage | None:
-        """Measure the process and its descendants; None when it is gone."""
+        """Measure the process and its descendants. Returns None if it has ended."""
         try:
             leader = psutil.Process(self.pid)
             tree = [leader, *leader.children(recursive=True)]
@@ -138,8 +139,8 @@ class Handle:
         return presence(self.pid, self.mark)
 
     def _session(self) -> Iterator[psutil.Process]:
-        # The kernel gives no pid to a new process while a session of that number has members. So the members are the
-        # process's own, unless another process has its pid.
+        # The kernel does not reuse a pid while a session of that number has members. So all members belong to this
+        # process, unless another process has its pid.
         if self._presence() in (Presence.OTHER, Presence.UNKNOWN):
             return
         for pid in psutil.pids():
@@ -164,10 +165,10 @@ def _signal_all(processes: Sequence[psutil.Process], number: signal.Signals) -> 
 def launch(
     argv: Sequence[str], *, env: Mapping[str, str], log: Path, marker: Marker, user: EngineUser | None = None
 ) -> Handle:
-    """Start `argv` in its own session with its output appended to `log`. Raises LaunchFailed with the cause.
+    """Start `argv` in a session of its own, with its output appended to `log`. Raises LaunchFailed with the cause.
 
-    The child writes to the file itself: a pipe through the agent would break when the agent dies. `user` is who the
-    child runs as; None is the agent's own user.
+    The child writes to the file directly, because a pipe through the agent would break when the agent ends. The child
+    runs as `user`; None means the agent's own user.
     """
     theirs: Mapping[str, str] = user.environment if user is not None else {}
     changed: dict[str, Any] = {}
@@ -182,7 +183,7 @@ def launch(
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                # Only the agent gets into the folder of the logs.
+                # Only the agent's user can enter the folder of the logs.
                 cwd=log.parent if user is None else "/",
                 **changed,
             )
@@ -194,7 +195,7 @@ def launch(
 
 
 def _opened(log: Path) -> IO[bytes]:
-    """Open the log for appending. On a full disk the output is lost, and the process runs all the same."""
+    """Open the log for appending. On a full disk the output is discarded, so that the process can still run."""
     try:
         return log.open("ab")
     except OSError as error:
@@ -204,7 +205,7 @@ def _opened(log: Path) -> IO[bytes]:
 
 
 def _home() -> dict[str, str]:
-    """Give HOME, which a service manager may not have set: Ollama does not start without it."""
+    """Return HOME, because a service manager may not set it and Ollama does not start without it."""
     try:
         return {"HOME": str(Path.home())}
     except RuntimeError:
@@ -212,10 +213,10 @@ def _home() -> dict[str, str]:
 
 
 def inherited_environment(own: Mapping[str, str]) -> dict[str, str]:
-    """Choose what of the agent's environment a process sees.
+    """Return the variables of the agent's environment that a process inherits.
 
-    It does not see what leads to the cluster or to Herdsman's state, nor any credential: HF_TOKEN and the like are the
-    agent's, to fetch models with. A service that wants one names a Secret.
+    It does not inherit variables that lead to the cluster or to Herdsman's state, and no credentials. The agent needs
+    HF_TOKEN and similar variables to fetch models; a service that needs one refers to a Secret.
     """
     return {name: value for name, value in own.items() if not _is_the_agents(name)}
 
@@ -230,7 +231,7 @@ def _is_the_agents(name: str) -> bool:
 
 
 def marked_processes(agent: str) -> dict[str, list[tuple[Marker, Handle]]]:
-    """Find every running process that the agent with this identity started, by key; session leaders only."""
+    """Find the running session leaders that the agent with this identity started. Returns them by process key."""
     found: dict[str, list[tuple[Marker, Handle]]] = {}
     for pid in psutil.pids():
         try:
@@ -247,7 +248,7 @@ def marked_processes(agent: str) -> dict[str, list[tuple[Marker, Handle]]]:
 
 
 def signal_name(number: int) -> str:
-    """Name a signal as people know it."""
+    """Return the name of a signal, or its number if it has no name."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -255,39 +256,39 @@ def signal_name(number: int) -> str:
 
 
 class Unit(Protocol):
-    """Something that was started and serves, or will."""
+    """A started process, or a model that is loaded into a shared daemon."""
 
     @property
     def pid(self) -> int:
-        """The process that serves; 0 where it is somebody else's."""
+        """The pid of the serving process; 0 if Herdsman did not start it."""
         ...
 
     @property
     def mark(self) -> str:
-        """Tells this process from a later one of the same pid."""
+        """Distinguishes this process from a later one with the same pid."""
         ...
 
     @property
     def exit_reason(self) -> str:
-        """Why it is not alive any more: a `ProcessReason`."""
+        """The `ProcessReason` for its end."""
         ...
 
     def alive(self) -> bool:
-        """Tell whether it is still there."""
+        """Return whether it still runs."""
         ...
 
     def exit_text(self) -> str:
-        """Say how it ended."""
+        """Describe how it ended."""
         ...
 
     def not_yet(self) -> str | None:
-        """Say what is still to happen before it can serve, although its server is healthy; None: nothing."""
+        """Describe what must still happen before it can serve although its server is healthy. None: nothing."""
         ...
 
     def terminate(self, *, grace_s: float) -> bool:
-        """Stop it, within `grace_s` if it does so by itself; tell whether it did."""
+        """Stop it. Returns whether it stopped within `grace_s`."""
         ...
 
     def usage(self) -> Usage | None:
-        """Measure it; None where that cannot be told."""
+        """Measure it. Returns None if that is impossible."""
         ...

@@ -1,7 +1,7 @@
 """The thread of one process: asks `agent.processes.lifecycle` for the next step, performs it, records the outcome.
 
-Started by `supervisor`. A download or a slow stop delays this process only. Every decision is in `lifecycle`; files
-and starts are in `launching`, the wait before a stop in `drain`.
+Started by `supervisor`. A download or a slow stop delays only this process. `lifecycle` makes all decisions,
+`launching` fetches files and starts processes, and `drain` waits before a stop.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from agent.server.processes.worker_context import WorkerContext
 from agent.sources.errors import Cancelled, FileError
 
 EXIT_POLL_S = 1.0
-"""How long the exit of a process that serves may go unseen, where the kernel does not tell of it."""
+"""Poll interval for the exit of a serving process, if the kernel does not notify the agent of exits."""
 STOP_RETRY_S = 1.0
-"""How long after a failed stop the process is stopped again."""
+"""How long after a failed stop the agent tries to stop the process again."""
 PROGRESS_INTERVAL_S = 1.0
 COMPLETION_TIMEOUT_S = 120.0
 LASTING_BACKOFF_S = 30.0
-"""First wait after a failure that only somebody's action ends."""
+"""First wait after a failure that ends only when a person acts."""
 
 _log = structlog.get_logger(__name__)
 
@@ -52,14 +52,14 @@ class Worker:
         unit: Unit | None = None,
         running_plan: ProcessPlan | None = None,
     ) -> None:
-        """`unit` is what an earlier agent left running, `running_plan` the plan that it was started by, if known."""
+        """`unit` is a process that an earlier agent left running, `running_plan` the plan of that process, if known."""
         self.key = key
         self._context = context
         self._launcher = launcher
         self._desired: Desired | None = desired
         self._last_desired = desired
         self._reported_desired = desired
-        """The plan that the status below speaks of; a newer one may have been offered since."""
+        """The plan that `_status` belongs to. A newer plan may already be set."""
         self._status = status
         self._unit = unit
         self._running_plan = running_plan
@@ -80,12 +80,13 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name=f"process-{key}", daemon=True)
 
     def start(self, *, port: int | None = None) -> None:
-        """Start the thread; `port` is tried first."""
+        """Start the thread. The process tries `port` first."""
         self._port = self._port or port
         self._thread.start()
 
     def set_desired(self, desired: Desired | None) -> bool:
-        """Set what is wanted now (None: nothing). False when this worker has finished and cannot take it."""
+        """Set the desired process; None means no process. Returns False if this worker has finished and cannot accept
+        it."""
         with self._lock:
             if self._done:
                 return False
@@ -100,24 +101,24 @@ class Worker:
         return True
 
     def stop_process(self) -> None:
-        """Stop the process because the agent stops; its record stays."""
+        """Stop the process because the agent stops. Its record stays."""
         self._agent_stops = True
         self.set_desired(None)
 
     def detach(self) -> None:
-        """End the thread and let the process run."""
+        """End the thread and leave the process running."""
         self._detaching = True
         self._cancel.set()
         self._probe.interrupt()
         self._wake.set()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the thread; False when it is still there after `timeout_s`."""
+        """Wait for the thread. Returns False if it still runs after `timeout_s`."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def wake(self) -> None:
-        """Look again now: a hold came or went, or there is room where there was none."""
+        """Check again now, because a hold was set or removed, or memory became free."""
         if self._context.holds.of(self.key) is not None:
             self._probe.interrupt()
         self._retry = True
@@ -129,27 +130,27 @@ class Worker:
 
     @property
     def wanted(self) -> bool:
-        """Whether the plan still asks for this process."""
+        """Whether the plan still contains this process."""
         return self._desired is not None
 
     @property
     def last_desired(self) -> Desired:
-        """The last plan that was wanted."""
+        """The last desired process that was not None."""
         return self._last_desired
 
     @property
     def unit(self) -> Unit | None:
-        """What runs, for measuring."""
+        """The running process, for measurements."""
         return self._unit
 
     @property
     def longest_stop_s(self) -> float:
-        """How long a stop may take."""
+        """The longest time that a stop may take: drain timeout plus grace period."""
         plan = plan_in_force(self._last_desired, self._status.running, self._running_plan)
         return drain_timeout_of(plan) + self._last_desired.plan.stop_grace_s
 
     def report(self) -> ProcessReport:
-        """Say how the process is."""
+        """Return the report of the process."""
         return report_of(self.key, self._context, self._reported_desired, self._status, self._progress)
 
     def _run(self) -> None:
@@ -169,7 +170,7 @@ class Worker:
                 if self._perform(step, desired, hold):
                     return
             except Exception as error:
-                # Nothing is expected here. Whatever it is, this process must not be left without its supervisor.
+                # No exception is expected here. The process must keep its supervisor in any case.
                 self._log.exception("Failed to take a step", step=step.action.name)
                 if self._status.running is None:
                     self._attempt_failed(ProcessReason.LAUNCH_FAILED, f"{type(error).__name__}: {error}")
@@ -183,7 +184,7 @@ class Worker:
         return lifecycle.next_step(self._status, desired, observed, now=now, policy=policy, is_held=hold is not None)
 
     def _perform(self, step: Step, desired: Desired | None, hold: Hold | None) -> bool:
-        """Perform one step. True ends the worker."""
+        """Perform one step. Returns True if the worker has finished."""
         if step.action in (Action.WAIT, Action.WATCH):
             self._wait(step.until)
         elif step.action is Action.REAP:
@@ -235,7 +236,7 @@ class Worker:
             return
         except FileError as failure:
             self._log.warning("Failed to fetch the file", reason=failure.reason.value, error=failure.message)
-            # Asking again for a file that is wrong costs the whole download, so that waits longer.
+            # Another try for a wrong file costs the whole download, so the wait is longer.
             self._attempt_failed(
                 failure.reason, failure.message, base_s=None if failure.transient else LASTING_BACKOFF_S
             )
@@ -298,7 +299,7 @@ class Worker:
         )
         now, before = self._context.clock(), self._status.phase
         status = lifecycle.completion_checked(self._status, failure=failure, now=now, policy=self._context.policy)
-        # Written before it is reported: a process that was reported ready is ready under the next agent too.
+        # Write the record before the report: a process that was reported ready must be ready for the next agent too.
         self._write_record(self._last_desired, status)
         self._status = status
         self._log_change(before)
@@ -311,7 +312,7 @@ class Worker:
         assert self._unit is not None
         assert self._status.running is not None
         text, reason = self._unit.exit_text(), self._unit.exit_reason
-        # The leader is gone; what it started may still hold the port or the memory.
+        # The leader has ended, but its children may still hold the port or the memory.
         self._unit.terminate(grace_s=desired.plan.stop_grace_s if desired else 5.0)
         self._unit = None
         if desired is None or hold is not None or self._status.running.launch_hash != desired.launch_hash:
@@ -334,7 +335,7 @@ class Worker:
             return
         gentle = self._unit.terminate(grace_s=self._last_desired.plan.stop_grace_s)
         if not gentle and self._unit.alive():
-            # It still has its memory and its port; a second process must not start beside it.
+            # The process still holds its memory and its port. A second process must not start beside it.
             self._log.warning("Failed to stop the process; trying again", pid=self._unit.pid)
             self._wake.wait(STOP_RETRY_S)
             return
@@ -346,7 +347,10 @@ class Worker:
             self._status = lifecycle.process_stopped(self._status)
 
     def _drain(self, hold: Hold | None) -> bool:
-        """Wait until its requests have ended. False: the process stays, for the next agent or because it is wanted."""
+        """Wait until running requests have ended. Returns False if the process must not be stopped now.
+
+        That is the case if the next agent will take the process over, or if the process is wanted again.
+        """
         assert self._unit is not None
         assert self._status.running is not None
         running = self._status.running
@@ -375,7 +379,7 @@ class Worker:
         return True
 
     def _wanted_again(self) -> bool:
-        """Whether the process that is being drained is wanted again just as it is."""
+        """Whether the process that is being drained is wanted again without a change."""
         desired, running = None if self._agent_stops else self._desired, self._status.running
         if desired is None or running is None or self._context.holds.of(self.key) is not None:
             return False
@@ -402,7 +406,8 @@ class Worker:
         with self._lock:
             if self._desired is not None and not self._agent_stops:
                 return False
-            # All of it under the lock: a later worker of this key writes only after this one wrote its last.
+            # All of this happens under the lock, so that a later worker of this key writes only after this worker's
+            # last write.
             self._context.ports.release(self.key)
             self._launcher.remove_process(self.key)
             self._status = replace(self._status, phase=ProcessPhase.STOPPED, reason="", message="")
@@ -415,7 +420,7 @@ class Worker:
         return True
 
     def _report_change(self) -> None:
-        """Write down and report what changed."""
+        """Write the record and report a change."""
         status, desired = self._status, self._last_desired
         self._write_record(desired, status)
         report = self.report()
@@ -430,5 +435,5 @@ class Worker:
         try:
             self._context.store.write_record(self.key, record)
         except OSError as error:
-            # A full disk. The marker in its environment still finds the process after a restart.
+            # The disk is full. The marker in the environment of the process still identifies it after a restart.
             self._log.warning("Failed to write the state", error=str(error))
