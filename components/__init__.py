@@ -1,1 +1,1 @@
-"""How desired state looks on a platform: pure renderers, the Pulumi components that register them, the providers."""
+"""Pure renderers of desired state, the Pulumi components that register rendered objects, and the Pulumi providers."""

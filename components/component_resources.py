@@ -1,6 +1,6 @@
-"""The Pulumi components that group the objects of a service, and the cache that services share.
+"""The Pulumi components that group the objects of a service, and the component of the shared model cache.
 
-`program.fleet` registers them. The components of services differ by type token, which is part of every URN.
+`program.fleet` registers them. Each kind of component has its own type token, which is part of every URN.
 """
 
 from __future__ import annotations
@@ -21,38 +21,39 @@ from program.desired.keys import ServiceKey
 
 @dataclass(frozen=True)
 class FleetTarget:
-    """Where services are made, and how their objects are registered. The default is what the loop's engine needs."""
+    """The place of services' objects, and how they are registered. The defaults are those of the loop's engine."""
 
     at: str = ""
     """Suffix of logical names in a stack of several namespaces or clusters (`naming.place_suffix`)."""
     provider: pulumi.ProviderResource | None = None
-    """Instead of the default provider of the `kubernetes` package."""
+    """The provider of the objects; None: the default provider of the `kubernetes` package."""
     transports: Mapping[str, Json] = field(default_factory=dict)
-    """How hosts are reached without a cluster, by name: inputs of a HostProcess of package `herdsman`."""
+    """By host name, the inputs by which a HostProcess of package `herdsman` reaches the host without a cluster."""
     existing: frozenset[tuple[str, str]] = frozenset()
-    """Type token and id of the objects that exist there. An engine without a state of them imports them."""
+    """Type token and id of the objects that the cluster has. An object in this set is imported if the state lacks
+    it."""
     version: str = ""
-    """That of the Kubernetes plugin, if it is not the SDK's."""
+    """Version of the Kubernetes plugin; empty: the SDK's."""
     by_sdk: bool = False
-    """Whether the resources are of the SDK's classes (Deployment, Service, …), or plain ones (ADR 48)."""
+    """True: resources of the SDK's classes (Deployment, Service, …). False: plain custom resources (ADR 48)."""
 
     @property
     def options(self) -> pulumi.ResourceOptions | None:
-        """The options of each component."""
+        """Return the resource options of each component; None for the default provider."""
         return pulumi.ResourceOptions(providers=[self.provider]) if self.provider else None
 
 
 class ServiceComponent(pulumi.ComponentResource):
-    """Some objects of one service: children by part. None of them waits for another."""
+    """A component with some objects of one service as children. No child depends on another."""
 
     TOKEN: ClassVar[str]
     RETAIN: ClassVar[bool] = False
-    """Whether the children outlive their place in the program."""
+    """Whether the objects stay in the cluster when the program no longer contains them."""
     BY_SDK: ClassVar[bool] = False
-    """Whether the children are of the SDK's classes wherever they are registered."""
+    """Whether the children always use the SDK's classes, whatever `FleetTarget.by_sdk` is."""
 
     children: dict[str, pulumi.CustomResource]
-    """By the part of the service that they are."""
+    """The registered objects by `RenderedObject.part`."""
 
     def __init__(self, key: ServiceKey, objects: Sequence[RenderedObject], target: FleetTarget) -> None:
         super().__init__(self.TOKEN, urns.component_name(key, at=target.at), None, target.options)
@@ -63,7 +64,7 @@ class ServiceComponent(pulumi.ComponentResource):
     def complete(self, obj: RenderedObject, *, after: Sequence[pulumi.Resource]) -> pulumi.CustomResource:
         """Register the last object of the service, which carries the applied hash, after all others.
 
-        The hash is the fingerprint only when everything else stands.
+        The object is made after the objects in `after`, so that an applied hash in the cluster proves that those exist.
         """
         last = self._register(obj, after=after)
         self.children[obj.part] = last
@@ -84,40 +85,41 @@ class ServiceComponent(pulumi.ComponentResource):
 
 
 class InferenceDeployment(ServiceComponent):
-    """Run one model server's pods, give them a stable address, and guard them where that is asked for."""
+    """The pods of one model server and their Service, with a disruption budget and a network policy if asked for."""
 
     TOKEN = naming.TYPE_SERVICE
 
 
 class Autoscaler(ServiceComponent):
-    """Scale a service's pods. While it exists, it alone sets their number."""
+    """The autoscaler of a service's pods. While it exists, Herdsman does not set the number of replicas."""
 
     TOKEN = naming.TYPE_AUTOSCALER
 
 
 class Exposure(ServiceComponent):
-    """Lead requests from a Gateway or an Ingress to a service."""
+    """The HTTPRoute or the Ingress that leads requests to a service."""
 
     TOKEN = naming.TYPE_EXPOSURE
 
 
 class Routing(ServiceComponent):
-    """Lead requests from gateways to a pool of pods, with the pods that pick among them for each request."""
+    """The route from gateways to a pool of pods, and the pods that pick a member of the pool for each request."""
 
     TOKEN = naming.TYPE_ROUTING
 
 
 class Monitoring(ServiceComponent):
-    """Have Prometheus scrape a service, and Pyrra watch its objective."""
+    """The objects by which Prometheus scrapes a service and Pyrra watches its objective."""
 
     TOKEN = naming.TYPE_MONITORING
 
 
 class HostedProcess(ServiceComponent):
-    """Run a model server on one host.
+    """A model server on one host.
 
-    The HostProcess, which carries plan and report, goes to the cluster, where the host's agent reads it. For a host in
-    `transports` the plugin `herdsman` hands the plan to the host itself, and no object is made in a cluster.
+    The HostProcess carries the plan and the agent's report. The component registers it in the cluster, where the host's
+    agent reads it. For a host in `transports`, the plugin `herdsman` sends the plan to the host, and the cluster gets
+    no object.
     """
 
     TOKEN = naming.TYPE_HOST_PROCESS
@@ -131,7 +133,7 @@ class HostedProcess(ServiceComponent):
             "namespace": self._key.namespace,
             "name": obj.name,
             "plan": obj.manifest["spec"],
-            # Outputs, which the SDK gives only those programs that name them.
+            # The SDK returns outputs only to programs that name them among the inputs.
             "address": None,
             "port": None,
         }
@@ -148,7 +150,7 @@ class Foundation(ServiceComponent):
 
 
 class Operator(ServiceComponent):
-    """The operator: its account and roles, its Deployment and what belongs to it."""
+    """The operator: its account, its roles, its Deployment and the objects around the Deployment."""
 
     TOKEN = naming.TYPE_OPERATOR
     BY_SDK = True
@@ -161,13 +163,13 @@ COMPONENTS: dict[str, type[ServiceComponent]] = {
         *(Foundation, Operator),
     )
 }
-"""By type token."""
+"""The classes by type token."""
 
 
 class ModelCache(pulumi.ComponentResource):
-    """Keep one namespace's model files on a claim that all its services share.
+    """The claim with the model files of one namespace, which all services of the namespace share.
 
-    Herdsman never deletes the claim: what it holds took hours to download, and other services may read it.
+    Herdsman never deletes the claim: its files took hours to download, and other services may read them.
     """
 
     claim: pulumi.CustomResource

@@ -1,4 +1,4 @@
-"""How much the pods of a described service ask for: what quotas count and policies bound. Pure.
+"""The resources that the pods of a service request, for quotas and policies. Pure.
 
 Called by `automation.admission.quota` and `components.policies.workload_rules`.
 """
@@ -18,9 +18,9 @@ Amount = Callable[[Json], Decimal]
 
 
 def stated(container: Json, name: str, *parts: str) -> Decimal:
-    """Give the largest amount of a resource that the named parts (`requests`, `limits`) of a container state.
+    """Return the largest amount of resource `name` in the named parts of a container; 0 for none.
 
-    Raises SpecInvalid for an amount that is none.
+    The parts are `requests` and `limits`. Raises SpecInvalid for an amount that is not a quantity.
     """
     resources = container.get("resources") or {}
     amounts = [(resources.get(part) or {}).get(name) for part in parts]
@@ -28,9 +28,9 @@ def stated(container: Json, name: str, *parts: str) -> Decimal:
 
 
 def requested(container: Json, name: str) -> Decimal:
-    """Give what the scheduler counts for a container: its request, for which a limit alone stands too.
+    """Return the amount that the scheduler counts for a container: its request, or its limit where it has no request.
 
-    An amount that is none counts as nothing: the API server refuses such pods.
+    An amount that is not a quantity counts as 0: the API server refuses such pods.
     """
     said = (container.get("resources") or {}).get("requests") or {}
     try:
@@ -40,16 +40,17 @@ def requested(container: Json, name: str) -> Decimal:
 
 
 def gpus(container: Json) -> Decimal:
-    """Count the GPUs that a container asks for."""
+    """Return the number of GPUs that a container requests."""
     resources = container.get("resources") or {}
     named = {name for part in ("requests", "limits") for name in resources.get(part) or {} if is_accelerator(name)}
     return sum((requested(container, name) for name in named), Decimal(0))
 
 
 def of_pod(pod: Json, of: Amount) -> Decimal:
-    """Sum up containers that run side by side; one of the start counts alone where it asks for more.
+    """Return the amount of a pod: its containers and sidecars together, or its largest init container if that is more.
 
-    As scheduler and kubelet count; https://kubernetes.io/docs/concepts/workloads/pods/init-containers.
+    The scheduler counts in the same way (https://kubernetes.io/docs/concepts/workloads/pods/init-containers), but adds
+    to an init container the sidecars that start before it.
     """
     starts = pod.get("initContainers") or ()
     beside = [each for each in starts if each.get("restartPolicy") == "Always"]
@@ -58,7 +59,7 @@ def of_pod(pod: Json, of: Amount) -> Decimal:
 
 
 def of_replica(pods: PodSet, of: Amount) -> Decimal:
-    """Sum up one pod of a set, or a whole group: the leader and its workers."""
+    """Return the amount of one replica: one pod, or a whole group (the leader and its workers)."""
     worker = of_pod(pods.template.get("spec") or {}, of)
     if pods.group is None:
         return worker
@@ -68,12 +69,12 @@ def of_replica(pods: PodSet, of: Amount) -> Decimal:
 
 
 def most_replicas(pods: PodSet) -> int:
-    """Say how many pods, or groups, there may be at most: an autoscaler's maximum counts."""
+    """Return the largest number of pods or groups; with an autoscaler this is its maximum."""
     return _bound(pods, "maxReplicas", "maxReplicaCount")
 
 
 def least_replicas(pods: PodSet) -> int:
-    """Say how many pods, or groups, there are at least."""
+    """Return the smallest number of pods or groups; with an autoscaler this is its minimum."""
     return _bound(pods, "minReplicas", "minReplicaCount")
 
 

@@ -1,10 +1,10 @@
-"""The init containers that put a model's files in place, and their shell script. Called by the renderers of pods.
+"""The init containers that download a model's files, and their shell script. Called by the renderers of pods.
 
-Names, environment and paths are LLMKube's, so that its caches are used without a new download. Values travel in the
-environment and are never spliced into the script; credentials come from Secrets by reference.
+Names, variables and paths are LLMKube's, so that Herdsman uses LLMKube's caches without a new download. Values are
+passed as environment variables and are never inserted into the script. Credentials are references to Secrets.
 
-Each release may change the text of the script, and pods that run have used theirs already. So hashes count the script's
-version and not its text, and an upgrade does not restart pods for it. docs/adr/0008.
+A release may change the text of the script. Pods that run have already executed the script, so hashes count its version
+and not its text, and an upgrade does not restart pods. docs/adr/0008.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from program.dialects.llmkube.parse.source import file_set, hub_location, reposi
 from program.runtimes.base import secret_env
 
 SCRIPT_VERSION = 1
-"""Raised only when a fix of the script must reach pods that run: every pod with a downloader then starts anew."""
+"""Raise it only when a fix of the script must reach running pods: all pods with a downloader then restart."""
 HOST_FILE = "/host-model/model.gguf"
 CA_MOUNT = "/custom-certs"
 
-# User and group that own the cache when no group is configured: curl_user of the curl image.
+# User and group that own the cache when no group is configured: `curl_user` of the curl image.
 CURL_UID = 100
 
 
 @dataclass(frozen=True)
 class ModelLocation:
-    """The paths of the files of one model."""
+    """The paths of one model's files in the pod."""
 
     directory: str
     path: str
-    """The file that the engine opens."""
+    """The path of the file that the engine opens."""
 
 
 def location_in_cache(model: DesiredModel, root: str) -> ModelLocation:
-    """Return the model's location in a cache that many models share."""
+    """Return the paths of a model in a cache that several models share."""
     directory = f"{root}/{model.cache_key}"
     return ModelLocation(directory, f"{directory}/{_primary(model) or model.file_name}")
 
 
 def location_on_own_volume(model: DesiredModel, root: str, namespace: str) -> ModelLocation:
-    """Return the model's location on a volume that only this pod has."""
+    """Return the paths of a model on a volume that belongs to one pod."""
     base = f"{root}/{namespace}-{model.name}"
     primary = _primary(model)
     return ModelLocation(base, f"{base}/{primary}") if primary else ModelLocation(root, f"{base}.gguf")
@@ -59,7 +59,7 @@ def _primary(model: DesiredModel) -> str:
 
 
 def source_mounts(model: DesiredModel, options: RenderOptions, host_volume: str) -> tuple[list[Json], ...]:
-    """Return the volumes that only the downloader needs, and its mounts of them: the node's file, certificates."""
+    """Return the volumes that only the downloader needs, and their mounts: the node's file and the CA certificates."""
     volumes: list[Json] = []
     mounts: list[Json] = []
     if model.source.kind is SourceKind.FILE:
@@ -81,9 +81,10 @@ def downloader(
     hub_token: SecretKey | None = None,
     name: str = "model-downloader",
 ) -> Json:
-    """Build the container that fetches a model's files to `location`.
+    """Build the container that downloads a model's files to `location`.
 
-    `pod_security` is the user's own pod security context, or empty; `hub_token` the engine's token for Hugging Face.
+    `pod_security` is the pod security context that the user set, or empty. `hub_token` is the engine's token for
+    Hugging Face.
     """
     container: Json = {
         "name": name,
@@ -123,7 +124,8 @@ def _environment(
         values["HUB_HOST"] = hub.base.authority
     environment = [{"name": name, "value": value} for name, value in values.items()]
     if source.kind is SourceKind.REPOSITORY and not model.source_secret:
-        # A file of the Hub that is named by its URL says by spec.sourceSecretRef whose it is.
+        # With spec.sourceSecretRef the user's Secret holds the credentials, also for a file of the Hub given by its
+        # URL.
         environment += secret_env("HF_TOKEN", hub_token)
     return environment
 
@@ -136,7 +138,10 @@ def _address(model: DesiredModel, options: RenderOptions) -> str:
 
 
 def cache_prep(options: RenderOptions, *, group: int, volume: str, mount: str, name: str = "model-cache-prep") -> Json:
-    """Build the container that lets `group` write to a cache which a storage driver may hand out as root's alone."""
+    """Build the container that lets `group` write to the cache.
+
+    Some storage drivers create volumes that only root can use.
+    """
     if group > 0:
         script = f"chown 0:{group} {mount} && chmod g+rwX {mount}"
     else:
@@ -158,32 +163,33 @@ def cache_prep(options: RenderOptions, *, group: int, volume: str, mount: str, n
 
 
 def must_not_be_root(pod_security: Json) -> bool:
-    """Tell whether the kubelet would refuse a container of uid 0; the pod's fsGroup must then do for the cache."""
+    """Return whether the kubelet refuses containers of uid 0. The cache is then writable by the pod's fsGroup only."""
     return pod_security.get("runAsNonRoot") is True
 
 
 def _inherited_identity(pod_security: Json) -> Json:
     identity: Json = {field: pod_security[field] for field in ("runAsUser", "runAsGroup") if field in pod_security}
     if must_not_be_root(pod_security) and "runAsUser" not in identity:
-        # The image names its user; the kubelet can prove only a number to be somebody else than root.
+        # The image names its user. The kubelet can check only a numeric uid against runAsNonRoot.
         identity["runAsUser"] = CURL_UID
     return identity
 
 
 @functools.cache
 def download_script() -> str:
-    """Return the script without its comments: it is stored once with each Deployment."""
+    """Return the script without its comments, because each Deployment stores a copy."""
     return script_without_comments("model_download.sh")
 
 
 def script_by_version(text: str) -> str:
-    """Replace the script in canonical JSON by what stands for its version, for a hash of the result."""
+    """Replace the script in canonical JSON by a text that depends on its version only, before the JSON is hashed."""
     return text.replace(*_in_json())
 
 
 @functools.cache
 def _in_json() -> tuple[str, str]:
-    # Deployments made before there was a version carry hashes over the text of that time: it stands for version 1.
+    # Deployments from before SCRIPT_VERSION carry hashes of the script's text at that time; this text represents
+    # version 1.
     stand_in = (
         script_without_comments("model_download.v1.sh")
         if SCRIPT_VERSION == 1
@@ -193,7 +199,7 @@ def _in_json() -> tuple[str, str]:
 
 
 def script_without_comments(file: str) -> str:
-    """Read a shell script of this package, less what only its readers need."""
+    """Return a shell script of this package without comments, indentation and empty lines."""
     text = importlib.resources.files("components").joinpath(file).read_text(encoding="utf-8")
     lines = (line.strip() for line in text.splitlines())
     return "\n".join(line for line in lines if line and not line.startswith("#")) + "\n"

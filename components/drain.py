@@ -1,9 +1,9 @@
-"""How a pod ends: requests under way are answered before the kubelet stops the engine. docs/adr/0037.
+"""How a pod ends: the engine answers the requests under way before the kubelet stops it. docs/adr/0037.
 
-Called by `components.pod_template`; `components.rendered` asks what of it counts in hashes, and
-`components.providers.kubernetes_templates` what stays in pods that run. The loop holds a change back until the replicas
-are idle where the service asks for that; this is what each pod does by itself, whoever ends it: a rollout, a drained
-node, an autoscaler.
+Called by `components.pod_template`. `components.rendered` asks which fields hashes count, and
+`components.providers.kubernetes_templates` which fields running pods keep. A service can also ask the loop to delay a
+change until its replicas are idle. This module covers each pod, whoever ends it: a rollout, a drained node, an
+autoscaler.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from program.desired.service import DesiredService
 from program.runtimes import Runtime, runtime_for
 
 BLIND_S = 15
-"""Seconds to go on where nothing is known of the image, so that no script can run in it."""
+"""Pause in seconds before an engine stops whose image is unknown, so that it may have no shell for the script."""
 STOP_S = 30
-"""Seconds for the engine itself to stop, Kubernetes' own default."""
+"""Seconds for the engine itself to stop. This is Kubernetes' default."""
 HUNG_S = 25
-"""Seconds for an engine whose probe failed: requests of an engine that hangs are not waited for."""
+"""Grace period in seconds after a failed probe. The requests of an engine that hangs are not waited for."""
 OWN_ACCORD = "drain-by-default"
-"""Name of the script (`$0`) where the service did not ask for a drain."""
+"""Name of the script (`$0`) if the service did not ask for a drain."""
 ASKED = "drain"
-"""Its name where the service asked."""
+"""Name of the script (`$0`) if the service asked for a drain."""
 
 _ANY_ADDRESS = ("", "::", "0.0.0.0")  # noqa: S104 - an address to recognise
 _NAMES = (ASKED, OWN_ACCORD)
@@ -37,33 +37,33 @@ _GRACE = "terminationGracePeriodSeconds"
 
 
 def is_asked_for(desired: DesiredService) -> bool:
-    """Tell whether a service says itself that its requests end first, or is put to sleep unasked."""
+    """Return whether a service asks for a drain, or sleeps while it is idle, which needs a drain."""
     asleep = desired.sleep is not None and desired.autoscaling is None
     return bool(desired.drain_s) or desired.rollout.wait_for_idle or asleep
 
 
 def drains(desired: DesiredService) -> bool:
-    """Tell whether a pod finishes its requests first: by default where the engine would drop them."""
+    """Return whether a pod finishes its requests before it ends, which is the default where the runtime can drain."""
     if desired.drain_s == 0:
         return False
     return runtime_for(desired.engine).drains or is_asked_for(desired)
 
 
 def timeout_s(desired: DesiredService) -> int:
-    """Give how long requests under way may take."""
+    """Return how many seconds the requests under way may take."""
     return math.ceil(desired.drain_s) if desired.drain_s else desired.rollout.idle_timeout_s
 
 
 def grace_period_s(desired: DesiredService) -> int:
-    """Give the seconds after which the kubelet ends the pod whatever it still does."""
+    """Return the seconds after which the kubelet kills the pod, even if requests are under way."""
     return timeout_s(desired) + STOP_S
 
 
 def pre_stop(desired: DesiredService, port: int) -> Json:
-    """Build the handler that the kubelet runs before it ends the engine.
+    """Build the hook that the kubelet runs before it stops the engine.
 
-    The script asks the engine and reads the kernel's table of connections. An engine whose image the user chose gets a
-    pause: nothing is known of what the image can run.
+    The script asks the engine for requests under way, and reads the kernel's table of connections. If the runtime does
+    not support draining, the hook is a pause of BLIND_S, because the image may contain no shell.
     """
     runtime = runtime_for(desired.engine)
     if not runtime.drains:
@@ -76,7 +76,7 @@ def pre_stop(desired: DesiredService, port: int) -> Json:
 
 
 def probe_of_drained(probe: Json) -> Json:
-    """Let a failed probe end the engine soon, unless the user says when."""
+    """Copy a probe with HUNG_S as its grace period, unless the user sets one."""
     return {**probe, _GRACE: probe.get(_GRACE, HUNG_S)}
 
 
@@ -87,11 +87,11 @@ def drain_script() -> str:
 
 
 def as_in_hashes(value: object) -> object:
-    """Copy JSON as hashes count it: pods as releases before the default drain rendered them.
+    """Copy JSON with each pod as releases before the default drain rendered it. Hashes count this copy.
 
-    A drain that the service did not ask for does not count at all, one that it asked for counts as it was then.
+    A drain that the service did not ask for is left out. One that the service asked for has its form of that time.
     """
-    if isinstance(value, str):  # most values are; rendering many services spends much of its time here
+    if isinstance(value, str):  # Most values are texts; this line is hot when many services are rendered.
         return value
     if isinstance(value, dict):
         known = {key: as_in_hashes(each) for key, each in value.items()}
@@ -100,7 +100,7 @@ def as_in_hashes(value: object) -> object:
 
 
 def without_new_drain(pod: Json) -> Json:
-    """Give a pod's spec as releases before the default drain rendered it; the same where it has none."""
+    """Return a pod's spec as releases before the default drain rendered it; an equal copy if the pod has no drain."""
     containers, by_default = [], False
     for container in pod["containers"]:
         command = script_command(container)
@@ -119,7 +119,7 @@ def without_new_drain(pod: Json) -> Json:
 
 
 def script_command(container: object) -> list[str] | None:
-    """Return the command that runs a drain script of this release's form, whatever its text; None where none runs."""
+    """Return the command of a container's drain script in this release's form, whatever the script's text, or None."""
     step = container
     for key in ("lifecycle", "preStop", "exec", "command"):
         step = step.get(key) if isinstance(step, dict) else None
@@ -129,7 +129,7 @@ def script_command(container: object) -> list[str] | None:
 
 
 def without_script(lifecycle: object) -> object:
-    """Copy a container's hooks without the text of a drain script, of whatever release."""
+    """Copy a container's hooks without the text of the drain script of any release."""
     command: object = lifecycle
     for key in ("preStop", "exec", "command"):
         command = command.get(key) if isinstance(command, dict) else None
@@ -139,7 +139,7 @@ def without_script(lifecycle: object) -> object:
 
 
 def _before(command: list[str]) -> Json | None:
-    """Give the hooks of a container as releases before rendered them for the same wish."""
+    """Return the hooks that releases before the default drain rendered for the same settings; None for no hooks."""
     _, _, _, name, url, left, _, what = command
     if name == OWN_ACCORD:
         return None
@@ -154,9 +154,10 @@ def _own_probe(probe: Json) -> Json:
 
 
 def _question(desired: DesiredService, runtime: Runtime) -> tuple[str, str]:
-    """Say at which path an engine tells whether it works, and what it answers there; two empty texts: it does not."""
+    """Return the path at which the engine reports its work, and the form of the answer; two empty texts for none."""
     if isinstance(desired.engine, (LlamaCpp, LlamaCppRouter)):
-        # In the pod the script has the API key. A router does not answer, and its connections count.
+        # In the pod the script has the API key. A llama.cpp router has no slots; for a router the script counts
+        # connections.
         return "/slots", _SLOTS
     probe = runtime.idle_probe(desired)
     return (probe.path, probe.gauge) if probe is not None and probe.kind == "gauge" else ("", "")

@@ -1,6 +1,6 @@
-"""The workloads of a service that names an engine and a model: one set of pods, and the objects around it.
+"""The workloads of a service that names an engine and a model: one set of pods and the objects around it.
 
-`components.render` calls `engine_workloads`. Names and labels are LLMKube's; `components.pod_template` builds the pods.
+`components.render` calls `engine_workloads`. Names and labels are LLMKube's. `components.pod_template` builds the pods.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from program.desired.workloads import FrontService, Ingress, ObjectSpec, PodSet,
 from program.runtimes import runtime_for
 
 DEFAULT_PORT = 8080
-"""The port in LLMKube's URLs, whatever port the engine listens on."""
+"""The port in LLMKube's URLs. It does not depend on the port that the engine listens on."""
 NAMESPACE_LABEL = "kubernetes.io/metadata.name"
-"""The API server puts it on every namespace."""
+"""A label that the API server sets on every namespace."""
 MODEL_HEADER = "x-ai-eg-model"
-"""Envoy AI Gateway reads the model out of the request's body and puts it here before it chooses a route."""
+"""Envoy AI Gateway copies the model's name from the request's body to this header before it chooses a route."""
 LONGEST_ANSWER = "1h"
-"""A long completion streams for minutes; gateways cut requests after 15 s by default."""
+"""A long completion streams for minutes. Gateways end requests after 15 s by default."""
 
 
 def engine_workloads(desired: DesiredService, options: RenderOptions) -> Workloads:
     """Build the workloads of a service.
 
     Objects of extensions that the cluster does not serve are left out. Raises SpecInvalid for a metric without a
-    target, and as `pod_template` does.
+    target, and for the reasons of `pod_template`.
     """
     name, labels = naming.deployment_name(desired.key.name), selector_labels(desired)
     services = (_front(desired, labels),)
@@ -72,27 +72,27 @@ def engine_workloads(desired: DesiredService, options: RenderOptions) -> Workloa
 
 
 def is_stopped(desired: DesiredService) -> bool:
-    """Tell whether no replica shall run, whatever an autoscaler would do.
+    """Return whether no replica may run, even if the service has an autoscaler.
 
-    `replicas: 0` stops a service. For a service that an autoscaler may scale to nothing it is the number at the start.
+    `replicas: 0` stops a service. If the autoscaler may scale to zero, `replicas: 0` is the initial number instead.
     """
     scaling = desired.autoscaling
     return desired.suspended or (desired.replicas == 0 and (scaling is None or scaling.min_replicas > 0))
 
 
 def service_port(desired: DesiredService) -> int:
-    """Return the port that clients use."""
+    """Return the port of the Service, which clients use."""
     return DEFAULT_PORT if desired.endpoint.port is None else desired.endpoint.port
 
 
 def other_namespaces(desired: DesiredService, access: NetworkAccess) -> tuple[str, ...]:
-    """Name the namespaces whose pods may connect beside those of the service's own namespace."""
+    """Return the other namespaces whose pods may connect; pods of the service's own namespace always may."""
     gateway = desired.expose.gateway_namespace if desired.expose else ""
     return tuple(dict.fromkeys((*access.namespaces, *([gateway] if gateway else []))))
 
 
 def _front(desired: DesiredService, labels: dict[str, str]) -> FrontService:
-    """Build the Service: the clients' port, which leads to the container's port."""
+    """Build the Service, which maps the clients' port to the container's port."""
     endpoint = desired.endpoint
     port: Json = {
         "name": "http",
@@ -115,40 +115,43 @@ def _front(desired: DesiredService, labels: dict[str, str]) -> FrontService:
 
 
 def _strategy(desired: DesiredService) -> Json | None:
-    """Say how pods are replaced; None leaves it to Kubernetes, which starts a new pod before it ends an old one."""
+    """Return the strategy of the Deployment; None for Kubernetes' default.
+
+    By default Kubernetes starts a new pod before it ends an old one.
+    """
     away = desired.disruption.max_unavailable
     exclusive = is_exclusive(desired.gpu)
     if away:
         rolling: Json = {"maxUnavailable": _count_or_share(away)}
         if exclusive and away not in ("0", "0%"):
-            # An additional pod would wait for hardware that only the old pods can give back.
+            # An additional pod would wait for the GPUs of the old pods.
             rolling["maxSurge"] = 0
         return {"type": "RollingUpdate", "rollingUpdate": rolling}
-    # The new pod would wait for the GPUs that the old one holds.
+    # The new pod would wait for the GPUs of the old pod.
     return {"type": "Recreate"} if exclusive else None
 
 
 def _budget(name: str, labels: dict[str, str], away: str) -> ObjectSpec:
-    """Build the budget, which drains of nodes and the loop's own evictions respect."""
+    """Build the PodDisruptionBudget, which drains of nodes and the loop's own evictions respect."""
     spec: Json = {
         "maxUnavailable": _count_or_share(away),
         "selector": {"matchLabels": labels},
-        # A pod that does not serve holds up no drain: without this a crash loop keeps its node for ever.
+        # Without this, a pod in a crash loop blocks the drain of its node for ever.
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
     }
     return ObjectSpec(name=name, labels=labels, spec=spec)
 
 
 def _count_or_share(text: str) -> int | str:
-    """Read `1` or `25%`, as budgets and strategies take it."""
+    """Return `1` as a number and `25%` as text, the two forms that budgets and strategies accept."""
     return int(text) if text.isdigit() else text
 
 
 def _network_policy(desired: DesiredService, name: str, labels: dict[str, str], access: NetworkAccess) -> ObjectSpec:
-    """Build the policy: pods of the service's own namespace and of those named, to the engine's port and no other.
+    """Build the policy, which admits pods of the service's namespace and of the named ones to the engine's port only.
 
-    The kubelet's probes come from the node, which network plugins let through. The policy does not limit what a pod
-    connects to.
+    The kubelet's probes come from the node; network plugins let them through. The policy does not limit outgoing
+    connections of the pods.
     """
     spec: Json = {
         "podSelector": {"matchLabels": labels},
@@ -193,7 +196,7 @@ def _route(desired: DesiredService, expose: Exposure) -> Route:
 
 
 def _ingress(desired: DesiredService, expose: Exposure) -> Ingress:
-    """Build the Ingress. Ingresses have no field for timeouts; users set the annotation of their controller."""
+    """Build the Ingress. Ingresses have no field for timeouts; users set an annotation of their ingress controller."""
     name = naming.service_name(desired.key.name)
     service: Json = {"name": name, "port": {"name": "http"}}
     rule: Json = {"http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": {"service": service}}]}}

@@ -1,6 +1,6 @@
-"""Which extensions of the cluster a service needs: Gateway API, KEDA, Prometheus' operator, and so on. Pure.
+"""The cluster extensions that a service needs, such as the Gateway API, KEDA or the Prometheus operator. Pure.
 
-The loop, previews and static fleets report what a missing one leaves out.
+The loop, previews and static fleets report the objects that are left out because an extension is missing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REASON = "NotInstalled"
 
 
 def unsupported_by_cluster(desired: DesiredService, options: RenderOptions) -> tuple[Problem, ...]:
-    """List the fields of a service in pods that need a missing extension. None of them is fatal."""
+    """List the fields of a service in pods that need a missing extension. The service runs without them."""
     if desired.host_placement is not None:
         return ()
     return (
@@ -60,7 +60,7 @@ def _of_exposure(desired: DesiredService, options: RenderOptions) -> Iterator[Pr
     expose = desired.expose
     if expose is None or expose.by != "gateway" or options.is_installed(kinds.HTTP_ROUTES):
         return
-    # Only LLMKube's own field asks for the requests of one model.
+    # Only LLMKube's own field routes by the name of the model.
     field = "spec.endpoint.gateway" if expose.model_name else f"metadata.annotations[{keys.ANNOTATION_EXPOSE}]"
     yield _problem(field, "needs the Gateway API, which is not installed; only the cluster itself reaches the service")
 

@@ -1,8 +1,8 @@
 """The HostProcess object of a service that runs on a host instead of in pods. Called by `components.render`.
 
-Its spec is `agent.contract.ProcessPlan`: the argument builder is that of pods, the host's supervisor fills in the rest.
-The names of files are the tokens that stand for their paths in the arguments. A plan names files without a token to
-fetch them: the agent has its own credentials.
+Its spec is `agent.contract.ProcessPlan`. The arguments come from the same builders as those of pods, with tokens for
+the values that only the host knows. The name of a file is the token that represents its path in the arguments. A plan
+holds addresses of files without access tokens: the agent has its own credentials.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ DRAFT = "draft"
 
 
 def host_process(desired: DesiredService, host: str, replica: int = 0) -> RenderedObject:
-    """Build the HostProcess of one replica, for `host`.
+    """Build the HostProcess of one replica for `host`.
 
-    Raises SpecInvalid for what no host can run: an engine other than llama.cpp and generic, weights on a claim.
+    Raises SpecInvalid for an engine that does not run on hosts, and for weights on a claim.
     """
     labels = {**workload_labels(desired), naming.LABEL_HOST: host}
     name = naming.host_process_name(desired.key.name, replica, desired.key.dialect)
@@ -50,12 +50,12 @@ def host_process(desired: DesiredService, host: str, replica: int = 0) -> Render
 
 
 def process_plan(desired: DesiredService, host: str, replica: int = 0) -> ProcessPlan:
-    """Plan the process of one replica. Raises SpecInvalid as `host_process` does."""
+    """Build the plan of one replica's process. Raises SpecInvalid for the reasons of `host_process`."""
     program = host_program(desired)
     name, dialect = desired.key.name, desired.key.dialect
     return ProcessPlan(
         host=host,
-        # By this name agents find the object again, which of other dialects than LLMKube's is not the service's own.
+        # Agents find the object by this name. Only in dialect LLMKube is it the name of the service.
         service=naming.host_process_name(name, dialect=dialect),
         runtime=program.runtime,
         argv=program.argv,
@@ -79,9 +79,9 @@ def process_plan(desired: DesiredService, host: str, replica: int = 0) -> Proces
 
 
 def _environment(desired: DesiredService) -> dict[str, Any]:
-    """Say what of the environment is a value and what a reference; of two variables of one name the last counts.
+    """Split the environment into values and references to Secrets. Of two variables with one name the last counts.
 
-    A daemon that services share gets no secret of one of them.
+    A daemon that several services share gets no Secret of any of them.
     """
     token = getattr(desired.engine, "hf_token", None)
     values: dict[str, str] = {}
@@ -103,7 +103,7 @@ def _environment(desired: DesiredService) -> dict[str, Any]:
 
 
 def _hosting(desired: DesiredService) -> dict[str, Any]:
-    """Say what the service wishes of its host; None, and so nothing, where it wishes nothing."""
+    """Return the service's settings for its host; None for a setting that the service does not have."""
     placement, sleep = desired.host_placement or HostPlacement(), desired.sleep
     return {
         "memory_check": placement.memory_check,
@@ -118,14 +118,14 @@ def _hosting(desired: DesiredService) -> dict[str, Any]:
 
 
 class Files(TypedDict):
-    """The fields of a ProcessPlan that name files."""
+    """The fields of a ProcessPlan that list files."""
 
     file: FilePlan | None
     files: dict[str, FilePlan] | None
 
 
 def host_files(desired: DesiredService) -> Files:
-    """Name what the host must have before the process starts.
+    """Return the files that must be on the host before the process starts.
 
     Raises SpecInvalid for weights on a claim, which a host cannot mount.
     """
@@ -133,7 +133,7 @@ def host_files(desired: DesiredService) -> Files:
         return Files(file=None, files=None)
     own, others = _of_model(desired.model, field="spec.modelRef")
     drafting = _of_draft(desired)
-    # A draft that is one of the model's files goes by that name alone.
+    # A draft that is also one of the model's files is listed once, as the draft.
     others = {name: plan for name, plan in others.items() if plan != drafting.get(DRAFT)} | drafting
     return Files(file=own, files=others or None)
 
@@ -143,11 +143,11 @@ def _of_model(model: DesiredModel, *, field: str) -> tuple[FilePlan | None, dict
     if source.kind is SourceKind.CLAIM:
         raise SpecInvalid(field=field, why="weights on a PersistentVolumeClaim cannot be read on a host")
     if source.kind is SourceKind.REPOSITORY and not model.files:
-        # llama.cpp and vLLM fetch a repository by themselves; what reads a directory needs the files in one.
+        # llama.cpp and vLLM download a repository themselves. An MLX engine needs its files in one directory.
         return (_repository(model) if model.format is ModelFormat.MLX else None), {}
     entries = file_set(source, model.files, model.mmproj)
     if len(entries) <= 1:
-        # The name of one file alone does not matter, and is what it was before there were sets.
+        # The name of a single file has no effect. It stays as it was before models could have several files.
         name = model.file_name.rpartition("/")[2] or "model.gguf"
         return _file(model, entries[0] if entries else "", name, sha256=model.sha256), {}
     directory = None if model.format is ModelFormat.GGUF else True
@@ -162,7 +162,7 @@ def _of_model(model: DesiredModel, *, field: str) -> tuple[FilePlan | None, dict
 
 
 def _of_draft(desired: DesiredService) -> dict[str, FilePlan]:
-    """Name the weights that a llama-server drafts with: a Model of their own, or one of the model's files."""
+    """Return the files of the draft model: those of its own Model, or one of the main model's files."""
     engine = desired.engine
     speculative = engine.speculative if isinstance(engine, LlamaCpp) else None
     if speculative is None or not speculative.type.startswith("draft-"):
@@ -196,7 +196,7 @@ def _file(
         address = f"s3://{source.bucket}/{object_key(source, entry)}"
     else:
         address = file_url(source, entry) if entry else source.download_address
-    # The size is left to the download itself: it is learnt late, and a changed plan would restart the process.
+    # The plan holds no size: it becomes known only late, and a changed plan restarts the process.
     return FilePlan(source=address, cache_key=_cache_key(model), file_name=name, sha256=sha256, directory=directory)
 
 

@@ -1,9 +1,9 @@
-"""The program that a host runs for a service, and whether the host allows it. Pure.
+"""The program that a host runs for a service, and the check that the host allows it. Pure.
 
-`components.host_plan` asks for the program, its arguments, and how it is asked. The argument builders are those of pods
-(`program.runtimes`); what only the host knows is a token in the arguments (`agent.contract.ProcessPlan`). The loop
-checks what a host allows when it places a service, `herdsman render` and the static fleet when they resolve one. The
-rule is `program.runtimes.host_rules`.
+`components.host_plan` takes from here the program, its arguments and its health checks. The argument builders are those
+of pods (`program.runtimes`), with tokens for the values that only the host knows (`agent.contract.ProcessPlan`). The
+loop checks the host's rules when it places a service; `herdsman render` and static fleets check them when they resolve
+one. The rules are in `program.runtimes.host_rules`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from program.runtimes.vllm import VllmRuntime
 
 @dataclass(frozen=True)
 class HostProgram:
-    """The engine's part of a ProcessPlan; fields as there."""
+    """The fields of a ProcessPlan that depend on the engine. `ProcessPlan` describes them."""
 
     runtime: Literal["llamacpp", "vllm", "ollama", "omlx", "generic"]
     argv: tuple[str, ...]
@@ -41,18 +41,18 @@ class HostProgram:
     daemon_model: str | None = None
     idle: IdleQuestion | None = None
     reads_files: bool = True
-    """The host brings the model's files; False: the engine fetches them itself."""
+    """True: the host downloads the model's files before the start. False: the engine downloads them."""
 
 
 def host_program(desired: DesiredService) -> HostProgram:
-    """Choose the program. Raises SpecInvalid for an engine that only pods have."""
+    """Return the program of the service's engine. Raises SpecInvalid for an engine that runs only in pods."""
     engine = desired.engine
     match engine:
         case LlamaCpp():
             return HostProgram("llamacpp", _llama_server(desired), completion_path=_llama_completion(desired, engine))
         case Vllm():
             runtime = VllmRuntime()
-            # The host decides where it listens.
+            # The host chooses the address to listen on.
             here = desired.model_copy(update={"bind_address": ""})
             argv = runtime.argv(here, model_path="{model}", port="{port}", host="{host}", draft_path="{draft}")
             return HostProgram("vllm", (*runtime.command, *argv), completion_path=_completion_path(desired))
@@ -91,7 +91,10 @@ def _llama_server(desired: DesiredService) -> tuple[str, ...]:
 
 
 def _llama_completion(desired: DesiredService, engine: LlamaCpp) -> str | None:
-    """Choose where the agent asks for proof. Where only the user's own arguments turn chat off, health must do."""
+    """Return the path of the completion check; None for the health check only.
+
+    There is no completion check if the service turns it off, or if the user's own arguments turn chat off.
+    """
     chats = not any(mentions(engine.extra_args, flag) for flag in (*EMBEDDING_FLAGS, *RERANK_FLAGS))
     if not desired.completion_check or (desired.mode == "chat" and not chats):
         return None
@@ -109,16 +112,16 @@ def _idle(desired: DesiredService) -> IdleQuestion | None:
 
 
 NOT_ALLOWED = "NotAllowedOnHost"
-"""Reason of the condition."""
+"""Reason of the condition for a service that a host does not allow."""
 _SETTINGS = {
     "--paged-ssd-cache-dir": "spec.pagedSSDCacheDir",
     "-md": "spec.speculativeDecoding",
 }
-"""Fields of an InferenceService that set a path, by the flag that they become."""
+"""Fields of an InferenceService that set a path, by the command line flag that they become."""
 
 
 def host_needs(desired: DesiredService) -> tuple[Need, ...]:
-    """List what a service asks of its host beyond what every host allows. Raises SpecInvalid as `host_program` does."""
+    """List what a service needs that a host does not allow by default. Raises SpecInvalid as `host_program` does."""
     program = host_program(desired)
     values = {entry["name"]: "" for entry in desired.pod.env if not _is_secret(entry)}
     secrets = [entry["name"] for entry in desired.pod.env if _is_secret(entry)]
@@ -133,7 +136,7 @@ def check_allowed(
     *,
     labels: Mapping[str, str] | None = None,
 ) -> None:
-    """Raise SpecInvalid with the field where `host` does not allow a service. `labels` are its namespace's."""
+    """Raise SpecInvalid with the offending field if `host` does not allow a service. `labels` are its namespace's."""
     namespace = desired.key.namespace
     if not allowance.admits(namespace, labels or {}):
         why = (
@@ -147,7 +150,7 @@ def check_allowed(
 
 
 def check_any_allowed(desired: DesiredService, needs: Sequence[Need], allowances: Sequence[Allowance]) -> None:
-    """Raise SpecInvalid with the field where none of these hosts grants all that a service asks for."""
+    """Raise SpecInvalid with the offending field if none of these hosts allows everything that a service needs."""
     lacking = [need for allowance in allowances if (need := allowance.refused(needs)) is not None]
     if allowances and len(lacking) == len(allowances):
         need = lacking[0]
@@ -156,7 +159,7 @@ def check_any_allowed(desired: DesiredService, needs: Sequence[Need], allowances
 
 
 def field_of(desired: DesiredService, need: Need) -> str:
-    """Name the field that asks for something."""
+    """Return the path of the field that causes a need."""
     placement = desired.host_placement
     written = (placement.written if placement is not None else None) or _of_llmkube(desired)
     match need.kind:

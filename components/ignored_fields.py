@@ -1,7 +1,7 @@
-"""Fields of rendered objects that others may change (annotation `herdsman.dev/drift-ignore`), and how they are named.
+"""The fields of rendered objects that other clients may change (annotation `herdsman.dev/drift-ignore`).
 
-`render` calls `with_drift_policy`. The embedded provider asks `IgnoredFields` where the engine has no word for it:
-Pulumi tells a provider what to ignore when it updates an object, not when it takes one over that it had no record of.
+`render` calls `with_drift_policy`. The embedded provider reads `IgnoredFields` when it takes over an object that the
+state lacks: Pulumi passes `ignoreChanges` to a provider for updates, but not for this case.
 """
 
 from __future__ import annotations
@@ -31,16 +31,15 @@ _PROTECTED: tuple[Path, ...] = (
     ("metadata", "annotations", naming.ANNOTATION_ASKED_REPLICAS),
     ("metadata", "annotations", naming.ANNOTATION_ASLEEP),
 )
-"""The loop finds its objects by these fields, and reads from them what it did."""
+"""The loop finds its objects by these fields, and stores in them what it applied."""
 
 
 def with_drift_policy(obj: RenderedObject, policy: DriftPolicy) -> RenderedObject:
-    """Note on an object which of its fields others may change, and what happens where they change more.
+    """Copy an object with the paths of the fields that other clients may change, and the action for other drift.
 
-    Raises SpecInvalid for a field that others must not change.
-
-    Paths are resolved to fields that the object has: `containers[llama-server].image` to the container of that name,
-    `*` to each. A path that leads nowhere has no effect: Herdsman does not set that field.
+    Each path is resolved to fields of the object: `containers[llama-server].image` to the container of that name, `*`
+    to each item. A path that matches no field has no effect: Herdsman does not set that field. Raises SpecInvalid for a
+    field that other clients must not change.
     """
     patterns = policy.ignored.get(obj.kind, ())
     ignore = tuple(dict.fromkeys(_resolved(obj.manifest, patterns)))
@@ -79,9 +78,9 @@ def _found(value: Any, pattern: Path, path: Path) -> Iterator[Path]:
 
 
 class IgnoredFields:
-    """The ignored fields of the objects that an engine run is about to make, by object. Thread-safe.
+    """The ignored fields of the objects that a Pulumi run is about to make, by object. Thread-safe.
 
-    Only objects of which anything is ignored are remembered.
+    Only objects with ignored fields are stored.
     """
 
     def __init__(self) -> None:
@@ -89,7 +88,7 @@ class IgnoredFields:
         self._paths: dict[tuple[str, str, str], tuple[str, ...]] = {}
 
     def note(self, objects: Iterable[RenderedObject]) -> None:
-        """Remember what is ignored of each of these objects from now on."""
+        """Store the ignored fields of each of these objects in place of earlier ones."""
         with self._lock:
             for obj in objects:
                 if obj.ignore:
@@ -98,7 +97,7 @@ class IgnoredFields:
                     self._paths.pop(_key(obj.manifest), None)
 
     def of(self, manifest: Json) -> tuple[str, ...]:
-        """Give the paths that are ignored of an object."""
+        """Return the ignored paths of an object; empty for none."""
         with self._lock:
             return self._paths.get(_key(manifest), ()) if self._paths else ()
 

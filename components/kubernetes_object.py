@@ -1,8 +1,8 @@
-"""Registers manifests with Pulumi as they are. Called by `components.component_resources`.
+"""Registers rendered manifests with Pulumi without changes. Called by `components.component_resources`.
 
-In static fleets and installations an object is registered by the SDK's class
-for its kind (`components.sdk_resources`). In the loop it is a plain custom resource under the same type token, with the
-same inputs: the SDK's classes take more CPU for the same request (ADR 48).
+Static fleets and installations register an object by the SDK's class for its kind (`components.sdk_resources`). The
+loop registers a plain custom resource with the same type token and inputs, because the SDK's classes take more CPU for
+the same request (ADR 48).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from components.rendered import RenderedObject
 
 @functools.cache
 def provider_version() -> str:
-    """The version of the `kubernetes` package that the program is written for, as the locked SDK tells it."""
+    """Return the version of the `kubernetes` package that the program is written for: that of the installed SDK."""
     return importlib.metadata.version("pulumi-kubernetes")
 
 
 @functools.cache
 def sdk_is_installed() -> bool:
-    """Tell whether the classes of Pulumi's Kubernetes SDK can be imported. The operator's image lacks them."""
+    """Return whether Pulumi's Kubernetes SDK is installed. The operator's image does not contain it."""
     return importlib.util.find_spec("pulumi_kubernetes") is not None
 
 
@@ -41,11 +41,11 @@ def kubernetes_object(
     version: str = "",
     by_sdk: bool = False,
 ) -> pulumi.CustomResource:
-    """Register one manifest. It is made after `after`; with `retain` it outlives its place in the program.
+    """Register one manifest, to be made after `after`.
 
-    An object that `existing` names by type token and id is imported where the state does not have it. `version` is
-    that of the plugin, `provider_version` if not given. With `by_sdk` the class is that of Pulumi's Kubernetes SDK, if
-    the SDK is installed.
+    With `retain`, Pulumi keeps the object in the cluster when the program no longer contains it. An object in
+    `existing`, by type token and id, is imported if the state lacks it. `version` is that of the plugin; empty means
+    `provider_version()`. With `by_sdk` the resource has the SDK's class, if the SDK is installed.
     """
     token, resource_id = urns.type_of(obj), urns.id_of(obj)
     options = pulumi.ResourceOptions(
@@ -57,16 +57,16 @@ def kubernetes_object(
         import_=resource_id if (token, resource_id) in existing else None,
     )
     if by_sdk and sdk_is_installed():
-        from components.sdk_resources import sdk_resource  # the loop does not pay for this import
+        from components.sdk_resources import sdk_resource  # An import at the top would cost the loop CPU and memory.
 
         return sdk_resource(token, name, obj.manifest, options)
     return pulumi.CustomResource(token, name, obj.manifest, options)
 
 
 def cluster_provider(name: str, *, context: str, kubeconfig: str, version: str) -> pulumi.ProviderResource:
-    """Register the provider of one cluster of a static fleet. `kubeconfig` is a path; both may be empty.
+    """Register the provider of one cluster of a static fleet. `kubeconfig` is a path; both arguments may be empty.
 
-    Only the path of a kubeconfig comes into the state, never its content.
+    The state holds only the path of the kubeconfig, never its content.
     """
     options = pulumi.ResourceOptions(version=version)
     if sdk_is_installed():

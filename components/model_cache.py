@@ -1,8 +1,8 @@
-"""The objects around a model cache: its claim, the Job that fills it, the pods that look into it. Pure.
+"""The objects of a model cache: its claim, the Job that fills it, and the pods that list and prune it. Pure.
 
-`components.render` makes the claim. `automation.models` makes Jobs and pods, which run once and are no resource of a
-stack (docs/adr/0007). The pods run as a user that is not root and end by themselves, so that no interrupted command
-leaves one running. Names, labels and containers of claim and Job are LLMKube's.
+`components.render` makes the claim. `automation.models` makes Jobs and pods; they run once and are not resources of a
+stack (docs/adr/0007). The pods do not run as root. They end without help, so that an interrupted command leaves none
+running. Names, labels and containers of claim and Job are LLMKube's.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ LABEL_COMPONENT = "app.kubernetes.io/component"
 PREFETCH = "model-prefetch"
 SELECTOR = f"{LABEL_COMPONENT}={PREFETCH}"
 ANNOTATION_WARM = "herdsman.dev/warm"
-"""On a Job that `herdsman cache warm` made: it is wanted although the Model asks for no prefetch."""
+"""On a Job that `herdsman cache warm` made: the Job is wanted even if the Model asks for no prefetch."""
 BACKOFF_LIMIT = 2
 TTL_S = 86_400
-"""Kubernetes deletes the finished Job after a day; the Model's status remembers that it was done."""
+"""Kubernetes deletes a finished Job after this time, 24 h; the Model's status keeps the result."""
 _LONGEST_NAME = 63
-"""Pods carry the Job's name as a label."""
+"""Pods carry the Job's name as a label value, which has at most 63 characters."""
 INSPECTOR = "cache-inspector"
 DEADLINE_S = 600
 KEY = re.compile(r"[0-9a-f]{16}")
-"""The name of a model's directory, as LLMKube and Herdsman give it."""
+"""The form of the directory name that LLMKube and Herdsman give to a model."""
 
 
 def cache_claim(desired: DesiredService, options: RenderOptions) -> RenderedObject:
     """Build the claim.
 
-    That of a namespace is the same for all services and owned by none, so that no delete takes it; a service's own
-    goes with the service.
+    A shared claim is the same for all services of the namespace. No service owns it, so that no deletion removes it. A
+    claim of one service is deleted with the service.
     """
     metadata: Json = {
         "name": naming.cache_claim(desired.key.name, options.claim_mode),
         "namespace": desired.key.namespace,
-        # LLMKube's labels, its managed-by too: a claim that it made stays byte for byte what it was.
+        # LLMKube's labels, including `managed-by`: a claim that LLMKube made does not change.
         "labels": {
             "app.kubernetes.io/name": "llmkube",
             "app.kubernetes.io/component": "model-cache",
@@ -78,7 +78,7 @@ def cache_claim(desired: DesiredService, options: RenderOptions) -> RenderedObje
 
 
 def prefetch_name(model: str) -> str:
-    """Name a model's Job; a name that would be too long ends in a digest of itself."""
+    """Return the name of a model's Job; a name over 63 characters is cut and gets a digest of the model's name."""
     name = f"{model}-prefetch"
     if len(name) <= _LONGEST_NAME:
         return name
@@ -89,9 +89,9 @@ def prefetch_name(model: str) -> str:
 def prefetch_job(
     model: DesiredModel, namespace: str, owner: Owner, options: RenderOptions, *, warm: bool = False
 ) -> Json:
-    """Build the Job; `warm` for one that a person asked for.
+    """Build the Job that downloads a model; `warm` marks a Job that a person asked for.
 
-    Its applied hash changes with the files to fetch, not with the way to fetch them.
+    The applied hash changes with the files to download, not with the containers that download them.
     """
     place = location_in_cache(model, CACHE_MOUNT)
     volumes, mounts = source_mounts(model, options, "host-model")
@@ -144,8 +144,8 @@ def prefetch_job(
 
 
 def namespace_claim(model: DesiredModel, namespace: str, options: RenderOptions) -> Json:
-    """Build the claim that the Job writes to: the one that all services of the namespace share."""
-    # The claim is the same whichever service asks for it.
+    """Build the claim that the Job writes to, which all services of the namespace share."""
+    # The claim does not depend on the service, so any service of the namespace will do.
     anyone = DesiredService(
         key=ServiceKey("llmkube", namespace, model.name), owner=None, model=model, engine=LlamaCpp()
     )
@@ -153,7 +153,7 @@ def namespace_claim(model: DesiredModel, namespace: str, options: RenderOptions)
 
 
 def inspector_pod(name: str, namespace: str, claim: str, options: RenderOptions, *, node: str = "") -> Json:
-    """Build a pod that prints what lies in a cache; it mounts the claim read-only."""
+    """Build a pod that lists the content of a cache; it mounts the claim read-only."""
     return _inspecting_pod(
         name, namespace, claim, options, node=node, command=_command("cache_listing.sh"), read_only=True
     )
@@ -162,9 +162,9 @@ def inspector_pod(name: str, namespace: str, claim: str, options: RenderOptions,
 def pruning_pod(
     name: str, namespace: str, claim: str, keys: Sequence[str], options: RenderOptions, *, node: str = ""
 ) -> Json:
-    """Build a pod that deletes directories of a cache, and none in which a download is under way.
+    """Build a pod that deletes directories of a cache. It skips a directory in which a download is under way.
 
-    Raises ValueError for a key that is none.
+    Raises ValueError for a key that is not a cache key.
     """
     for key in keys:
         if not KEY.fullmatch(key):
@@ -193,7 +193,7 @@ def _inspecting_pod(
         **_pod_security(options),
     }
     if options.default_fs_group > 0:
-        # Ownership was set when the files came; going over terabytes again would take minutes.
+        # The downloader sets the ownership; a change of the ownership of terabytes of files would take minutes.
         security["fsGroupChangePolicy"] = "OnRootMismatch"
     container: Json = {
         "name": "cache",
@@ -212,7 +212,7 @@ def _inspecting_pod(
         "volumes": [{"name": CACHE_VOLUME, "persistentVolumeClaim": {"claimName": claim}}],
     }
     if node:
-        # A volume that only one node may mount at a time is looked at where it is.
+        # A ReadWriteOnce volume can be mounted only on the node that has it.
         spec["nodeName"] = node
     return {
         "apiVersion": "v1",

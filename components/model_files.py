@@ -1,7 +1,7 @@
-"""How a pod gets its weights: where they lie, which volumes and mounts, which init containers put them there.
+"""The volumes, mounts and init containers that bring weights into a pod.
 
-Called by `components.pod_template`; `components.render` asks it whether the cache claim is needed. Paths, volume and
-container names are LLMKube's, so that its caches are used without a new download.
+Called by `components.pod_template`; `components.render` asks whether the cache claim is needed. Paths and the names of
+volumes and containers are LLMKube's, so that Herdsman uses LLMKube's caches without a new download.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ OWN_VOLUME = "model-storage"
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """A pod's view of its weights."""
+    """The weights as a pod mounts them."""
 
     path: str
-    """The file that the engine opens; empty for an engine that finds its weights by itself."""
+    """The file that the engine opens; empty if the engine finds its weights itself."""
     draft_path: str = ""
-    """The draft model's file, where the service has a draft Model that pods fetch or mount."""
+    """The draft model's file; empty if the service has no draft Model that pods download or mount."""
     volumes: tuple[Json, ...] = ()
     mounts: tuple[Json, ...] = ()
     """Mounts of the engine's container."""
     init_containers: tuple[Json, ...] = ()
     uses_cache_claim: bool = False
-    """A claim is mounted that Herdsman makes where it is missing."""
+    """Whether the pod mounts a claim that Herdsman makes if it does not exist."""
 
 
 def model_files(desired: DesiredService, options: RenderOptions) -> ModelFiles:
-    """Decide where the weights come from: a claim of the user's, the node, the cache, or the engine itself."""
+    """Return how a pod gets its weights: from a claim of the user, the node, the cache, or by the engine itself."""
     source = desired.model.source
     runtime = runtime_for(desired.engine)
     reads_files = runtime.needs_model_init or runtime.name == "tgi"
@@ -67,7 +67,7 @@ def model_files(desired: DesiredService, options: RenderOptions) -> ModelFiles:
 
 
 def claim_name(desired: DesiredService, options: RenderOptions) -> str:
-    """Name the claim that pods would keep weights on: the user's, the service's own, or the namespace's."""
+    """Return the name of the claim for cached weights: the user's, the service's own, or the namespace's."""
     return desired.storage.claim_name or naming.cache_claim(desired.key.name, options.claim_mode)
 
 
@@ -81,7 +81,7 @@ def _on_claim(model: DesiredModel, volume: str, mount: str) -> ModelFiles:
 
 
 def _on_node(model: DesiredModel) -> ModelFiles:
-    """Mount a directory of the node where it lies: a copy of every file would cost a claim and give nothing."""
+    """Mount a directory of the node in place, because a copy would only need more storage."""
     volume = {"name": "host-model", "hostPath": {"path": model.source.path, "type": "Directory"}}
     mount = {"name": "host-model", "mountPath": NODE_MOUNT, "readOnly": True}
     return ModelFiles(path=NODE_MOUNT, volumes=(volume,), mounts=(mount,))
@@ -110,7 +110,7 @@ def _fetched(desired: DesiredService, options: RenderOptions) -> ModelFiles:
 
 
 def _with_draft(files: ModelFiles, desired: DesiredService, draft: DesiredModel, options: RenderOptions) -> ModelFiles:
-    """Add the draft model of speculative decoding: on the volume that is there already, else on one below /draft."""
+    """Add the draft model of speculative decoding: on a volume that the pod already has, or on a new one at /draft."""
     if draft.source.kind is SourceKind.CLAIM:
         return _with_draft_on_claim(files, draft)
     if desired.skip_model_init or not needs_cache(draft.source, draft.files):

@@ -1,4 +1,4 @@
-"""The monitoring of a service: a PodMonitor for Prometheus' operator, a ServiceLevelObjective for Pyrra.
+"""The monitoring of a service: a PodMonitor for the Prometheus operator, a ServiceLevelObjective for Pyrra.
 
 Called by `components.engine_workloads`. Job and labels are those of LLMKube's chart, so that its dashboards and alerts
 find the same series.
@@ -22,11 +22,11 @@ _LATENCY: dict[type[EngineSettings], str] = {
     Sglang: "sglang:e2e_request_latency_seconds",
     Tgi: "tgi_request_duration",
 }
-"""The histogram of whole requests, in seconds, of the engines that have one."""
+"""By engine, the histogram of the duration of whole requests in seconds. Other engines have none."""
 
 
 def pod_monitor(desired: DesiredService) -> ObjectSpec:
-    """Build the monitor. Where the engine wants an API key, Prometheus reads it from the same Secret."""
+    """Build the PodMonitor. If the engine requires an API key, Prometheus reads it from the service's Secret."""
     relabelings: list[Json] = [
         {"action": "replace", "sourceLabels": [_meta_label(label)], "targetLabel": name}
         for name, label in _LABELS.items()
@@ -45,12 +45,12 @@ def pod_monitor(desired: DesiredService) -> ObjectSpec:
 
 
 def measures_latency(engine: EngineSettings) -> bool:
-    """Tell whether an engine counts how long its requests took."""
+    """Return whether an engine measures the duration of requests."""
     return type(engine) in _LATENCY
 
 
 def level_objective(desired: DesiredService, slo: ServiceLevelObjective) -> ObjectSpec | None:
-    """Build the objective from the series that the service's PodMonitor makes; None if its engine lacks the series."""
+    """Build the objective from the series of the service's PodMonitor; None if the engine lacks the needed series."""
     series = f'{{namespace="{desired.key.namespace}",service="{desired.key.name}"'
     if slo.indicator == "availability":
         indicator: Json = {"bool_gauge": {"metric": f"up{series}}}"}}
@@ -77,5 +77,5 @@ def level_objective(desired: DesiredService, slo: ServiceLevelObjective) -> Obje
 
 
 def _meta_label(label: str) -> str:
-    """Name a pod's label as Prometheus' service discovery does."""
+    """Return the name of a pod's label in Prometheus' service discovery."""
     return "__meta_kubernetes_pod_label_" + "".join(c if c.isalnum() else "_" for c in label)

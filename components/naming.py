@@ -1,4 +1,4 @@
-"""Every resource name, label and annotation, as LLMKube names them, and the metadata that objects share.
+"""The names of resources, labels and annotations, most of them LLMKube's, and the metadata that objects share.
 
 Called by the renderers, the components, the engine (targets by URN) and the loop.
 """
@@ -22,9 +22,9 @@ from program.runtimes import runtime_for
 FIELD_MANAGER = "herdsman"
 PROJECT = "herdsman"
 LLMKUBE = "llmkube"
-"""The dialect whose names do not contain the dialect."""
+"""The dialect whose object names do not contain the name of the dialect."""
 SYSTEM_NAMESPACE = "herdsman-system"
-"""Where the loop's lease and the hosts' leases are."""
+"""The namespace of the loop's lease and of the hosts' leases."""
 
 LABEL_APP = "app"
 LABEL_SERVICE = "inference.llmkube.dev/service"
@@ -34,24 +34,26 @@ LABEL_HOST = "herdsman.dev/host"
 
 ANNOTATION_TEMPLATE_HASH = "llmkube.ai/desired-template-hash"
 ANNOTATION_APPLIED_HASH = "herdsman.dev/applied-hash"
-"""On the last object of a service to be made: the hash of all that was rendered. Unchanged means no engine run."""
+"""On the last object of a service: the hash of everything that was rendered. If it is unchanged, no Pulumi run is
+needed."""
 ANNOTATION_UNCOUNTED = "herdsman.dev/uncounted-fields"
-"""On what runs pods: the fields that its template's hash does not count, as a JSON list of paths. They keep the values
-that the object was made with until the hash changes."""
+"""On the object that runs pods: the fields that the hash of its template does not count, as a JSON list of paths. These
+fields keep the values with which the object was made until the hash changes."""
 ANNOTATION_ASKED_REPLICAS = "herdsman.dev/asked-replicas"
-"""On a Deployment that somebody else scales: the service's `replicas` then. Edited since, it counts again."""
+"""On a Deployment that another client scales: the service's `replicas` at that time. When the user changes `replicas`,
+Herdsman sets the number of replicas again."""
 ANNOTATION_ASLEEP = "herdsman.dev/asleep"
-"""On a Deployment without replicas because nobody uses the service: the service's `replicas` then."""
+"""On a Deployment without replicas because the service is idle: the service's `replicas` at that time."""
 ANNOTATION_FLEET = "herdsman.dev/fleet"
-"""On an object of a static fleet: `project/stack`, whose it is; nobody else changes or deletes it. `FLEET_TO_COME`
-between a loop that let go of it and the fleet that will adopt it."""
+"""On an object of a static fleet: the fleet's `project/stack`. No other fleet or loop changes or deletes the object.
+The value is `FLEET_TO_COME` between `herdsman fleet take` and the fleet's first `pulumi up`."""
 FLEET_TO_COME = "taken"
 ANNOTATION_DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 CONDITION_COMPLETED = "herdsman.dev/completed"
 """Condition of a pod: its engine has answered one real request since it started. A readiness gate may name it."""
 
 CACHE_CLAIM = "llmkube-model-cache"
-"""The claim of a namespace's cache, which its services share."""
+"""The claim of a namespace's model cache, which the services of the namespace share."""
 
 PULUMI_STACK_TYPE = "pulumi:pulumi:Stack"
 
@@ -71,7 +73,7 @@ def deployment_name(service: str) -> str:
 
 
 def service_name(service: str) -> str:
-    """Name the Kubernetes Service; `program.desired.keys` has the rule, since the status needs it too."""
+    """Return the name of the Kubernetes Service by the rule in `program.desired.keys`, which the status needs too."""
     return service_dns_name(service)
 
 
@@ -80,45 +82,46 @@ def autoscaler_name(service: str) -> str:
 
 
 def cache_claim(service: str, mode: Literal["shared", "perService"]) -> str:
-    """Name the claim that Herdsman makes for a service's weights."""
+    """Return the name of the claim that Herdsman makes for a service's weights."""
     return CACHE_CLAIM if mode == "shared" else f"{service}-model-cache"
 
 
 def host_process_name(service: str, replica: int = 0, dialect: str = LLMKUBE) -> str:
-    """Name the HostProcess of one replica on a host. Services of one name in several dialects have each their own."""
+    """Return the name of the HostProcess of one replica; it differs between dialects for services of one name."""
     base = service if dialect == LLMKUBE else f"{dialect}-{service}"
     return f"{base}{_of_replica(base, replica)}"
 
 
 def endpoint_slice_name(service: str, replica: int = 0, dialect: str = LLMKUBE) -> str:
-    """Name the EndpointSlice that leads to one replica on a host."""
+    """Return the name of the EndpointSlice of one replica on a host."""
     of = service if dialect == LLMKUBE else host_process_name(service, dialect=dialect)
     return f"{hosted_service_name(dialect, service)}{_of_replica(of, replica)}"
 
 
 def host_process_part(replica: int) -> str:
-    """Name the HostProcess of one replica within its service."""
+    """Return the part (`RenderedObject.part`) of one replica's HostProcess."""
     return f"process-{replica}" if replica else "process"
 
 
 def _of_replica(service: str, replica: int) -> str:
-    """Tell further replicas apart from each other, and from services that are named alike (`a-1`)."""
+    """Return the suffix of a replica after the first. Its digest keeps it different from a service named `a-1`."""
     if not replica:
         return ""
     return f"-{replica}-{hashlib.sha256(f'{service}/{replica}'.encode()).hexdigest()[:5]}"
 
 
 def logical_name(key: ServiceKey, part: str = "", *, at: str = "") -> str:
-    """Name a Pulumi resource of a service. No Kubernetes name contains `/`, so `a` can never match `a-b` or `a/x`.
+    """Return the logical name of a Pulumi resource of a service.
 
-    `at` tells services of one name apart in a stack of several namespaces or clusters; see `place_suffix`.
+    No Kubernetes name contains `/`, so that `a` never matches `a-b` or `a/x`. In a stack of several namespaces or
+    clusters, `at` distinguishes services of one name; see `place_suffix`.
     """
     base = f"{key.dialect}/{key.name}{at}"
     return f"{base}/{part}" if part else base
 
 
 def service_of_logical_name(logical: str, namespace: str) -> ServiceKey | None:
-    """Return the service that a logical name belongs to; None for a cache, which several services share."""
+    """Return the service of a logical name; None for a cache, which several services share."""
     parts = logical.split("/")
     if len(parts) < 2 or parts[0] == "cache":
         return None
@@ -130,46 +133,46 @@ def cache_logical_name(claim: str, *, at: str = "") -> str:
 
 
 def place_suffix(namespace: str, cluster: str = "") -> str:
-    """Name the place of an object in a logical name. No Kubernetes name contains `@`."""
+    """Return the suffix of logical names for a namespace and a cluster. No Kubernetes name contains `@`."""
     return f"@{namespace}@{cluster}" if cluster else f"@{namespace}"
 
 
 def urn(stack: str, type_chain: str, logical: str) -> str:
-    """Build a URN as the engine does: `type_chain` is parent types and own type joined by `$`."""
+    """Build a URN in the engine's format; `type_chain` holds the parents' types and the own type, joined by `$`."""
     return f"urn:pulumi:{stack}::{PROJECT}::{type_chain}::{logical}"
 
 
 def kubernetes_type(api_version: str, kind: str) -> str:
-    """Name a Kubernetes kind as Pulumi does: the core group, which has no name in `apiVersion`, is called `core`."""
+    """Return Pulumi's type token of a Kubernetes kind. Pulumi calls the group without a name `core`."""
     group_version = api_version if "/" in api_version else f"core/{api_version}"
     return f"kubernetes:{group_version}:{kind}"
 
 
 def kind_of_urn(text: str) -> str:
-    """Read the kind off a URN: the last word of the type (`Deployment`)."""
+    """Return the kind in a URN, the last word of its type (`Deployment`); empty if the text is not a URN."""
     return text.split("::")[2].rpartition(":")[2] if text.count("::") >= 3 else ""
 
 
 def logical_of_urn(text: str) -> str:
-    """Read the logical name off a URN. It may hold `::` itself, so only the first three separators count."""
+    """Return the logical name in a URN; empty if the text is not a URN. The name may itself contain `::`."""
     parts = text.split("::", 3)
     return parts[3] if len(parts) == 4 else ""
 
 
 def is_component(text: str) -> bool:
-    """Whether a URN is that of a component, and not of an object inside one."""
+    """Return whether a URN belongs to a component, and not to an object inside one."""
     return (
         text.count("::") >= 3 and text.split("::", 3)[2].startswith(f"{PROJECT}:") and "$" not in text.split("::", 3)[2]
     )
 
 
 def selector_labels(desired: DesiredService) -> dict[str, str]:
-    """Return the labels that select a service's pods; they can never change on a live Deployment."""
+    """Return the labels that select a service's pods. They can never change on an existing Deployment."""
     return {LABEL_APP: desired.key.name, LABEL_SERVICE: desired.key.name}
 
 
 def workload_labels(desired: DesiredService) -> dict[str, str]:
-    """Return the labels of a service's Deployment, its pods and its processes on hosts."""
+    """Return the labels of a service's Deployment, of its pods and of its processes on hosts."""
     labels = {
         **selector_labels(desired),
         LABEL_MODEL: desired.model.name,
@@ -183,7 +186,7 @@ def workload_labels(desired: DesiredService) -> dict[str, str]:
 def object_metadata(
     desired: DesiredService, name: str, labels: dict[str, str], annotations: dict[str, str] | None = None
 ) -> Json:
-    """Build the metadata of an object that lives and dies with the service."""
+    """Build the metadata of an object that is deleted with the service."""
     metadata: Json = {"name": name, "namespace": desired.key.namespace, "labels": labels}
     notes = {**(annotations or {}), **adoption(desired)}
     if notes:
@@ -194,12 +197,12 @@ def object_metadata(
 
 
 def adoption(desired: DesiredService) -> dict[str, str]:
-    """Return the annotation that lets the provider take over an object that another owner made."""
+    """Return the annotation for the takeover of an object of another owner; empty for a service without adoption."""
     return {ANNOTATION_ADOPT: "true"} if desired.adopt else {}
 
 
 def owner_reference(owner: Owner) -> Json:
-    """Name the custom resource that an object is deleted with."""
+    """Return an owner reference: Kubernetes deletes the object when it deletes this custom resource."""
     return {
         "apiVersion": owner.api_version,
         "kind": owner.kind,

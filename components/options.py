@@ -1,4 +1,4 @@
-"""The choices that an operator makes once for all services. Loop, CLI and static fleets hand them to renderers."""
+"""The render settings that an operator chooses once for all services. Used by the loop, the CLI and static fleets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from program.desired.base import FrozenModel
 
 
 class RenderOptions(FrozenModel):
-    """Cluster-wide choices. The defaults are those of LLMKube's controller flags."""
+    """Settings of the whole cluster. The defaults are those of LLMKube's controller flags."""
 
     cache_size: str = "100Gi"
     """Size of the cache claim of a namespace, as a Kubernetes quantity."""
@@ -18,43 +18,45 @@ class RenderOptions(FrozenModel):
     """Storage class of the cache claim; empty means the cluster's default."""
     cache_access_mode: Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"] = "ReadWriteOnce"
     default_fs_group: int = 102
-    """Group that owns the cache when the user gives no podSecurityContext; 0 or less: the cluster chooses."""
+    """Group of the cache if the user gives no podSecurityContext; with 0 or less, the cluster chooses."""
     init_image: str = "docker.io/curlimages/curl:8.18.0"
-    """Image with a POSIX shell, curl and sha256sum, for the containers that fetch weights."""
+    """Image with a POSIX shell, curl and sha256sum, for the containers that download weights."""
     ca_configmap: str = ""
-    """ConfigMap with certificates that the downloader trusts besides its own; it must exist in every namespace."""
+    """ConfigMap with certificates that the downloader trusts besides its default ones. Every namespace must have it."""
     claim_exists: bool = False
-    """The namespace has its cache claim: mount it, and leave it as it is. A change could only cost what it holds."""
+    """True: the namespace has its cache claim. It is mounted and not changed, because a change could delete its
+    files."""
     scaled_elsewhere: bool = False
-    """Somebody set the replicas of this service's Deployment through its scale subresource; Herdsman keeps them."""
+    """True: another client set the replicas of this service's Deployment by its scale subresource; Herdsman keeps
+    them."""
     asleep: bool = False
-    """Nobody uses this service: no replica runs until the next request."""
+    """True: the service is idle and gets no replica until the next request."""
     installed: frozenset[str] | None = None
     """Kinds of optional extensions that the cluster serves now, as `group/version/Kind`
-    (`keda.sh/v1alpha1/ScaledObject`); objects of others are not rendered. None: there is no cluster to ask. Then
-    all objects that a service describes itself are made, and none that Herdsman adds by itself."""
+    (`keda.sh/v1alpha1/ScaledObject`). Objects of other optional kinds are not rendered. None: there is no cluster to
+    ask. Then all objects that a service describes are rendered, but none that Herdsman would add."""
     node_path_roots: tuple[str, ...] | None = None
-    """Directories of nodes below which models may lie. None: whoever renders has the rights of the pods' owner, as in a
-    static fleet, and no path is refused."""
+    """Directories of nodes that may contain models. None allows every path, as in a static fleet, where the person who
+    renders has the rights of the pods' owner."""
     hub_url: str = "https://huggingface.co"
-    """Where Hugging Face's files come from; a mirror or an in-house hub otherwise."""
+    """Base URL of Hugging Face, of a mirror, or of an internal hub."""
     prometheus_url: str = ""
-    """Where KEDA asks for metrics (`http://prometheus.monitoring:9090`); empty: services cannot scale to nothing."""
+    """Prometheus server for KEDA (`http://prometheus.monitoring:9090`); empty: services cannot scale to zero."""
     shared_gpu_selector: dict[str, str] = {}
     """Labels of the nodes whose GPUs are time-shared."""
     claim_mode: Literal["shared", "perService"] = "shared"
-    """One cache claim for a namespace, or one for each service."""
+    """One cache claim for each namespace, or one for each service."""
     render_group: int = 0
-    """Supplementary group of pods that use `devic.es/dri-render`; 0 adds none."""
+    """Supplementary group of pods that use `devic.es/dri-render`; 0 adds no group."""
     runtime_images: dict[str, str] = {}
-    """Images by runtime, or by `<runtime>-<vendor>`, instead of the built-in ones."""
+    """Images that replace the default ones, by runtime or by `<runtime>-<vendor>`."""
     monitors: bool = True
-    """Render a PodMonitor for each service where the cluster knows that kind."""
+    """Render a PodMonitor for each service if the cluster serves that kind."""
 
     def is_installed(self, kind: Kind) -> bool:
-        """Tell whether the cluster serves an optional kind now."""
+        """Return whether the cluster serves an optional kind now."""
         return kind.full_name in (self.installed or ())
 
     def may_have(self, kind: Kind) -> bool:
-        """Tell whether an object that a service describes is made: its kind is served, or there is no cluster."""
+        """Return whether an object that a service describes is rendered: its kind is served, or there is no cluster."""
         return self.installed is None or kind not in kinds.OPTIONAL or kind.full_name in self.installed

@@ -1,7 +1,7 @@
-"""A service's pod: the engine's container, its weights, its hardware, and what the user said about pods.
+"""The pod of a service: the engine's container, its weights, its hardware, and the user's settings for pods.
 
-Called by `components.engine_workloads`; asks `program.runtimes` for the engine's part, `components.model_files` for the
-weights and `components.drain` for the end.
+Called by `components.engine_workloads`. `program.runtimes` gives the engine's part, `components.model_files` the
+weights, and `components.drain` the hooks at the pod's end.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from program.desired.service import DesiredService
 from program.runtimes import Runtime, runtime_for
 
 BIND_ADDRESS = "::"
-"""IPv6's any address takes IPv4 connections too."""
+"""IPv6's any address, which accepts IPv4 connections too."""
 RENDER_NODE = "devic.es/dri-render"
-"""The resource of the generic device plugin for /dev/dri/renderD*, which belongs to a group of the node."""
+"""The resource of the generic device plugin for /dev/dri/renderD*, whose files belong to a group of the node."""
 
 
 def container_port(desired: DesiredService) -> int:
-    """Return the port that the engine really listens on; Services, probes and arguments all take it from here."""
+    """Return the port that the engine listens on; Services, probes and arguments use it."""
     runtime = runtime_for(desired.engine)
     if desired.container_port is not None:
         return desired.container_port
@@ -36,10 +36,10 @@ def container_port(desired: DesiredService) -> int:
 
 
 def pod_template(desired: DesiredService, options: RenderOptions, files: ModelFiles) -> Json:
-    """Build the pod template; `files` are the weights, as `model_files` gives them.
+    """Build the pod template; `files` is the result of `model_files`.
 
-    Raises SpecInvalid when the runtime has no image of its own and the user names none, for a time-shared GPU that the
-    operator has no nodes for, and for a volume of the user's in the place of one that Herdsman adds.
+    Raises SpecInvalid if neither the runtime nor the user names an image, for a time-shared GPU if the operator named
+    no nodes for it, and for a volume or mount of the user that conflicts with one of Herdsman's.
     """
     pod = desired.pod
     runtime = runtime_for(desired.engine)
@@ -112,14 +112,20 @@ def _image(desired: DesiredService, runtime: Runtime, options: RenderOptions) ->
 
 
 def _disruption(desired: DesiredService) -> dict[str, str]:
-    """Keep node autoscalers off new pods while they load their weights; the loop takes it off pods that serve."""
+    """Return the annotation that keeps node autoscalers from removing new pods while they load their weights.
+
+    The loop removes it from pods that serve.
+    """
     disruption = desired.disruption
     protected = disruption.protect_startup or disruption.protect_always
     return {naming.ANNOTATION_DO_NOT_DISRUPT: "true"} if protected else {}
 
 
 def _undrained(desired: DesiredService) -> dict[str, str]:
-    """Note on the pods that they drop their requests. Hashes do not count a default drain, but they count this."""
+    """Return the annotation that marks pods which drop their requests at the end.
+
+    Hashes do not count a default drain, but they count this annotation.
+    """
     return {naming.ANNOTATION_DRAIN: "false"} if desired.drain_s == 0 else {}
 
 
@@ -157,12 +163,12 @@ def _mounts(desired: DesiredService, files: ModelFiles) -> list[Json]:
 
 
 def _last_of_each_name(entries: tuple[Json, ...]) -> list[Json]:
-    """Keep the last entry of each name, as the kubelet would; server-side apply refuses the same name twice."""
+    """Keep the last entry of each name, as the kubelet does; server-side apply refuses two entries of one name."""
     return list({entry["name"]: entry for entry in entries}.values())
 
 
 def _resources(desired: DesiredService) -> Json:
-    """Build the container's resources. GPUs are limits, CPU and memory requests, as LLMKube has it."""
+    """Build the container's resources: GPUs as limits, CPU and memory as requests, as in LLMKube."""
     pod = desired.pod
     requests = {"cpu": pod.cpu_request, "memory": pod.memory_request, "ephemeral-storage": pod.ephemeral_storage}
     limits = {"ephemeral-storage": pod.ephemeral_storage}
@@ -178,12 +184,12 @@ def _resources(desired: DesiredService) -> Json:
 
 
 def _tolerations(desired: DesiredService) -> list[Json]:
-    """Tolerate the taint of GPU nodes, and then what the user says; each toleration once."""
+    """Return the toleration for the taint of GPU nodes and those of the user, each once."""
     return once([*_gpu_tolerations(desired.gpu), *desired.pod.tolerations])
 
 
 def once(written: Iterable[Json]) -> list[Json]:
-    """Keep the first of tolerations that mean the same."""
+    """Return the tolerations without later ones of the same meaning."""
     found: dict[tuple[object, ...], Json] = {}
     for each in written:
         seconds = each.get("tolerationSeconds")
@@ -207,9 +213,10 @@ def _gpu_tolerations(gpu: Gpu | None) -> list[Json]:
 
 
 def _node_selector(desired: DesiredService, options: RenderOptions) -> dict[str, str]:
-    """Select the nodes: those with time-shared GPUs where the service shares one; the user's labels win.
+    """Return the node selector: labels of nodes with time-shared GPUs if the service shares one, and the user's.
 
-    Raises SpecInvalid when the operator named no such nodes. AMD's render nodes are shared by nature and need none.
+    The user's labels take precedence. Raises SpecInvalid if the operator named no nodes with time-shared GPUs. AMD's
+    render nodes can always be shared and need no such nodes.
     """
     gpu = desired.gpu
     if gpu is None or not gpu.shared or gpu.vendor is GpuVendor.AMD:
@@ -223,11 +230,11 @@ def _node_selector(desired: DesiredService, options: RenderOptions) -> dict[str,
 
 
 def _supplemental_groups(desired: DesiredService, options: RenderOptions) -> list[int]:
-    """List the groups that a pod needs for its devices."""
+    """Return the groups that a pod needs for its devices."""
     uses_render_node = desired.gpu is not None and desired.gpu.resource_name == RENDER_NODE
     return [options.render_group] if uses_render_node and options.render_group > 0 else []
 
 
 def is_exclusive(gpu: Gpu | None) -> bool:
-    """Tell whether a pod holds hardware that the next one would wait for: a GPU, a part of one, a claim."""
+    """Return whether the pod has hardware that another pod must wait for: a GPU, a part of one, a claim."""
     return gpu is not None and not gpu.shared

@@ -1,7 +1,8 @@
 """The PriorityClasses that services name, generated from the table of priorities.
 
-`herdsman cluster up` and the demo apply them; docs/install/priority-classes.yaml keeps a copy for everybody else, which
-a test compares and `make crds` writes (`python -m components.priority_classes docs/install/priority-classes.yaml`).
+`herdsman cluster up` and the demo apply them. docs/install/priority-classes.yaml is a copy for other installations.
+`make crds` writes it (`python -m components.priority_classes docs/install/priority-classes.yaml`), and a test compares
+it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from program.desired.priorities import NEVER_PREEMPTS, PRIORITIES, class_name
 
 
 def priority_classes() -> list[Json]:
-    """Give the classes as documents ready to apply, the highest first; they are LLMKube's, whose classes stay valid."""
+    """Return the classes as manifests, the highest first. They are those of LLMKube, whose own classes stay valid."""
     return [_document(priority, value) for priority, value in PRIORITIES.items()]
 
 
@@ -35,7 +36,7 @@ def _document(priority: str, value: int) -> Json:
 
 
 def as_yaml() -> str:
-    """Write all classes as one YAML file."""
+    """Return all classes as one YAML text."""
     texts = [yaml.safe_dump(document, sort_keys=False, width=120) for document in priority_classes()]
     return "# Generated from program/desired/priorities.py by `make crds`.\n" + "---\n".join(texts)
 

@@ -1,7 +1,7 @@
-"""Desired state in, Kubernetes objects out: the one pure function behind the engine, previews and `herdsman render`.
+"""Renders desired state as Kubernetes objects: one pure function for the engine, previews and `herdsman render`.
 
-Called by `program.fleet`, the loop (for the fingerprint), the CLI and the tests. A service of every dialect becomes
-`Workloads`, of which this module makes the objects: one function for each kind that has more to it than a spec.
+Called by `program.fleet`, the loop (for the fingerprint), the CLI and the tests. The services of all dialects become
+`Workloads`. This module makes the objects from them, with one function for each kind that is more than a spec.
 """
 
 from __future__ import annotations
@@ -29,24 +29,23 @@ __all__ = ["RenderOptions", "render"]
 
 LWS_DOCS = "https://lws.sigs.k8s.io/docs/installation"
 RETRY_S = 300.0
-"""The loop watches for new kinds; it tries again after this time in case it misses one."""
+"""Retry delay in seconds. The loop also watches for new kinds; the retry covers a missed event."""
 
 _ROUTING = frozenset({"scheduler", "tokenizer"})
-"""Parts of a service that choose where a request goes."""
+"""Parts of a service that choose the pod for a request."""
 
 
 def render(desired: DesiredService, options: RenderOptions) -> RenderedService:
-    """Render all objects of a service, in the order in which they are made; what runs the pods that serve comes last.
+    """Render all objects of a service in order of creation; the object that runs the serving pods comes last.
 
-    A service on hosts is a HostProcess for each replica that has a host, and nothing while it is stopped. A service
+    A service on hosts is one HostProcess for each replica that has a host, and nothing while it is stopped. A service
     that describes its pods itself has no objects while it is suspended. Objects of extensions that the cluster does not
-    serve are left out; `components.extensions.unsupported_by_cluster` lists them.
-
-    Raises SpecInvalid for what cannot be rendered at all, NotYet for what the cluster cannot run yet.
+    serve are left out; `components.extensions.unsupported_by_cluster` lists them. Raises SpecInvalid for a service that
+    can never be rendered, and NotYet for one that the cluster cannot run yet.
     """
     placement = desired.host_placement
     if placement is not None:
-        # Imported here: plans bring the contract with agents, which a preview of pods should not wait for.
+        # Imported here, because plans import the contract with agents, which a preview of pods does not need.
         from components.host_plan import host_process
 
         hosts = () if is_stopped(desired) else placement.hosts[: desired.replicas]
@@ -65,7 +64,7 @@ def render(desired: DesiredService, options: RenderOptions) -> RenderedService:
 
 
 def _objects(desired: DesiredService, workloads: Workloads, options: RenderOptions) -> Iterator[RenderedObject]:
-    """Render each kind in its turn. The order counts in the fingerprint."""
+    """Render the objects kind by kind. The fingerprint depends on the order."""
     for access in workloads.access:
         yield from _access(desired, access)
     for service in workloads.services:
@@ -120,7 +119,7 @@ def _manifest(
     annotations: dict[str, str] | None = None,
     **fields: Any,
 ) -> Json:
-    """Build an object around its metadata. In a namespace the custom resource owns it; elsewhere nothing can."""
+    """Build an object around its metadata. Only in a namespace can the custom resource own it."""
     if kind.namespaced:
         metadata = object_metadata(desired, name, labels, annotations)
     else:
@@ -133,20 +132,20 @@ def _manifest(
 
 
 def _object(desired: DesiredService, kind: Kind, part: str, component: str, of: ObjectSpec) -> RenderedObject:
-    """Build an object of which the workloads give the whole spec."""
+    """Build an object whose whole spec the workloads contain."""
     return RenderedObject(part, component, _manifest(desired, kind, of.name, of.labels, of.annotations, spec=of.spec))
 
 
 def _component_of(part: str) -> str:
-    """Name the component that the objects of a part are children of."""
+    """Return the type token of the component whose children the objects of a part are."""
     return naming.TYPE_ROUTING if part in _ROUTING else naming.TYPE_SERVICE
 
 
 def _access(desired: DesiredService, access: Access) -> Iterator[RenderedObject]:
-    """Build the account of some pods and what it may do, the account first, unless it is the user's own.
+    """Build the service account of some pods and its rights, the account first, unless the account is the user's.
 
-    Nothing in a namespace can own the ClusterRoleBinding. It goes with the service's place in the program, and is found
-    by its labels where the state was lost.
+    No object in a namespace can own the ClusterRoleBinding. It is deleted when the service leaves the program, and is
+    found by its labels if the state was lost.
     """
 
     def made(part: str, kind: Kind, name: str, **fields: Any) -> RenderedObject:
@@ -201,8 +200,9 @@ def _pods_kind(pods: PodSet) -> Kind:
 def _pod_set(desired: DesiredService, pods: PodSet, options: RenderOptions, *, is_main: bool = False) -> RenderedObject:
     """Build the object that runs a set of pods: a Deployment, or a LeaderWorkerSet for pods in groups.
 
-    The object does not set the number of pods while an autoscaler sets it, or, for the pods that serve, while somebody
-    scales them by hand (`options.scaled_elsewhere`). An autoscaler that scales the custom resource leaves it set.
+    The object does not set the number of pods while an autoscaler sets it. For the serving pods it also does not while
+    another client scales them (`options.scaled_elsewhere`). If an autoscaler scales the custom resource instead, the
+    object sets the number.
     """
     scaled_elsewhere = is_main and options.scaled_elsewhere and pods.replicas is not None
     if pods.is_stopped:
@@ -229,7 +229,7 @@ def _pod_set(desired: DesiredService, pods: PodSet, options: RenderOptions, *, i
 
 
 def _as_counted(pods: PodSet) -> PodSet:
-    """Copy a set of pods as hashes count it; the same where they count it as it is."""
+    """Return a set of pods as hashes count it; the same object if there is no difference."""
     group = pods.group
     if pods.counted is None and (group is None or group.counted_leader is None):
         return pods
@@ -270,7 +270,7 @@ def _group_spec(pods: PodSet, group: PodGroup, number: Json) -> Json:
 
 
 def _template(template: Json) -> Json:
-    """Copy a pod template, without metadata that says nothing."""
+    """Copy a pod template without empty metadata."""
     metadata = {key: value for key, value in (template.get("metadata") or {}).items() if value != {}}
     rest = {key: value for key, value in template.items() if key != "metadata"}
     return {"metadata": metadata, **rest} if metadata else rest

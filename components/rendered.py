@@ -1,4 +1,4 @@
-"""The results of renderers: the Kubernetes objects of one service, ready to be registered, printed or compared."""
+"""The results of renderers: the Kubernetes objects of one service, to be registered, printed or compared."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ACCESSORY_KINDS = frozenset(
         *(kinds.INFERENCE_POOLS, kinds.POD_MONITORS, kinds.SERVICE_LEVEL_OBJECTIVES),
     )
 )
-"""Kinds that a service serves without. A NetworkPolicy is none of them: no pod may run before it stands."""
+"""Kinds that a service can serve without. A NetworkPolicy is not one of them: it must exist before a pod runs."""
 
 
 @dataclass(frozen=True)
@@ -29,16 +29,16 @@ class RenderedObject:
     """One Kubernetes object and its place in the Pulumi program."""
 
     part: str
-    """Its name within the service (`deployment`, `service`, `hpa`, `process`); the logical name follows from it."""
+    """Its name within the service (`deployment`, `service`, `hpa`, `process`), from which its logical name is built."""
     component: str
-    """Type token of the component resource that it is a child of (`naming.TYPE_…`)."""
+    """Type token of the component resource that is its parent (`naming.TYPE_…`)."""
     manifest: Json
     ignore: tuple[str, ...] = ()
-    """Paths of fields that others may change: Pulumi's `ignoreChanges`. No part of the fingerprint."""
+    """Paths of fields that other clients may change: Pulumi's `ignoreChanges`. Not part of the fingerprint."""
     on_drift: DriftAction = "repair"
-    """What happens where others change anything else of it. No part of the fingerprint."""
+    """The action if other clients change any other field. Not part of the fingerprint."""
     counted_spec: Json | None = None
-    """The spec that hashes count, where it is another than that of `manifest` (`components.uncounted_fields`)."""
+    """The spec that hashes count; None if it is that of `manifest` (`components.uncounted_fields`)."""
 
     @property
     def kind(self) -> str:
@@ -50,9 +50,9 @@ class RenderedObject:
 
     @property
     def is_accessory(self) -> bool:
-        """Whether the service's pods serve without it, so that its refusal does not keep them from being made.
+        """Whether the service's pods serve without it, so that they are made even if the cluster refuses it.
 
-        The objects that choose a pod for a request are accessories: the Service of the pods leads to them as well.
+        Objects that choose a pod for a request are accessories, because clients can also use the Service of the pods.
         """
         return self.kind in ACCESSORY_KINDS or self.component == naming.TYPE_ROUTING
 
@@ -68,12 +68,15 @@ class RenderedObject:
 
 @dataclass(frozen=True)
 class RenderedService:
-    """All objects of one service. `shared` holds what several services use (cache claims), owned by none of them."""
+    """All objects of one service.
+
+    `shared` holds objects that several services use (cache claims); no service owns them.
+    """
 
     key: ServiceKey
     objects: tuple[RenderedObject, ...]
-    """In order of creation. The last one carries the applied hash; it is made after all before it, and not at all where
-    one of them fails that is no accessory."""
+    """In order of creation. The last one carries the applied hash. It is made after all others, and not at all if one
+    of them fails that is not an accessory."""
     shared: tuple[RenderedObject, ...] = ()
     fingerprint: str = field(default="")
 
@@ -81,9 +84,9 @@ class RenderedService:
     def of(
         key: ServiceKey, objects: tuple[RenderedObject, ...], shared: tuple[RenderedObject, ...] = ()
     ) -> RenderedService:
-        """Seal the rendered objects: compute the fingerprint and write it on the last object.
+        """Return the rendered objects with their fingerprint, which is written on the last object.
 
-        Shared objects do not count: an existing cache claim is used as it is, whatever was rendered since.
+        Shared objects do not count: an existing cache claim is used without changes.
         """
         fingerprint = fingerprint_of([o.counted for o in objects])
         if not objects:
@@ -93,14 +96,14 @@ class RenderedService:
 
     @property
     def incomplete_fingerprint(self) -> str:
-        """The applied hash of a service that stands but for accessories which were refused."""
+        """The applied hash of a service whose objects all exist except refused accessories."""
         return f"{self.fingerprint}-incomplete"
 
     def applied_by(self, applied_hash: str) -> tuple[RenderedObject, ...]:
-        """Name the objects that were applied as rendered, by the hash on the last one.
+        """Return the objects that were applied as rendered, according to the hash on the last object.
 
-        None for the hash of another version; without accessories, any of which may be the refused one, where one was
-        refused.
+        Returns no objects for the hash of another version. If an accessory was refused, returns none of the
+        accessories, because the hash does not identify the refused one.
         """
         if applied_hash == self.fingerprint:
             return self.objects
@@ -110,9 +113,9 @@ class RenderedService:
 
     @property
     def last_without_accessories(self) -> RenderedObject:
-        """The last object as it is made when an accessory was refused.
+        """The last object in the form for a service of which an accessory was refused.
 
-        Its hash differs from the fingerprint, so that the loop tries again, and is the same at each try, so that a try
+        Its hash differs from the fingerprint, so that the loop tries again. It is the same at each try, so that a try
         does not change the object.
         """
         return _sealed(self.objects[-1], self.incomplete_fingerprint)
@@ -125,11 +128,11 @@ def _sealed(last: RenderedObject, applied_hash: str) -> RenderedObject:
 
 
 def fingerprint_of(value: object) -> str:
-    """Hash any JSON value: 16 hex digits of SHA-256 over its canonical form.
+    """Return 16 hex digits of the SHA-256 of a JSON value in canonical form.
 
-    Of the downloader's script the version counts and not the text (`components.downloader`), and how pods end
-    counts as in releases before the default drain (`components.drain`). An owner reference counts as if it did not
-    block the owner's deletion: earlier releases wrote it so, and an upgrade runs no engine.
+    The downloader's script counts by its version and not by its text (`components.downloader`). The end of pods counts
+    in the form of releases before the default drain (`components.drain`). An owner reference counts with
+    `blockOwnerDeletion: false`, which earlier releases wrote, so that an upgrade runs no engine.
     """
     text = script_by_version(json.dumps(as_in_hashes(value), sort_keys=True, separators=(",", ":")))
     text = text.replace('"blockOwnerDeletion":true', '"blockOwnerDeletion":false')

@@ -1,7 +1,7 @@
 """The autoscaler of a service: a HorizontalPodAutoscaler, or KEDA's ScaledObject. Called by `engine_workloads`.
 
-KEDA scales services that start from nothing or follow a query. KEDA makes a HorizontalPodAutoscaler for each
-ScaledObject, so Herdsman makes one of the two, never both. `components.extensions` asks what KEDA cannot do.
+KEDA scales services that can scale to zero or that follow a query. KEDA makes a HorizontalPodAutoscaler for each
+ScaledObject, so Herdsman makes one of the two, never both. `components.extensions` reports what KEDA cannot scale.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from program.desired.workloads import Scaler
 from program.runtimes import runtime_for
 
 DEFAULT_TARGET = "2"
-"""Requests under way per pod, above which pods are added."""
+"""Requests under way for each pod, above which the autoscaler adds pods."""
 
 _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
 
@@ -36,7 +36,7 @@ def scaler(desired: DesiredService, scaling: Autoscaling, options: RenderOptions
         }
         return Scaler(part="main", logical_part="scaler", kind="ScaledObject", name=name, labels=labels, spec=spec)
     spec = {
-        # The autoscaler of Kubernetes cannot start from nothing.
+        # Kubernetes' own autoscaler cannot scale from zero.
         "minReplicas": max(1, scaling.min_replicas),
         "maxReplicas": scaling.max_replicas,
         "metrics": _metrics(desired, scaling),
@@ -45,29 +45,29 @@ def scaler(desired: DesiredService, scaling: Autoscaling, options: RenderOptions
 
 
 def keda_scales(desired: DesiredService, scaling: Autoscaling, options: RenderOptions) -> bool:
-    """Tell whether KEDA scales a service: it asks for what only KEDA can do, and KEDA has metrics to look at."""
+    """Return whether KEDA scales a service: only KEDA can do what it asks for, and KEDA has a metric to follow."""
     able = options.is_installed(kinds.SCALED_OBJECTS) and bool(options.prometheus_url)
     return able and needs_keda(scaling) and _is_followed(desired, scaling)
 
 
 def needs_keda(scaling: Autoscaling) -> bool:
-    """Tell whether only KEDA can do what an autoscaling asks for."""
+    """Return whether an autoscaling needs KEDA: for a minimum of zero, or for a query."""
     return scaling.min_replicas == 0 or bool(scaling.query)
 
 
 def is_in_prometheus(metric: ScalingMetric) -> bool:
-    """Tell whether a metric of pods has a name that Prometheus can have."""
+    """Return whether a metric of pods has a valid Prometheus name."""
     return metric.type == "Pods" and _METRIC_NAME.fullmatch(metric.name) is not None
 
 
 def _is_followed(desired: DesiredService, scaling: Autoscaling) -> bool:
-    """Tell whether KEDA has something in Prometheus to look at, without which it cannot start from nothing."""
+    """Return whether KEDA has a Prometheus series to follow, which it needs to scale from zero."""
     own = runtime_for(desired.engine).default_hpa_metric
     return bool(scaling.query or own) or any(is_in_prometheus(each) for each in scaling.metrics)
 
 
 def _metrics(desired: DesiredService, scaling: Autoscaling) -> list[Json]:
-    """List the metrics that the user or the engine names, or the CPU, as Kubernetes does."""
+    """List the metrics that the user names, else that of the engine, else the CPU, as Kubernetes does by default."""
     metrics = [_metric(metric, f"spec.autoscaling.metrics[{index}]") for index, metric in enumerate(scaling.metrics)]
     if metrics:
         return metrics
@@ -98,13 +98,13 @@ def _target_average(metric: ScalingMetric, field: str) -> str:
 
 
 def _target_utilization(metric: ScalingMetric) -> int:
-    """Return the target of a resource, in percent."""
+    """Return the target of a resource in percent."""
     target = metric.target_average_utilization
     return DEFAULT_UTILIZATION if target is None else target
 
 
 def _triggers(desired: DesiredService, scaling: Autoscaling, server: str) -> list[Json]:
-    """List KEDA's triggers, without metrics whose name Prometheus cannot have."""
+    """List KEDA's triggers, without metrics whose name is not valid in Prometheus."""
     triggers: list[Json] = []
     targets: list[str] = []
     for index, metric in enumerate(scaling.metrics):
@@ -118,7 +118,7 @@ def _triggers(desired: DesiredService, scaling: Autoscaling, server: str) -> lis
     if scaling.query:
         triggers.insert(0, _prometheus(server, scaling.query, targets[0] if targets else DEFAULT_TARGET))
     elif not targets and (own := runtime_for(desired.engine).default_hpa_metric):
-        # Without pods there is no CPU or memory to follow, so KEDA needs another metric to start from.
+        # Without pods there is no CPU or memory to measure, so KEDA needs another metric to scale from zero.
         triggers.insert(0, _prometheus(server, _query(desired, own), DEFAULT_TARGET))
     return triggers
 

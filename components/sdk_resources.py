@@ -1,4 +1,4 @@
-"""The resource classes of Pulumi's Kubernetes SDK, for the kinds that Herdsman makes.
+"""The resource classes of Pulumi's Kubernetes SDK for the kinds that Herdsman makes.
 
 Used by `components.kubernetes_object` for static fleets and installations. The import takes 1.2 s of CPU and 30 MB, and
 each resource 4 ms more than a plain `pulumi.CustomResource`, so the loop never imports this module (ADR 48).
@@ -38,14 +38,14 @@ _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 def sdk_resource(
     token: str, name: str, manifest: Mapping[str, Any], options: pulumi.ResourceOptions
 ) -> pulumi.CustomResource:
-    """Register a manifest by the SDK's class for its type token; an object of an extension as a plain resource.
+    """Register a manifest with the SDK's class for its type token, or, if there is none, as a plain resource.
 
-    The inputs, and so the state, are those of a plain resource with the same token: below the first level the SDK
-    leaves the names of fields as they are in the manifest.
+    Inputs and state are those of a plain resource with the same token: below the first level the SDK keeps the names of
+    fields as they are in the manifest.
     """
     made = _CLASSES.get(token)
     if made is None:
-        # The SDK's CustomResource replaces the version of the plugin that the options name.
+        # The SDK's CustomResource class would replace the plugin version of the options.
         return pulumi.CustomResource(token, name, manifest, options)
     fields = {_WORDS.sub("_", key).lower(): value for key, value in manifest.items() if key not in _SET_BY_CLASS}
     return made(name, opts=options, **fields)
@@ -58,7 +58,7 @@ def sdk_provider(
     provider: pulumi.ProviderResource = Provider(
         name,
         context=context or None,
-        # Where this is None the SDK writes $KUBECONFIG into the state, which differs between machines.
+        # For None the SDK writes $KUBECONFIG, which differs between machines, into the state.
         kubeconfig=pulumi.Output.from_input(kubeconfig or None),
         opts=options,
     )

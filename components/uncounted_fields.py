@@ -1,10 +1,10 @@
-"""Fields of pod templates that hashes do not count: settings of an installation, and what a release adds to presets.
+"""Fields of pod templates that hashes do not count: an installation's settings, and a release's additions to presets.
 
-A renderer gives two specs of an object: the one that new pods get, and the one that hashes count. An annotation of
-the object lists the paths at which they differ. While the template's hash is the same, the provider keeps at these
-paths what the object was made with, so that pods restart for changes of their own service only. docs/adr/0042. Pure.
-
-`components.render` calls `uncounted_annotation`, `components.providers.kubernetes_templates` calls `keep_uncounted`.
+A renderer gives two specs of an object: the one for new pods, and the one that hashes count. An annotation of the
+object lists the paths at which they differ. While the template's hash is the same, the provider keeps the values with
+which the object was made at these paths, so that pods restart only for changes of their own service. docs/adr/0042.
+Pure. `components.render` calls `uncounted_annotation`, `components.providers.kubernetes_templates` calls
+`keep_uncounted`.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from components.providers.kubernetes_diff import MISSING
 
 Step = str | dict[str, str]
 Path = tuple[Step, ...]
-"""From the root of an object: a key, or the name of a list's item as `{"name": "main"}`."""
+"""Steps from the root of an object: a key, or an item of a list by its name as `{"name": "main"}`."""
 
 _NAMES = ("name", "mountPath")
 """Keys that identify the items of a pod's lists: `name` of containers, variables and volumes; `mountPath` of mounts."""
 
 
 def uncounted_annotation(spec: object, counted: object) -> dict[str, str]:
-    """Give the annotation for an object whose hashes count `counted` in place of `spec`; empty where both are equal."""
+    """Return the annotation of an object whose hashes count `counted` instead of `spec`; empty if both are equal."""
     paths = [] if spec is counted else list(_differing(spec, counted, ("spec",)))
     return {naming.ANNOTATION_UNCOUNTED: _text(paths)} if paths else {}
 
 
 def paths_of(obj: Any) -> list[Path]:
-    """Read the annotation of an object; empty where it has none, or one that cannot be read."""
+    """Return the paths in an object's annotation; empty if it has none, or one that cannot be parsed."""
     text = obj
     for key in ("metadata", "annotations", naming.ANNOTATION_UNCOUNTED):
         text = text.get(key) if isinstance(text, dict) else None
@@ -43,11 +43,10 @@ def paths_of(obj: Any) -> list[Path]:
 
 
 def keep_uncounted(wanted: Any, before: Any, *, is_kept: Callable[[Path], bool] = lambda _path: True) -> Any:
-    """Copy `wanted` with what `before` has at the paths that hashes do not count, by the annotation of either.
+    """Copy `wanted` with the values of `before` at the uncounted paths, which the annotations of both objects list.
 
-    Both have the same hash, so that they are equal at all other paths.
-
-    Where `is_kept` denies a path of `before`, the value of `wanted` stays.
+    Both objects have the same hash, so that they are equal at all other paths. A path of `before` for which `is_kept`
+    returns false keeps the value of `wanted`.
     """
     known = {_key(path): path for path in (*paths_of(wanted), *paths_of(before))}
     if not known:
@@ -57,7 +56,7 @@ def keep_uncounted(wanted: Any, before: Any, *, is_kept: Callable[[Path], bool] 
         value = value_at(before, path)
         if value is MISSING or is_kept(path):
             wanted = _with(wanted, path, value)
-    # The kept values differ from the counted ones at the same paths as before.
+    # The kept values differ from the counted ones at the paths of the old annotation.
     note: Path = ("metadata", "annotations", naming.ANNOTATION_UNCOUNTED)
     return _with(wanted, note, value_at(before, note))
 
@@ -74,14 +73,14 @@ def value_at(obj: Any, path: Path) -> Any:
 
 
 def position(items: Any, name: dict[str, str]) -> int | None:
-    """Find the item of a list that has this name."""
+    """Return the index of the list's item with this name; None if there is none."""
     if not isinstance(items, list):
         return None
     return next((at for at, item in enumerate(items) if isinstance(item, dict) and name.items() <= item.items()), None)
 
 
 def shown_path(path: Path) -> str:
-    """Write a path for people: `spec.template.spec.containers[main].env`."""
+    """Return a path as text for messages: `spec.template.spec.containers[main].env`."""
     text = ""
     for step in path:
         text += f".{step}" if isinstance(step, str) else f"[{next(iter(step.values()))}]"
@@ -107,7 +106,7 @@ def _differing(one: object, other: object, path: Path) -> Iterator[Path]:
 
 
 def _named(items: object) -> dict[tuple[str, str], object] | None:
-    """Give the items of a list by their names; None for a list whose items have none, or not one each."""
+    """Return the items of a list by name; None if an item has no name, or two items have the same one."""
     if not isinstance(items, list) or not items:
         return None
     for key in _NAMES:
@@ -120,7 +119,7 @@ def _named(items: object) -> dict[tuple[str, str], object] | None:
 
 
 def _with(obj: Any, path: Path, value: Any) -> Any:
-    """Copy an object with another value at a path, MISSING for none. Where nothing holds the value, nothing changes."""
+    """Copy an object with `value` at a path (MISSING removes it); unchanged if the parent of the path is missing."""
     step, rest = path[0], path[1:]
     if isinstance(step, str):
         if not isinstance(obj, dict):
