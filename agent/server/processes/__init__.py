@@ -1,1 +1,2 @@
-"""Processes on a host: `agent.processes.lifecycle` decides, a `worker.py` for each acts, `supervisor.py` keeps them."""
+"""Processes on a host: `agent.processes.lifecycle` decides, one `worker.Worker` per process acts, and `supervisor`
+keeps the workers."""

@@ -1,7 +1,8 @@
-"""Waits, before a process is stopped as planned, until its requests have ended, and never longer than the plan says.
+"""Waits before a planned stop until the process's requests have ended, at most for the drain timeout of the plan.
 
-Called by `worker` after its report says Stopping. First the endpoints go, then the engine is asked; an
-engine that cannot be asked is judged by the connections on its port. The rules are in `agent.processes.draining`.
+Called by `worker` after it has reported the phase Stopping. First clients must leave the endpoints, then the engine is
+asked whether it works on a request. If the engine cannot answer, the connections on its port count instead. The rules
+are in `agent.processes.draining`.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from agent.processes.draining import SETTLE_S, Drain, Drained, is_busy_by
 from agent.processes.engines import idle_questions
 
 ENDPOINTS_GONE_S = 3.0
-"""How long to wait for the word that clients are sent elsewhere."""
+"""How long to wait for the confirmation that the endpoints are withdrawn."""
 POLL_S = 0.2
 ASK_TIMEOUT_S = 2.0
 
 _CAN_SEND = ("01", "08")
-"""Established, and closed by the client for its own part: numbers of <net/tcp_states.h>."""
+"""Connections that are established or half-closed by the client, as numbers of <net/tcp_states.h>."""
 UNANSWERED = 0
 REFUSED = -1
 
 
 @dataclass(frozen=True)
 class Draining:
-    """One drain: of whom, and by whose word."""
+    """The process of one drain, and the callbacks that can end it."""
 
     plan: ProcessPlan
-    """The plan that the process was started by."""
+    """The plan of the running process."""
     address: str
     port: int
     pid: int
@@ -46,7 +47,7 @@ class Draining:
 
 
 def drain(work: Draining, *, sleep: Callable[[float], None] = time.sleep) -> Drained:
-    """Return once no request is under way, or when that has taken long enough."""
+    """Return when no request is running or the time is over."""
     began = time.monotonic()
     end = began + work.timeout_s
     if not _wait_for_endpoints(work, end, sleep):
@@ -60,11 +61,11 @@ def drain(work: Draining, *, sleep: Callable[[float], None] = time.sleep) -> Dra
         if outcome is not None:
             return outcome
         if not work.alive() or work.plan.daemon_model is not None:
-            # A shared daemon lets go of a model only when its requests have ended.
+            # A shared daemon unloads a model only after its requests have ended.
             return Drained.IDLE
         busy = is_busy(work, timeout_s=min(ASK_TIMEOUT_S, end - now))
         if busy is False and unsent(work.pid, work.port):
-            busy = True  # all is worked out, and a slow client has not got all of it
+            busy = True  # the engine is idle, but a slow client has not received all of the answer
         now = time.monotonic()
         progress = progress.answered(busy, now=now)
         if progress.outcome(timeout_s=work.timeout_s, now=now) is not Drained.IDLE:
@@ -72,7 +73,7 @@ def drain(work: Draining, *, sleep: Callable[[float], None] = time.sleep) -> Dra
 
 
 def _wait_for_endpoints(work: Draining, end: float, sleep: Callable[[float], None]) -> bool:
-    """Wait until clients are sent elsewhere. False: called off."""
+    """Wait until the endpoints are withdrawn. Returns False if the drain was called off."""
     gone_by = min(end, time.monotonic() + ENDPOINTS_GONE_S)
     settled_at: float | None = None
     while time.monotonic() < gone_by if settled_at is None else time.monotonic() < min(end, settled_at):
@@ -88,11 +89,11 @@ def _wait_for_endpoints(work: Draining, end: float, sleep: Callable[[float], Non
 
 
 def is_busy(work: Draining, *, timeout_s: float) -> bool | None:
-    """Ask whether a request is under way; None when nobody can tell."""
+    """Return whether a request is running, or None if that is unknown."""
     for question in idle_questions(work.plan):
         status, body = _get(work.address, work.port, question.path, timeout_s)
         if status == UNANSWERED:
-            return True  # too busy to say so, and the caller's patience ends
+            return True  # the engine is too busy to answer within the timeout
         if status == REFUSED:
             break
         told = is_busy_by(question, status, body)
@@ -102,7 +103,10 @@ def is_busy(work: Draining, *, timeout_s: float) -> bool | None:
 
 
 def connected(pid: int, port: int) -> bool | None:
-    """Tell whether anybody is connected to a port of a process or its children; None when we may not know."""
+    """Return whether a client is connected to this port of a process or its children.
+
+    Returns None if the agent may not read the connections.
+    """
     try:
         leader = psutil.Process(pid)
         family = [leader, *leader.children(recursive=True)]
@@ -113,9 +117,10 @@ def connected(pid: int, port: int) -> bool | None:
 
 
 def unsent(pid: int, port: int) -> bool:
-    """Tell whether a connection of a process's port has bytes that its client has not taken yet.
+    """Return whether a connection on a port has bytes that its client has not received yet.
 
-    llama-server calls a slot idle when its last token is made. False where the system does not say it in a file.
+    llama-server reports a slot as idle once the last token is generated, before the client has received it. Returns
+    False on systems without `/proc/<pid>/net`.
     """
     for name in ("tcp", "tcp6"):
         try:

@@ -1,7 +1,7 @@
-"""The user that engines run as where the agent may change users: found by name, and given what it must read.
+"""The operating system user that runs the engines if the agent may change users.
 
-Chosen by `automation.cli.agent`; used by `launching`. The agent opens an engine's log before it changes users, so the
-engine needs no right to the log's folder, nor to the agent's tokens.
+Chosen by `automation.cli.agent`, used by `launching`. The agent opens an engine's log before it changes the user, so
+the engine needs no access to the folder of the logs or to the agent's tokens.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 USUAL = "herdsman-engine"
-"""The user that a root agent on Linux takes where there is one of this name."""
+"""An agent that runs as root on Linux uses the user of this name, if it exists."""
 
 
 class EngineUserWrong(Exception):
-    """Engines cannot run as the user that was named."""
+    """Engines cannot run as the given user."""
 
 
 class NotReadable(Exception):
@@ -27,7 +27,7 @@ class NotReadable(Exception):
 
 @dataclass(frozen=True)
 class EngineUser:
-    """Another user of this machine than the agent's."""
+    """A user other than the agent's."""
 
     name: str
     uid: int
@@ -37,16 +37,17 @@ class EngineUser:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What tells programs whose files to use."""
+        """Variables that let programs find the user's home folder."""
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
 
     def let_read(self, paths: Iterable[str], *, store: Path) -> None:
-        """Let the user read these files: of those in the store the modes are changed. Raises NotReadable, OSError."""
+        """Make these files readable for the user. Changes the modes only of files in the store. Raises NotReadable,
+        OSError."""
         root = store.resolve()
         for text in paths:
             path = Path(text)
             if not path.is_absolute():
-                continue  # a name in a daemon's own store
+                continue  # the name of a model in a daemon's own store
             real = path.resolve()
             if real.is_relative_to(root):
                 _open(real, root)
@@ -81,7 +82,7 @@ def engine_user(name: str) -> EngineUser:
 
 
 def usual_engine_user() -> EngineUser | None:
-    """Find the user that engines run as where none was named; None: they run as the agent's own user."""
+    """Return the default user for engines. None: they run as the agent's own user."""
     if os.geteuid() != 0 or sys.platform != "linux":
         return None
     try:
@@ -91,7 +92,7 @@ def usual_engine_user() -> EngineUser | None:
 
 
 def _open(path: Path, root: Path) -> None:
-    """Let everybody read one model of the store, and pass through the folders that lead to it."""
+    """Make one model of the store readable for all users, and the folders that lead to it accessible."""
     for each in (root, *(p for p in path.parents if p != root and p.is_relative_to(root))):
         _add(each, 0o011)
     if not path.is_dir():

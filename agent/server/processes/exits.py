@@ -1,7 +1,7 @@
-"""Tells at once when a process ends, for all processes of an agent in one thread that sleeps meanwhile.
+"""Reports the end of processes immediately. One thread per agent waits for all of its processes.
 
-Used by `worker`, which otherwise would have to look each second. On Linux by pidfds, on macOS by kqueue;
-where the kernel has neither, nothing is followed and the worker looks.
+Used by `worker`, which otherwise polls once a second. Linux offers pidfds for this, macOS kqueue. On other systems
+`ExitWatch` follows nothing and the worker polls.
 """
 
 from __future__ import annotations
@@ -23,26 +23,27 @@ _log = structlog.get_logger(__name__)
 
 
 class _Poller(Protocol):
-    """Waits for the end of processes. `add` and `discard` may be called while another thread waits."""
+    """Waits for the end of processes. `add` and `discard` may be called while another thread is in `wait`."""
 
     def add(self, pid: int) -> int:
-        """Follow a process; the number stands for it. Raises OSError."""
+        """Follow a process and return the number that identifies it. Raises OSError."""
         ...
 
     def discard(self, number: int) -> None: ...
 
     def wait(self) -> list[int]:
-        """Give the numbers of processes that have ended, once there are any."""
+        """Block until processes have ended, and return their numbers."""
         ...
 
 
 if sys.platform == "linux":
 
     class _Kernel:
-        """Linux 5.3: a file descriptor of a process becomes readable when it ends, reaped or not."""
+        """Linux 5.3: the file descriptor of a process becomes readable when the process ends, even before it
+        is reaped."""
 
         def __init__(self) -> None:
-            os.close(os.pidfd_open(os.getpid()))  # older kernels know none
+            os.close(os.pidfd_open(os.getpid()))  # fails on older kernels
             self._epoll = select.epoll()
 
         def add(self, pid: int) -> int:
@@ -63,7 +64,7 @@ if sys.platform == "linux":
 else:
 
     class _Kernel:
-        """macOS and the BSDs: the kernel tells of the exit of a pid."""
+        """macOS and the BSDs: the kernel reports the exit of a pid."""
 
         def __init__(self) -> None:
             self._queue = select.kqueue()
@@ -80,7 +81,7 @@ else:
             try:
                 self._change(number, select.KQ_EV_DELETE)
             except OSError:
-                return  # it has ended, and with it what was to be deleted
+                return  # the process has ended, and the kernel has already removed the event
 
         def wait(self) -> list[int]:
             return [int(event.ident) for event in self._queue.control(None, 16, None)]
@@ -95,7 +96,7 @@ class _Followed:
 
 
 class ExitWatch:
-    """Follows processes by key, one each. Thread-safe; its thread starts with the first process."""
+    """Follows one process per key. Thread-safe. The thread starts with the first process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -104,10 +105,10 @@ class ExitWatch:
         self._thread: threading.Thread | None = None
 
     def follows(self, key: str, unit: Unit | None, ended: Callable[[], None]) -> bool:
-        """See to it that `ended` is called when this very process ends; False where nothing will call.
+        """Arrange that `ended` is called when this process ends. Returns False if the process cannot be followed.
 
-        Cheap to ask again. `ended` is called once, in another thread, and must not block. A model in a shared daemon
-        can end without its process, and is not followed.
+        Cheap to call again. `ended` is called once, in another thread, and must not block. A model in a shared daemon
+        is not followed, because it can end without the process.
         """
         if not isinstance(unit, Handle):
             return False
@@ -124,7 +125,7 @@ class ExitWatch:
                 number = self._poller.add(pid)
             except OSError:
                 return False
-            # Only now is it sure that the number stands for this process and not for a later one of its pid.
+            # Only now is it certain that the number refers to this process and not to a later one with the same pid.
             if not runs(pid, mark):
                 self._poller.discard(number)
                 return False
@@ -135,7 +136,7 @@ class ExitWatch:
             return True
 
     def stop_following(self, key: str) -> None:
-        """Follow the process of this key no more."""
+        """Stop following the process of this key."""
         with self._lock:
             known = self._followed.get(key)
             if known is not None:

@@ -1,7 +1,9 @@
-"""Identifies a process by what a change of the wall clock does not move (docs/adr/0038). Called wherever a pid is kept.
+"""Identifies a process by a mark that stays valid when the wall clock changes (docs/adr/0038). Used wherever a pid is
+stored.
 
-A pid alone says nothing: the kernel gives it to another process later. psutil's `create_time` counts from the wall
-clock: on Linux it moves with each step of the clock, on macOS it is corrected by what psutil saw at its import.
+A pid alone does not identify a process, because the kernel reuses it later. psutil's `create_time` depends on the wall
+clock: on Linux it changes with each step of the clock, and on macOS psutil corrects it by an offset that it measured at
+its import.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from pathlib import Path
 import psutil
 
 MARKER = "HERDSMAN_PROCESS"
-"""Environment variable of every process that an agent started: who started it, for which key, how. It finds a process
-whose agent died before it could write down the pid."""
+"""Environment variable of every process that an agent starts. It contains the agent's identity, the key, the launch
+hash and the port. With it an agent finds a process even if the earlier agent ended before it could store the pid."""
 
 _FORMER = re.compile(r"\d+\.\d{6}")
 """A mark of an earlier version on macOS: psutil's `create_time`."""
@@ -30,25 +32,27 @@ _COMMAND_TIMEOUT_S = 10.0
 
 
 class Presence(enum.Enum):
-    """Whether the process that a mark was taken of is there."""
+    """Whether the process of a mark still runs."""
 
     RUNS = "runs"
     GONE = "gone"
     OTHER = "other"
-    """Its pid belongs to another process: it is gone, and so is its session, whose number the pid was."""
+    """The pid belongs to another process. The process and its session have ended, because the pid was the number of the
+    session."""
     UNKNOWN = "unknown"
-    """The system does not say."""
+    """The system does not show which process has the pid."""
 
 
 class _Unknown(Exception):
-    """The system does not say which process has a pid."""
+    """The system does not show which process has a pid."""
 
 
 def start_mark(pid: int) -> str | None:
-    """Identify the process that has this pid now; None when there is none, or only a zombie, or the system is silent.
+    """Return the mark of the process that has this pid. None: there is no such process, only a zombie, or it is
+    unknown.
 
-    On Linux: boot and start in clock ticks since boot. Elsewhere: boot and the start time that the kernel recorded,
-    which a later change of the clock does not touch.
+    On Linux the mark consists of the boot and the start in clock ticks since boot. Elsewhere it consists of the boot
+    and the start time that the kernel recorded, which a later change of the clock does not affect.
     """
     try:
         return _mark(pid)
@@ -57,7 +61,7 @@ def start_mark(pid: int) -> str | None:
 
 
 def presence(pid: int, mark: str) -> Presence:
-    """Tell whether the process with this pid is the one that the mark was taken of."""
+    """Return whether the process with this pid is the process of the mark."""
     try:
         now = _mark(pid)
     except _Unknown:
@@ -68,7 +72,7 @@ def presence(pid: int, mark: str) -> Presence:
 
 
 def runs(pid: int, mark: str) -> bool:
-    """Tell whether the process that the mark was taken of is known to run."""
+    """Return whether the process of the mark certainly runs."""
     return presence(pid, mark) is Presence.RUNS
 
 
@@ -93,7 +97,10 @@ def _linux_mark(pid: int) -> str | None:
 
 
 def _recorded_start_s(pid: int) -> int | None:
-    """Ask ps, which prints the kernel's record as it is; psutil corrects it. Raises _Unknown."""
+    """Read the start time from ps, which prints the kernel's record unchanged; psutil corrects it. Raises _Unknown.
+
+    Returns None if there is no such process or only a zombie.
+    """
     command = ["ps", "-o", "stat=,lstart=", "-p", str(pid)]
     environment = {**os.environ, "LC_ALL": "C", "TZ": "UTC0"}
     try:
@@ -114,10 +121,10 @@ def _recorded_start_s(pid: int) -> int | None:
 
 
 def _is_former(pid: int, mark: str, now: str) -> bool:
-    """Tell whether an earlier version took this mark of the process; empty: the system was silent at its start.
+    """Return whether an earlier version made this mark of the process. An empty mark was unknown at its start.
 
-    The number is right unless the clock was set while that agent ran. Then the process is known by its environment: it
-    leads a session and carries an agent's marker, as only a process does that an agent started.
+    A mark of macOS matches unless the clock was set while that agent ran. In that case the environment identifies the
+    process: only a process that an agent started leads a session and has an agent's marker.
     """
     if mark:
         if sys.platform == "linux" or _FORMER.fullmatch(mark) is None:
@@ -135,7 +142,7 @@ def _boot_id() -> str:
 
 @functools.cache
 def _boot_session() -> str:
-    """Ask macOS which boot this is; 0 where it does not say."""
+    """Return an identifier of the current boot of macOS, or `0` if it is unknown."""
     try:
         command = ["sysctl", "-n", "kern.bootsessionuuid"]
         told = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S).stdout.strip()

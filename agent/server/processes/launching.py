@@ -1,7 +1,7 @@
-"""Performs what a worker decided: brings the files of a plan, and starts its process or its model in a shared daemon.
+"""Fetches the files of a plan and starts its process, or loads its model into a shared daemon.
 
-Called by `worker`; calls `process` and `agent.server.daemons`. Nothing here remembers
-anything: what came of it is in the value that is returned, or in the error.
+Called by `worker`; calls `process` and `agent.server.daemons`. Nothing here keeps state: the outcome is the returned
+value or the raised error.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from agent.server.processes.process import LaunchFailed, Marker, Unit, launch
 from agent.server.processes.worker_context import WorkerContext
 
 MODEL = "model"
-"""Name of the plan's own file among all its files, and in `argv`."""
+"""Name of the plan's main file among its files, and of its token in `argv`."""
 BYTES = "bytes"
-"""Name under which the admission is told the size of a model that has no file of ours."""
+"""Name under which the admission receives the size of a model that has no file in the store."""
 INSTALL_RETRY_S = (5.0, 30.0)
-"""First and longest wait before a binary that is missing or too old is looked for again: that costs little."""
+"""First and longest wait before the next search for a binary that is missing or too old. The search is cheap."""
 ALLOWED_RETRY_S = 0.5
-"""How soon a start is tried again while it is not known what the host allows."""
+"""Wait before the next start while the agent does not know yet what the host's owner allows."""
 DAEMON_RETRY_S = 0.5
-"""How soon a model looks again whether its daemon is up."""
+"""Wait before the next check whether the daemon of a model runs."""
 
 _log = structlog.get_logger(__name__)
 
@@ -44,10 +44,10 @@ Progress = Callable[[int, int | None], None]
 
 
 class NotLaunched(Exception):
-    """The process was not started; it is worth another try after a back-off."""
+    """The process was not started. Try again after a back-off."""
 
     def __init__(self, reason: str, message: str, *, waits_s: tuple[float, float] | None = None) -> None:
-        """`waits_s` are the first and the longest wait, where they are not the usual ones."""
+        """`waits_s` are the first and the longest wait; None means the usual waits."""
         super().__init__(message)
         self.reason = reason
         self.message = message
@@ -55,10 +55,10 @@ class NotLaunched(Exception):
 
 
 class NotAdmitted(Exception):
-    """The process may not start yet, through no fault of its own."""
+    """The process may not start yet, for a reason outside of its plan."""
 
     def __init__(self, hold: Hold, *, retry_s: float | None = None) -> None:
-        """`retry_s` is when to ask again, where that is not the usual time."""
+        """`retry_s` is the wait before the next try; None means the usual wait."""
         super().__init__(hold.message)
         self.hold = hold
         self.retry_s = retry_s
@@ -66,30 +66,30 @@ class NotAdmitted(Exception):
 
 @dataclass(frozen=True)
 class Launched:
-    """A process that was started."""
+    """A started process."""
 
     unit: Unit
     running: Running
     log_start: int
-    """Where in the log its own lines begin."""
+    """Byte position in the log where the lines of this process begin."""
 
 
 def files_of(plan: ProcessPlan) -> dict[str, FilePlan]:
-    """Name all files of a plan."""
+    """Return all files of a plan by name."""
     return {**({MODEL: plan.file} if plan.file else {}), **(plan.files or {})}
 
 
 class Launcher:
-    """Starts the processes of one agent. Safe for use by many threads."""
+    """Starts the processes of one agent. Thread-safe."""
 
     def __init__(self, context: WorkerContext, daemons: SharedDaemons) -> None:
         self._context = context
         self._daemons = daemons
 
     def fetch(self, key: str, desired: Desired, on_progress: Progress, cancel: threading.Event) -> dict[str, str]:
-        """Bring all that the plan needs on disk and name the paths.
+        """Bring all files of the plan onto the disk and return their paths by name.
 
-        Raises FileError, DaemonNotReady, DaemonFailed, and NotLaunched and NotAdmitted for a plan that is not allowed.
+        Raises FileError, DaemonNotReady, DaemonFailed. Raises NotLaunched or NotAdmitted if the plan is not allowed.
         """
         plan = desired.plan
         self._check_allowed(key, plan)
@@ -111,7 +111,7 @@ class Launcher:
         return paths
 
     def launch(self, key: str, desired: Desired, status: ProcessStatus, *, port: int | None) -> Launched:
-        """Start what the plan wants; `port` is tried first. Raises NotLaunched, NotAdmitted."""
+        """Start the process of the plan. `port` is tried first. Raises NotLaunched, NotAdmitted."""
         self._check_allowed(key, desired.plan)
         if desired.plan.daemon_model is not None:
             return self._load(key, desired, status)
@@ -138,11 +138,11 @@ class Launcher:
         return Launched(handle, self._running(handle, desired, port), log_start)
 
     def remove_process(self, key: str) -> None:
-        """Strike off a process that is gone for good."""
+        """Remove what is stored about a process that will not run again."""
         self._daemons.remove_process(key)
 
     def adopt(self, key: str, plan: ProcessPlan, running: Running) -> Unit:
-        """Take over a model that an earlier agent loaded."""
+        """Adopt a model that an earlier agent loaded."""
         return self._daemons.adopt(key, plan, running)
 
     def _check_allowed(self, key: str, plan: ProcessPlan) -> None:
@@ -170,7 +170,7 @@ class Launcher:
         return Launched(unit, self._running(unit, desired, place.port), log_start)
 
     def _let_read(self, status: ProcessStatus, *arguments: str) -> None:
-        """Let the engines' own user, where there is one, read the files of a process. Raises NotReadable."""
+        """Make the files of a process readable for the engines' own user, if there is one. Raises NotReadable."""
         user, root = self._context.engine_user, self._context.store.root
         if user is None:
             return
@@ -198,7 +198,7 @@ class Launcher:
 
     def _admit(self, key: str, desired: Desired, status: ProcessStatus, *, size_bytes: int | None = None) -> None:
         if is_daemon(desired.plan):
-            return  # the models that are loaded into it are asked for one by one
+            return  # each model that is loaded into it is admitted separately
         paths = dict(status.file_paths)
         if status.model_path is not None and desired.plan.runtime != "ollama":
             paths[MODEL] = status.model_path
@@ -211,7 +211,10 @@ class Launcher:
     def _arguments(
         self, plan: ProcessPlan, status: ProcessStatus, binary: str, *, address: str, port: int
     ) -> list[str]:
-        """Fill in and translate the arguments. Raises FileMissing, and NotLaunched where the binary is too old."""
+        """Return the arguments with tokens and renamed flags replaced.
+
+        Raises FileMissing. Raises NotLaunched if the binary does not accept an argument.
+        """
         files = dict(status.file_paths)
         arguments = command_line.arguments(plan, address=address, port=port, model=status.model_path, files=files)
         if plan.runtime == "llamacpp":
@@ -245,12 +248,12 @@ class Launcher:
 
 
 def is_daemon(plan: ProcessPlan) -> bool:
-    """Tell whether a plan is that of a shared daemon itself."""
+    """Return whether a plan is the plan of a shared daemon itself."""
     return plan.runtime in engines.SHARED and plan.daemon_model is None
 
 
 def not_ready(failure: DaemonNotReady) -> NotAdmitted | NotLaunched:
-    """Say that a model waits for its daemon: soon again where that is coming, else after a back-off."""
+    """Return the error for a model that waits for its daemon. The next try is soon if the daemon is starting."""
     if failure.soon:
         hold = Hold(ProcessPhase.PENDING, failure.reason, str(failure))
         return NotAdmitted(hold, retry_s=DAEMON_RETRY_S)
@@ -258,7 +261,7 @@ def not_ready(failure: DaemonNotReady) -> NotAdmitted | NotLaunched:
 
 
 def rotate(log_file: Path) -> None:
-    """Rotate a log; a full disk must not take a process down that serves."""
+    """Rotate a log. A full disk must not stop a process that serves."""
     try:
         process_log.rotate(log_file)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Gives each process a port of its own and keeps it for the process's life.
+"""Allocates a port for each process and reserves it for the life of the process.
 
-Called by `worker`. Ports lie below the ranges from which Linux and macOS take the ports of outgoing
-connections, so that none of those can take a port between its choice and its use.
+Called by `worker`. The ports lie below the ranges that Linux and macOS use for outgoing connections, so that no
+outgoing connection takes a port between its choice and its use.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ COUNT = 10000
 
 
 class NoPortFree(Exception):
-    """Every port of the range is taken."""
+    """Every port of the range is in use."""
 
 
 class Ports:
-    """The ports of one agent. Safe for use by many threads."""
+    """The ports of one agent. Thread-safe."""
 
     def __init__(self, address: str, *, first: int = FIRST, count: int = COUNT) -> None:
         self._address = address
@@ -29,9 +29,10 @@ class Ports:
         self._lock = threading.Lock()
 
     def claim(self, key: str, *, preferred: int | None = None, address: str | None = None) -> int:
-        """Choose a port that nobody listens on: the preferred one if it is free, else one that follows from the key.
+        """Reserve a free port: `preferred` if it is free, else the first free port from a position that follows from
+        the key.
 
-        `address` is where it will be listened on, where that is not the agent's own. Raises NoPortFree.
+        `address` is the address on which the process listens, if it is not the agent's own. Raises NoPortFree.
         """
         on = address or self._address
         start = zlib.crc32(key.encode()) % self._count
@@ -47,13 +48,13 @@ class Ports:
         raise NoPortFree(f"no port of {self._first} to {self._first + self._count - 1} is free on {on}")
 
     def hold(self, key: str, port: int) -> None:
-        """Note the port of a process that already runs."""
+        """Reserve the port of a process that already runs."""
         with self._lock:
             self._release(key)
             self._taken[port] = key
 
     def release(self, key: str) -> None:
-        """Give the port back."""
+        """Release the port of a process."""
         with self._lock:
             self._release(key)
 
@@ -63,18 +64,20 @@ class Ports:
 
 
 def is_free(address: str, port: int) -> bool:
-    """Tell whether a server could listen there now, and would be the one that is reached there."""
+    """Return whether a server could listen there now and would receive the connections to that address."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     everywhere = "::" if family == socket.AF_INET6 else "0.0.0.0"  # noqa: S104 - bound for a moment, never listened on
     if not _can_bind(family, address, port):
         return False
-    # macOS lets one bind an address although somebody listens on all of them; nobody may bind all of them twice.
+    # macOS allows a bind of one address while another server listens on all addresses. Binding all addresses twice
+    # fails.
     return port == 0 or _can_bind(family, everywhere, port)
 
 
 def _can_bind(family: socket.AddressFamily, address: str, port: int) -> bool:
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # Servers set this too; without it, connections that linger after a restart would make the port look taken.
+        # Servers set this option too. Without it, connections that linger after a restart would make the port look
+        # occupied.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((address, port))

@@ -1,6 +1,6 @@
 """Starts, identifies and stops operating system processes. It does not use models or plans.
 
-Called by `launching` and, at the agent's start, by `supervisor`. Each process starts in a session of its own, so that
+Called by `launching` and, at the agent's start, by `supervisor`. Each process starts in a new session, so that
 it continues when the agent ends and the agent can find the whole process tree again. A process is identified by pid and
 start mark (`identity`), never by pid alone.
 """
@@ -102,7 +102,7 @@ class Handle:
 
         Returns True if SIGTERM sufficed or no process of the session was running. Returns False if SIGKILL was needed
         or a process may still run; then check `alive`. A process may still run if it survived SIGKILL, or if the system
-        did not show who owns the pid, because the agent must not end a process that is not its own.
+        did not show who owns the pid, because the agent must not end a foreign process.
         """
         if self._presence() is Presence.UNKNOWN:
             return False
@@ -165,7 +165,7 @@ def _signal_all(processes: Sequence[psutil.Process], number: signal.Signals) -> 
 def launch(
     argv: Sequence[str], *, env: Mapping[str, str], log: Path, marker: Marker, user: EngineUser | None = None
 ) -> Handle:
-    """Start `argv` in a session of its own, with its output appended to `log`. Raises LaunchFailed with the cause.
+    """Start `argv` in a new session, with its output appended to `log`. Raises LaunchFailed with the cause.
 
     The child writes to the file directly, because a pipe through the agent would break when the agent ends. The child
     runs as `user`; None means the agent's own user.

@@ -1,7 +1,7 @@
-"""Keeps the output of one process: rotated in place, its last lines quotable.
+"""The log of one process: its rotation, and reading parts of it.
 
-Called by `worker`, and read for `herdsman logs`. The process holds the file open for appending, across
-the agent's own restarts, so rotation copies and truncates instead of renaming.
+Called by `worker` and by `herdsman logs`. The process keeps the file open for appending, even while the agent restarts,
+so the rotation copies and truncates the file instead of renaming it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from agent.contract import LogPiece
 MAX_BYTES = 16 * 1024 * 1024
 KEPT = 3
 FORGOTTEN_S = 7 * 86400.0
-"""How long the log of a removed process may be read."""
+"""How long the log of a removed process is kept."""
 PIECE_BYTES = 4 * 1024 * 1024
-"""Most that one reading gives."""
+"""Largest number of bytes that one call of `read` returns."""
 
 
 def rotate(log: Path, *, max_bytes: int = MAX_BYTES, kept: int = KEPT) -> bool:
-    """Move what is in a file over `max_bytes` to `<log>.1`, older ones up to `<log>.<kept>`; tell whether it did."""
+    """Move the content of a file over `max_bytes` to `<log>.1`, and older copies up to `<log>.<kept>`. Returns whether
+    it did."""
     try:
         if log.stat().st_size <= max_bytes:
             return False
@@ -38,7 +39,7 @@ def rotate(log: Path, *, max_bytes: int = MAX_BYTES, kept: int = KEPT) -> bool:
     try:
         shutil.copyfile(log, newest)
     except OSError:
-        # A full disk: the oldest lines make room for the newest, or one log would fill what others free.
+        # The disk is full. Remove the copies: otherwise this log would fill the space that other removals free.
         for number in range(1, kept + 1):
             copy_of(log, number).unlink(missing_ok=True)
         os.truncate(log, 0)
@@ -48,7 +49,7 @@ def rotate(log: Path, *, max_bytes: int = MAX_BYTES, kept: int = KEPT) -> bool:
 
 
 def copy_of(log: Path, number: int) -> Path:
-    """Name the nth copy that rotation keeps; 1 is the newest."""
+    """Return the path of the nth copy that the rotation keeps; 1 is the newest."""
     return log.with_name(f"{log.name}.{number}")
 
 
@@ -59,7 +60,7 @@ def remove(log: Path, *, kept: int = KEPT) -> None:
 
 
 def prune(directory: Path, *, kept: Iterable[Path], older_than_s: float = FORGOTTEN_S) -> None:
-    """Remove logs, with their copies, that belong to nobody any more and that nobody has written to for so long."""
+    """Remove logs, and their copies, that are not in `kept` and were last written more than `older_than_s` ago."""
     known = set(kept)
     with contextlib.suppress(OSError):
         for log in directory.glob("*.log"):
@@ -70,9 +71,10 @@ def prune(directory: Path, *, kept: Iterable[Path], older_than_s: float = FORGOT
 def read(
     log: Path, *, tail: int | None = None, offset: int | None = None, max_bytes: int = PIECE_BYTES
 ) -> LogPiece | None:
-    """Read the last `tail` lines, or what follows `offset`, at most `max_bytes`; None when there is no such file.
+    """Read the last `tail` lines, or the text after `offset`, at most `max_bytes`. Returns None if the file does not
+    exist.
 
-    A file that was rotated since is read from its start.
+    If the file was rotated since `offset` was given, the text starts at the beginning of the file.
     """
     try:
         with log.open("rb") as file:
@@ -85,7 +87,7 @@ def read(
     if offset is not None:
         return LogPiece(text=data.decode("utf-8", "replace"), offset=start + len(data))
     if start > 0:
-        # The first line may be torn.
+        # The first line may be incomplete.
         data = data.partition(b"\n")[2]
     lines = data.splitlines(keepends=True)
     kept = lines if tail is None else lines[len(lines) - min(tail, len(lines)) :]
@@ -93,11 +95,11 @@ def read(
 
 
 def last_lines(log: Path, *, since_byte: int = 0, lines: int = 8, max_bytes: int = 2000) -> str:
-    """Quote the last lines written after `since_byte`, at most `max_bytes`; empty when there are none."""
+    """Return the last lines written after `since_byte`, at most `max_bytes`. Empty if there are none."""
     try:
         with log.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            # After a truncation the file is shorter than the byte that was remembered.
+            # After a truncation the file is shorter than `since_byte`.
             start = since_byte if since_byte <= size else 0
             file.seek(max(start, size - max_bytes))
             text = file.read(max_bytes).decode("utf-8", "replace")
@@ -108,7 +110,7 @@ def last_lines(log: Path, *, since_byte: int = 0, lines: int = 8, max_bytes: int
 
 
 def size_of(log: Path) -> int:
-    """Give the file's size in bytes; 0 when it is not there."""
+    """Return the size of the file in bytes, or 0 if it does not exist."""
     try:
         return log.stat().st_size
     except OSError:

@@ -1,6 +1,6 @@
-"""What an agent writes down and reports of a process, and what the next agent makes of it.
+"""The stored record and the report of a process, and how the next agent finds running processes by the records.
 
-Called by `worker`, which writes, and `supervisor`, which reads at the start.
+Called by `worker`, which writes records, and `supervisor`, which reads them at the start.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from agent.server.store import ProcessRecord, RunningRecord
 
 @dataclass(frozen=True)
 class Found:
-    """A running process of an earlier agent."""
+    """A running process that an earlier agent started."""
 
     handle: Handle | None
     """None for a model in a shared daemon."""
     running: Running
     plan: ProcessPlan | None = None
-    """The plan that it was started by, where that is known."""
+    """The plan of the running process, if known."""
 
 
 def record_of(
     desired: Desired, status: ProcessStatus, *, port: int | None, running_plan: ProcessPlan | None, unwanted: bool
 ) -> ProcessRecord:
-    """Write down a process."""
+    """Return the record of a process."""
     running = status.running
     noted = running and RunningRecord(
         pid=running.pid,
@@ -52,7 +52,7 @@ def record_of(
 
 
 def plan_in_force(last: Desired, running: Running | None, started_by: ProcessPlan | None) -> ProcessPlan:
-    """Give the plan by which a process runs: the one that started it, or a newer one that wants the same start."""
+    """Return the plan of the running process: the one that started it, or a newer plan with the same launch hash."""
     if running is None or running.launch_hash == last.launch_hash:
         return last.plan
     return started_by or last.plan
@@ -61,7 +61,7 @@ def plan_in_force(last: Desired, running: Running | None, started_by: ProcessPla
 def report_of(
     key: str, context: WorkerContext, desired: Desired, status: ProcessStatus, progress: tuple[int, int | None] | None
 ) -> ProcessReport:
-    """Say how a process is. `progress` counts while its files are fetched."""
+    """Return the report of a process. `progress` is used only while its files are downloaded."""
     done, total = (progress if status.phase is ProcessPhase.DOWNLOADING else None) or (None, None)
     running = status.running
     welcome = status.phase is ProcessPhase.READY or context.accepts_requests(key, status.phase)
@@ -85,10 +85,11 @@ def report_of(
 def found_processes(
     records: dict[str, ProcessRecord], marked: dict[str, list[tuple[Marker, Handle]]], *, now: float
 ) -> tuple[dict[str, Found], list[Handle]]:
-    """Choose the one running process of each key, and tell which others of the same key are too many.
+    """Choose one running process for each key, and return the surplus processes of the same keys separately.
 
-    The one that was written down wins. One that was not (the agent died before it could) is known by its marker. A
-    model in somebody else's daemon has no process to be known by: it counts as there until a health check says no.
+    The process in the record wins. A process without a record, whose agent ended before it could store one, is
+    identified by its marker. A model in a daemon that the agent did not start has no such identity: it counts as
+    running until a health check fails.
     """
     chosen: dict[str, Found] = {}
     surplus: list[Handle] = []

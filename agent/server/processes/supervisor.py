@@ -1,8 +1,7 @@
-"""Keeps one worker for each process of the plan, and takes over what an earlier agent left running.
+"""Keeps one worker for each process of the plan, and adopts the processes that an earlier agent left running.
 
-Called by the plan sources (`plan_watch`, `http_api`) and by `agent.server.main`; calls `worker`. The
-shared daemons that `agent.server.daemons` asks for are kept like other processes and shown to nobody: their keys are
-in no plan and no report.
+Called by the plan sources (`plan_watch`, `http_api`) and by `agent.server.main`; calls `worker`. The shared daemons
+that `agent.server.daemons` requests are supervised like other processes, but their keys are in no plan and no report.
 """
 
 from __future__ import annotations
@@ -28,27 +27,27 @@ from agent.server.processes.worker import Worker
 from agent.server.processes.worker_context import Holds, WorkerContext
 
 ORPHAN_GRACE_S = 30.0
-"""How long a process without a plan has between SIGTERM and SIGKILL."""
+"""Time between SIGTERM and SIGKILL for a process without a plan."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Supervisor:
-    """All processes of one host. Safe for use by many threads."""
+    """All processes of one host. Thread-safe."""
 
     def __init__(self, context: WorkerContext) -> None:
         self._context = context
         self._workers: dict[str, Worker] = {}
         self._orphans: dict[str, Found] = {}
-        """Running, and in no record: kept until the plan was read once."""
+        """Running processes without a record. They are kept until the plan was read once."""
         self._stopping = False
-        # Reentrant: a model that is adopted asks for its daemon's process.
+        # Reentrant, because the adoption of a model looks up the process of its daemon.
         self._lock = threading.RLock()
         self._daemons = SharedDaemons(context, self)
         self._launcher = Launcher(context, self._daemons)
 
     def start(self) -> None:
-        """Adopt what runs, and go on with the plans that were written down until the plan source says otherwise."""
+        """Adopt running processes, and continue with the stored plans until the plan source provides newer ones."""
         records = dict(self._context.store.load())
         marked = process.marked_processes(self._context.agent_id)
         found, surplus = found_processes(records, marked, now=self._context.clock())
@@ -62,10 +61,10 @@ class Supervisor:
                     self._context.ports.hold(key, each.running.port)
                 if key not in records:
                     self._orphans[key] = each
-            # A daemon is there before the models in it are adopted.
+            # A daemon must be adopted before the models in it.
             for key, record in sorted(records.items(), key=lambda item: not is_daemon_key(item[0])):
                 if is_daemon_key(key) and key not in found:
-                    self._context.store.remove_record(key)  # who needs it starts it again
+                    self._context.store.remove_record(key)  # a model that needs it starts it again
                     continue
                 desired = self._desired_of(record.plan, record.generation)
                 worker = self._begin(key, desired, ProcessStatus(restarts=record.restarts), found.get(key), record.port)
@@ -75,7 +74,7 @@ class Supervisor:
                     self._daemons.stop_unused(key)
 
     def put(self, key: str, plan: ProcessPlan, generation: int = 0) -> None:
-        """Want this process to run as planned; `key` is `namespace/name`."""
+        """Run this process as planned; `key` is `namespace/name`."""
         desired = self._desired_of(plan, generation)
         with self._lock:
             if self._stopping:
@@ -86,38 +85,39 @@ class Supervisor:
             self._begin(key, desired, ProcessStatus(), self._orphans.pop(key, None), None)
 
     def remove(self, key: str) -> None:
-        """Want this process gone."""
+        """Stop and remove this process."""
         with self._lock:
             worker = self._workers.get(key)
             if worker is not None and not self._stopping:
                 worker.set_desired(None)
 
     def hold(self, key: str, source: str, hold: Hold) -> None:
-        """Stop a process, or keep it from starting, until `source` takes that back. Its plan stays as it is."""
+        """Stop a process, or keep it from starting, until `source` releases the hold. The plan stays as it is."""
         if self._context.holds.put(key, source, hold):
             self.wake(key)
 
     def release(self, key: str, source: str) -> None:
-        """Take back what `source` said; the process runs again once nobody holds it."""
+        """Release the hold of `source`. The process runs again when no other hold remains."""
         if self._context.holds.release(key, source):
             self.wake(key)
 
     @property
     def holds(self) -> Holds:
-        """Who must not run now, and in whose name."""
+        """The holds of all processes, by their sources."""
         return self._context.holds
 
     def wake(self, key: str) -> None:
-        """Have a process that waits look again now."""
+        """Make a waiting process check again now."""
         with self._lock:
             worker = self._workers.get(key)
         if worker is not None:
             worker.wake()
 
     def keep_only(self, keys: Callable[[], Iterable[str]]) -> None:
-        """Remove all but these. To be called only with a plan that was read in full.
+        """Remove all processes except these. Call this only with a plan that was read completely.
 
-        `keys` is asked while no process can be put: one that is put in this moment is among them, or comes after.
+        `keys` is called under the lock of `put`, so that a process that is put at the same time is either among the
+        keys or added afterwards.
         """
         with self._lock:
             if self._stopping:
@@ -137,33 +137,33 @@ class Supervisor:
             self._context.ports.release(key)
 
     def report(self, key: str) -> ProcessReport | None:
-        """Say how one process is; None when there is none of that key."""
+        """Return the report of one process, or None if there is no process of that key."""
         with self._lock:
             worker = self._workers.get(key)
         return worker.report() if worker is not None else None
 
     def reports(self) -> dict[str, ProcessReport]:
-        """Say how every process is."""
+        """Return the reports of all processes."""
         return {key: worker.report() for key, worker in self._live().items() if not is_daemon_key(key)}
 
     def list_desired(self) -> dict[str, Desired]:
-        """Give what is wanted of every process, leaving out those that are on their way out."""
+        """Return the desired state of every process that is not being removed."""
         live = self._live().items()
         return {key: worker.last_desired for key, worker in live if worker.wanted and not is_daemon_key(key)}
 
     def plans(self) -> dict[str, ProcessPlan]:
-        """Give the plan of every wanted process."""
+        """Return the plan of every process that is not being removed."""
         return {key: desired.plan for key, desired in self.list_desired().items()}
 
     def handles(self) -> dict[str, Handle]:
-        """Give the running processes, for measuring: shared daemons too, and not the models in them."""
+        """Return the running processes for measurements. Includes shared daemons, but not the models in them."""
         units = {key: worker.unit for key, worker in self._live().items()}
         return {key: unit for key, unit in units.items() if isinstance(unit, Handle)}
 
     def log(
         self, key: str, *, tail: int | None = None, offset: int | None = None, previous: bool = False
     ) -> LogPiece | None:
-        """Read the log of a process, also of one that is gone; None where there is none. See `process_log.read`."""
+        """Read the log of a process, even of a removed one. Returns None if there is no log. See `process_log.read`."""
         with self._lock:
             worker = self._workers.get(key)
         plan = worker.last_desired.plan if worker is not None else None
@@ -171,7 +171,7 @@ class Supervisor:
         path = self._context.store.log_file(daemon)
         return process_log.read(process_log.copy_of(path, 1) if previous else path, tail=tail, offset=offset)
 
-    # --- what the shared daemons ask for ------------------------------------------------------------------------------
+    # --- called by the shared daemons ------------------------------------------------------------------------------
 
     def run_daemon(self, key: str, plan: ProcessPlan, port: int | None) -> None:
         """Keep a shared daemon running as planned; `port` is tried first."""
@@ -183,30 +183,30 @@ class Supervisor:
             self._begin(key, desired, ProcessStatus(), self._orphans.pop(key, None), port)
 
     def stop_daemon(self, key: str) -> None:
-        """Have a shared daemon gone."""
+        """Stop a shared daemon."""
         self.remove(key)
 
     def daemon_report(self, key: str) -> ProcessReport | None:
-        """Say how a shared daemon is; None where the agent runs none of that key."""
+        """Return the report of a shared daemon, or None if the agent runs none of that key."""
         worker = self._live().get(key)
         return worker.report() if worker is not None else None
 
     def daemon_plan(self, key: str) -> ProcessPlan | None:
-        """Give the plan of a shared daemon that the agent runs."""
+        """Return the plan of a shared daemon that the agent runs."""
         worker = self._live().get(key)
         return worker.last_desired.plan if worker is not None else None
 
     def daemon_unit(self, key: str) -> Unit | None:
-        """Give the process of a shared daemon."""
+        """Return the process of a shared daemon."""
         worker = self._live().get(key)
         return worker.unit if worker is not None else None
 
     def stop(self, *, keep_processes: bool) -> None:
-        """End all workers: with their processes, or without touching them. Returns when that is done."""
+        """End all workers and wait for them. Their processes stop as well, unless `keep_processes` is set."""
         with self._lock:
             self._stopping = True
             workers = list(self._workers.values())
-        # Models leave their daemons before these end.
+        # Models are unloaded before their daemons stop.
         self._end([w for w in workers if not is_daemon_key(w.key)], keep_processes=keep_processes)
         self._end([w for w in workers if is_daemon_key(w.key)], keep_processes=keep_processes)
 

@@ -1,6 +1,6 @@
-"""What all workers of an agent share: the host's means, and those who have a say in whether a process may run.
+"""The host's resources that all workers of an agent share, and the callbacks that decide whether a process may run.
 
-Put together by `agent.server.main`; read by `agent.server.processes.worker` and `agent.server.processes.supervisor`.
+Built by `agent.server.main`; used by `agent.server.processes.worker` and `agent.server.processes.supervisor`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Holds:
         self._holds: dict[str, dict[str, Hold]] = {}
 
     def put(self, key: str, source: str, hold: Hold) -> bool:
-        """Hold a process in the name of `source`; False when it was held so already."""
+        """Set the hold of `source` for a process. Returns False if the same hold was already set."""
         with self._lock:
             by_source = self._holds.setdefault(key, {})
             if by_source.get(source) == hold:
@@ -38,7 +38,7 @@ class Holds:
             return True
 
     def release(self, key: str, source: str) -> bool:
-        """Take back what `source` said; False when it had said nothing."""
+        """Release the hold of `source`. Returns False if there was none."""
         with self._lock:
             by_source = self._holds.get(key, {})
             found = by_source.pop(source, None) is not None
@@ -47,22 +47,22 @@ class Holds:
             return found
 
     def of(self, key: str) -> Hold | None:
-        """Give the oldest hold of a process; None when it may run."""
+        """Return the oldest hold of a process, or None if it may run."""
         with self._lock:
             return next(iter(self._holds.get(key, {}).values()), None)
 
     def by(self, source: str) -> dict[str, Hold]:
-        """Give what `source` holds, by process."""
+        """Return the holds of `source` by process key."""
         with self._lock:
             return {key: held[source] for key, held in self._holds.items() if source in held}
 
     def sources(self, key: str) -> set[str]:
-        """Name all who hold a process."""
+        """Return the sources that hold a process."""
         with self._lock:
             return set(self._holds.get(key, ()))
 
     def remove_process(self, key: str) -> None:
-        """Strike a process off that nobody wants any more."""
+        """Remove all holds of a process that no plan contains any more."""
         with self._lock:
             self._holds.pop(key, None)
 
@@ -70,53 +70,56 @@ class Holds:
 LOOPBACK = "127.0.0.1"
 
 Fetch = Callable[[FilePlan, Callable[[int, int | None], None], threading.Event], Path]
-"""Brings a file into the store: (plan, on_progress(done, total), cancel). Raises FileError, Cancelled among them."""
+"""Brings a file into the store: (plan, on_progress(done, total), cancel). Raises FileError, including Cancelled."""
 
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """What all workers of an agent share."""
+    """The resources and callbacks that all workers of an agent share."""
 
     agent_id: str
     address: str
-    """Where processes listen, and what `{host}` becomes."""
+    """The address on which processes listen, and the value of `{host}`."""
     store: Store
     ports: Ports
     fetch: Fetch
     find_binary: Callable[[str], str | None]
     on_report: Callable[[str, Desired, ProcessReport], None]
-    """Called in the worker's thread at every change of a report; must not block."""
+    """Called in the worker's thread at every change of a report. Must not block."""
     exits: ExitWatch = field(default_factory=ExitWatch)
     holds: Holds = field(default_factory=Holds)
-    """Who must not run now, and why."""
+    """The processes that must not run now, and why."""
     admit: Callable[[str, Desired, Mapping[str, str]], Hold | None] = lambda _key, _desired, _paths: None
-    """Asked before each start with the paths of the files (`model` and the names of `files`; for a model of a shared
-    daemon `bytes` is its size): a Hold says why not yet.
-    What it admits counts as taken until the process is gone."""
+    """Called before each start with the paths of the files (`model` and the names of `files`; for a model in a shared
+    daemon `bytes` is its size). Returns a Hold if the process may not start yet. The memory of an admitted process
+    stays reserved until the process has ended."""
     waits: Callable[[str], Hold | None] = lambda _key: None
-    """Asked before files are fetched and before a start: a Hold while it is not known what the host allows."""
+    """Called before files are fetched and before a start. Returns a Hold while the agent does not know what the host
+    allows."""
     refusal: Callable[[str, ProcessPlan], str] = lambda _key, _plan: ""
-    """Asked then too: why the host's owner does not allow a plan; empty where it is allowed."""
+    """Called at the same times. Returns why the host's owner does not allow a plan, or an empty string if it is
+    allowed."""
     reserved: Callable[[str], int | None] = lambda _key: None
-    """The memory that an admitted process was counted with."""
+    """Returns the memory that is reserved for an admitted process."""
     secrets: Callable[[str, ProcessPlan], dict[str, str]] = lambda _key, _plan: {}
     """Looks up the values of a plan's secret variables at each start. Raises SecretUnavailable."""
     withdrawn: Callable[[str], bool | None] = lambda _key: None
-    """Whether clients are told not to come to a process any more; None where nobody publishes an endpoint of it."""
+    """Returns whether the endpoint of a process is withdrawn. None: no endpoint is published for it."""
     front_port: Callable[[str, ProcessPlan], int | None] = lambda _key, _plan: None
-    """The port that clients use instead of the process's own, where a proxy stands before it."""
+    """Returns the port of the proxy in front of a process, which clients use instead of the process's own port, or
+    None."""
     accepts_requests: Callable[[str, ProcessPhase], bool] = lambda _key, _phase: False
-    """Whether that proxy takes requests for a process in this phase: one that sleeps or is being woken."""
+    """Returns whether that proxy accepts requests for a process in this phase, such as one that sleeps or wakes."""
     engine_user: EngineUser | None = None
-    """Who processes run as; None: the agent's own user."""
+    """The user that processes run as. None: the agent's own user."""
     known_flags: KnownFlags = field(default_factory=KnownFlags)
     policy: Policy = field(default_factory=Policy)
     clock: Callable[[], float] = time.monotonic
 
     def listening(self, plan: ProcessPlan) -> str:
-        """Give the address on which a process listens.
+        """Return the address on which a process listens.
 
-        Only the proxy reaches a process that may sleep. A shared daemon also serves models that do not sleep.
+        Only the proxy connects to a process that may sleep. A shared daemon also serves models that do not sleep.
         """
         sleeps_alone = plan.idle_timeout_s is not None and plan.daemon_model is None
         return LOOPBACK if sleeps_alone else self.address
