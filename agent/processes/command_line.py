@@ -1,7 +1,7 @@
-"""The command line of a plan with the paths, address and port of its host, and the hash of what it starts. Pure.
+"""The command line of a plan, with the paths, address and port of its host, and the launch hash. Without I/O.
 
-Called by `agent.server.processes`, `agent.client.ssh.steps` and previews. An upgrade of the agent must change no hash
-of a running process: fields that came later are left out of the hash where they are empty.
+Called by `agent.server.processes`, `agent.client.ssh.steps` and previews. An upgrade of the agent must not change the
+hash of a running process, so the hash omits fields that were added later if they are empty.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from agent.contract import FilePlan, ProcessPlan
 
 
 class FileMissing(Exception):
-    """An argument names a file that the plan does not bring."""
+    """An argument names a file that the plan does not contain."""
 
 
 def arguments(plan: ProcessPlan, *, address: str, port: int, model: str | None, files: Mapping[str, str]) -> list[str]:
-    """Return the arguments after the binary, every token replaced. Raises FileMissing."""
+    """Return the arguments after the binary, with all tokens replaced. Raises FileMissing."""
     if model is None and any("{model}" in argument for argument in plan.argv):
         raise FileMissing("an argument names {model} and the plan has no file")
-    # A file of such a name takes the place of none of these.
+    # A file called `port`, `host` or `model` does not replace these tokens.
     values = {**files, "port": str(port), "host": address, "model": model or ""}
     return [_filled(argument, values) for argument in plan.argv[1:]]
 
@@ -39,7 +39,7 @@ def _filled(argument: str, values: Mapping[str, str]) -> str:
 
 
 def launch_hash(plan: ProcessPlan, address: str) -> str:
-    """Hash what a running process depends on. With an equal hash the process is left alone, whatever else changed."""
+    """Hash all values that a running process depends on. While the hash is equal, the process is not restarted."""
     launched = {
         "argv": plan.argv,
         "env": plan.env,

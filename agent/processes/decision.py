@@ -1,8 +1,8 @@
-"""What to do next about one process on a host: the decision that the agent and the loop over SSH share.
+"""The next action for one process on a host, which the agent and the loop over SSH decide in the same way.
 
-A pure function of values. `agent.processes.lifecycle` calls it with what an executor remembers of the process; both
-executors (`agent.server.processes.worker`, `agent.client.ssh.processes`) perform the action in their own way and
-observe again. Times are seconds of a monotonic clock.
+Without I/O. `agent.processes.lifecycle` calls `decide` with the stored status of the process. Both executors
+(`agent.server.processes.worker`, `agent.client.ssh.processes`) perform the action in their own way and observe again.
+Times are seconds of a monotonic clock.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ RESTART_AFTER = 8
 
 
 class Action(Enum):
-    """What to do next."""
+    """The next action for a process."""
 
     WAIT = auto()
-    """Nothing, until something changes or the back-off is over."""
+    """Do nothing until something changes or the back-off is over."""
     FETCH = auto()
     """Bring the files of the plan to the host."""
     START = auto()
@@ -30,22 +30,22 @@ class Action(Enum):
     WATCH = auto()
     """Leave the process running; no check is due."""
     CHECK_HEALTH = auto()
-    """Ask the running process for its health."""
+    """Check the health of the running process."""
     CHECK_COMPLETION = auto()
-    """Ask the healthy process for the completion that every start must answer once."""
+    """Send the healthy process the completion that it must answer once per start."""
     STOP = auto()
-    """Drain the process, then stop it: the plan wants none, or another one."""
+    """Drain the process, then stop it: it must not run, or must run with another plan."""
     RESTART = auto()
-    """Stop the process without a drain, and start it again: it runs as planned and does not serve."""
+    """Stop the process without a drain and start it again, because it does not serve."""
     REAP = auto()
     """Read how the process ended."""
     REMOVE = auto()
-    """Remove what is left of a process that is not planned any more."""
+    """Remove everything of a process that no plan contains any more."""
 
 
 @dataclass(frozen=True)
 class Desired:
-    """A plan, and the hash that a process started by it carries."""
+    """A plan, and the launch hash of a process that is started with it."""
 
     plan: ProcessPlan
     launch_hash: str
@@ -54,22 +54,23 @@ class Desired:
 
 @dataclass(frozen=True)
 class Observed:
-    """How the process is. The defaults describe a process that does not run."""
+    """The observed state of a process. The defaults describe a process that does not run."""
 
     running: str | None = None
-    """The launch hash that the running process was started by, empty where that is not known; None: none runs."""
+    """The launch hash of the running process, empty if it is unknown. None: no process runs."""
     has_ended: bool = False
-    """It was running when it was last observed, and does not run now."""
+    """It was running at the last observation, and does not run now."""
     has_given_up: bool = False
-    """It ended by this very plan, and is not started again until the plan changes; or the service manager starts it."""
+    """It is not started again before the plan changes, because it failed with this plan or because the service manager
+    starts it."""
     has_files: bool = True
-    """The files of the plan are on the host; or the executor finds that out when it starts the process."""
+    """The files of the plan are on the host, or the executor checks them only at the start."""
     is_ready: bool = False
-    """It has been ready at least once since it was started."""
+    """It has been ready at least once since its start."""
     is_healthy: bool = False
     """It is not ready yet, and its last health check succeeded."""
     running_s: float = 0.0
-    """How long it has been running."""
+    """Time since its start."""
     failed_checks: int = 0
     """Failed health checks in a row."""
     check_at: float = 0.0
@@ -85,9 +86,9 @@ def decide(
     is_held: bool = False,
     restart_after: int = RESTART_AFTER,
 ) -> Action:
-    """Decide the next action. `desired` None: no plan names the process. Before `retry_at` nothing is tried again.
+    """Return the next action. `desired` None: no plan contains the process. Nothing is retried before `retry_at`.
 
-    `is_held`: the process must not run now for another reason than its plan, such as memory or sleep.
+    `is_held`: the process must not run now for a reason outside of its plan, such as memory or sleep.
     """
     if observed.has_ended:
         return Action.REAP
@@ -109,5 +110,5 @@ def decide(
 
 
 def backoff_s(failures: int, *, base_s: float, cap_s: float) -> float:
-    """Return the wait after the nth failure in a row: doubling from `base_s`, at most `cap_s`."""
+    """Return the wait after the nth failure in a row: doubled each time from `base_s`, at most `cap_s`."""
     return min(cap_s, base_s * 2.0 ** min(max(0, failures - 1), 32))

@@ -1,8 +1,7 @@
-"""When a process that is drained may be stopped: the rules, without I/O.
+"""The rules for when a drained process may be stopped. Without I/O.
 
-Called by `agent.server.processes.drain`, which waits in a loop, and by `lifecycle` for hosts over SSH,
-which are asked once a pass.
-Times are seconds of a monotonic clock that the caller passes in.
+Called by `agent.server.processes.drain`, which waits in a loop, and by `lifecycle` for hosts over SSH, which are asked
+once per pass. Times are seconds of a monotonic clock that the caller provides.
 """
 
 from __future__ import annotations
@@ -14,11 +13,12 @@ from enum import Enum, auto
 from agent.contract import DRAIN_TIMEOUT_S, IdleQuestion, ProcessPlan
 
 SETTLE_S = 1.0
-"""How long clients may still send requests after the endpoint is withdrawn: kube-proxy of each node has to follow."""
+"""How long clients may still send requests after the endpoint is withdrawn, because kube-proxy on each node must
+follow."""
 UNKNOWN_S = 5.0
-"""How long requests have where nobody can tell whether there are any."""
+"""How long running requests may take if the engine cannot report whether there are any."""
 IDLE_ANSWERS = 2
-"""Idle answers in a row that count: a request may lie between two that are asked for one after the other."""
+"""Number of idle answers in a row that end a drain: between two requests one answer alone may show idle."""
 
 
 class Drained(Enum):
@@ -27,27 +27,28 @@ class Drained(Enum):
     IDLE = auto()
     TIMED_OUT = auto()
     CALLED_OFF = auto()
-    """The process is wanted again, or the agent leaves it to the next one."""
+    """The process is wanted again, or the next agent takes it over."""
 
 
 @dataclass(frozen=True)
 class Drain:
-    """How far a drain is."""
+    """The progress of a drain."""
 
     since: float
     known_at: float
-    """When the engine last said whether it works on a request; before any answer, when it was first asked."""
+    """When the engine last reported whether it works on a request. Before the first answer: when it was first asked."""
     idle_answers: int = 0
     """Idle answers in a row."""
 
     def answered(self, busy: bool | None, *, now: float) -> Drain:
-        """Count an answer; None means that nobody can tell whether a request is under way."""
+        """Count an answer. None means that it is unknown whether a request is running."""
         if busy is None:
             return replace(self, idle_answers=0)
         return replace(self, idle_answers=0 if busy else self.idle_answers + 1, known_at=now)
 
     def outcome(self, *, timeout_s: float, now: float, settle_s: float = 0.0) -> Drained | None:
-        """Give how the drain ended; None while it goes on. Within `settle_s` of its begin no idle answer ends it."""
+        """Return how the drain ended, or None while it continues. Idle answers cannot end it within the first
+        `settle_s`."""
         if self.idle_answers >= IDLE_ANSWERS and now - self.since >= min(settle_s, timeout_s):
             return Drained.IDLE
         if now - self.since >= timeout_s or now - self.known_at >= UNKNOWN_S:
@@ -56,13 +57,13 @@ class Drain:
 
 
 def drain_timeout_of(plan: ProcessPlan, cap_s: float | None = None) -> float:
-    """Give how long requests under way may take: the plan's time or the usual one, at most `cap_s`."""
+    """Return how long running requests may take: the plan's value or the default, at most `cap_s`."""
     planned = DRAIN_TIMEOUT_S if plan.drain_timeout_s is None else plan.drain_timeout_s
     return max(0.0, planned if cap_s is None else min(planned, cap_s))
 
 
 def is_busy_by(question: IdleQuestion, status: int, body: bytes) -> bool | None:
-    """Read the answer to an idle question: True means busy; None that the answer does not tell."""
+    """Parse the answer to an idle question. Returns True if the engine is busy, None if the answer is unclear."""
     if question.kind == "status":
         return not 200 <= status < 300
     if status != 200:
@@ -82,7 +83,7 @@ def is_busy_by(question: IdleQuestion, status: int, body: bytes) -> bool | None:
 
 
 def _sample(line: str) -> float | None:
-    """Read the value of a line of Prometheus' text; after it there may be a time."""
+    """Parse the value of a line in the Prometheus text format. A timestamp may follow the value."""
     rest = line.rpartition("}")[2].split() if "}" in line else line.split()[1:]
     try:
         return float(rest[0])

@@ -1,4 +1,4 @@
-"""Asks a process over HTTP whether it serves: its health, and one real completion.
+"""Checks over HTTP whether a process serves: its health, and one real completion.
 
 Called by `agent.server.processes.worker` and `agent.client.ssh.probes`.
 """
@@ -15,30 +15,31 @@ HEALTH_TIMEOUT_S = 3.0
 
 
 class Connect(Protocol):
-    """Makes an HTTP connection, which dials at the first request."""
+    """Makes an HTTP connection that dials at its first request."""
 
     def __call__(self, host: str, port: int, /, *, timeout: float) -> http.client.HTTPConnection: ...
 
 
 class EngineProbe:
-    """Asks one process, one question at a time; another thread may interrupt. Answers None, or what is wrong."""
+    """Sends one request at a time to one process. Each check returns None or a description of the failure."""
 
     def __init__(self, connect: Connect = http.client.HTTPConnection) -> None:
-        """`connect(address, port, timeout=…)` makes the way to the process, which may lead through SSH."""
+        """`connect(address, port, timeout=…)` makes the connection to the process, for example through SSH."""
         self._connect = connect
         self._connection: http.client.HTTPConnection | None = None
 
     def health(self, address: str, port: int, path: str, *, timeout_s: float = HEALTH_TIMEOUT_S) -> str | None:
-        """GET the health path; only 200 is healthy (llama-server says 503 while it loads)."""
+        """GET the health path. Only status 200 is healthy; llama-server answers 503 while it loads."""
         status, body = self._request("GET", address, port, path, None, timeout_s)
         if status == 200:
             return None
         return _unexpected_answer(f"GET {path}", address, port, status, body)
 
     def completion(self, address: str, port: int, path: str, *, model: str = "", timeout_s: float) -> str | None:
-        """POST the smallest real request and take any 2xx answer with content as proof that the model computes.
+        """POST the smallest real request. Any 2xx answer with content proves that the model computes.
 
-        401 and 403 count as serving: the process wants a key that the host does not hold, and health was good.
+        401 and 403 also count as serving: the process requires a key that the host does not have, and its health check
+        has succeeded.
         """
         status, body = self._request("POST", address, port, path, smallest_request(path, model), timeout_s)
         if status in (401, 403):
@@ -48,22 +49,22 @@ class EngineProbe:
         return _unexpected_answer(f"POST {path}", address, port, status, body)
 
     def get(self, address: str, port: int, path: str, *, timeout_s: float) -> tuple[int, bytes]:
-        """GET a path and give status and body; status 0 with the cause as body when no answer came."""
+        """GET a path and return status and body. Status 0 means no answer, with the cause as the body."""
         return self._request("GET", address, port, path, None, timeout_s)
 
     def interrupt(self) -> None:
-        """Make a question that waits for its answer fail now. Safe from any thread."""
+        """Make the current request fail now. Thread-safe."""
         connection = self._connection
         sock = connection.sock if connection is not None else None
         if sock is not None:
-            # Refused when the answer came in the same moment, which is as good.
+            # Fails if the answer arrived at the same moment, which is fine.
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
 
     def _request(
         self, method: str, address: str, port: int, path: str, body: dict[str, Any] | None, timeout_s: float
     ) -> tuple[int, bytes]:
-        """Make one request; status 0 with the cause as body when no answer came."""
+        """Make one request. Returns status 0, with the cause as the body, if no answer arrived."""
         self._connection = connection = self._connect(address, port, timeout=timeout_s)
         try:
             payload = json.dumps(body).encode() if body is not None else None
@@ -81,9 +82,9 @@ class EngineProbe:
 
 
 def smallest_request(path: str, model: str = "") -> dict[str, Any]:
-    """Build the smallest request for an OpenAI-style path: chat, completion, embedding or ranking.
+    """Return the smallest request for an OpenAI path: chat, completion, embedding or ranking.
 
-    Without a model's name a server of one model takes that one; vLLM refuses any name but its own.
+    Without a model name, a server with one model uses that model. vLLM refuses any name but the one that it serves.
     """
     named = {"model": model} if model else {}
     if path.endswith("/chat/completions"):

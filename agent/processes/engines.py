@@ -1,4 +1,4 @@
-"""What is known of each engine where the plan does not say it. Pure but for `performance_cores`.
+"""Defaults of each engine that a plan may omit. Without I/O, except for `performance_cores`.
 
 Called by `agent.server` (`processes.drain`, `launching`, the metrics) and `agent.client.ssh`.
 """
@@ -12,7 +12,7 @@ import sys
 from agent.contract import IdleQuestion, ProcessPlan
 
 SHARED = ("ollama", "omlx")
-"""Runtimes whose one daemon serves the models of several services."""
+"""Runtimes with one daemon that serves the models of several services."""
 
 _IDLE = {
     "llamacpp": IdleQuestion(path="/slots", kind="slots"),
@@ -21,14 +21,15 @@ _IDLE = {
 _IDLE_OTHERWISE = {
     "llamacpp": IdleQuestion(path="/metrics", kind="gauge", gauge="llamacpp:requests_processing"),
 }
-"""Where the first question is not answered: llama-server's slots can be switched off."""
+"""Used if the first question gets no answer: the `/slots` path of llama-server can be disabled."""
 _METRICS = {"llamacpp": "/metrics", "vllm": "/metrics"}
 
 
 def idle_questions(plan: ProcessPlan) -> tuple[IdleQuestion, ...]:
-    """Say how to ask whether a process works on a request: the questions in turn, until one is answered."""
+    """Return the questions that show whether a process works on a request, to be asked in turn until one
+    is answered."""
     if plan.daemon_model is not None:
-        return ()  # a shared daemon is busy with others' requests too
+        return ()  # a shared daemon is also busy with requests for other models
     if plan.idle is not None:
         return (plan.idle,)
     known = (_IDLE.get(plan.runtime), _IDLE_OTHERWISE.get(plan.runtime))
@@ -36,19 +37,19 @@ def idle_questions(plan: ProcessPlan) -> tuple[IdleQuestion, ...]:
 
 
 def metrics_path(plan: ProcessPlan) -> str | None:
-    """Give the path of the engine's own metrics in Prometheus' text; None where it has none."""
+    """Return the path of the engine's Prometheus metrics, or None if it has none."""
     return plan.metrics_path or _METRICS.get(plan.runtime)
 
 
 def with_threads(arguments: list[str], cores: int | None) -> list[str]:
-    """Let llama-server compute on a Mac's fast cores alone, unless the arguments choose themselves."""
+    """Add `--threads` so that llama-server uses only the performance cores of a Mac, unless the arguments set it."""
     chosen = any(each in ("-t", "--threads") or each.startswith("--threads=") for each in arguments)
     return arguments if cores is None or chosen else [*arguments, "--threads", str(cores)]
 
 
 @functools.cache
 def performance_cores() -> int | None:
-    """Count the fast cores of an Apple processor; None on any other machine."""
+    """Return the number of performance cores of an Apple processor, or None on other machines."""
     if sys.platform != "darwin":
         return None
     try:

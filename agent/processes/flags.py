@@ -1,7 +1,7 @@
-"""Speaks to a llama-server in the words of its release: flags that llama.cpp renamed, told by the binary's own help.
+"""Translates the flags of a plan for the installed llama-server, whose help shows which names it accepts.
 
-`agent.server.processes.launching` and `agent.client.ssh.steps` call it before a start. Plans are the same for all
-hosts, and hosts have llama-servers of different ages.
+Called by `agent.server.processes.launching` and `agent.client.ssh.steps` before a start. All hosts get the same plans,
+but their releases of llama.cpp differ, and llama.cpp has renamed flags.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RENAMED: dict[str, tuple[str, ...]] = {
     "--mlock": ("--load-mode", "mmap+mlock"),
     "--no-mmap": ("--load-mode", "none"),
 }
-"""Old words to new ones, where a release knows only the new."""
+"""Old flags to new ones, for releases that accept only the new ones."""
 
 _A_FLAG = re.compile(r"--[a-z][a-z0-9-]*(=.*)?", re.DOTALL)
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
@@ -24,16 +24,16 @@ _HELP_TIMEOUT_S = 20.0
 
 
 class KnownFlags:
-    """The flags of each binary, asked once for each installed file. Thread-safe."""
+    """The flags of each binary, read once per installed file. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[tuple[str, tuple[str, ...], int, int, int], frozenset[str]] = {}
 
     def of(self, binary: str, *commands: str) -> frozenset[str]:
-        """Name the long flags that the help of the binary, or of a command of it, lists; empty when it cannot be asked.
+        """Return the long flags in the help of the binary, or of one of its commands. Empty if the help cannot be read.
 
-        A binary that was replaced on disk is asked again.
+        A binary that was replaced on disk is read again.
         """
         try:
             stat = Path(binary).stat()
@@ -50,9 +50,9 @@ class KnownFlags:
 
 
 def translated_flags(arguments: Sequence[str], known: frozenset[str]) -> list[str]:
-    """Replace each flag that the binary does not know by what it is called now, where that is known.
+    """Replace each flag that the binary does not accept by its new name, if one is known.
 
-    Everything else stays; `unknown_flags` then tells what the binary would refuse.
+    Other arguments stay; `unknown_flags` returns the flags that the binary would refuse.
     """
     said: list[str] = []
     for argument in arguments:
@@ -65,7 +65,7 @@ def translated_flags(arguments: Sequence[str], known: frozenset[str]) -> list[st
 
 
 def unknown_flags(arguments: Sequence[str], known: frozenset[str]) -> tuple[str, ...]:
-    """Name the long flags among the arguments that the binary does not know; nothing when it could not be asked."""
+    """Return the long flags that the binary does not accept. Empty if its help could not be read."""
     if not known:
         return ()
     named = (argument.partition("=")[0] for argument in arguments if _A_FLAG.fullmatch(argument))
@@ -73,7 +73,7 @@ def unknown_flags(arguments: Sequence[str], known: frozenset[str]) -> tuple[str,
 
 
 def version_of(binary: str) -> str:
-    """Ask a binary for its version; empty where it says none."""
+    """Return the version that a binary prints, or an empty string if it prints none."""
     try:
         asked = subprocess.run([binary, "--version"], capture_output=True, timeout=_HELP_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,9 +1,9 @@
-"""What an executor remembers of one process between two actions, and how each outcome changes it. Values, without I/O.
+"""The stored status of one process, and how the outcome of each action changes it. Values, without I/O.
 
 Both executors keep a `ProcessStatus` for each process: `agent.server.processes.worker` for processes that the agent
-starts and reaps itself, `agent.client.ssh.processes` for units of a service manager. They observe, ask `next_step`,
+starts and reaps itself, `agent.client.ssh.processes` for units of a service manager. They observe, call `next_step`,
 perform its action and pass the outcome to one of the functions below. Times are seconds of a monotonic clock that the
-caller passes in.
+caller provides.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from agent.processes.draining import SETTLE_S, Drain
 
 @dataclass(frozen=True)
 class Policy:
-    """Intervals of checks, waits between attempts, and limits of one executor."""
+    """Check intervals, waits between attempts, and limits of one executor."""
 
     check_interval_s: float = 5.0
     stable_check_interval_s: float = 10.0
-    """Between health checks of a process that was ready for `stable_s`."""
+    """Between health checks of a process that has been ready for `stable_s`."""
     starting_check_interval_s: float = 0.2
-    """While a process starts; at first `first_check_interval_s`, so that a quick start is not delayed."""
+    """Longest interval while a process starts. The first interval is `first_check_interval_s`, so that a quick start is
+    not delayed."""
     first_check_interval_s: float = 0.02
     failing_check_interval_s: float = 1.0
     """After a failed health check of a process that was ready."""
@@ -35,34 +36,34 @@ class Policy:
     backoff_cap_s: float = 60.0
     """Longest wait after a crash."""
     retry_cap_s: float = 300.0
-    """Longest wait before a failed download or a missing binary is tried again."""
+    """Longest wait before another try for a failed download or a missing binary."""
     stable_s: float = 60.0
-    """After so long a ready process has its earlier crashes forgiven."""
+    """After this time a ready process is stable and its crash count returns to 0."""
     max_crashes: int = 6
-    """Crashes in a row, none of them after a stable time, that make a process Failed."""
+    """Crashes in a row, without a stable time between them, after which a process is Failed."""
     admission_retry_s: float = 5.0
-    """Wait before a process that was not admitted asks again, unless something wakes it."""
+    """Wait before a process that was not admitted asks again, unless it is woken earlier."""
 
 
 @dataclass(frozen=True)
 class Hold:
-    """Why a planned process must not run now: it is stopped, and not started, until the hold is released."""
+    """Why a planned process must not run now. It is stopped, and does not start before the hold is released."""
 
     phase: ProcessPhase
     """The phase that the process reports meanwhile: PENDING or ASLEEP."""
     reason: str
     message: str
     drain_timeout_s: float | None = None
-    """How long requests under way may take at most, where the plan's own time is too long for the cause."""
+    """Upper limit for the drain timeout, if the plan's own value is too long for this hold."""
 
 
 @dataclass(frozen=True)
 class Running:
-    """A process that was started, by this executor or by an earlier one."""
+    """A process that this or an earlier executor started."""
 
     pid: int
     mark: str
-    """Tells this start of the process from any other, also from a later one with the same pid."""
+    """Distinguishes this start of the process from all others, including a later one with the same pid."""
     port: int
     launch_hash: str
     since: float
@@ -75,34 +76,34 @@ class Running:
 
 @dataclass(frozen=True)
 class ProcessStatus:
-    """All that an executor remembers of one process."""
+    """All values that an executor keeps about one process."""
 
     phase: ProcessPhase = ProcessPhase.PENDING
     reason: str = ""
     message: str = ""
     launch_hash: str = ""
-    """The launch hash of the plan that this status is about; empty: no plan names the process."""
+    """The launch hash of the plan that this status belongs to. Empty: no plan contains the process."""
     running: Running | None = None
     is_healthy: bool = False
-    """Starting: the health check succeeded and the completion is still to be asked for."""
+    """The process is starting, its health check succeeded, and the completion must still be tested."""
     ready_since: float | None = None
     failed_checks: int = 0
     """Failed health checks in a row."""
     check_at: float = 0.0
     """When the next check is due."""
     drain: Drain | None = None
-    """How far a drain is that the executor performs step by step."""
+    """The progress of a drain that the executor performs step by step."""
     crashes: int = 0
     """Crashes in a row."""
     restarts: int = 0
     attempts: int = 0
     """Failed downloads, starts or stops in a row."""
     retry_at: float = 0.0
-    """Before this time nothing that failed is tried again."""
+    """Failed actions are not tried again before this time."""
     is_held: bool = False
     """Phase, reason and message are those of a hold."""
     model_path: str | None = None
-    """Where the file of the plan is; dropped when the process ends."""
+    """Path of the plan's main file. None after the process has ended."""
     file_paths: tuple[tuple[str, str], ...] = ()
     """Name and path of each of the plan's other files."""
 
@@ -113,11 +114,11 @@ class Step:
 
     action: Action
     until: float | None = None
-    """WAIT and WATCH only: when to decide again; None: when something changes."""
+    """Only for WAIT and WATCH: when to decide again. None: when something changes."""
 
 
 def observe(status: ProcessStatus, plan: ProcessPlan | None, *, is_alive: bool, now: float) -> Observed:
-    """Return what is known of the process. `is_alive` tells whether `status.running` still runs."""
+    """Return the observed state of the process. `is_alive`: `status.running` still runs."""
     running = status.running
     if running is None:
         # Ollama fetches its models itself.
@@ -147,7 +148,7 @@ def next_step(
     policy: Policy,
     is_held: bool = False,
 ) -> Step:
-    """Decide the next action, and until when a WAIT or WATCH lasts."""
+    """Return the next action, and the end of a WAIT or WATCH."""
     action = decide(
         desired, observed, now=now, retry_at=status.retry_at, is_held=is_held, restart_after=policy.restart_after
     )
@@ -159,7 +160,8 @@ def next_step(
 def stop_cause(
     status: ProcessStatus, desired: Desired | None, hold: Hold | None = None
 ) -> tuple[ProcessReason | None, str]:
-    """Say why the process is stopped: None where the plan wants it so, else the failure that counts as a crash."""
+    """Return why the process is stopped: None if the plan or a hold requires it, else the failure that counts as a
+    crash."""
     if status.running is None or desired is None or status.running.launch_hash != desired.launch_hash:
         return None, ""
     if hold is not None:
@@ -171,7 +173,7 @@ def stop_cause(
 
 
 def plan_changed(status: ProcessStatus, desired: Desired | None) -> ProcessStatus:
-    """Start anew with a changed plan: failures are forgiven, and a process of the old plan is to be stopped."""
+    """Apply a changed plan: failure counts return to 0, and a process of the old plan must be stopped."""
     if desired is None:
         return replace(status, launch_hash="", attempts=0, retry_at=0.0) if status.launch_hash else status
     if desired.launch_hash == status.launch_hash:
@@ -196,7 +198,7 @@ def plan_changed(status: ProcessStatus, desired: Desired | None) -> ProcessStatu
 
 
 def hold_changed(status: ProcessStatus, desired: Desired | None, hold: Hold | None) -> ProcessStatus:
-    """Let a process that does not run report its hold or, once it is released, that it is pending."""
+    """Report the hold of a process that does not run. After the release of the hold, report it as pending."""
     if status.running is not None or desired is None or status.phase is ProcessPhase.FAILED:
         return status
     if hold is not None:
@@ -212,7 +214,7 @@ def fetch_started(status: ProcessStatus) -> ProcessStatus:
 
 
 def files_fetched(status: ProcessStatus, path: str | None, others: dict[str, str]) -> ProcessStatus:
-    """Record that all files are there and verified: the model's own, and the others by name."""
+    """Record that all files are present and verified: the main file by its path, the others by name."""
     status = replace(status, file_paths=tuple(sorted(others.items())))
     return replace(status, model_path=path, phase=ProcessPhase.PENDING, reason="", message="", attempts=0)
 
@@ -220,13 +222,13 @@ def files_fetched(status: ProcessStatus, path: str | None, others: dict[str, str
 def start_refused(
     status: ProcessStatus, hold: Hold, *, now: float, policy: Policy, retry_s: float | None = None
 ) -> ProcessStatus:
-    """Record that the process was not admitted; it asks again, and its files stay where they are."""
+    """Record that the process was not admitted. It tries again later and keeps its files."""
     retry_at = now + (policy.admission_retry_s if retry_s is None else retry_s)
     return replace(status, phase=hold.phase, reason=hold.reason, message=hold.message, retry_at=retry_at)
 
 
 def admission_retried(status: ProcessStatus) -> ProcessStatus:
-    """Let a process that was not admitted ask again at once."""
+    """Let a process that was not admitted try again immediately."""
     return status if status.running is not None or status.attempts else replace(status, retry_at=0.0)
 
 
@@ -240,9 +242,10 @@ def attempt_failed(
     base_s: float | None = None,
     cap_s: float | None = None,
 ) -> ProcessStatus:
-    """Record a failed download, start or stop: try again after a back-off, without end, because the cause is outside.
+    """Record a failed download, start or stop. There is no limit to the number of retries, because the cause is
+    outside.
 
-    `base_s` and `cap_s` are the first and the longest wait where they are not the policy's.
+    `base_s` and `cap_s` are the first and the longest wait; None means those of the policy.
     """
     attempts = status.attempts + 1
     wait = backoff_s(attempts, base_s=base_s or policy.backoff_base_s, cap_s=cap_s or policy.retry_cap_s)
@@ -276,10 +279,10 @@ def process_started(status: ProcessStatus, running: Running) -> ProcessStatus:
 
 
 def process_adopted(status: ProcessStatus, running: Running, *, now: float) -> ProcessStatus:
-    """Record that a process which this executor did not start runs.
+    """Record a running process that an earlier executor started.
 
-    A process that had proved itself counts as ready until a check fails, so that a restart of the executor removes no
-    endpoint.
+    If its completion has succeeded, it counts as ready until a check fails, so that a restart of the executor removes
+    no endpoint.
     """
     return replace(
         status,
@@ -300,7 +303,7 @@ def health_checked(
     if failure is not None:
         failures = status.failed_checks + 1
         if is_starting:
-            # A tenth of the time so far: a start of any length is noticed soon after, without many checks.
+            # Wait a tenth of the start time so far, so that every start is noticed soon after its end with few checks.
             soon = max(policy.first_check_interval_s, (now - status.running.since) / 10)
             check_at = now + min(policy.starting_check_interval_s, soon)
             return replace(status, failed_checks=failures, is_healthy=False, message=failure, check_at=check_at)
@@ -319,7 +322,7 @@ def health_checked(
 
 
 def completion_checked(status: ProcessStatus, *, failure: str | None, now: float, policy: Policy) -> ProcessStatus:
-    """Record the completion that every start must answer once. `failure` None: it was answered."""
+    """Record the completion that each start must answer once. `failure` None: the process answered it."""
     if status.running is None:
         return status
     if failure is None:
@@ -359,20 +362,21 @@ def stop_started(status: ProcessStatus, *, reason: str = "", message: str = "") 
 def drain_answered(
     status: ProcessStatus, busy: bool | None, timeout_s: float, *, now: float
 ) -> tuple[ProcessStatus, bool]:
-    """Record whether requests are under way, None where that is unknown. True: the process may be stopped."""
+    """Record whether requests are running; None if that is unknown. The second value is True if the process may be
+    stopped."""
     drain = (status.drain or Drain(since=now, known_at=now)).answered(busy, now=now)
     is_over = drain.outcome(timeout_s=timeout_s, now=now, settle_s=SETTLE_S) is not None
     return replace(stop_started(status), drain=drain), is_over
 
 
 def stop_cancelled(status: ProcessStatus) -> ProcessStatus:
-    """Record that a process which was to be stopped runs as planned again."""
+    """Record that a process that was about to be stopped continues to run as planned."""
     phase = ProcessPhase.STARTING if status.ready_since is None else ProcessPhase.READY
     return replace(status, phase=phase, reason="", message="", failed_checks=0, check_at=0.0, drain=None)
 
 
 def process_stopped(status: ProcessStatus) -> ProcessStatus:
-    """Record that the process was stopped because the plan wanted it so."""
+    """Record that the process was stopped by its plan or by a hold."""
     return replace(
         status,
         phase=ProcessPhase.PENDING,
@@ -388,7 +392,7 @@ def process_stopped(status: ProcessStatus) -> ProcessStatus:
 
 
 def daemon_lost(status: ProcessStatus, *, reason: str, message: str, now: float, policy: Policy) -> ProcessStatus:
-    """Record that the daemon that served the model is gone: the model is loaded again, and no crash is counted."""
+    """Record that the daemon of a model has ended. The model is loaded again, without counting a crash."""
     return replace(
         process_stopped(status),
         phase=ProcessPhase.BACKING_OFF,
@@ -400,7 +404,7 @@ def daemon_lost(status: ProcessStatus, *, reason: str, message: str, now: float,
 
 
 def process_crashed(status: ProcessStatus, *, reason: str, message: str, now: float, policy: Policy) -> ProcessStatus:
-    """Record a process that ended by itself, or had to be stopped because it did not serve."""
+    """Record a process that ended by itself, or was stopped because it did not serve."""
     was_stable = status.ready_since is not None and now - status.ready_since >= policy.stable_s
     crashes = 1 if was_stable else status.crashes + 1
     ended = replace(process_stopped(status), crashes=crashes, reason=reason, message=message)

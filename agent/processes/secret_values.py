@@ -1,9 +1,8 @@
-"""Looks up the values of a process's secret environment variables, each time it is started.
+"""Looks up the values of a process's secret environment variables at each start.
 
-Called by `agent.server.processes.launching` and `agent.client.ssh.processes`. A value comes from the file that the
-host's owner put at `<folder>/<namespace>/<secret>/<key>`, else from the Secret itself, which the agent may read where
-somebody granted it that very Secret (`herdsman host grant-secret`). Values are written nowhere, and no error has any of
-them.
+Called by `agent.server.processes.launching` and `agent.client.ssh.processes`. The value comes from the file
+`<folder>/<namespace>/<secret>/<key>` that the host's owner put there, else from the Secret. The agent may read only
+Secrets that were granted to it (`herdsman host grant-secret`). Values are never stored, and no error contains one.
 """
 
 from __future__ import annotations
@@ -25,50 +24,51 @@ from kubeapi.kinds import SECRETS
 
 FOLDER = Path("/etc/herdsman/secrets")
 MAX_BYTES = 128 * 1024 - 1
-"""Linux takes no longer string into an environment."""
+"""Linux accepts no longer string in an environment."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Not blocked by a FIFO that somebody put there.
+# The open must not block on a FIFO.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _PART = re.compile(r"(?!\.{1,2}$)(?!\.\.)[-._a-zA-Z0-9]{1,253}")
 
 
 class SecretUnavailable(Exception):
-    """A value cannot be had; the message names the variable, what is wrong, and what to do."""
+    """A value is not available. The message names the variable, the problem and the remedy."""
 
 
 ReadFile = Callable[[tuple[str, str, str]], bytes | None]
-"""Reads the file of (namespace, secret, key); None where there is none. Raises SecretUnavailable."""
+"""Reads the file of (namespace, secret, key). Returns None if it does not exist. Raises SecretUnavailable."""
 
 
 @dataclass(frozen=True)
 class SecretApi:
-    """Who asks the API server for Secrets, and how he gets the right to one."""
+    """The client that reads Secrets, its name for messages, and how to grant it access to a Secret."""
 
     who: str
     grant: str
-    """What to do, with `{secret}` for `namespace/name`."""
+    """The command to run, with `{secret}` for `namespace/name`."""
     client: KubeClient
 
 
 class SecretValues:
-    """Looks values up for one host. Thread-safe."""
+    """Looks up the values for one host. Thread-safe."""
 
     def __init__(self, folder: PurePath, read_file: ReadFile, api: SecretApi | None) -> None:
-        """`read_file` reads below `folder`. `api` None: there is no cluster to ask, and files are all there is."""
+        """`read_file` reads below `folder`. `api` None: there is no cluster, so only files can provide values."""
         self._folder = folder
         self._read_file = read_file
         self._api = api
         self._known: dict[tuple[str, str], dict[str, bytes]] = {}
-        """Secrets as they were read last: a process that crashes while the API server is away starts again."""
+        """The last read Secrets in memory, so that a crashed process starts again while the API server
+        is unavailable."""
 
     @staticmethod
     def of_agent(folder: Path, *, host: str, client: KubeClient | None) -> SecretValues:
-        """Look up on this machine, with the rights of its agent."""
+        """Return the lookup for this machine, with the permissions of its agent."""
         api = SecretApi("the agent", f"`herdsman host grant-secret {host} {{secret}}`", client) if client else None
         return SecretValues(folder, lambda parts: read_owned_file(folder, parts), api)
 
     def of(self, key: str, plan: ProcessPlan) -> dict[str, str]:
-        """Look up the secret variables of a process, whose key is `namespace/name`. Raises SecretUnavailable."""
+        """Return the secret variables of the process `key` (`namespace/name`). Raises SecretUnavailable."""
         namespace = key.partition("/")[0]
         found: dict[str, str] = {}
         for name, reference in sorted((plan.secret_env or {}).items()):
@@ -87,7 +87,7 @@ class SecretValues:
             raise SecretUnavailable(f"`{'/'.join(parts)[:200]}` names no namespace, Secret and key")
         raw = self._read_file(parts)
         if raw is not None:
-            # Editors and `echo` end a file by a newline, which is no part of a token.
+            # Editors and `echo` end a file with a newline, which is not part of a token.
             raw = raw.removesuffix(b"\n").removesuffix(b"\r")
         else:
             raw = self._of_secret(namespace, reference, path)
@@ -110,7 +110,8 @@ class SecretValues:
         try:
             data = self._read(api.client, namespace, reference.secret)
         except Forbidden:
-            # Also with `optional`, as in pods: nobody can tell whether the Secret exists.
+            # This fails even if the reference is optional, as in pods, because the agent cannot know whether the Secret
+            # exists.
             grant = api.grant.format(secret=f"{namespace}/{reference.secret}")
             raise SecretUnavailable(
                 f"{api.who} may not read {where}: {grant}, or put the value into {path} on the host, mode 0600"
@@ -143,9 +144,10 @@ class SecretValues:
 
 
 def read_owned_file(folder: Path, parts: tuple[str, ...]) -> bytes | None:
-    """Read `folder/parts…`, of which nothing is a link and which nobody but root and this user may read or write.
+    """Read `folder/parts…`, which must contain no link and be closed to all users but root and this user.
 
-    None where it does not exist. Raises SecretUnavailable for a file that somebody else could read or have put there.
+    Returns None if the file does not exist. Raises SecretUnavailable if another user could read the file or could have
+    put it there.
     """
     path = folder.joinpath(*parts)
     opened: list[int] = []
@@ -153,7 +155,7 @@ def read_owned_file(folder: Path, parts: tuple[str, ...]) -> bytes | None:
         try:
             opened.append(os.open(folder, _DIRECTORY))
         except PermissionError:
-            return None  # the folder is another user's, so this agent has no files
+            return None  # the folder belongs to another user, so this agent has no files
         at = folder
         for part in parts[:-1]:
             _check_owner(opened[-1], at, forbidden=0o022)
