@@ -1,7 +1,6 @@
-"""A small HTTP/1.1 proxy that holds requests for a sleeping service, has it woken, and passes bytes as they come.
+"""A small HTTP/1.1 proxy that holds requests for a sleeping service, wakes it, and streams requests and responses.
 
-One event loop in one thread, one listener for each service. Used by the agent for its processes (`agent.server.sleep`)
-and by the loop for pods (`automation.serving.sleep`). Reading order: `server`, `service`, `client` (with `incoming`),
-`upstream`, `framing`. Nothing of a request is logged, and nothing in it is changed but the headers that
-concern one connection.
+One event loop in one thread, one listener per service. The agent uses it for its processes (`agent.server.sleep`), the
+loop for pods (`automation.serving.sleep`). Reading order: `server`, `service`, `client` (with `incoming`), `upstream`,
+`framing`. The proxy never logs a request, and changes only the headers that concern one connection.
 """

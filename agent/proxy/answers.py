@@ -1,4 +1,4 @@
-"""What the proxy answers by itself: OpenAI's form of errors, which clients' libraries read and retry. Pure."""
+"""The proxy's own error responses, in OpenAI's format, which client libraries parse and retry. Without I/O."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _PHRASES = {
 
 
 class ErrorCode(StrEnum):
-    """The `code` of an error; a closed list for clients and metrics."""
+    """The `code` of an error, from a closed list for clients and metrics."""
 
     INVALID_REQUEST = "invalid_request"
     BODY_TOO_LARGE = "body_too_large"
-    """The service sleeps, and the body is more than may be kept until it runs."""
+    """The service sleeps, and the body is larger than the proxy may keep until the service runs."""
     TOO_MANY_HELD = "too_many_held_requests"
-    """As many requests as may wait for the service do so already."""
+    """The maximum number of requests already waits for the service."""
     WAKE_TIMEOUT = "wake_timeout"
     """The service did not start in time."""
     START_FAILED = "start_failed"
     UPSTREAM_UNREACHABLE = "upstream_unreachable"
     UPSTREAM_FAILED = "upstream_failed"
-    """The engine ended the connection, or said something that is not HTTP, before it answered."""
+    """Before its response the engine closed the connection or sent something that is not HTTP."""
     SHUTTING_DOWN = "shutting_down"
     SOURCE_NOT_ADMITTED = "source_not_admitted"
-    """The client's address belongs to nobody whom the service's NetworkPolicy admits."""
+    """The service's NetworkPolicy does not admit the client's address."""
     TOO_MANY_CONNECTIONS = "too_many_connections"
 
 
@@ -46,7 +46,7 @@ def error_response(
     close: bool,
     bodiless: bool = False,
 ) -> bytes:
-    """Build a whole response. `bodiless` is for HEAD: the headers of what GET would give."""
+    """Return a complete response. `bodiless` is for HEAD: the headers of the response to GET, without the body."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     error = {"message": message, "type": kind, "param": None, "code": code.value}
     body = json.dumps({"error": error}).encode() + b"\n"

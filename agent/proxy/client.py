@@ -1,8 +1,8 @@
-"""One client's connection: reads its requests one after the other, has them answered, and lets no byte wait in between.
+"""One client's connection: reads its requests in turn and forwards bytes between client and engine without delay.
 
-Made by `server` for each connection; asks its `service` whether there is an engine, and an `upstream` to answer. Lives
-in the event loop's thread. A client that goes takes its request with it: its place is free, and the engine is told by
-the end of the connection.
+`server` makes one for each connection. It asks its `service` whether an engine runs and sends the request through an
+`upstream`. Runs in the event loop's thread. When the client disconnects, its request is cancelled and the connection to
+the engine is closed.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from agent.proxy.service import Service
 from agent.proxy.upstream import Target, Upstream
 
 REPLAY_MAX = 64 * 1024
-"""Most bytes of a request that are kept until the engine says something, for a second try."""
+"""Largest part of a request, in bytes, that is kept for a second try until the engine answers."""
 CONNECTING_MAX = 256 * 1024
-"""Most bytes of a request that come in while a connection to the engine is being made."""
+"""Largest part of a request, in bytes, that is read while the connection to the engine is established."""
 AHEAD_MAX = 64 * 1024
-"""Most bytes that a client may send ahead of the answer to its present request."""
+"""Most bytes that a client may send beyond its current request."""
 LINGER_S = 2.0
-"""How long a client may go on sending a body that nobody wants, so that it can read why."""
+"""How long a refused client may continue to send its body, so that it can read the error response."""
 
 
 class Client(asyncio.Protocol):
-    """One connection. `request` is the one that is being answered; later ones wait in `_incoming`."""
+    """One connection. `request` is the request that is being answered; later ones wait in `_incoming`."""
 
     __slots__ = (
         "_advancing",
@@ -57,16 +57,16 @@ class Client(asyncio.Protocol):
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.request: RequestHead | None = None
         self.waits_since = service.loop.time()
-        """Without a request: since when."""
+        """Since when the connection has had no request."""
         self.kept_bytes = 0
-        """Of a request that is held: how much of it is kept."""
+        """How many bytes of a waiting request are kept."""
         self._incoming = Incoming()
         self._kept = KeptRequest()
         """The request so far, as long as it may have to be sent (again)."""
         self._upstream: Upstream | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._answering = False
-        """The head of the response was sent on."""
+        """The head of the response was forwarded."""
         self._response_until_close = False
         self._replayed = False
         self._close_after = False
@@ -74,9 +74,9 @@ class Client(asyncio.Protocol):
         self._advancing = False
         self._paused = False
         self._clogged = False
-        """The client takes no more of the response for now."""
+        """The client does not accept more of the response for now."""
         self._full = False
-        """The engine takes no more of the request for now."""
+        """The engine does not accept more of the request for now."""
 
     # --- the connection ---------------------------------------------------------------------------------------
 
@@ -100,7 +100,7 @@ class Client(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _admitted(self, admitted: bool) -> None:
-        """Go on with a connection whose peer may connect; answer the others 403, whatever they ask for."""
+        """Continue with an admitted connection. Others get a 403 response and are closed."""
         if self._transport.is_closing():
             return
         if admitted:
@@ -119,7 +119,7 @@ class Client(asyncio.Protocol):
         self._advance()
 
     def eof_received(self) -> bool:
-        # Who ends its side of the connection has gone, as far as HTTP clients are concerned.
+        # An HTTP client that closes its sending side has left.
         self._transport.abort()
         return False
 
@@ -143,19 +143,19 @@ class Client(asyncio.Protocol):
         self._advance()
 
     def end(self) -> None:
-        """End the connection, and the request that is under way."""
+        """Close the connection and cancel its current request."""
         if self.request is None:
             self._transport.close()
         else:
             self._transport.abort()
 
     def close_if_idle(self) -> None:
-        """Close a connection that nobody waits on."""
+        """Close the connection if it has no request."""
         if self.request is None and not self._incoming:
             self._transport.close()
 
     def close_if_late(self, now: float) -> None:
-        """Close a connection that has had no complete request for too long."""
+        """Close the connection if it has had no complete request for too long."""
         late = now - self.waits_since > self._service.limits.client_idle_s
         if late and self.request is None and not self._transport.get_write_buffer_size():
             self._transport.abort()
@@ -164,12 +164,12 @@ class Client(asyncio.Protocol):
 
     @property
     def method(self) -> bytes:
-        """Of the request under way."""
+        """The method of the current request."""
         return self.request.method if self.request is not None else b""
 
     @property
     def request_is_whole(self) -> bool:
-        """All of the request has come in and was sent on."""
+        """The whole request was received and forwarded."""
         request = self.request
         return request is None or request.body is None or request.body.done
 
@@ -181,7 +181,7 @@ class Client(asyncio.Protocol):
         try:
             while self._incoming and not self._discarding:
                 if self.request is None:
-                    # Who does not read the last answer gets no further one to add to it.
+                    # A client that does not read the last response gets no further response.
                     if self._clogged or not self._begin_request():
                         break
                 elif not self.request_is_whole:
@@ -195,7 +195,7 @@ class Client(asyncio.Protocol):
         self._steer_reading()
 
     def _begin_request(self) -> bool:
-        """Begin with the next request; False while its head is not whole."""
+        """Begin with the next request. Returns False if its head is incomplete."""
         found = self._incoming.next_request()
         if found is None:
             return False
@@ -230,16 +230,16 @@ class Client(asyncio.Protocol):
             self.refuse(*refused)
 
     def _keep_more(self, more: int) -> None:
-        """Keep more of a request that waits, within bounds."""
+        """Keep more of a waiting request, up to the limits."""
         refused = self._service.count_kept_bytes(self, more)
         if refused is not None:
             self.refuse(*refused)
 
     def dispatch(self) -> None:
-        """Send the request, as far as it has come, to an engine: over an open connection where there is one."""
+        """Send the request, as far as it was received, to an engine, over an idle connection if there is one."""
         assert self.request is not None
         self.kept_bytes = 0
-        # The second try never meets another connection that may be just as stale.
+        # The second try uses a new connection, because another idle one may be just as stale.
         upstream = None if self._replayed else self._service.pool.pop_idle()
         if upstream is not None:
             self._send(upstream)
@@ -269,12 +269,12 @@ class Client(asyncio.Protocol):
         upstream.transport.write(data)
 
     def upstream_is_full(self, full: bool) -> None:
-        """The engine takes no more of the request for now, or does so again."""
+        """Record whether the engine accepts more of the request."""
         self._full = full
         self._steer_reading()
 
     def _steer_reading(self) -> None:
-        """Read from the client only what there is room for."""
+        """Pause or resume reading from the client, depending on the free space."""
         if self._discarding or self._transport.is_closing():
             return
         whole = self.request_is_whole
@@ -292,13 +292,13 @@ class Client(asyncio.Protocol):
     # --- responses: called by the upstream --------------------------------------------------------------------
 
     def interim_response(self, head: bytes) -> None:
-        """Pass on a 100 Continue or another 1xx, which HTTP/1.0 does not know."""
+        """Forward a 100 Continue or another 1xx response. HTTP/1.0 clients do not support them."""
         assert self.request is not None
         if not self.request.old:
             self._transport.write(head)
 
     def response_begins(self, head: ResponseHead, data: bytes) -> None:
-        """Pass on the head of a response and what came with it."""
+        """Forward the head of a response and the first bytes of its body."""
         assert self.request is not None
         self._kept.discard()
         self._answering = True
@@ -313,16 +313,16 @@ class Client(asyncio.Protocol):
         self._transport.write(head.lines + ending + data)
 
     def response_data(self, data: bytes) -> None:
-        """Pass on the next bytes of the body."""
+        """Forward the next bytes of the body."""
         self._transport.write(data)
 
     def response_ends(self) -> None:
-        """The response was passed on to its end."""
+        """Finish the request after its complete response."""
         self._upstream = None
         self._answered(close=self._close_after)
 
     def response_failed(self, why: str, *, stale: bool = False) -> None:
-        """No response came; `stale` where the connection may have been closed before it read the request."""
+        """Handle a missing response. `stale`: the engine may have closed the connection before it read the request."""
         self._upstream = None
         if self.request is None:
             return
@@ -334,12 +334,12 @@ class Client(asyncio.Protocol):
         self.refuse(502, ErrorCode.UPSTREAM_FAILED, why)
 
     def response_breaks_off(self) -> None:
-        """The response stays incomplete, and the client must be able to see that."""
+        """Handle an incomplete response, so that the client can detect it."""
         self._upstream = None
         self._over()
         self._discarding = True
         if self._response_until_close:
-            # An orderly end would say that this was all of it.
+            # An orderly close would look like the end of the body.
             reset(self._transport)
         else:
             self._transport.close()
@@ -347,7 +347,7 @@ class Client(asyncio.Protocol):
     # --- ends -------------------------------------------------------------------------------------------------
 
     def refuse(self, status: int, code: ErrorCode, message: str) -> None:
-        """Answer the request under way with an error of our own."""
+        """Answer the current request with an error of the proxy."""
         request = self.request
         if request is None or self._transport.is_closing():
             return
@@ -362,7 +362,7 @@ class Client(asyncio.Protocol):
         self._answered(close=close)
 
     def _answered(self, *, close: bool) -> None:
-        """The request was answered to the end: go on with the next one, if one can come."""
+        """Finish an answered request, and continue with the next one if the connection allows it."""
         whole = self.request_is_whole
         self._over()
         if not whole:
@@ -374,7 +374,7 @@ class Client(asyncio.Protocol):
             self._advance()
 
     def _reject(self, error: Malformed) -> None:
-        """Answer what is not a valid request, and end the connection: nobody knows where a next one would begin."""
+        """Answer an invalid request and close the connection, because the start of the next request is unknown."""
         self._service.count_refusal(ErrorCode.INVALID_REQUEST)
         answered = self._answering
         self._cancel()
@@ -387,7 +387,7 @@ class Client(asyncio.Protocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Say that there is no more to come, and give the client a moment to read it before the connection is cut."""
+        """Close the sending side, and give the client time to read the response before the connection is closed."""
         self._discarding = True
         self._incoming.clear()
         if self._paused:
@@ -398,7 +398,7 @@ class Client(asyncio.Protocol):
         self._service.loop.call_later(LINGER_S, self._transport.abort)
 
     def _cancel(self) -> None:
-        """Take the request back from wherever it is."""
+        """Cancel the request, whether it waits, connects or is being answered."""
         self._service.release_request(self)
         if self._connecting is not None:
             self._connecting.cancel()
@@ -408,7 +408,7 @@ class Client(asyncio.Protocol):
             self._upstream = None
 
     def _over(self) -> None:
-        """The request is over, however it ended."""
+        """Reset the state of the finished request."""
         self.request = None
         self._kept.discard()
         self._answering = self._replayed = self._full = False

@@ -1,6 +1,6 @@
-"""What Prometheus can read of a proxy. Registered by the agent and by the loop; reads the proxy at each scrape.
+"""The Prometheus metrics of a proxy. Registered by the agent and by the loop; reads the proxy at each scrape.
 
-One set of series for each service that has a listener, gone when that is closed.
+Each service with an open listener has one set of series.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ProxyCollector(Collector):
         self._proxy = proxy
 
     def describe(self) -> Iterator[Metric]:
-        # Nothing is read for the registration alone.
+        # The registration alone must not read the proxy.
         return iter(())
 
     def collect(self) -> Iterator[Metric]:

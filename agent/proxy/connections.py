@@ -1,4 +1,4 @@
-"""What TCP is asked for on every connection of the proxy. Called by `client` and `upstream`."""
+"""The TCP options of every connection of the proxy. Called by `client` and `upstream`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import socket
 import struct
 
 SILENT_S = 60
-"""A peer that said nothing for so long is asked whether it is still there: a long answer may be silent, a host that
-lost its power is silent for ever."""
+"""Keepalive probes start after this silence: a long answer may be silent, but a host that lost power stays silent
+forever."""
 ASK_EVERY_S = 15
 ASK_TIMES = 4
 
@@ -21,19 +21,19 @@ _OPTIONS = (
 
 
 def enable_keepalive(transport: asyncio.Transport) -> None:
-    """Have the kernel notice a peer that is gone without a word."""
+    """Let the kernel detect a peer that disappeared without closing the connection."""
     raw: socket.socket | None = transport.get_extra_info("socket")
     if raw is None:
         return
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _OPTIONS:
-        option = getattr(socket, name, None)  # macOS says TCP_KEEPALIVE for what Linux calls TCP_KEEPIDLE
+        option = getattr(socket, name, None)  # macOS calls Linux's TCP_KEEPIDLE TCP_KEEPALIVE
         if option is not None:
             raw.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def reset(transport: asyncio.Transport) -> None:
-    """End a connection so that the peer sees an error (RST), not an end."""
+    """Close a connection with RST, so that the peer sees an error instead of an orderly end."""
     raw: socket.socket | None = transport.get_extra_info("socket")
     if raw is not None:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -1,7 +1,8 @@
-"""Where HTTP/1.1 messages begin and end (RFC 9112). Pure; called by `client` and `upstream` with what came in.
+"""Finds the beginning and the end of HTTP/1.1 messages (RFC 9112). Without I/O; called by `client` and `upstream`.
 
-Heads are read strictly, because what two parsers read differently is how requests are smuggled. A head goes on as it
-came, without the headers that concern one connection (RFC 9110, section 7.6.1). Of bodies only the length is followed.
+Heads are parsed strictly, because request smuggling exploits differences between two parsers. A head is forwarded as
+received, without the headers that concern one connection (RFC 9110, section 7.6.1). For bodies only the length is
+tracked.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import NamedTuple, Protocol
 MAX_HEAD = 32 * 1024
 """Longest head of a request or a response, in bytes."""
 MAX_LINE = 4 * 1024
-"""Longest line of a chunked body that is not data: a chunk's size with its extensions, a trailer."""
+"""Longest line in a chunked body besides the data: a chunk size with extensions, or a trailer."""
 MAX_TRAILERS = 16 * 1024
 
 HEAD_END = b"\r\n\r\n"
@@ -30,7 +31,7 @@ _TRAILER = re.compile(_TOKEN + rb":[^\x00\r\n]*\r\n")
 _DIGITS = re.compile(rb"[0-9]{1,18}")
 
 _PER_CONNECTION = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"upgrade", b"http2-settings"})
-# What a client must not be able to have removed by naming it in Connection.
+# Headers that a client cannot remove by listing them in Connection.
 _END_TO_END = frozenset(
     {b"authorization", b"content-length", b"content-type", b"expect", b"host", b"transfer-encoding"}
 )
@@ -38,7 +39,7 @@ _IDEMPOTENT = frozenset({b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE
 
 
 class Malformed(Exception):
-    """A message that cannot be passed on; `status` is what its sender is told."""
+    """A message that cannot be forwarded. `status` is the status of the response to its sender."""
 
     def __init__(self, why: str, status: int = 400) -> None:
         super().__init__(why)
@@ -47,12 +48,12 @@ class Malformed(Exception):
 
 
 class Body(Protocol):
-    """Follows one body to its end."""
+    """Tracks one body to its end."""
 
     done: bool
 
     def consume(self, data: bytes, at: int = 0) -> int:
-        """Read `data` from `at` on; return the index after the last byte of this body. Raises Malformed."""
+        """Read `data` from index `at`. Returns the index after the last byte of this body. Raises Malformed."""
         ...
 
 
@@ -73,7 +74,7 @@ class Sized:
 
 
 class UntilClose:
-    """A body that lasts until the connection ends: responses only."""
+    """A body that ends with the connection, for responses only."""
 
     __slots__ = ("done",)
 
@@ -85,17 +86,17 @@ class UntilClose:
 
 
 class Chunked:
-    """A chunked body, its trailers included."""
+    """A chunked body with its trailers."""
 
     __slots__ = ("_left", "_line", "_trailers", "done")
 
     def __init__(self) -> None:
         self.done = False
         self._left = 0
-        """Bytes of the current chunk still to come, with the line end after it."""
+        """Remaining bytes of the current chunk, including the line end after it."""
         self._line = b""
         self._trailers = -1
-        """Bytes of trailers so far; below zero before the last chunk."""
+        """Bytes of trailers so far; negative before the last chunk."""
 
     def consume(self, data: bytes, at: int = 0) -> int:
         end = len(data)
@@ -140,17 +141,17 @@ class Chunked:
 
 
 class RequestHead(NamedTuple):
-    """What is known of a request from its head."""
+    """The properties of a request that its head contains."""
 
     method: bytes
     lines: bytes
-    """The head as it goes on, without the empty line at its end."""
+    """The head to forward, without the empty line at its end."""
     body: Body | None
-    """None: it has none."""
+    """None: the request has no body."""
     old: bool
-    """HTTP/1.0."""
+    """The request uses HTTP/1.0."""
     keep_alive: bool
-    """The client wants to use the connection again."""
+    """The client wants to reuse the connection."""
 
     @property
     def idempotent(self) -> bool:
@@ -158,7 +159,7 @@ class RequestHead(NamedTuple):
 
 
 class ResponseHead(NamedTuple):
-    """What is known of a response from its head."""
+    """The properties of a response that its head contains."""
 
     status: int
     lines: bytes
@@ -168,7 +169,7 @@ class ResponseHead(NamedTuple):
 
 
 def read_request(head: bytes) -> RequestHead:
-    """Read a request's head, the empty line included. Raises Malformed."""
+    """Parse a request head, including the empty line. Raises Malformed."""
     start = _REQUEST_LINE.match(head)
     if start is None:
         raise Malformed("the request line is not valid HTTP/1.1")
@@ -179,7 +180,8 @@ def read_request(head: bytes) -> RequestHead:
     body: Body | None = None
     if codings:
         if old or codings != [b"chunked"] or lengths:
-            # Both a length and a coding, or a coding that we cannot follow: refuse, never guess.
+            # Refuse a body with both a length and a coding, or with an unsupported coding, instead of guessing its
+            # length.
             raise Malformed("the length of the body is not clear", 400 if lengths or old else 501)
         body = Chunked()
     elif lengths:
@@ -192,7 +194,7 @@ def read_request(head: bytes) -> RequestHead:
 
 
 def read_response(head: bytes, method: bytes) -> ResponseHead:
-    """Read the head of a response to a request with `method`, the empty line included. Raises Malformed."""
+    """Parse the head of a response to a request with `method`, including the empty line. Raises Malformed."""
     start = _STATUS_LINE.match(head)
     if start is None:
         raise Malformed("the status line is not valid HTTP/1.1")
@@ -215,7 +217,7 @@ def read_response(head: bytes, method: bytes) -> ResponseHead:
 
 
 def _read_fields(head: bytes, at: int) -> tuple[bytes, list[bytes], list[bytes], list[bytes]]:
-    """Give the head as it goes on, and the values of Content-Length, Transfer-Encoding and Connection."""
+    """Return the head to forward, and the values of Content-Length, Transfer-Encoding and Connection."""
     if _FIELDS.fullmatch(head, at) is None:
         raise Malformed("a header is not valid")
     lengths: list[bytes] = []

@@ -1,6 +1,6 @@
-"""Bytes that a client has sent: those that are not read yet, and those that are kept until they can be sent on.
+"""The received bytes of a client: those not parsed yet, and those kept until they can be forwarded.
 
-Called by `client`; calls `framing`, which knows where a message begins and ends.
+Called by `client`; calls `framing`, which finds the beginning and the end of messages.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from agent.proxy.framing import HEAD_END, MAX_HEAD, Body, Malformed, RequestHead
 
 
 class Incoming:
-    """The bytes of one connection, in the order in which they came; as long as there are any it is true."""
+    """The unparsed bytes of one connection, in their order. It is false when empty."""
 
     __slots__ = ("_data", "_scanned")
 
     def __init__(self) -> None:
         self._data = b""
         self._scanned = 0
-        """How far the end of a head was looked for: it is not looked for there again."""
+        """The part that was already searched for the end of a head."""
 
     def __len__(self) -> int:
         return len(self._data)
@@ -28,13 +28,14 @@ class Incoming:
         self._data = b""
 
     def next_request(self) -> tuple[RequestHead, bytes] | None:
-        """Take the next request, and all that has come of it, as it is to be sent on; None while its head is not whole.
+        """Take the next request with its received bytes, in the form to forward. Returns None while its head is
+        incomplete.
 
         Raises Malformed.
         """
         data = self._data
         if data[:2] == b"\r\n":
-            data = self._data = data.lstrip(b"\r\n")  # RFC 9112, section 2.2: some clients send one too many
+            data = self._data = data.lstrip(b"\r\n")  # RFC 9112, section 2.2: some clients send an extra line end
         end = data.find(HEAD_END, self._scanned)
         if end < 0 or end > MAX_HEAD:
             if len(data) > MAX_HEAD:
@@ -51,7 +52,7 @@ class Incoming:
         return request, request.lines + b"\r\n" + data[end:upto]
 
     def next_part(self, body: Body) -> bytes:
-        """Take what has come of a body. Raises Malformed."""
+        """Take the received bytes of a body. Raises Malformed."""
         data = self._data
         upto = body.consume(data)
         part, self._data = (data, b"") if upto == len(data) else (data[:upto], data[upto:])
@@ -59,33 +60,33 @@ class Incoming:
 
 
 class KeptRequest:
-    """A request as far as it has come; nothing any more once it could not be sent from its beginning."""
+    """The received part of a request. It is empty when the request can no longer be sent from its beginning."""
 
     __slots__ = ("_parts", "size")
 
     def __init__(self) -> None:
         self._parts: list[bytes] | None = None
         self.size = 0
-        """Bytes."""
+        """In bytes."""
 
     @property
     def can_be_sent(self) -> bool:
-        """All that has come of the request is here."""
+        """Whether all received bytes of the request are kept."""
         return self._parts is not None
 
     def begin(self, data: bytes) -> None:
-        """Keep a request from its beginning on, in place of any other."""
+        """Keep a request from its beginning, and drop any other."""
         self._parts = [data]
         self.size = len(data)
 
     def add(self, part: bytes) -> None:
-        """Keep the next part too; only while it `can_be_sent`."""
+        """Keep the next part as well. Requires `can_be_sent`."""
         assert self._parts is not None
         self._parts.append(part)
         self.size += len(part)
 
     def joined(self) -> bytes:
-        """All of it; only while it `can_be_sent`."""
+        """Return all kept bytes. Requires `can_be_sent`."""
         assert self._parts is not None
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 

@@ -1,7 +1,7 @@
-"""The proxy as its owner sees it: one thread with one event loop, and a listener for each service.
+"""The interface of the proxy: one thread with one event loop, and a listener for each service.
 
-Used by `agent.server.sleep` and `automation.serving.sleep` from any of their threads. All of a service's state lives in
-the loop's thread (`service`); the methods here carry the word over.
+Used by `agent.server.sleep` and `automation.serving.sleep` from any of their threads. The state of each service
+(`service`) belongs to the loop's thread; the methods here pass calls to that thread.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 BACKLOG = 1024
 SWEEP_S = 5.0
-"""How often connections without a request are looked at, while there are any."""
+"""Interval for closing connections without a request, while there are connections."""
 ANSWER_S = 10.0
-"""How long a thread waits for the loop's: far more than it ever takes."""
+"""Timeout of a call into the loop's thread, far longer than any call takes."""
 
 
 class ProxyStopped(Exception):
@@ -35,7 +35,7 @@ class ProxyStopped(Exception):
 
 @dataclass(frozen=True)
 class State:
-    """One service at one moment, for metrics."""
+    """The current state of one service, for metrics."""
 
     name: str
     held: int
@@ -45,7 +45,7 @@ class State:
 
 
 class Proxy:
-    """One thread that stands before many services. Thread-safe but for `stop`."""
+    """One thread with the listeners of many services. Thread-safe except for `stop`."""
 
     def __init__(self, name: str = "proxy") -> None:
         self._loop = asyncio.new_event_loop()
@@ -59,7 +59,7 @@ class Proxy:
         self._thread.start()
 
     def stop(self) -> None:
-        """Close all listeners, answer those that wait, cut what is under way, end the thread."""
+        """Close all listeners, answer waiting requests with an error, cut off running requests, and end the thread."""
         if self._stopped or not self._thread.is_alive():
             return
         self._call_and_wait(self._close_all)
@@ -68,9 +68,10 @@ class Proxy:
         self._thread.join(ANSWER_S)
 
     def open(self, name: str, address: str, port: int, limits: Limits, callbacks: Callbacks) -> int:
-        """Listen for a service that is asleep; return the port, which the system chooses where `port` is 0.
+        """Listen for a service, which is asleep at first. Returns the port; the system chooses it if `port` is 0.
 
-        Raises OSError where nothing can listen there, ValueError for a name that is open already, ProxyStopped.
+        Raises OSError if the address or port is not available, ValueError if the name already has a listener,
+        ProxyStopped.
         """
         if name in self._services:
             raise ValueError(f"`{name}` has a listener already")
@@ -86,7 +87,7 @@ class Proxy:
         return int(listener.getsockname()[1])
 
     def close(self, name: str) -> None:
-        """Close a service's listener: requests that wait are answered 503, those under way are cut off."""
+        """Close a service's listener. Waiting requests get a 503 response, running requests are cut off."""
         self._call_and_wait(lambda: self._close(name))
 
     def set_targets(self, name: str, targets: tuple[Target, ...]) -> None:
@@ -98,11 +99,11 @@ class Proxy:
         self._call_service(name, Service.set_asleep)
 
     def put_to_sleep(self, name: str) -> None:
-        """Hold requests because no request came for long enough: counted as a sleep."""
+        """Hold requests because the service was idle for long enough. Counts as a sleep."""
         self._call_service(name, Service.put_to_sleep)
 
     def set_starting(self, name: str) -> None:
-        """Hold requests: the engine is starting."""
+        """Hold requests while the engine is starting."""
         self._call_service(name, Service.set_starting)
 
     def set_failed(self, name: str, reason: str) -> None:
@@ -110,7 +111,7 @@ class Proxy:
         self._call_service(name, lambda service: service.set_failed(reason))
 
     def close_after_answers(self, name: str) -> None:
-        """Close connections after their answers, so that clients connect again, to another address."""
+        """Close each connection after its response, so that clients connect again, to another address."""
         self._call_service(name, Service.close_after_answers)
 
     def set_limits(self, name: str, limits: Limits) -> None:
@@ -198,11 +199,11 @@ class Proxy:
 
 
 def _listening(address: str, port: int) -> socket.socket:
-    """Open a socket that listens, so that who opens a service learns at once what is wrong."""
+    """Open a listening socket here, so that the caller gets any error immediately."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        # Connections that linger after a restart must not keep the service from its port.
+        # Connections that linger after a restart must not block the port.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address, port))
         listener.listen(BACKLOG)

@@ -1,7 +1,8 @@
-"""One service behind the proxy: is there anybody to send a request to, and who waits until there is.
+"""One service behind the proxy: whether an engine runs, and the requests that wait for it.
 
-Made by `server`, told by its methods where the engine is; `client` asks it for every request. Lives in the event loop's
-thread. Decides when the service is woken (once, whoever asks) and when it has been idle for long enough.
+Made by `server`, whose methods set the address of the engine; `client` calls it for every request. Runs in the event
+loop's thread. It requests one wake for all waiting requests, and detects when the service has been idle for long
+enough.
 """
 
 from __future__ import annotations
@@ -23,49 +24,49 @@ USED_EVERY_S = 1.0
 REMIND_S = 1.0
 
 Refused = tuple[int, ErrorCode, str]
-"""Why a request is not answered by an engine: the status, and what the client is told."""
+"""Why the proxy refuses a request: the status, and the code and message for the client."""
 
 
 @dataclass(frozen=True)
 class Callbacks:
-    """What the proxy tells its owner, in the event loop's thread: none of these may block or raise."""
+    """Calls from the proxy to its owner, in the event loop's thread. None of these may block or raise."""
 
     wake: Callable[[str], None]
-    """A request waits and nothing runs. Called once, until the service has run or was told to rest again."""
+    """A request waits and no engine runs. Called once until the service has run or is set to sleep again."""
     idle: Callable[[str], None] = lambda _name: None
-    """No request was under way for the idle timeout. From then on requests are held."""
+    """No request was running for the idle timeout. From now on requests are held."""
     waiting: Callable[[str], None] = lambda _name: None
-    """Requests wait; called with the first of them and every second while there are any."""
+    """Requests wait. Called with the first of them, then every second while there are any."""
     admit: Callable[[str, str, Callable[[bool], None]], None] | None = None
-    """Asked for each new connection with its peer's address; the third argument takes the answer, in any thread and at
-    any time. Until then nothing is read of the connection. None: everybody may connect."""
+    """Called for each new connection with the peer's address. The third argument receives the answer, in any thread and
+    at any time. The connection is not read before that. None: every client may connect."""
     used: Callable[[str], None] = lambda _name: None
-    """A request came, at most once a second, or the last one under way has ended."""
+    """A request arrived (reported at most once a second), or the last running request ended."""
 
 
 @dataclass
 class Counts:
-    """What happened at one service since its listener was opened; read by `collector`."""
+    """The counters of one service since its listener was opened, read by `collector`."""
 
     requests: int = 0
     wakes: int = 0
-    """Wakes that led to a service that runs."""
+    """Wakes after which the service ran."""
     wake_s: float = 0.0
-    """Seconds from the first request that waited until the service ran, added up over all wakes."""
+    """Seconds from the first waiting request until the service ran, summed over all wakes."""
     wake_buckets: list[int] = field(default_factory=lambda: [0] * (len(WAKE_BUCKETS_S) + 1))
     sleeps: int = 0
     refused: dict[ErrorCode, int] = field(default_factory=dict)
-    """Requests that the proxy answered with an error of its own."""
+    """Requests that the proxy answered with an error."""
 
 
 class Connection(Protocol):
-    """A client's connection, as the service needs it: with a request that may wait, or without one."""
+    """A client's connection, with or without a request, as the service uses it."""
 
     kept_bytes: int
-    """Of a request that waits: how much of it is kept."""
+    """How many bytes of a waiting request are kept."""
 
     def dispatch(self) -> None:
-        """Send the request to an engine; only while the service runs."""
+        """Send the request to an engine. Requires that the service runs."""
 
     def refuse(self, status: int, code: ErrorCode, message: str) -> None:
         """Answer the request with an error of the proxy."""
@@ -77,7 +78,7 @@ class Connection(Protocol):
         """Close the connection if it has had no complete request for too long."""
 
     def end(self) -> None:
-        """End the connection, and the request that is under way."""
+        """Close the connection and cancel its current request."""
 
 
 class Service:
@@ -91,7 +92,7 @@ class Service:
         self.clients: set[Connection] = set()
         self.pool = Pool(loop, limits)
         self.leaving = False
-        """Answers close their connections: clients are to connect to another address."""
+        """Connections close after their responses, so that clients connect to another address."""
         self.in_flight = 0
         self.held_bytes = 0
         self._callbacks = callbacks
@@ -99,11 +100,11 @@ class Service:
         self._turn = itertools.count()
         self._refusal = ""
         self._held: dict[Connection, float] = {}
-        """Waiting requests, the oldest first, and when each is given up."""
+        """Waiting requests, oldest first, with the time of their timeout."""
         self._deadline: asyncio.TimerHandle | None = None
         self._reminder: asyncio.TimerHandle | None = None
         self._awaited = False
-        """The owner was asked to start the engine."""
+        """The owner has been asked to start the engine."""
         self._asked_at: float | None = None
         """When the first request began to wait."""
         self._last_used = loop.time()
@@ -115,7 +116,10 @@ class Service:
         return len(self._held)
 
     def admit(self, address: str, decided: Callable[[bool], None]) -> bool:
-        """Ask the owner whether this peer may connect; `decided` hears it in the loop's thread. True: everybody may."""
+        """Ask the owner whether this peer may connect. Returns True if every peer may.
+
+        Otherwise `decided` is called with the answer, in the loop's thread.
+        """
         ask = self._callbacks.admit
         if ask is None:
             return True
@@ -123,13 +127,13 @@ class Service:
         return False
 
     def _report_decision(self, decided: Callable[[bool], None], admitted: bool) -> None:
-        with suppress(RuntimeError):  # the proxy has ended meanwhile
+        with suppress(RuntimeError):  # the proxy has ended in the meantime
             self.loop.call_soon_threadsafe(decided, admitted)
 
     # --- called by the owner ------------------------------------------------------------------------------------
 
     def set_targets(self, targets: tuple[Target, ...]) -> None:
-        """Send requests to these engines, those that wait first, in the order in which they came."""
+        """Send requests to these engines. Waiting requests go first, in the order of their arrival."""
         was = self._targets
         self._targets, self._refusal, self.leaving = targets, "", False
         self.pool.keep_only(targets)
@@ -145,7 +149,7 @@ class Service:
             client.dispatch()
 
     def set_asleep(self) -> None:
-        """Hold requests until there is an engine again; the first one wakes it."""
+        """Hold requests until an engine runs again; the first one wakes it."""
         self._stop_serving()
         self._refusal = ""
         self._awaited = False
@@ -155,25 +159,25 @@ class Service:
             self._asked_at = None
 
     def put_to_sleep(self) -> None:
-        """Fall asleep because no request came for long enough."""
+        """Hold requests because none came for long enough. Counts as a sleep."""
         self.counts.sleeps += 1
         self.set_asleep()
 
     def set_starting(self) -> None:
-        """Hold requests; the engine is starting, and the owner need not be asked for it."""
+        """Hold requests while the engine starts. The owner is not asked to start it."""
         self._stop_serving()
         self._refusal = ""
         self._awaited = True
 
     def set_failed(self, reason: str) -> None:
-        """Answer all requests with 503 and this reason, those that wait too."""
+        """Answer all requests, including waiting ones, with 503 and this reason."""
         self._stop_serving()
         self._refusal = reason
         self._awaited, self._asked_at = False, None
         self._refuse_all(list(self._held), ErrorCode.START_FAILED, f"the service could not be started: {reason}")
 
     def close_after_answers(self) -> None:
-        """Close each connection after its answer."""
+        """Close each connection after its response."""
         self.leaving = True
         for client in list(self.clients):
             client.close_if_idle()
@@ -183,7 +187,7 @@ class Service:
         self._arm_idle_timer()
 
     def close(self) -> None:
-        """End everything: waiting requests are told so, those under way are cut off."""
+        """Refuse waiting requests, cut off running requests and close all connections."""
         self._stop_serving()
         self._refuse_all(list(self._held), ErrorCode.SHUTTING_DOWN, "the proxy is being stopped")
         for client in list(self.clients):
@@ -204,12 +208,12 @@ class Service:
         return bool(self._targets)
 
     def next_target(self) -> Target:
-        """Choose where the next request goes; only while `runs`."""
+        """Return the engine for the next request. Requires `runs`."""
         targets = self._targets
         return targets[0] if len(targets) == 1 else targets[next(self._turn) % len(targets)]
 
     def request_started(self) -> None:
-        """Count a request that came."""
+        """Count a new request."""
         self.in_flight += 1
         self.counts.requests += 1
         now = self.loop.time()
@@ -218,14 +222,14 @@ class Service:
             self._callbacks.used(self.name)
 
     def request_ended(self) -> None:
-        """Count a request out, however it ended."""
+        """Count a finished request, however it ended."""
         self.in_flight -= 1
         self._last_used = self.loop.time()
         if not self.in_flight:
             self._callbacks.used(self.name)
 
     def hold_request(self, client: Connection) -> Refused | None:
-        """Let a request wait for the engine; why not, where it cannot."""
+        """Let a request wait for the engine. Returns why it cannot wait, or None."""
         if self._refusal:
             return 503, ErrorCode.START_FAILED, f"the service could not be started: {self._refusal}"
         if len(self._held) >= self.limits.max_held:
@@ -238,7 +242,7 @@ class Service:
         return None
 
     def count_kept_bytes(self, client: Connection, more: int) -> Refused | None:
-        """Keep so many bytes more of a request that waits; why it waits no longer, where that is too much."""
+        """Count more kept bytes of a waiting request. Returns why it cannot wait any longer, or None."""
         limits = self.limits
         client.kept_bytes += more
         self.held_bytes += more
@@ -253,7 +257,7 @@ class Service:
         return None
 
     def release_request(self, client: Connection) -> None:
-        """Remove a request that no longer waits; its place is free at once."""
+        """Remove a request that no longer waits, and free its place."""
         if self._held.pop(client, None) is not None:
             self.held_bytes -= client.kept_bytes
 
@@ -305,7 +309,8 @@ class Service:
             self._idle_timer = self.loop.call_at(self._last_used + self.limits.idle_timeout_s, self._on_idle_timer)
 
     def _on_idle_timer(self) -> None:
-        """Look whether nothing happened; one timer a service, moved on only when it fires."""
+        """Put the service to sleep if it was idle for long enough. There is one timer per service, moved only when it
+        fires."""
         self._idle_timer = None
         timeout_s, now = self.limits.idle_timeout_s, self.loop.time()
         if timeout_s is None or not self._targets:

@@ -1,7 +1,7 @@
-"""Connections to an engine: reads its responses, hands them on as they come, and keeps idle connections for later.
+"""Connections to an engine: forwards its responses and keeps idle connections for later requests.
 
-Called by `client` through its service's `Pool`; calls `framing`. Lives in the event loop's thread. An upstream knows
-its client only as the `Receiver` of one response.
+Called by `client` through its service's `Pool`; calls `framing`. Runs in the event loop's thread. For an upstream, a
+client is only the `Receiver` of one response.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Target = tuple[str, int]
 
 
 class Receiver(Protocol):
-    """Who has sent a request to an engine and gets its response, piece by piece."""
+    """Receives the response to a request, piece by piece."""
 
     @property
     def method(self) -> bytes:
@@ -27,28 +27,29 @@ class Receiver(Protocol):
 
     @property
     def request_is_whole(self) -> bool:
-        """Whether all of the request was sent to the engine."""
+        """Whether the whole request was sent to the engine."""
 
     def upstream_is_full(self, full: bool) -> None:
-        """The engine takes no more of the request for now, or does so again."""
+        """Called when the engine stops (True) or resumes (False) accepting more of the request."""
 
     def interim_response(self, head: bytes) -> None:
-        """A 1xx response came, which is not the last one."""
+        """Called with a 1xx response, which precedes the final one."""
 
     def response_begins(self, head: ResponseHead, data: bytes) -> None:
-        """The head of the response came, and `data` of its body with it."""
+        """Called with the head of the response and the first bytes of its body."""
 
     def response_data(self, data: bytes) -> None:
-        """The next bytes of the body came."""
+        """Called with the next bytes of the body."""
 
     def response_ends(self) -> None:
-        """The response is complete."""
+        """Called when the response is complete."""
 
     def response_failed(self, why: str, *, stale: bool = False) -> None:
-        """No response comes; `stale` where the engine may have closed the connection before it read the request."""
+        """Called when there is no response. `stale`: the engine may have closed the connection before it read the
+        request."""
 
     def response_breaks_off(self) -> None:
-        """The response stays incomplete."""
+        """Called when the response remains incomplete."""
 
 
 class Upstream(asyncio.Protocol):
@@ -62,9 +63,9 @@ class Upstream(asyncio.Protocol):
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.client: Receiver | None = None
         self.used = False
-        """It has carried a request before the present one, of which it has said nothing yet."""
+        """It has carried an earlier request, and the engine has not answered the current one yet."""
         self.since = 0.0
-        """In the pool: since when."""
+        """When it was put into the pool."""
         self._partial = b""
         self._body: Body | None = None
         self._keep_alive = False
@@ -76,10 +77,10 @@ class Upstream(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         client = self.client
         if client is None:
-            # Nobody asked: whatever it is, it must not become somebody's answer.
+            # No request is pending. These bytes must not become the response to a later request.
             self.transport.abort()
             return
-        # It answers: it was not stale, and what it got must not be sent to another.
+        # The engine answers, so the connection was not stale, and the request must not be sent again.
         self.used = False
         try:
             if self._body is not None:
@@ -131,7 +132,7 @@ class Upstream(asyncio.Protocol):
             self._finish(client, clean=upto == len(data))
 
     def _finish(self, client: Receiver, *, clean: bool) -> None:
-        """The response is whole: give the connection back, if it can be used again."""
+        """Finish a complete response, and return the connection to the pool if it can be reused."""
         self.client = None
         self._body = None
         if clean and self._keep_alive and client.request_is_whole:
@@ -166,13 +167,13 @@ class Upstream(asyncio.Protocol):
             self.client.upstream_is_full(False)
 
     def abandon(self) -> None:
-        """End the connection and what the engine does for it, at once."""
+        """Close the connection immediately, so that the engine stops its work for it."""
         self.client = None
         self.transport.abort()
 
 
 class Pool:
-    """The connections to a service's engines that wait for their next request."""
+    """The idle connections to a service's engines."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limits: Limits) -> None:
         self.limits = limits
@@ -182,7 +183,7 @@ class Pool:
         self._sweep: asyncio.TimerHandle | None = None
 
     def pop_idle(self) -> Upstream | None:
-        """Give the connection that was used last; None where there is none."""
+        """Return the connection that was used last, or None if the pool is empty."""
         return self._idle.pop() if self._idle else None
 
     async def connect(self, target: Target) -> Upstream:
@@ -205,12 +206,12 @@ class Pool:
             self._arm()
 
     def drop(self, upstream: Upstream) -> None:
-        """Forget a connection that ended."""
+        """Remove a closed connection."""
         if upstream in self._idle:
             self._idle.remove(upstream)
 
     def keep_only(self, targets: tuple[Target, ...]) -> None:
-        """Close idle connections to all engines but these, and keep none to another from now on."""
+        """Close idle connections to all other engines, and pool only connections to these from now on."""
         self._targets = targets
         for upstream in list(self._idle):
             if upstream.target not in targets:
