@@ -1,1 +1,1 @@
-"""What an agent says to its cluster and learns from it: plans, statuses, endpoints, its Host and its Lease."""
+"""The objects of the cluster that an agent reads and writes: plans, statuses, its Host object and its Lease."""

@@ -1,12 +1,12 @@
-"""Says every few seconds that this host lives; lets only one agent be the host; finds out when it was called lost.
+"""Renews the Lease of this host, admits only one agent per host, and detects that the loop considered the host lost.
 
-Started by `agent.server.main`; calls `kubeapi`. The loop tells by these Leases which hosts live. The holder is the
-agent's identity, which lies in its store, so that a restarted agent goes on with its own Lease at once.
+Started by `agent.server.main`; calls `kubeapi`. The loop reads from these Leases which hosts live. The holder is the
+agent's identity, which is kept in its store, so that a restarted agent continues with its Lease immediately.
 
-A host that was silent for the Lease's duration may have been called lost: its services may run elsewhere. So an agent
-trusts its Lease for a little less than that, and says nothing of its endpoints beyond. When it finds its Lease fenced,
-or not its own, it first has `catch_up` read the plan in full and stop what is not in it; only then it takes the fence
-away, and only if nobody wrote to the Lease meanwhile (docs/adr/0011).
+If the Lease has expired, the loop may consider the host lost and its services may run elsewhere. So an agent trusts its
+Lease for a little less than its duration, and writes no status afterwards. If the Lease is fenced or has no holder,
+`catch_up` first reads the whole plan and stops every process that is not in it. Only then the agent removes the fence,
+and only if the Lease has not changed in the meantime (docs/adr/0011).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from kubeapi.kinds import LEASES, NAMESPACES
 
 RENEW_S = 5.0
 DURATION_FACTOR = 2.4
-"""The Lease's duration by the interval of its renewals: one may fail without consequence."""
+"""Duration of the Lease as a multiple of the renewal interval, so that one renewal may fail without consequence."""
 TRUST_MARGIN_S = 1.5
-"""So long before the Lease's end the agent stops to trust it: what it has sent by then must have arrived."""
+"""How long before the Lease's end the agent stops trusting it, so that earlier requests have arrived by the end."""
 REQUEST_TIMEOUT_S = 4.0
-"""A renewal that takes longer is tried anew, on another connection."""
+"""A renewal that takes longer is tried again on another connection."""
 RETRY_S = 1.0
 OBSERVE_POLL_S = 1.0
 
@@ -40,23 +40,23 @@ _log = structlog.get_logger(__name__)
 
 
 class HostInUse(Exception):
-    """Another agent is this host."""
+    """Another agent holds this host."""
 
 
 def lease_name(host: str) -> str:
-    """Name the Lease of a host."""
+    """Return the name of a host's Lease."""
     return f"herdsman-host-{host}"
 
 
 def duration_s(renew_s: float) -> int:
-    """Give the duration of a Lease that is renewed so often; the API knows whole seconds only."""
+    """Return the duration of a Lease that is renewed at this interval. The API accepts only whole seconds."""
     return max(1, math.ceil(DURATION_FACTOR * renew_s))
 
 
 def lease_object(
     existing: Json | None, *, host: str, namespace: str, holder: str, duration_s: int, now: datetime
 ) -> Json:
-    """Build the Lease as it is to be written: the existing one, held by us, renewed now and without a fence."""
+    """Return the Lease to write: the existing one with `holder`, renewed now and without a fence."""
     metadata = dict((existing or {}).get("metadata") or {"name": lease_name(host), "namespace": namespace})
     metadata.pop("managedFields", None)
     metadata["labels"] = {**(metadata.get("labels") or {}), LABEL_HOST: host}
@@ -78,16 +78,16 @@ def lease_object(
 
 
 _DROPPED = (ANNOTATION_FENCED, "herdsman.dev/facts")
-"""The second is where an earlier release kept the host's facts."""
+"""The second one is the annotation in which an earlier release kept the host's facts."""
 
 
 def holder_of(lease: Json) -> str:
-    """Name who holds a Lease; empty when it was released."""
+    """Return the holder of a Lease, or an empty string if it was released."""
     return str((lease.get("spec") or {}).get("holderIdentity") or "")
 
 
 def is_fenced(lease: Json) -> bool:
-    """Tell whether the loop called the host lost."""
+    """Return whether the loop considered the host lost."""
     return bool((lease["metadata"].get("annotations") or {}).get(ANNOTATION_FENCED))
 
 
@@ -107,10 +107,11 @@ class HostLease:
         renew_s: float = RENEW_S,
         clock: Callable[[], float] = boottime_s,
     ) -> None:
-        """`on_lost` is called once, with a message, when another agent took the host over.
+        """`on_lost` is called once, with a message, when another agent has taken over the host.
 
-        `catch_up` reads the plan in full and stops what is not in it; False: not yet. `on_back` is called each time
-        that the host is known to live again after it may have been called lost.
+        `catch_up` reads the whole plan and stops every process that is not in it. It returns False if it must be tried
+        again. `on_back` is called each time that the host is known to live again after the loop may have considered it
+        lost.
         """
         self._client = client
         self._host = host
@@ -123,21 +124,23 @@ class HostLease:
         self._duration_s = duration_s(renew_s)
         self._clock = clock
         self._last: Json | None = None
-        """The Lease as we wrote it last; None while it is not certain that it is ours and without a fence."""
+        """The Lease as this agent last wrote it. None while it is uncertain whether this agent holds it without a
+        fence."""
         self._trusted_until = -math.inf
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="host-lease", daemon=True)
 
     @property
     def is_trusted(self) -> bool:
-        """Whether the loop certainly has not called this host lost: what is said of it now is still true on arrival."""
+        """Whether it is certain that the loop does not consider this host lost. A status that is written now arrives in
+        time."""
         return self._clock() < self._trusted_until
 
     def acquire(self) -> None:
-        """Become the host, unless it was called lost: that waits for `start`, when a plan can be read.
+        """Take the Lease. A fenced Lease is left for `start`, when the plan can be read.
 
-        Raises HostInUse when another agent lives, after watching it for as long as its Lease lasts; ApiError when the
-        server refuses.
+        Raises HostInUse if another agent renews the Lease while this agent waits for its duration. Raises ApiError if
+        the server refuses.
         """
         lease = self._read()
         if lease is not None and holder_of(lease) not in ("", self._holder):
@@ -147,11 +150,11 @@ class HostLease:
             self._claim(lease)
 
     def start(self) -> None:
-        """Renew until stopped."""
+        """Renew the Lease until `stop`."""
         self._thread.start()
 
     def stop(self, *, release: bool) -> None:
-        """Stop renewing; with `release`, say at once that the host is gone."""
+        """Stop renewing. With `release`, give up the Lease so that the host counts as gone immediately."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout=5.0)
@@ -163,7 +166,7 @@ class HostLease:
 
     def _run(self) -> None:
         failures = 0
-        # Spread from the first renewal on: agents that were restarted together must not beat together.
+        # The first wait is random too, because agents that were restarted together must not renew at the same times.
         wait_s = self._renew_s * random.uniform(0.2, 1.0)  # noqa: S311 - spreads load, keeps no secret
         if self._last is None:
             wait_s = 0.0
@@ -186,29 +189,29 @@ class HostLease:
                 _log.exception("Failed to renew the host's Lease")
 
     def renew(self) -> bool:
-        """Renew the Lease, or win it back. False: the plan could not be caught up with yet."""
+        """Renew the Lease, or take it again. Returns False if the plan could not be read yet."""
         was_trusted = self.is_trusted
         if self._last is not None:
             try:
                 self._write(self._last)
             except (Conflict, NotFound):
-                self._last = None  # somebody wrote to it; see who
+                self._last = None  # another client wrote to it; read the holder
             else:
                 if not was_trusted:
-                    # Nobody called it lost; what could not be said meanwhile is said now.
+                    # The loop did not consider the host lost. Write the changes that were not written in the meantime.
                     self._on_back()
                 return True
         lease = self._read()
         if lease is not None and holder_of(lease) not in ("", self._holder):
             raise HostInUse(self._taken(holder_of(lease)))
         if lease is None or is_fenced(lease) or not holder_of(lease):
-            # The loop knows this host as lost. What runs here may run elsewhere by now.
+            # The loop considers this host lost. The processes here may already run elsewhere.
             self._trusted_until = -math.inf
             _log.warning("This host was called lost; reading the plan before anything else", host=self._host)
             if not self._catch_up():
                 return False
             was_trusted = False
-        # Refused if anybody wrote to it since: then the plan that was read is too old as well.
+        # Refused if the Lease changed in the meantime: then the plan that was read is too old as well.
         self._claim(lease)
         if not was_trusted:
             self._on_back()
@@ -216,9 +219,9 @@ class HostLease:
         return True
 
     def _outwait(self, lease: Json) -> None:
-        """Watch another agent's Lease for its duration. Raises HostInUse as soon as it is renewed.
+        """Observe another agent's Lease for its duration. Raises HostInUse as soon as it is renewed.
 
-        Their clocks may differ: what counts is whether the time in it changes, never what it says.
+        The clocks of the hosts may differ, so only a change of the renewal time counts, never its value.
         """
         seen = (lease.get("spec") or {}).get("renewTime")
         lasts_s = float((lease.get("spec") or {}).get("leaseDurationSeconds") or self._duration_s)
@@ -262,7 +265,7 @@ class HostLease:
         )
         if release:
             lease["spec"]["holderIdentity"] = ""
-        # From before the request: the loop cannot have seen the renewal any sooner.
+        # Measured before the request, because the loop cannot have seen the renewal earlier.
         sent = self._clock()
         if existing is None:
             path, verb = LEASES.path(self._namespace), "POST"

@@ -1,7 +1,7 @@
-"""Keeps this host's Host object: makes it where nobody did, heeds what it says, and says how the host is.
+"""Creates this host's Host object if there is none, applies its spec, and writes its status.
 
-Started by `agent.server.main`; calls `host_status`. That the host lives is not said here but by its
-Lease: this status is written when it says something new, and otherwise not at all.
+Started by `agent.server.main`; calls `host_status`. The heartbeat of the host is its Lease; this status is written only
+when its content changes.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from kubeapi.json_types import Json
 from kubeapi.kinds import HOSTS
 
 LOOK_EVERY_S = (15.0, 60.0)
-"""So often the host is looked at even when nobody touched it: the longer, the longer nothing was worth telling."""
+"""Shortest and longest interval for checking the status without a change being reported. It grows while nothing
+changes."""
 GAP_S = 1.0
-"""Between two writes: several changes at once are told together."""
+"""Between two writes, so that one write reports several changes."""
 RETRY_S = 30.0
-"""After a failure; spread, since all agents may have failed at once."""
+"""After a failure. It is randomized, because all agents may have failed at the same time."""
 MUTE_RETRY_S = 2.0
 
 _log = structlog.get_logger(__name__)
 
 
 class HostObject:
-    """The Host object of one host, from its agent's side."""
+    """The Host object of one host, as its agent maintains it."""
 
     def __init__(
         self,
@@ -52,7 +53,8 @@ class HostObject:
         may_speak: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`may_speak` tells whether this host certainly was not called lost (`HostLease.is_trusted`)."""
+        """`may_speak` returns whether it is certain that the loop does not consider this host lost
+        (`HostLease.is_trusted`)."""
         self._client = client
         self._host = host
         self._labels = dict(labels)
@@ -75,16 +77,16 @@ class HostObject:
         self._thread.start()
 
     def request_update(self) -> None:
-        """Look soon whether there is something new to say. Never blocks."""
+        """Check soon whether the status has changed. Never blocks."""
         self._touched.set()
 
     def write_again(self) -> None:
-        """Say everything again: the loop may have said meanwhile that this host is lost."""
+        """Write the whole status again, because the loop may have changed it when it considered the host lost."""
         self._written = None
         self._touched.set()
 
     def stop(self, *, farewell: bool) -> None:
-        """End; with `farewell`, say first that the agent was stopped."""
+        """End the threads. With `farewell`, write first that the agent was stopped."""
         self._stop.set()
         self._touched.set()
         self._informer.stop()
@@ -100,7 +102,7 @@ class HostObject:
         if new is None or old is None or new.get("spec") != old.get("spec"):
             self._wishes.update(new)
         if new is None:
-            # Somebody removed the Host. It is not made again before this agent starts again.
+            # A person removed the Host object. The agent creates it again only at its next start.
             _log.warning("This host's Host object was removed", host=self._host)
         self._touched.set()
 
@@ -121,7 +123,7 @@ class HostObject:
                 failures += 1
                 wait_s = RETRY_S * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, keeps no secret
                 if isinstance(error, NotFound) and not self._made:
-                    # The cluster has no Host objects: nobody widens what this host allows, nor narrows it.
+                    # The cluster has no Host objects, so nothing in it widens or narrows what this host allows.
                     self._wishes.allow({})
                 if not isinstance(error, KubeError):
                     _log.exception("Failed to keep the Host object")
@@ -139,13 +141,13 @@ class HostObject:
             "metadata": {"name": self._host, "labels": self._labels},
             "spec": {"transport": "agent"},
         }
-        # Where there is one, people's word counts: neither its spec nor its labels are touched.
+        # If the object exists, the agent changes neither its spec nor its labels, which belong to people.
         with contextlib.suppress(AlreadyExists):
             self._client.create(HOSTS, None, body, field_manager=FIELD_MANAGER)
         self._made = True
 
     def _look(self) -> bool:
-        """Say what is new; False when nothing is."""
+        """Write the status if it has changed. Returns whether it was written."""
         existing = self._informer.get(None, self._host)
         if existing is None:
             return False
@@ -171,8 +173,8 @@ class HostObject:
 
     def _apply(self, status: Json) -> None:
         try:
-            # At its present version: a write that is held up in a dead connection must not arrive after the loop has
-            # called this host lost.
+            # With the current resourceVersion: a write that is delayed in a dead connection must not take effect after
+            # the loop has marked this host lost.
             version = self._client.get(HOSTS, None, self._host)["metadata"]["resourceVersion"]
             if not self._may_speak():
                 return
@@ -182,18 +184,18 @@ class HostObject:
                 "metadata": {"name": self._host, "resourceVersion": version},
                 "status": status,
             }
-            # Forced: of its own state the host speaks last, also where the loop had called it lost.
+            # Forced, because the agent has the last word on the state of its host, even after the loop marked it lost.
             self._client.apply(HOSTS, None, body, field_manager=FIELD_MANAGER, force=True, subresource="status")
         except NotFound:
-            return  # removed; the watch will say so
+            return  # removed; the informer reports it
         except Conflict:
-            self._touched.set()  # somebody wrote at the same time
+            self._touched.set()  # another client wrote at the same time
             return
         self._written, self._written_at = status, self._clock()
 
 
 def _denied(existing: Json) -> bool:
-    """Tell whether somebody else says of this host, whose agent runs, that it is not ready."""
+    """Return whether the Ready condition of this host, whose agent runs, is not True."""
     conditions = (existing.get("status") or {}).get("conditions") or ()
     return any(c.get("type") == "Ready" and c.get("status") != "True" for c in conditions)
 

@@ -1,6 +1,6 @@
-"""What people say of a host in its Host object, for the parts of an agent that heed it.
+"""The spec of a Host object, as an agent uses it.
 
-Kept current by `agent.server.cluster.host_object`; read by whoever was put on `on_change` in `agent.server.main`.
+Kept current by `agent.server.cluster.host_object`; read by the listeners that `agent.server.main` adds to `on_change`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class HostSpec:
-    """The spec of a Host, as far as its agent heeds it; None: nothing is said."""
+    """The fields of a Host's spec that its agent applies. None: not set."""
 
     memory_budget_bytes: int | None = None
     memory_fraction: float | None = None
@@ -27,16 +27,16 @@ class HostSpec:
     pressure_critical: float = 0.10
     eviction: bool = False
     store_bytes: int | None = None
-    """Most that downloaded models may take on disk."""
+    """Most disk space that downloaded models may take."""
     unschedulable: bool = False
     drain: bool = False
     address: str = ""
-    """Where Services lead to, if the owner of the host says so."""
+    """The address for Services, if the owner of the host sets one."""
     generation: int = 0
 
 
 def read_host_spec(host: Mapping[str, Any]) -> HostSpec:
-    """Read a Host. Raises SpecInvalid for a quantity that is none: the schema has checked all else."""
+    """Parse a Host. Raises SpecInvalid for an invalid quantity; the schema has checked all other fields."""
     spec = host.get("spec") or {}
     pressure = spec.get("memoryPressure") or {}
     return HostSpec(
@@ -54,23 +54,23 @@ def read_host_spec(host: Mapping[str, Any]) -> HostSpec:
 
 
 class HostSpecWatch:
-    """The spec as they are now. `on_change` is called in one thread, each time that they have changed."""
+    """The current spec. The listeners in `on_change` are called in one thread after each change."""
 
     def __init__(self) -> None:
         self.current = HostSpec()
         self.on_change: list[Callable[[HostSpec], None]] = []
         self.on_allowance: list[Callable[[Mapping[str, Any]], None]] = []
-        """Are told `spec.allow` each time that the Host object was read, also where it says nothing new."""
+        """Called with `spec.allow` each time that the Host object was read, even if it has not changed."""
 
     def allow(self, said: Mapping[str, Any]) -> None:
-        """Pass on what services may ask of the host; `{}` also where the cluster has no Host objects."""
+        """Pass on what services may request of the host. `{}` also applies if the cluster has no Host objects."""
         for listener in self.on_allowance:
             listener(said)
 
     def update(self, host: Mapping[str, Any] | None) -> None:
-        """Take in the Host object, None when it is gone. One that makes no sense changes nothing.
+        """Apply a new version of the Host object; None means that it was deleted. An invalid object changes nothing.
 
-        What a host allows stays as it was when the object goes.
+        After a deletion the last `spec.allow` remains in force.
         """
         if host is not None:
             self.allow((host.get("spec") or {}).get("allow") or {})

@@ -1,4 +1,4 @@
-"""What a Host object says of a host, made of what was measured; and whether that is worth a write. Pure.
+"""Builds the status of a Host object from measured facts, and decides whether a change is worth a write. Without I/O.
 
 Called by `agent.server.cluster.host_object`, and by the loop for hosts that it reaches over SSH.
 """
@@ -16,11 +16,11 @@ READY = "Ready"
 REASON_RUNNING = "AgentRunning"
 REASON_STOPPED = "AgentStopped"
 NUMBERS_EVERY_S = 15.0
-"""Numbers that go up and down are written this often at most."""
+"""Shortest interval between two writes of measured numbers."""
 SMALLEST_SHARE = 0.05
-"""Smaller changes of a number are not worth a write."""
+"""A relative change of a number below this share is not worth a write."""
 _LEAST = {"cpuPercent": 10.0, "memory": 64 << 20, "tokensPerSecond": 2.0, "slotsBusy": 1.0}
-"""Nor are changes of a number that goes up and down by less than this."""
+"""An absolute change of these numbers below this value is not worth a write either."""
 _UNTOLD = ("lastHeartbeat", "lastTransitionTime")
 
 
@@ -34,10 +34,10 @@ def host_status(
     now: str,
     running: bool = True,
 ) -> Json:
-    """Build the status of a Host.
+    """Return the status of a Host.
 
-    `conditions` are those that the object has now, whose times of transition are kept; `now` is RFC 3339. `running`
-    False: the agent takes its leave.
+    `conditions` are the object's current conditions, whose transition times are kept; `now` is RFC 3339. `running`
+    False: the agent is stopping.
     """
     budget = facts.memory_budget_bytes
     status: Json = {
@@ -123,10 +123,10 @@ def _without_none(value: Any) -> Any:
 
 
 def needs_write(before: Mapping[str, Any], after: Mapping[str, Any], *, since_s: float) -> bool:
-    """Tell whether a status says something new; `since_s` ago one was written.
+    """Return whether a status differs enough from the one written `since_s` ago.
 
-    What is said in words is worth it at once. Numbers that go up and down wait, and count only when they have changed
-    by more than a few percent.
+    Changed texts are written immediately. Measured numbers wait, and count only if they have changed by more than a few
+    percent.
     """
     if _words(before) != _words(after):
         return True
@@ -134,7 +134,7 @@ def needs_write(before: Mapping[str, Any], after: Mapping[str, Any], *, since_s:
 
 
 def _words(value: Any) -> Any:
-    """Leave out what changes all the time: times, and the numbers of processes."""
+    """Remove the values that change all the time: timestamps, and the numbers of processes."""
     if isinstance(value, dict):
         return {k: _words(v) for k, v in value.items() if k not in _UNTOLD and not (k in _LEAST and "phase" in value)}
     if isinstance(value, (list, tuple)):

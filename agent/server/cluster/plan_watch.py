@@ -1,8 +1,8 @@
-"""Follows the HostProcess objects of this host in a cluster and hands their plans to the supervisor.
+"""Follows the HostProcess objects of this host in a cluster and passes their plans to the supervisor.
 
-Started by `agent.server.main`. Only a deletion that the API server tells of, or a complete list without the object,
-counts as deleted; a server that does not answer changes nothing. A process that was moved to another host leaves the
-list of this one, and counts as deleted here.
+Started by `agent.server.main`. A process counts as deleted only after a deletion event or a complete list without the
+object; an API server that does not answer changes nothing. A process that was moved to another host disappears from the
+list of this host and counts as deleted here.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from kubeapi.kinds import HOST_PROCESSES
 SYNC_POLL_S = 0.2
 RELIST_TIMEOUT_S = 10.0
 STRAY_TIMEOUT_S = 60.0
-"""How long a host that was called lost waits for what is not in its plan to end, before it serves the rest again."""
+"""How long a host that was considered lost waits for processes outside of its plan to end, before it serves the others
+again."""
 
 _log = structlog.get_logger(__name__)
 
 
 class PlanInvalid(Exception):
-    """The spec of a HostProcess is no plan for this host."""
+    """The spec of a HostProcess is not a valid plan for this host."""
 
 
 def plan_of(process: Json, *, host: str) -> ProcessPlan:
-    """Read the plan of a HostProcess. Raises PlanInvalid with the fields that are wrong."""
+    """Parse the plan of a HostProcess. Raises PlanInvalid with the invalid fields."""
     try:
         plan = ProcessPlan.model_validate(process.get("spec") or {})
     except ValidationError as error:
@@ -47,7 +48,7 @@ def plan_of(process: Json, *, host: str) -> ProcessPlan:
 
 
 class PlanWatch:
-    """The plan of one host, from Kubernetes."""
+    """The plan of one host, read from Kubernetes."""
 
     def __init__(
         self,
@@ -59,9 +60,10 @@ class PlanWatch:
         may_speak: Callable[[], bool],
         reach: Callable[[ProcessReport], ProcessReport],
     ) -> None:
-        """`may_speak` tells whether this host certainly was not called lost (`HostLease.is_trusted`).
+        """`may_speak` returns whether it is certain that the loop does not consider this host lost
+        (`HostLease.is_trusted`).
 
-        `reach` is that of `Publisher`.
+        `reach` is the argument of `Publisher`.
         """
         self._client = client
         self._supervisor = supervisor
@@ -84,15 +86,15 @@ class PlanWatch:
 
     @property
     def has_synced(self) -> bool:
-        """Whether the plan was read in full once."""
+        """Whether the plan was read completely once."""
         return self._informer.has_synced
 
     def stop_accepting(self) -> None:
-        """Take no more plans. What the loop says of endpoints is still heard."""
+        """Accept no more plans. The notices of endpoints are still read."""
         self._stop.set()
 
     def stop(self) -> None:
-        """Hear no more."""
+        """Stop the informer."""
         self._stop.set()
         self._informer.stop()
 
@@ -108,12 +110,12 @@ class PlanWatch:
             try:
                 plan = plan_of(new, host=self._host)
             except PlanInvalid as error:
-                # What runs by the last good plan goes on.
+                # The process continues with the last valid plan.
                 _log.warning("Could not read a plan", process=key, error=str(error))
             else:
                 self._supervisor.put(key, plan, int(new["metadata"].get("generation") or 0))
         elif new.get("status") != old.get("status"):
-            return  # most often our own words coming back
+            return  # usually the agent's own write
         self.publisher.enqueue(key)
 
     def _look(self, key: str) -> Publication | None:
@@ -132,16 +134,17 @@ class PlanWatch:
         return Publication(process, plan, report or ProcessReport(phase=ProcessPhase.PENDING))
 
     def _complete(self) -> None:
-        """Once the plan was read in full, stop what is not in it."""
+        """After the plan was read completely, stop every process that is not in it."""
         while not self._informer.has_synced:
             if self._stop.wait(SYNC_POLL_S):
                 return
         self._supervisor.keep_only(self._keys)
 
     def catch_up(self) -> bool:
-        """Read the plan in full from the server, and stop what is not in it; False when that has to be tried again.
+        """Read the whole plan from the server and stop every process that is not in it. Returns False if it must be
+        retried.
 
-        For a host that was called lost: its services may have moved, and what it remembers of its plan proves nothing.
+        For a host that was considered lost: its services may have moved, so the plan in memory may be outdated.
         """
         if not self._informer.relist(RELIST_TIMEOUT_S):
             return False
@@ -149,12 +152,13 @@ class PlanWatch:
         deadline = time.monotonic() + STRAY_TIMEOUT_S
         while strays := set(self._supervisor.reports()) - self._keys():
             if time.monotonic() > deadline:
-                # They are on their way out, and nothing leads to them: what is in the plan need not wait for them.
+                # They are being stopped, and no endpoint leads to them. The processes of the plan need not wait for
+                # them.
                 _log.warning("Went on before everything had ended", processes=sorted(strays))
                 break
             if self._stop.wait(SYNC_POLL_S):
                 return False
-        # The loop leads clients to what the statuses say as soon as the host lives again.
+        # The loop publishes endpoints from the statuses as soon as the host lives again.
         self.publisher.report_all(sorted(self._keys()))
         return True
 

@@ -1,9 +1,9 @@
-"""Tells the cluster how each process is: writes the status of its HostProcess, and nothing else.
+"""Writes the status of each process to its HostProcess object.
 
-`plan_watch` and the workers touch a key; one thread here brings its status up to date. The loop makes the endpoint that
-follows from the status (`automation.hosts.endpoints`), and answers by the process's `EndpointNotice`. An API server
-that is away never holds up a process: the keys wait here with a back-off. While the host may have been called lost it
-says nothing at all: its services may be somebody else's by now.
+`plan_watch` and the workers enqueue a key; one thread here updates its status. From the status the loop makes the
+endpoint (`automation.hosts.endpoints`), and it answers with the process's `EndpointNotice`. An unavailable API server
+never delays a process: the keys wait here with a back-off. While the loop may consider the host lost, nothing is
+written, because its services may already run on another host.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from kubeapi.kinds import HOST_PROCESSES
 LOOK_AGAIN_S = 30.0
 MUTE_RETRY_S = 1.0
 UNANSWERED_RETRY_S = 2.0
-"""While nobody answers at the address that clients are led to."""
+"""Retry interval while the published address does not answer."""
 BACKOFF_BASE_S = 0.5
 BACKOFF_CAP_S = 15.0
 _HOST_PATH = f"/metadata/labels/{LABEL_HOST.replace('/', '~1')}"
 LAST_WORDS_S = 8.0
-"""How long a stopping agent may take to tell the cluster that its processes are not ready."""
+"""How long a stopping agent may take to write that its processes are not ready."""
 ENDPOINTS_OUT_S = 3.0
-"""How long it then waits for the loop to take the endpoints out."""
+"""How long it then waits for the loop to remove the endpoints."""
 POLL_S = 0.05
 
 _log = structlog.get_logger(__name__)
@@ -48,17 +48,17 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Publication:
-    """What the cluster should know of one process."""
+    """The data for the status of one process."""
 
     process: Json
     """The HostProcess object as the API server has it."""
     plan: ProcessPlan | None
-    """None: the plan could not be read, so there is a status and no endpoint."""
+    """None: the plan is invalid, so the process gets a status and no endpoint."""
     report: ProcessReport
 
 
 class Publisher:
-    """The one writer of statuses of a host's processes."""
+    """The only writer of the statuses of a host's processes."""
 
     def __init__(
         self,
@@ -71,10 +71,11 @@ class Publisher:
         look_again_s: float = LOOK_AGAIN_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`look` gives what is to be said of a key now; None when its HostProcess is gone, or another host's.
+        """`look` returns the current data of a key, or None if its HostProcess is gone or belongs to another host.
 
-        `may_speak` tells whether this host is certain not to have been called lost. `reach` gives the report of a
-        process that is ready as it is for clients: not ready where nobody answers at the address they are led to.
+        `may_speak` returns whether it is certain that the loop does not consider this host lost. `reach` receives the
+        report of a ready process and returns it as clients see the process: not ready if the published address does not
+        answer.
         """
         self._look_again_s = look_again_s
         self._client = client
@@ -96,29 +97,30 @@ class Publisher:
         self._thread.start()
 
     def enqueue(self, key: str) -> None:
-        """Bring the cluster up to date with this process soon. Never blocks."""
+        """Update the status of this process soon. Never blocks."""
         with self._condition:
             if key in self._failures and key in self._due:
-                return  # it is being tried again anyway, and a changing report must not undo the back-off
+                return  # a retry is already due, and a changed report must not bypass the back-off
             self._due[key] = self._clock()
             self._condition.notify()
 
     def withdrawn(self, key: str) -> bool | None:
-        """Tell whether the loop leads nobody to a process any more; None where that is not this agent's to say.
+        """Return whether the endpoint of a process is removed, or None if this agent cannot know it.
 
-        Of a process whose HostProcess is gone nothing is heard any more: False.
+        Returns False after the HostProcess was deleted, because the agent no longer sees its notice.
         """
         if not self._may_speak():
             return None
         said = self._look(key)
         if said is None:
             return False
-        # Both are of one version of the object, and the loop announces an endpoint before it makes it ready.
+        # Both values are from one version of the object, and the loop writes the notice before it makes an endpoint
+        # ready.
         notice = EndpointNotice.of(said.process["metadata"])
         return not claims_to_serve(said.process.get("status") or {}) and not (notice is not None and notice.ready)
 
     def publish_again(self) -> None:
-        """Say everything again: others may have spoken of this host's processes since it was heard last."""
+        """Write all statuses again, because the loop may have changed them since the last read."""
         with self._condition:
             now = self._clock()
             self._due.update(dict.fromkeys(self._written, now))
@@ -126,16 +128,16 @@ class Publisher:
             self._condition.notify()
 
     def report_all(self, keys: Iterable[str]) -> None:
-        """Write the status of these processes now, also while the host may have been called lost. Raises KubeError.
+        """Write the status of these processes now, even while the loop may consider the host lost. Raises KubeError.
 
-        A write names the process's uid and host, so it changes nothing of a process that has moved.
+        A write checks the process's uid and host, so it does not change a process that has moved.
         """
         for key in keys:
             self._written.pop(key, None)
             self._publish(key)
 
     def withdraw(self) -> None:
-        """Say of all processes that they are not ready, and wait a few seconds until nobody is led to them."""
+        """Write that no process is ready, and wait a few seconds until the loop has removed the endpoints."""
         self._withdrawn = True
         keys = self._publish_all_now()
         deadline = self._clock() + ENDPOINTS_OUT_S
@@ -146,7 +148,7 @@ class Publisher:
             time.sleep(POLL_S)
 
     def stop(self, *, last_words: bool) -> None:
-        """End the thread; with `last_words`, the final reports are written first."""
+        """End the thread. With `last_words`, write the final reports after that."""
         with self._condition:
             self._stopping = True
             self._condition.notify()
@@ -155,7 +157,7 @@ class Publisher:
             self._publish_all_now()
 
     def _publish_all_now(self) -> list[str]:
-        """Write all statuses; gives the keys of those that were written."""
+        """Write all statuses. Returns the keys that were written."""
         deadline, done = self._clock() + LAST_WORDS_S, []
         with self._condition:
             keys = sorted({*self._due, *self._written})
@@ -193,7 +195,7 @@ class Publisher:
                     self._due.setdefault(key, self._clock() + again_s)
 
     def _try(self, key: str) -> float | None:
-        """Publish one key; give the seconds until it is to be looked at again, None for never."""
+        """Publish one key. Returns the seconds until the next check, or None if there is none."""
         if not self._may_speak():
             return MUTE_RETRY_S
         try:
@@ -238,7 +240,7 @@ class Publisher:
         if _without_none(known) == _without_none(status):
             self._written[key] = (uid, status)
             return
-        # Only while the process is still this host's: one that has moved has another to speak for it.
+        # Write only while the process belongs to this host. If it has moved, the other host writes its status.
         body = [
             {"op": "test", "path": "/metadata/uid", "value": uid},
             {"op": "test", "path": _HOST_PATH, "value": self._host},
@@ -255,11 +257,11 @@ class Publisher:
                 field_manager=AGENT_FIELD_MANAGER,
             )
         except NotFound:
-            return  # deleted meanwhile; the watch will say so
+            return  # deleted in the meantime; the informer reports it
         except Invalid:
             if self._is_ours(metadata, uid):
                 raise
-            return  # moved, or made anew; the watch will say so
+            return  # moved or created again; the informer reports it
         self._written[key] = (uid, status)
 
     def _is_ours(self, metadata: Json, uid: str) -> bool:

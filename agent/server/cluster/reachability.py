@@ -1,7 +1,7 @@
-"""Finds out whether clients reach a process where its Service leads: the address that the cluster is told.
+"""Checks whether clients can reach a process at the address that its Service uses.
 
-Called by `publisher` before it says that a process is ready. Engines are asked for their health where they listen;
-where that is another address, a connection is made to the published one.
+Called by `publisher` before it reports a process as ready. Health checks use the address on which engines listen. If
+the published address is different, a connection to that address is tested as well.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from agent.server.processes.ports import is_free
 
 TIMEOUT_S = 1.0
 AGAIN_S = 20.0
-"""An answer counts for so long."""
+"""How long a successful test counts."""
 
 
 class ReachabilityCheck:
@@ -30,7 +30,7 @@ class ReachabilityCheck:
         pinned: Callable[[], str] = str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`address` is the agent's, `listen` where engines listen, `pinned` the Host's `spec.address`, if any."""
+        """`address` is the agent's, `listen` the engines', and `pinned` returns the Host's `spec.address`, if set."""
         self._address = address
         self._listen = listen
         self._pinned = pinned
@@ -39,7 +39,7 @@ class ReachabilityCheck:
         self._lock = threading.Lock()
 
     def __call__(self, report: ProcessReport) -> ProcessReport:
-        """Give the report of a ready process: not ready, with a reason, where nobody answers to clients."""
+        """Return the report of a ready process, as not ready with a reason if the published address does not answer."""
         published = self._published()
         if report.port is None or published == self._listen:
             return report
@@ -55,7 +55,7 @@ class ReachabilityCheck:
         )
 
     def _published(self) -> str:
-        """Give where Services lead. An address that another machine translates cannot be tried from here."""
+        """Return the address in Services. An address that another machine translates cannot be tested from here."""
         pinned = self._pinned()
         return pinned if pinned and _is_own(pinned) else self._address
 
