@@ -1,8 +1,8 @@
 """One pass over one service: observe → desire → review → decide → act → report.
 
 A worker of `loop` calls `reconcile` with a key. Nothing here waits for the engine or for a replica: the engine takes a
-request, and its outcome enqueues the key again. The type of an error decides what follows: `SpecInvalid` waits for an
-edit, `NotYet` for another object, a failed run is repeated with back-off, an ApiError repeats the pass.
+request, and its outcome enqueues the key again. The type of an error decides what happens next: `SpecInvalid` waits for
+an edit, `NotYet` for another object, a failed run is repeated with back-off, and an ApiError repeats the pass.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class Controller:
     clock: Callable[[], datetime]
 
     def reconcile(self, key: ServiceKey) -> None:
-        """Bring one service closer to what its custom resource says, and say in its status how far it is."""
+        """Do one pass: bring the service closer to its custom resource, and write the progress into its status."""
         services, now = self.services.get(key.dialect), self.clock()
         if services is None:
-            # A newer release's.
+            # A dialect of a newer release.
             return
         if not services.ready():
-            # The caches of its kinds are not filled, or the kinds are not served any more.
+            # The caches of its kinds are not filled yet, or the API server does not serve the kinds any more.
             services.postpone(key)
             return
         cr = services.get(key.namespace, key.name)
@@ -75,8 +75,8 @@ class Controller:
         cr = self.statuses[key.dialect].latest(cr)
         asked, engine = services.asked(key, cr), self.batcher.runs.state(key)
         if (quiet_for_s := engine.quiet_for_s(asked, now=now)) > 0:
-            # The engine is at work on just what is asked for: its objects appear one by one, and its outcome brings
-            # the key back.
+            # The engine is applying exactly this version. Its objects appear one by one, and its outcome enqueues the
+            # key again, so a pass in between would only write statuses.
             self.requeue(key, quiet_for_s)
             return
         self._reconcile(services, key, cr, asked, engine, now=now)
@@ -133,7 +133,7 @@ class Controller:
         return desired.mode != "Apply" and self.approval.modes.is_frozen(key, desired.mode)
 
     def _has_silent_host(self, desired: Desired) -> bool:
-        """Tell whether a replica runs on a host that renews no Lease."""
+        """Return whether a replica runs on a host without a Lease."""
         placement = desired.service.host_placement if desired.service is not None else None
         hosts = placement.hosts if placement is not None else ()
         return any(host is not None and not self.cluster.registry.has_lease(host) for host in hosts)

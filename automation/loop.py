@@ -1,8 +1,8 @@
-"""Run the loop: leader lease, caches, workers, health. Called by `herdsman run`; `assembly` makes its parts.
+"""Runs the loop: leader lease, caches, workers, health server. `herdsman run` calls it; `assembly` makes its parts.
 
-The order matters and is the same each time: wait for the API server, become leader, attach the provider, fill the
-caches, start the workers. A stop goes the other way: no new keys, let the batch under way end, release the lease last,
-so that a successor never runs beside us.
+The loop starts in this order: wait for the API server, become the leader, attach the provider, fill the caches, start
+the workers. It stops in the reverse order: take no new keys, wait for the current batch, release the lease last. So the
+next leader never works while this loop still does.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ MODEL_WORKERS = 2
 SYNC_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 30.0
 LOST_GRACE_S = 1.0
-"""So long a loop that lost its lease may take to end in order."""
+"""Seconds in which a loop that lost its lease may end in order. Then the process is ended."""
 
 
 class LoopFailed(Exception):
-    """The loop cannot start or go on; the message says what to do."""
+    """The loop cannot start or continue. The message says what to do."""
 
 
 class Loop:
@@ -66,7 +66,7 @@ class Loop:
         self._metrics.queue_depth.set_function(self._queue.__len__)
 
     def run(self, stop: threading.Event) -> int:
-        """Run until told to stop. Returns the exit code: 0 done, 1 when `--once` left something unfinished.
+        """Run until `stop` is set. Return the exit code: 0 for success, 1 when `--once` left something unfinished.
 
         Raises LoopFailed when the cluster lacks what the loop needs, or when the lease was lost.
         """
@@ -116,7 +116,7 @@ class Loop:
         settings = self._settings
         times = LeaseTimes.of(settings.lease_duration_s)
         fence = Fence(trust_s=times.trust_s, kill_s=times.kill_s)
-        # Connections of its own: a renewal waits for nobody's.
+        # Renewals use a separate client, so that they never wait for a connection that other requests use.
         client = KubeClient.default(settings.kubeconfig, give_up_s=times.give_up_s)
         stack.callback(client.close)
         self._metrics.count_requests(client)
@@ -154,7 +154,7 @@ class Loop:
     def _on_lost(self, reason: str) -> None:
         log.error("Lost the leader lease", reason=reason)
         self._lost.set()
-        # A thread that hangs, in a request to an API server that is silent, must not keep the process.
+        # A thread may hang in a request that the API server does not answer. The timer ends the process all the same.
         end = threading.Timer(LOST_GRACE_S, os._exit, (1,))
         end.daemon = True
         end.start()
@@ -230,15 +230,17 @@ class Loop:
         return True
 
     def _enqueue_orphans(self, cluster: ClusterCache) -> None:
-        """Enqueue what the caches know but no custom resource does: deleted while no loop worked."""
+        """Enqueue services whose objects the caches have: a service may have been deleted while no loop ran."""
         for key in cluster.keys_with_objects():
             self._queue.add(key)
 
     def _read_state(self, parts: Parts, shard: Shard) -> None:
-        """Have the state read, which tells what else was deleted while no loop worked.
+        """Read the state in a separate thread. It shows further services that were deleted while no loop ran.
 
-        In a thread of its own: a process of the CLI for each namespace takes long where there are many, and what the
-        workers need sooner is read first. What serves is looked after without the state, too; only changes need it.
+        Each namespace costs a process of the CLI, which takes long when there are many namespaces. Namespaces that
+        workers wait for are read first. Running services are reconciled without the state; only changes wait for it.
+
+        With `--once` the read blocks and raises LoopFailed when it fails.
         """
         if self._settings.once:
             try:
@@ -255,7 +257,7 @@ class Loop:
                 self._read_all_states(parts, shard)
                 return
             except EngineFailed as error:
-                # One that is away is told in the status of what waits for it.
+                # The status of each service that waits for the state names the cause. So it is logged only once.
                 if not backoff.failures("state"):
                     log.warning("Could not read the state; going on without, and asking again", error=str(error))
             if self._ending.wait(backoff.failed("state")):
@@ -284,7 +286,7 @@ class Loop:
         return 0
 
     def _verdict(self, services: Mapping[str, Services]) -> int:
-        """Judge a `--once` run: every service of ours must have been applied."""
+        """Return the exit code of a `--once` run: 0 when every service of this loop was applied and no pass failed."""
         unfinished = [
             f"{s['metadata']['namespace']}/{s['metadata']['name']}"
             for of_dialect in services.values()
@@ -296,7 +298,7 @@ class Loop:
         return 1 if unfinished or self._failed_keys else 0
 
     def _work(self, queue: WorkQueue[Any], reconcile: Any) -> None:
-        """Take keys until the queue is shut down. Nothing that a pass raises stops the worker or another key."""
+        """Take keys until the queue is shut down. An exception of a pass stops neither the worker nor other keys."""
         while (key := queue.get()) is not None:
             started = time.monotonic()
             result = "ok"
@@ -326,7 +328,10 @@ class Loop:
 
 
 def _nobody_led(client: KubeClient, namespaces: tuple[str, ...]) -> bool:
-    """Whether no loop can have worked here yet: a service that one has seen has a status. When in doubt, False."""
+    """Return whether no loop can have run here yet: no service has a status.
+
+    False when the API server does not answer.
+    """
     try:
         found = [
             service
@@ -341,6 +346,6 @@ def _nobody_led(client: KubeClient, namespaces: tuple[str, ...]) -> bool:
 def _is_stuck(status: dict[str, Any]) -> bool:
     conditions = {c["type"]: c for c in status.get("conditions") or ()}
     stalled = (conditions.get("Stalled") or {}).get("status") == "True"
-    # llmaz's statuses have a generation in their conditions only.
+    # Statuses of llmaz have the generation in their conditions only.
     seen = status.get("observedGeneration") or (conditions.get("Reconciling") or {}).get("observedGeneration")
     return stalled or not seen

@@ -1,6 +1,7 @@
-"""The settings of `herdsman run`: flags, environment variables `HERDSMAN_…`, defaults, in this order.
+"""The settings of `herdsman run`. Flags override environment variables `HERDSMAN_…`, which override the defaults.
 
-Made by `automation.cli`; read by whoever wires the loop together. The defaults of the cache and of pods are the peer's.
+`automation.cli` makes them; `loop` and `startup` read them. The defaults for the model cache and for pods are
+LLMKube's.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _SERVICE = re.compile(
     r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(:[1-9][0-9]{0,4})?", re.ASCII
 )
 Words = Annotated[tuple[str, ...], NoDecode]
-"""A list that is written with commas in the environment and in flags."""
+"""A list, separated by commas in the environment and in flags."""
 
 
 def default_state() -> str:
-    """The URL of the state backend when none is given: files under $XDG_STATE_HOME/herdsman."""
+    """Return the default URL of the state backend: files under $XDG_STATE_HOME/herdsman."""
     return f"file://{_state_home() / 'state'}"
 
 
@@ -38,7 +39,7 @@ def _state_home() -> pathlib.Path:
 
 
 def default_lease_namespace() -> str:
-    """The pod's own namespace; outside a pod the one that docs/install makes."""
+    """Return the namespace of the pod; outside a pod, the namespace in the manifests of docs/install."""
     try:
         return SERVICE_ACCOUNT_NAMESPACE.read_text().strip() or SYSTEM_NAMESPACE
     except OSError:
@@ -46,120 +47,126 @@ def default_lease_namespace() -> str:
 
 
 class Settings(BaseSettings):
-    """What `herdsman run` was told. Raises pydantic's ValidationError, which names the field that makes no sense."""
+    """The settings of `herdsman run`. Raises pydantic's ValidationError, which names the invalid field."""
 
     model_config = SettingsConfigDict(env_prefix="HERDSMAN_", frozen=True, extra="ignore")
 
     kubeconfig: str | None = None
-    """Path of a kubeconfig. None: $KUBECONFIG, the pod's service account, ~/.kube/config."""
+    """Path of a kubeconfig. None: $KUBECONFIG, the pod's service account, or ~/.kube/config."""
     state: str = Field(default_factory=default_state)
     """URL of Pulumi's state backend: file://, s3://, gs://, azblob://, postgres://."""
     namespaces: Words = ()
-    """Watch these namespaces only. Empty: all."""
+    """The namespaces to watch. Empty: all."""
     once: bool = False
-    """Reconcile everything once, then exit: 0 when all went well."""
+    """Reconcile everything once, then exit: with code 0 when everything succeeded."""
 
     allowed_remote_hosts: Words = ()
-    """Hosts of model sources that may be private addresses."""
+    """Hosts that model sources may name although their addresses are private."""
     allowed_host_path_roots: Words = ()
-    """Directories of nodes under which a model source may lie."""
+    """Directories of nodes that model sources may be in."""
 
     health_address: str = "127.0.0.1"
     health_port: int = Field(default=8081, ge=-1, le=65535)
-    """0 picks a free port, -1 serves nothing."""
+    """0 picks a free port; -1 starts no health server."""
     metrics_token_file: pathlib.Path | None = None
-    """Holds the token by which others than this machine get metrics. None: they get none."""
+    """File with the token that other machines must send to get metrics. None: only this machine gets metrics."""
     log_format: Literal["auto", "console", "json"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     workers: int = Field(default=4, ge=1, le=64)
-    """Services that are observed and planned at the same time."""
+    """How many services are observed and planned at the same time."""
     engine_parallelism: int = Field(default=2, ge=1, le=64)
-    """Engine runs at the same time, each in a stack of its own."""
+    """How many engine runs are under way at the same time, each on another stack."""
     engine_timeout_s: float = Field(default=600.0, gt=0)
     """An engine run that takes longer is cancelled."""
     work_dir: pathlib.Path | None = None
-    """Where the engine works; can be deleted while no loop runs. None: see `work_directory`."""
+    """Working directory of the engine; may be deleted while no loop runs. None: see `work_directory`."""
     passphrase_file: pathlib.Path | None = None
-    """Holds the passphrase that encrypts the state's secrets. None: one is made and kept beside the state."""
+    """File with the passphrase that encrypts secrets in the state. None: the loop makes one beside the state."""
     passphrase: SecretStr | None = None
-    """The passphrase itself, for where a Secret comes as a variable and not as a file."""
+    """The passphrase itself, for Secrets that are passed as environment variables."""
 
     leader_elect: bool = True
     lease_name: str = "herdsman"
     lease_duration_s: float = Field(default=13.0, ge=3.0, le=60.0)
-    """So long after a leader was last heard of another may lead. It gives up itself after 9/13 of that; shorter means
-    that a shorter outage of the API server ends a loop."""
+    """Time after the leader's last renewal until another loop may lead. The leader gives up after 9/13 of this time.
+    With a shorter time, a shorter outage of the API server ends the loop."""
     lease_namespace: str = Field(default_factory=default_lease_namespace)
 
     model_cache_size: str = "100Gi"
     model_cache_storage_class: str = ""
-    """Empty: the cluster's default."""
+    """Empty: the cluster's default StorageClass."""
     model_cache_access_mode: Literal["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"] = (
         "ReadWriteOnce"
     )
     default_fsgroup: int = Field(default=102, ge=0)
-    """The group that owns a pod's volumes where the service names none; 0 sets none."""
+    """The group that owns a pod's volumes when the service names none; 0 sets none."""
     init_container_image: str = "docker.io/curlimages/curl:8.18.0"
     ca_cert_configmap: str = ""
-    """A ConfigMap with certificates for downloads, in the service's namespace. Empty: none."""
+    """ConfigMap in the service's namespace with CA certificates for downloads. Empty: none."""
     ca_cert_file: pathlib.Path | None = None
-    """Certificates in PEM that the loop itself trusts, beside the system's, when it looks at models."""
+    """File with CA certificates (PEM) that the loop trusts, besides the system's, when it probes models."""
     model_cache_mode: Literal["shared", "perService"] = "shared"
-    """One cache claim for a namespace, or one for each service."""
+    """One cache claim for each namespace, or one for each service."""
     hub_url: str = "https://huggingface.co"
-    """Where Hugging Face's files come from."""
+    """The hub from which files of Hugging Face are downloaded."""
     prometheus_url: str = ""
-    """Where KEDA asks for metrics. Empty: no service scales to nothing."""
+    """The Prometheus that KEDA queries. Empty: no service scales to zero."""
     shared_gpu_selector: str = ""
     """Labels of nodes with time-shared GPUs, as `key=value,…`."""
     dri_render_gid: int = Field(default=0, ge=0)
     runtime_images: str = ""
-    """Images instead of the built-in ones, as `llamacpp=image,llamacpp-amd=image,…`."""
+    """Images that replace the built-in ones, as `llamacpp=image,llamacpp-amd=image,…`."""
     pod_monitors: bool = True
-    """Make a PodMonitor for each service where the cluster knows that kind."""
+    """Make a PodMonitor for each service when the cluster serves that kind."""
 
     policies: pathlib.Path | None = None
-    """A folder of policies, checked before each apply. None: there are none."""
+    """Directory of policies, which are checked before each apply. None: no policies."""
     controller_class: str = ""
-    """Look after those services only that name it in herdsman.dev/controller, or whose namespace does. Empty: after all
-    that name no other."""
+    """Reconcile only services that name this class in herdsman.dev/controller, or whose namespace does. Empty: all
+    services that name no other controller."""
     revision_history_limit: int = Field(default=10, ge=0, le=100)
     """How many earlier versions of each service are kept for `herdsman history` and `rollback`; 0 keeps none."""
     shards: int = Field(default=1, ge=1, le=256)
-    """Into so many parts the namespaces are split, each led by one loop."""
+    """The number of shards into which the namespaces are divided. One loop leads each shard."""
 
     completion_check: bool = True
-    """A replica counts as ready only once it has answered one real request. False: the engine's health is enough."""
+    """A replica counts as ready only after it has answered one real request. False: the engine's health check is
+    enough."""
     completion_timeout_s: float = Field(default=60.0, gt=0)
-    """For the one request; its first token may wait for a cold cache."""
+    """Timeout of that request. Its first token may wait for a cold cache."""
     stall_timeout_s: float = Field(default=120.0, gt=0)
-    """A replica with requests under way that produces no token for this long is taken out and restarted."""
+    """A replica with requests under way that produces no token for this long is taken out of service and restarted."""
     stall_check_s: float = Field(default=60.0, gt=0)
-    """How often a ready replica is looked at for that."""
+    """How often each ready replica is checked for such a stall."""
     api_check_s: float = Field(default=60.0, ge=0.1)
-    """How often the loop asks which optional APIs the cluster serves: extensions, and the CRDs of other dialects."""
+    """How often the loop checks which optional APIs the cluster serves: extensions, and the CRDs of other dialects."""
     resync_s: float = Field(default=1800.0, ge=0)
-    """How often each service and Model is looked at although nothing is known to have changed. 0: never."""
+    """How often each service and Model is reconciled without a known change. 0: never."""
     host_move_after_s: float = Field(default=60.0, ge=0)
-    """Services that may move leave a host that was lost for this long."""
+    """Services that may move leave a host after it was lost for this long."""
     ssh_parallel: int = Field(default=8, ge=1, le=256)
-    """Hosts without an agent that are spoken to at the same time."""
+    """How many hosts without an agent are managed over SSH at the same time."""
     proxy_address: str = ""
-    """Where the cluster reaches this loop with requests for sleeping services. Empty: the pod's own address, and
-    outside of a pod none, so that no service in pods sleeps."""
+    """IP address at which the cluster reaches the loop's proxy for sleeping services. Empty: the pod's address; outside
+    a pod there is none, and no service in pods sleeps."""
     conversion_port: int = Field(default=-1, ge=-1, le=65535)
-    """Port of the webhook that converts KServe's objects between versions. 0 picks a free port, -1 serves nothing."""
+    """Port of the webhook that converts KServe's objects between versions. 0 picks a free port; -1 starts no webhook.
+    """
     conversion_address: str = ""
-    """The IP address or name by which the API server reaches that port. Empty: the pod's own, else 127.0.0.1."""
+    """IP address or name at which the API server reaches that port. Empty: the pod's address, or 127.0.0.1 outside a
+    pod."""
     conversion_service: str = ""
-    """A Service before the loop instead, as `namespace/name` or `namespace/name:port`; the port is 443 by default."""
+    """Service in front of the webhook, as `namespace/name` or `namespace/name:port`, for use instead of the address.
+    The default port is 443."""
     conversion_peer_crds: bool = False
-    """Also CRDs that KServe's own installation brought lead there: its controller is gone."""
+    """Point also the CRDs that KServe's own installation made at this webhook. Set it only after KServe's controller is
+    gone."""
     conversion_certificate_s: float = Field(default=365 * 86400.0, ge=60)
-    """How long a certificate of that port is valid. It is replaced after half of that, and by each new leader."""
+    """How long a certificate of the webhook is valid. It is replaced after half of this time, and by each new leader.
+    """
     trace_endpoint: str = ""
-    """OTLP over HTTP (`http://collector:4318`) for traces of what the loop does. Empty: none are made."""
+    """Endpoint for traces, OTLP over HTTP (`http://collector:4318`). Empty: no traces."""
 
     @field_validator("namespaces", "allowed_remote_hosts", "allowed_host_path_roots", mode="before")
     @classmethod
@@ -173,7 +180,7 @@ class Settings(BaseSettings):
 
     @property
     def conversion_service_port(self) -> tuple[str, str, int] | None:
-        """`conversion_service` taken apart: namespace, name, port. None where there is none."""
+        """`conversion_service` as namespace, name and port; None when it is empty."""
         if not self.conversion_service:
             return None
         namespace, _, rest = self.conversion_service.partition("/")
@@ -198,7 +205,10 @@ class Settings(BaseSettings):
 
     @property
     def work_directory(self) -> pathlib.Path:
-        """The engine's working directory: it goes with the state, so that losing one loses both."""
+        """The engine's working directory.
+
+        With file:// it is inside the state's directory, so that both are lost together.
+        """
         if self.work_dir is not None:
             return self.work_dir
         scheme, _, path = self.state.partition("://")
@@ -233,5 +243,5 @@ class Settings(BaseSettings):
 
     @property
     def passphrase_text(self) -> str | None:
-        """The passphrase that was given as a variable."""
+        """The passphrase from the environment variable; None without one."""
         return self.passphrase.get_secret_value() if self.passphrase is not None else None

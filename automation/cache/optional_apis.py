@@ -179,7 +179,10 @@ class OptionalApis:
         return not failed
 
     def _begin_all(self, kinds: list[Kind]) -> tuple[set[Kind], dict[Kind, str]]:
-        """Follow kinds. Return those whose objects are all listed, and those that cannot be listed with the cause."""
+        """Follow kinds.
+
+        Return the kinds whose objects are all listed, and the cause for each kind that cannot be listed.
+        """
         deadline = time.monotonic() + self._look_s
         begun: set[Kind] = set()
         failed: dict[Kind, str] = {}

@@ -1,7 +1,8 @@
-"""Puts the parts of a leading loop together: provider, engine, caches, controllers. Called by `loop` once it leads.
+"""Assembles a leading loop: provider, engine, caches, controllers. Called by `loop` after it became the leader.
 
-Everything that must be closed is put on the caller's stack, in the order in which it was made. Nothing works before
-`Parts.start`, which comes when the caches are filled, but for the conversion webhook, which the caches may need.
+Everything that must be closed is pushed on the caller's stack, in the order in which it is made. Nothing runs before
+`Parts.start`, which `loop` calls when the caches are filled. The exception is the conversion webhook: the API server
+may need it to fill the caches.
 """
 
 from __future__ import annotations
@@ -75,17 +76,17 @@ class ModelKey(NamedTuple):
 
 @dataclass(frozen=True)
 class Leadership:
-    """What a loop may do: which part of the namespaces is its own, and until when."""
+    """The fence of the lease, and the shard of the namespaces that this loop leads."""
 
     fence: Fence
     shard: Shard = WHOLE
     former: tuple[FormerLoop, ...] = ()
-    """Who led before."""
+    """The loops that led before."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What a leading loop works with."""
+    """The parts of a leading loop."""
 
     cluster: ClusterCache
     engine: PulumiEngine
@@ -96,7 +97,7 @@ class Parts:
     start: Callable[[], None]
     """Start what must not begin before the caches are filled."""
     faults: Callable[[], Iterable[Fault]]
-    """Tell what is wrong with the informers of all parts."""
+    """Return what is wrong with the informers of all parts."""
 
 
 def assemble(
@@ -109,9 +110,9 @@ def assemble(
     models: WorkQueue[ModelKey],
     leadership: Leadership,
 ) -> Parts:
-    """Make all parts and connect them. Nothing may be done any more once the fence of our leadership has fallen.
+    """Make all parts and connect them. No part may write after `leadership.fence` has fallen.
 
-    Raises ToolMissing when there is no Pulumi CLI, PolicyUnreadable when the policies make no sense.
+    Raises ToolMissing when there is no Pulumi CLI, PolicyUnreadable when a policy is invalid.
     """
     recorder = EventRecorder(client, on_dropped=metrics.events_dropped.inc)
     stack.callback(recorder.stop)
@@ -218,7 +219,7 @@ def assemble(
     stack.callback(probe.close)
     model_controller, prefetcher = _models(client, stack, settings, metrics, recorder, cluster, probe, models, shard)
 
-    # Before the caches are filled: the API server asks the webhook for objects that are stored in another version.
+    # Before the caches are filled: the API server calls the webhook for objects that are stored in another version.
     _convert(client, stack, settings, shard)
 
     def start() -> None:
@@ -277,7 +278,7 @@ def assemble(
 
 
 def _convert(client: KubeClient, stack: ExitStack, settings: Settings, shard: Shard) -> None:
-    """Serve conversions of KServe's objects where that is asked for: one loop for the whole cluster."""
+    """Serve conversions of KServe's objects if a port is set. Only the loop of the first shard does."""
     if settings.conversion_port < 0 or not shard.is_first:
         return
     from automation.webhook.webhook import ConversionServer
@@ -319,7 +320,7 @@ def _engine(
 
 
 def _work_root(settings: Settings, shard: Shard) -> pathlib.Path:
-    """Where the engine of a part works: two parts on one machine share the state, and nothing else."""
+    """Return the working directory of a shard: two shards on one machine share only the state."""
     root = settings.work_directory
     return root if shard.of == 1 else root / f"shard-{shard.number}-of-{shard.of}"
 

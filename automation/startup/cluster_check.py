@@ -1,6 +1,7 @@
 """Checks that the API server serves what a loop needs, and waits while it does not answer. Called by `automation.loop`.
 
-If the loop ended instead, the kubelet would restart it with pauses of up to five minutes, also when the outage is over.
+If the loop ended instead, the kubelet would restart it with pauses of up to five minutes, and the loop would stay down
+for some of that time after the outage.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ LONGEST_PAUSE_S = 5.0
 
 
 class ClusterUnusable(Exception):
-    """A wait does not help: the credentials, the kubeconfig or the CRDs are wrong. The message says what to do."""
+    """Waiting does not help: the credentials, the kubeconfig or the CRDs are wrong. The message says what to do."""
 
 
 class ClusterCheck:
-    """The check of one API server. Thread-safe for `answers`, which the health server calls."""
+    """The check of one API server. `answers`, which the health server calls, is thread-safe."""
 
     def __init__(self, client: KubeClient, *, waits: bool) -> None:
-        """Without `waits` an API server that does not answer is an error, as in a run for CI."""
+        """Without `waits`, an API server that does not answer is an error, as in a run for CI."""
         self._client = client
         self._waits = waits
         self._backoff: Backoff[str] = Backoff(base_s=FIRST_PAUSE_S, cap_s=LONGEST_PAUSE_S)
@@ -41,7 +42,7 @@ class ClusterCheck:
         self._why = "the API server has not answered yet"
 
     def answers(self) -> bool:
-        """Raise Unwell until the check has passed."""
+        """Return True after the check has passed. Raises Unwell before."""
         if not self._passed:
             raise Unwell(self._why)
         return True
@@ -76,7 +77,7 @@ class ClusterCheck:
                     f"{self._client.server} does not know {kind.kind} objects; run `herdsman crds | kubectl apply -f -`"
                 ) from None
             except Forbidden:
-                # Allowed only in some namespaces, perhaps; the informers will say what they may not see.
+                # The loop may be allowed in some namespaces only. The informers report what they may not list.
                 continue
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM_NAMESPACE}}
         with suppress(AlreadyExists, Forbidden):
@@ -84,7 +85,7 @@ class ClusterCheck:
 
 
 def _may_pass(error: ApiError) -> bool:
-    """Tell whether the same request may succeed later, with the same kubeconfig."""
+    """Return whether the same request may succeed later, with the same kubeconfig."""
     if isinstance(error, Unreachable):
         return not error.misdirected
     return isinstance(error, ServerError | TooManyRequests)

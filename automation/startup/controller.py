@@ -50,7 +50,7 @@ def make_controller(
     ignored: IgnoredFields,
     issuer: CertificateIssuer,
 ) -> tuple[Controller, Outcomes]:
-    """Make the controller, and what records the outcomes of the engine's runs."""
+    """Make the controller, and the recorder of the outcomes of engine runs."""
 
     def clock() -> datetime:
         return datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""What parts of the loop take from its settings: the renderers their options, what looks at models its policy. Pure."""
+"""Derives options from the loop's settings: for the renderers, and for the probe of models. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from program.desired.hub import Hub
 
 
 def source_policy(settings: Settings) -> SourcePolicy:
-    """Take from the settings what the loop may look at; the hub that an operator names may be a private host."""
+    """Return which sources the loop may probe. A hub that the operator configured may have a private address."""
     hub = Hub.at(settings.hub_url)
     hosts = settings.allowed_remote_hosts
     return SourcePolicy(
@@ -20,7 +20,7 @@ def source_policy(settings: Settings) -> SourcePolicy:
 
 
 def render_options(settings: Settings) -> RenderOptions:
-    """Take from the settings what the renderers need."""
+    """Return the options of the renderers."""
     return RenderOptions(
         cache_size=settings.model_cache_size,
         cache_storage_class=settings.model_cache_storage_class,
@@ -40,6 +40,6 @@ def render_options(settings: Settings) -> RenderOptions:
 
 
 def _pairs(text: str) -> dict[str, str]:
-    """Read `key=value,…`; a word without `=` has an empty value."""
+    """Parse `key=value,…`. A word without `=` has an empty value."""
     words = (word.strip().partition("=") for word in text.split(",") if word.strip())
     return {key.strip(): value.strip() for key, _, value in words}
