@@ -1,1 +1,1 @@
-"""One pass over one service: observe what exists, work out what is desired, compare, remove."""
+"""The steps of one pass over one service: observe, desire, review, decide, act, report."""

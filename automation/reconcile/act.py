@@ -48,7 +48,7 @@ class Acted:
 
     problem: Problem | None = None
     outdated: bool = False
-    """Another service took a host or a quota meanwhile, or gave one back. The pass must be repeated."""
+    """Another service reserved a host or a quota meanwhile, or gave one back. The pass must be repeated."""
     unsupported: tuple[Problem, ...] = ()
     """Fields of the service that have no effect, and why."""
 
@@ -70,7 +70,7 @@ class Actor:
     sleep: SleepController
 
     def act(self, key: ServiceKey, cr: Json, actions: Iterable[Action], *, now: datetime) -> Acted:
-        """Carry out actions in their order. Raises ApiError: the pass is repeated, and the rest is done then."""
+        """Carry out actions in their order. Raises ApiError: the next pass carries out the rest."""
         acted = Acted()
         for action in actions:
             acted = self._act(key, cr, action, acted, now=now)
@@ -115,7 +115,7 @@ class Actor:
             self.batcher.submit(action.considered.rendered, asked=action.asked, mode=action.mode, now=now)
 
     def _patch(self, action: PatchObject) -> None:
-        """Raises Conflict for an object of another uid, or one that was changed since the cache saw it."""
+        """Patch metadata. Raises Conflict when the object has another uid, or was changed after the cache saw it."""
         metadata = action.obj["metadata"]
         seen = {name: metadata[name] for name in ("uid", "resourceVersion")}
         body = {"metadata": {**seen, **action.metadata}}

@@ -30,7 +30,7 @@ from program.dialects.status.conditions import timestamp
 log = structlog.get_logger(__name__)
 
 REFUSED_RETRY = timedelta(minutes=10)
-"""A right that the loop lacks is missing for all pods. The loop tries again after this time."""
+"""Time until the next try after the API server forbade a write: the missing permission concerns all pods."""
 DELETE_RETRY_S = 30.0
 EVICTION_RETRY_S = 30.0
 
@@ -50,8 +50,9 @@ class PodActor:
     ) -> tuple[Problem | None, tuple[FollowUp, ...]]:
         """Carry out one action.
 
-        Returns the problem that the status names, and what follows. A pod that is gone, or has another uid, is no
-        error: a new pod enqueues the service again. Raises ApiError where an annotation cannot be removed.
+        Returns the problem for the status, and the actions that must follow. A pod that is gone, or that has another
+        uid, is no error: its successor enqueues the service again. Raises ApiError when an annotation cannot be
+        removed.
         """
         match action:
             case SetPodCondition():
@@ -89,7 +90,8 @@ class PodActor:
         except (NotFound, Conflict):
             return
         except ApiError as error:
-            # Without a readiness gate nothing depends on it. With one, the kubelet's next update of the pod leads here.
+            # Without a readiness gate nothing depends on the condition. With one, the kubelet's next update of the pod
+            # causes another try.
             log.warning("Could not write on a pod what its engine answered", pod=metadata["name"], error=str(error))
             if isinstance(error, Forbidden):
                 self._muted_until = now + REFUSED_RETRY
@@ -106,7 +108,7 @@ class PodActor:
         self, key: ServiceKey, cr: Json, action: DeletePod, *, now: datetime
     ) -> tuple[Problem | None, tuple[FollowUp, ...]]:
         try:
-            # Its requests would not be answered, so that it need not wait for them before it ends.
+            # The pod answers no requests, so it need not finish them before it ends.
             self._client.delete(kinds.PODS, key.namespace, action.name, uid=action.uid, grace_period_s=HUNG_S)
         except (NotFound, Conflict):
             return None, ()

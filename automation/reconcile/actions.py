@@ -1,4 +1,4 @@
-"""Actions of a pass, as values: `decide` and the checks of replicas return them, `act` carries them out."""
+"""The actions of a pass, as values. `decide` and the checks of replicas return them; `act` carries them out."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from program.desired.workloads import Certificate
 
 @dataclass(frozen=True)
 class ApplyObjects:
-    """Have the engine apply the objects of a service."""
+    """Submit the objects of a service to the engine."""
 
     considered: Considered
     """The rendered objects, and the drift that applying them repairs."""
     asked: Asked
-    """Versions of the custom resources that the objects were rendered from."""
+    """Versions of the custom resources from which the objects were rendered."""
     mode: Mode
 
 
@@ -56,7 +56,7 @@ class PatchPod:
 
 @dataclass(frozen=True)
 class SetPodCondition:
-    """Write what a replica answered into the status of its pod."""
+    """Write the result of a replica's completion check into the status of its pod."""
 
     pod: Json
     status: bool
@@ -66,12 +66,12 @@ class SetPodCondition:
 
 @dataclass(frozen=True)
 class DeletePod:
-    """Delete a replica that does not serve, so that its ReplicaSet makes another."""
+    """Delete a replica that does not serve. Its ReplicaSet makes another."""
 
     name: str
     uid: str
     why: str
-    """The answer of the replica."""
+    """The reason, from the answer of the replica."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class EnsureCertificate:
 
 @dataclass(frozen=True)
 class UpdateSleep:
-    """Move a service in pods towards sleeping or waking, and lead its clients to the proxy meanwhile."""
+    """Put a service in pods to sleep or wake it, and meanwhile route its clients to the proxy."""
 
     desired: DesiredService
     observed: Observed
@@ -101,25 +101,25 @@ class UpdateSleep:
 
 @dataclass(frozen=True)
 class ReserveHosts:
-    """Reserve the hosts that were proposed for the replicas of a service; none for one that runs in pods now."""
+    """Reserve the hosts that were proposed for the replicas of a service; none for a service in pods."""
 
     proposal: HostProposal
 
 
 @dataclass(frozen=True)
 class ReserveQuota:
-    """Count what a service asks for against the GPUQuotas, or have it wait for room."""
+    """Count the resources of a service against the GPUQuotas, or let it wait for room."""
 
     claim: QuotaClaim
     without_model: bool
-    """Only the service's own spec is known."""
+    """The Model is unknown; only the service's own spec counts."""
     admitted: bool
-    """The review found room for it."""
+    """Whether the review found room."""
 
 
 @dataclass(frozen=True)
 class ClearPending:
-    """Forget the change that waited for approval: the service is as it should be."""
+    """Drop the change that waited for approval, because the service is as rendered."""
 
     mode: Mode
 

@@ -31,7 +31,8 @@ from components.rendered import RenderedService
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 
-# A host without a Lease says nothing when it dies; look again when its heartbeat would have grown stale, as LLMKube.
+# Nothing reports the death of a host without a Lease. The pass after this time sees that the heartbeat is stale;
+# LLMKube uses the same time.
 HOSTED_RECHECK_S = 90.0
 CERTIFICATE_RECHECK_S = 12 * 3600.0
 """An idle service is reconciled this often, so that its certificate is renewed in time."""
@@ -41,7 +42,7 @@ Question = Literal["drift", "approval"]
 
 @dataclass(frozen=True)
 class Case:
-    """All facts that a decision about the objects of a service depends on."""
+    """All facts on which the decision about a service's objects depends."""
 
     key: ServiceKey
     rendered: RenderedService | None
@@ -51,12 +52,12 @@ class Case:
     mode: Mode
     asked: Asked
     may_act: bool
-    """Nothing objects to a change: no problem, no quota, no rollout that waits."""
+    """No problem, quota or deferred rollout prevents a change."""
     now: datetime
     run: EngineRun | None = None
     """The last run of the engine for the service."""
     awaited: str = ""
-    """The fingerprint of a request without an outcome."""
+    """The fingerprint of the request without an outcome; empty when there is none."""
     drift: Considered | None = None
     """Fields that others changed; None until the question `drift` is answered."""
     held: bool | None = None
@@ -65,17 +66,17 @@ class Case:
 
 @dataclass(frozen=True)
 class Decision:
-    """The actions on the objects of a service, or a question that must be answered first."""
+    """The actions on the objects of a service, or a question that must be answered before the decision."""
 
     actions: tuple[Action, ...] = ()
     complete: bool = False
     """Every object exists as rendered, except accessories that the API server refused."""
     question: Question | None = None
-    """A question that must be answered before the decision. It costs requests to the API server."""
+    """Must be answered before the decision. The answer costs requests to the API server."""
 
 
 def decide_change(case: Case) -> Decision:
-    """Decide whether the engine applies the objects, leftovers are deleted, or nothing is done."""
+    """Decide whether the engine applies the objects, whether leftovers are deleted, or whether nothing is done."""
     rendered, plan = case.rendered, case.plan
     if rendered is None or plan is None:
         return Decision()
@@ -109,7 +110,7 @@ def decide_change(case: Case) -> Decision:
 
 
 def decide_preparation(desired: Desired, *, may_act: bool, frozen: bool) -> tuple[Action, ...]:
-    """Decide what must be there before the objects are applied: certificates. Frozen: nothing may be touched."""
+    """Decide what must exist before the objects are applied: certificates. Nothing while the service is `frozen`."""
     service = desired.service
     workloads = service.workloads if service is not None and not service.suspended else None
     if not may_act or frozen or service is None or workloads is None or workloads.certificate is None:
@@ -120,7 +121,7 @@ def decide_preparation(desired: Desired, *, may_act: bool, frozen: bool) -> tupl
 def decide_reservations(desired: Desired, claim: QuotaClaim | None, *, admitted: bool) -> tuple[Action, ...]:
     """Decide which hosts and which quota are reserved, with an Event for each replica that moves to another host.
 
-    `claim` is what the service counts for in quotas; `admitted` says that they have room for it.
+    `claim` is what the service uses of quotas; `admitted` is whether the quotas have room for it.
     """
     actions: list[Action] = []
     if desired.hosts is not None and desired.hosts.decision.changes:
@@ -133,9 +134,9 @@ def decide_reservations(desired: Desired, claim: QuotaClaim | None, *, admitted:
 
 
 def decide_upkeep(service: DesiredService, observed: Observed, *, silent_host: bool) -> tuple[Action, ...]:
-    """Decide what is done for replicas that run: whether the service sleeps, which pods may be moved.
+    """Decide what is done for running replicas: whether the service sleeps, and which pods may be moved.
 
-    `silent_host` says that a replica runs on a host without a Lease.
+    `silent_host` is whether a replica runs on a host without a Lease.
     """
     if service.host_placement is not None:
         return (RequeueAfter(HOSTED_RECHECK_S),) if silent_host else ()

@@ -1,7 +1,7 @@
-"""Tells by which propagation policy a custom resource is being deleted. Pure; called by the controller.
+"""Reads the propagation policy of a deletion from the finalizers of a custom resource. Pure; called by the controller.
 
-The API server turns the policies `Orphan` and `Foreground` into finalizers, which the garbage collector acts on and
-takes off. With `Background` it deletes the object at once. See
+The API server turns the policies `Orphan` and `Foreground` into finalizers. The garbage collector acts on them and
+removes them. With `Background` the API server deletes the object at once. See
 https://kubernetes.io/docs/concepts/architecture/garbage-collection/
 """
 
@@ -16,7 +16,7 @@ FINALIZER_FOREGROUND = "foregroundDeletion"
 
 
 class Cascade(Enum):
-    """The fate of the objects that were made for a service which is being deleted."""
+    """The effect of a deletion on the objects of a service."""
 
     ORPHAN = "the garbage collector takes the owner references off them; they stay"
     FOREGROUND = "the garbage collector deletes them, and the service when they are gone"
@@ -24,14 +24,14 @@ class Cascade(Enum):
 
 
 def cascade_of(cr: Json) -> Cascade:
-    """Tell what happens to the objects of a custom resource that has a deletionTimestamp."""
+    """Return what happens to the objects of a custom resource that has a deletionTimestamp."""
     finalizers = cr["metadata"].get("finalizers") or ()
-    # The API server never sets both; where a client did, what keeps objects goes first.
+    # The API server never sets both finalizers. If a client set both, `Orphan` wins, because it keeps the objects.
     if FINALIZER_ORPHAN in finalizers:
         return Cascade.ORPHAN
     return Cascade.FOREGROUND if FINALIZER_FOREGROUND in finalizers else Cascade.BACKGROUND
 
 
 def has_controller(obj: Json) -> bool:
-    """Tell whether an object has a controller. One that was kept when its service was deleted has none."""
+    """Return whether an object has a controller. An object that outlived its service has none."""
     return any(reference.get("controller") for reference in obj["metadata"].get("ownerReferences") or ())

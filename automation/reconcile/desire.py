@@ -1,4 +1,4 @@
-"""Parse a service and render its objects, or return the problem that prevents it.
+"""Parses a service and renders its objects, or returns the problem that prevents it.
 
 Reads the caches, renders by `components.render`, and changes nothing. It proposes hosts; `act` reserves them.
 """
@@ -37,11 +37,11 @@ class Desired:
     service: DesiredService | None = None
     rendered: RenderedService | None = None
     hosts: HostProposal | None = None
-    """Where its replicas run; None in pods."""
+    """The proposed hosts of its replicas; None for a service in pods."""
     mode: Mode = "Apply"
-    """Whether changes are made, wait for approval, or are not made at all."""
+    """Whether changes are made, wait for approval, or are not made."""
     sleep: State = ""
-    """Nobody uses it, and it is rendered without replicas; or it starts again."""
+    """`asleep`: the service is unused and rendered without replicas. `waking`: it starts again. Empty: neither."""
     problem: Problem | None = None
     unsupported: tuple[Problem, ...] = ()
     retry_after_s: float | None = None
@@ -51,7 +51,7 @@ class Desired:
 
 @dataclass(frozen=True)
 class Desirer:
-    """Works out the desired state of the services of one dialect. Any worker thread may call it."""
+    """Computes the desired state of the services of one dialect. Any worker thread may call it."""
 
     cluster: ClusterCache
     cache: ServiceCache
@@ -60,7 +60,7 @@ class Desirer:
     def desire(
         self, key: ServiceKey, cr: Json, observed: Observed, dialect: Dialect, look: Lookup, *, options: RenderOptions
     ) -> Desired:
-        """Parse and render a service; an expected error becomes the problem that the status names."""
+        """Parse and render a service. An expected error becomes the problem for the status."""
         registry = self.cluster.registry
         mode: Mode = "Apply"
         hosts: HostProposal | None = None
@@ -96,7 +96,8 @@ class Desirer:
         except SpecInvalid as error:
             return Desired(problem=_problem_of(error, terminal=True), hosts=hosts, mode=mode)
         except ModelNotReady:
-            # The status reads the Model and says so in LLMKube's words. A change of the Model brings the service back.
+            # The status reads the Model and reports its state as LLMKube does. A change of the Model enqueues the
+            # service.
             return Desired(mode=mode)
         except NotYet as error:
             problem = _problem_of(error, terminal=False)
@@ -106,7 +107,7 @@ class Desirer:
         if mode == "Apply":
             state = self.sleep.state(key, service, observed)
         else:
-            # The service stays asleep, or awake, as it is.
+            # The service stays asleep or awake, as it is.
             state = "asleep" if sleeping_replicas(observed.deployment) is not None else ""
         return state or hosted_sleep(service, observed)
 
@@ -117,10 +118,10 @@ class Desirer:
         return claim is not None and not claim["metadata"]["deleting"]
 
     def _check_name(self, key: ServiceKey, cr: Json) -> None:
-        """Refuse the name of an InferenceService whose Kubernetes Service would be another's (`a.b` and `a-b`).
+        """Refuse the name of an InferenceService whose Kubernetes Service belongs to another one (`a.b` and `a-b`).
 
-        The service that has the Kubernetes Service keeps it. Before there is one, the older service comes first, by a
-        clock of whole seconds. Raises SpecInvalid.
+        The service that has the Kubernetes Service keeps it. Before it exists, it belongs to the older service, by
+        creationTimestamp, which counts whole seconds. Raises SpecInvalid.
         """
         rivals = self.cache.index.rivals(key.namespace, key.name)
         if not rivals or self._has_service(key.namespace, key.name):

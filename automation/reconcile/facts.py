@@ -1,4 +1,4 @@
-"""Turn what was observed of a service into the facts of its status. Pure."""
+"""Converts the observed objects of a service into the facts for its status. Pure."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def service_facts(
 ) -> ServiceFacts:
     """Return the facts. They include the existing objects of a service that cannot be parsed.
 
-    Every ready pod counts; `automation.serving.readiness` takes off those whose completion check is missing.
+    Every ready pod counts. `automation.serving.readiness` subtracts the pods without a successful completion check.
     """
     service = desired.service
     common: dict[str, Any] = {
@@ -91,11 +91,12 @@ def _count_deployment(service: DesiredService | None, observed: Observed, spec_r
     if service is not None and is_stopped(service):
         target = 0
     elif service is not None and service.autoscaling is None and not scaled_elsewhere(service, observed.deployment):
-        # The spec is the truth at once; the Deployment follows in a moment.
+        # The spec counts at once; the Deployment is scaled a moment later.
         target = service.replicas
     return {
         "desired_replicas": target,
-        # Until the Deployment controller has looked, nobody knows how many exist; the target is the best guess.
+        # Before the Deployment controller has observed the generation, the number of replicas is unknown; the target is
+        # the best estimate.
         "replicas": status.get("replicas", 0) if status.get("observedGeneration") else target,
         "ready_replicas": status.get("readyReplicas", 0),
         "replica_failure": deployment.get("replica_failure", ""),
@@ -105,7 +106,10 @@ def _count_deployment(service: DesiredService | None, observed: Observed, spec_r
 
 
 def _count_sets(service: DesiredService | None, live: Mapping[ObjectName, Json]) -> dict[str, Any]:
-    """Count the replicas of a service of KServe or llmaz, set by set; those of the first set are the service's."""
+    """Count the replicas of each set of a KServe or llmaz service.
+
+    The replicas of the service are those of its first set.
+    """
     sets = service.workloads.pods if service is not None and service.workloads is not None else ()
     workloads = tuple(_of_set(each, live) for each in sets)
     named = {(each.kind, each.name) for each in workloads}
@@ -123,7 +127,7 @@ def _count_sets(service: DesiredService | None, live: Mapping[ObjectName, Json])
 
 
 def memory_facts(desired: DesiredService, observed: Observed) -> MemoryFacts | None:
-    """Estimate a replica's memory; what nodes could give counts only where the weights lie in it."""
+    """Estimate a replica's memory. The memory of nodes counts only when the weights are in it."""
     found = sizing.estimate(desired)
     if found is None or desired.gpu is not None or desired.host_placement is not None:
         return found
@@ -148,16 +152,16 @@ def _gateway_facts(route: Json | None, desired: DesiredService | None) -> Gatewa
 
 
 def _is_behind(workload: Json) -> bool:
-    """Tell whether a controller has looked at an earlier spec of its object and not yet at the present one.
+    """Return whether a controller has observed an earlier spec of its object and not yet the current one.
 
-    A LeaderWorkerSet's controller may say nothing of generations; then nobody can tell.
+    Always False for a LeaderWorkerSet whose controller reports no generation.
     """
     observed = workload["status"].get("observedGeneration")
     return observed is not None and observed < workload["metadata"]["generation"]
 
 
 def _template_hash(deployment: Json) -> str:
-    """Name the template that all replicas run, once the Deployment controller has seen it and replaced the last one."""
+    """Return the hash of the template that all replicas run; empty while a rollout is under way."""
     status, metadata = deployment.get("status") or {}, deployment.get("metadata") or {}
     if not status.get("replicas") or status.get("observedGeneration") != metadata["generation"]:
         return ""
@@ -200,7 +204,7 @@ def _of_set(pods: PodSet, every: Mapping[ObjectName, Json]) -> WorkloadFacts:
         return WorkloadFacts(part=pods.part, kind=kind, name=pods.name, wanted_replicas=target)
     found = _of_live(pods.part, ObjectName(kind, pods.name), live)
     if pods.replicas is not None and pods.scaler is None:
-        # The spec is the truth at once; the object follows in a moment.
+        # The spec counts at once; the object is scaled a moment later.
         return found.model_copy(update={"wanted_replicas": pods.replicas})
     return found
 
@@ -208,7 +212,7 @@ def _of_set(pods: PodSet, every: Mapping[ObjectName, Json]) -> WorkloadFacts:
 def _of_live(part: str, name: ObjectName, live: Json) -> WorkloadFacts:
     status = live["status"]
     conditions = {kind: ConditionFact(**each) for kind, each in live["conditions"].items()}
-    # A LeaderWorkerSet's controller does not say which generation it has seen.
+    # The controller of LeaderWorkerSets does not report which generation it has observed.
     observed = status.get("observedGeneration")
     seen = observed == live["metadata"]["generation"] if observed is not None else bool(conditions)
     return WorkloadFacts(

@@ -1,8 +1,7 @@
-"""Which paths of nodes services may read models from. Pure.
+"""Checks which paths of nodes a service may read models from. Pure.
 
-Asked by `desire` for each service that runs in pods, whatever its dialect, before its pods are
-rendered. LLMKube's Models are judged on their own too (`automation.models.model_controller`); this holds also
-where somebody else wrote that a Model is Ready.
+`desire` calls it for each service in pods, in every dialect, before its pods are rendered. `models.model_controller`
+checks LLMKube's Models as well; this check also covers a Model that another client marked as Ready.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from program.desired.errors import SpecInvalid
 
 
 def check_node_paths(paths: Iterable[tuple[str, str]], roots: tuple[str, ...] | None) -> None:
-    """Raise SpecInvalid for the first path below none of the roots; None for `roots` allows all.
+    """Raise SpecInvalid for the first path that is under none of the roots. None as `roots` allows all paths.
 
-    `paths` are pairs of the field and the path.
+    `paths` are pairs of field and path.
     """
     if roots is None:
         return

@@ -1,4 +1,4 @@
-"""Read the objects that exist for one service out of the informers' caches. Sends no request to the API server."""
+"""Reads the objects that exist for one service from the informers' caches. Sends no request to the API server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Observed:
 
     live: tuple[LiveObject, ...]
     claim_exists: bool
-    """The namespace's cache claim is there, whoever made it."""
+    """The namespace has a cache claim, whoever made it."""
     deployment: Json | None
     """The Deployment of an InferenceService, whoever made it."""
     pods: tuple[Json, ...]
@@ -47,21 +47,21 @@ class Observed:
     preemption: tuple[Problem, ...] = ()
     priority_value: int | None = None
     available_memory_bytes: int | None = None
-    """Most memory that any node which the service selects could give one pod."""
+    """The most memory that any node selected by the service could give one pod."""
     namespace_terminating: bool = False
-    """Nothing can be made in the namespace any more; what is in it is being deleted."""
+    """The namespace is being deleted with all objects in it, so nothing can be created there."""
 
     @property
     def scaled_by(self) -> str:
-        """Who set the Deployment's replicas through its scale subresource (an autoscaler, `kubectl scale`)."""
+        """The client that set the Deployment's replicas by its scale subresource: an autoscaler, `kubectl scale`."""
         return str(((self.deployment or {}).get("spec") or {}).get("scaled_by", ""))
 
 
 def observe(cluster: ClusterCache, cache: ServiceCache, key: ServiceKey, *, owner: str | None) -> Observed:
     """Return what the caches hold for the service `key`.
 
-    An object counts as live when the custom resource with the uid `owner` controls it (None: one that is gone). An
-    object that only carries the service's label belongs to somebody else.
+    An object counts as live when the custom resource with the uid `owner` controls it; None as `owner` stands for a
+    custom resource that is gone. An object that only has the service's label belongs to another owner.
     """
     objects = cache.index.objects(key.namespace, key.name)
     claim = cluster.claims.get(key.namespace, naming.CACHE_CLAIM)
@@ -91,7 +91,7 @@ def _with_deployment(
     *,
     owner: str | None,
 ) -> Observed:
-    """Add what only an InferenceService has: a Deployment, a claim, a route, a place in the GPU queue."""
+    """Add the facts that only an InferenceService has: a Deployment, a claim, a route, a place in the GPU queue."""
     deployment = objects.get(("Deployment", naming.deployment_name(key.name)))
     cr = cache.get(cache.kind, key.namespace, key.name) or {}
     queue, never_fits, preemption = cluster.scheduling.observe(key)
@@ -120,7 +120,7 @@ def _sets(objects: Mapping[tuple[str, str], Json], owner: str | None) -> dict[Ob
 
 
 def _live(objects: Mapping[tuple[str, str], Json], owner: str | None) -> tuple[LiveObject, ...]:
-    """Name the objects that live for the custom resource with the uid `owner`; None: for one that is gone."""
+    """Return the objects that live for the custom resource with the uid `owner`; None: for one that is gone."""
     return tuple(
         LiveObject(
             name=ObjectName(kind, name),
@@ -143,9 +143,9 @@ def _endpoint_slices(cluster: ClusterCache, key: ServiceKey, replicas: Iterable[
 
 
 def _as_left(cluster: ClusterCache, pod: Json) -> Json:
-    """Take from a pod on a lost node what its kubelet said before: that its containers are ready, what they answered.
+    """Drop from a pod on a lost node what its kubelet reported before: ready containers and the completion check.
 
-    When a node falls silent, Kubernetes changes the pod's Ready alone; ContainersReady stays as it was.
+    When a node stops reporting, Kubernetes changes only the pod's Ready; ContainersReady stays as it was.
     """
     gone = not pod["ready"] or pod["metadata"]["deleting"]
     trouble = cluster.node_trouble(pod["node"]) if gone else ""
@@ -156,7 +156,10 @@ def _as_left(cluster: ClusterCache, pod: Json) -> Json:
 
 
 def _first(objects: Mapping[tuple[str, str], Json], *wanted: str, owner: str | None) -> Json | None:
-    """Find the service's own object of one of these kinds; what KEDA makes carries the labels, but is KEDA's."""
+    """Return the first object of these kinds that the service owns.
+
+    KEDA's objects have its labels, but KEDA owns them.
+    """
     for (kind, _), obj in sorted(objects.items()):
         if kind in wanted and obj["metadata"]["owner"] == owner and not obj["metadata"]["deleting"]:
             return obj
@@ -173,7 +176,7 @@ def _unbound_claim(cluster: ClusterCache, namespace: str, deployment: Json) -> C
 
 
 def _priority(cluster: ClusterCache, cr: Json, pods: tuple[Json, ...]) -> int | None:
-    """The value that the pods have; before there are any, that of the class which they will name."""
+    """Return the priority of the pods; before there are any, the value of the PriorityClass that they will name."""
     values = [pod["priority"] for pod in pods if not pod["metadata"]["deleting"]]
     if values:
         return int(max(values))

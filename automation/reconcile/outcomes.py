@@ -1,4 +1,4 @@
-"""Answers the engine: whether a change may still be made right before its run, and what follows from its outcome."""
+"""Handles callbacks of the engine: whether a change may still be made before its run, and what its outcome causes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from program.desired.keys import ServiceKey
 
 log = structlog.get_logger(__name__)
 
-# By then the cache knows the namespace as the API server does, and the next pass holds back what this one would not.
+# After this time the cache has the namespace's annotations, and the next pass holds the change back.
 MODE_LAG_S = 0.2
 
 
@@ -43,10 +43,11 @@ class Outcomes:
     history: RevisionRecorder
 
     def withdrawn(self, namespace: str, submissions: tuple[Submission, ...]) -> frozenset[ServiceKey]:
-        """Name the services that are in another mode than their pass knew; called right before a run.
+        """Return the services whose mode has changed since their pass. Called right before a run.
 
-        Namespaces are watched apart from services: of "pause the namespace, then edit" the edit may arrive first.
-        A service that is being deleted is in no mode. Raises EngineFailed when the API server cannot be asked.
+        Namespaces and services are watched separately, so the edit of a service may arrive before the pause of its
+        namespace that came first. A service that is being deleted has no mode. Raises EngineFailed when the API server
+        does not answer.
         """
         crs = {each.key: self.services[each.key.dialect].get(each.key.namespace, each.key.name) for each in submissions}
         now_in = modes_now(self.client, namespace, crs, controller_class=self.cluster.controller_class)
@@ -58,10 +59,10 @@ class Outcomes:
         return frozenset(each.key for each in found)
 
     def record(self, submission: Submission, outcome: ServiceOutcome) -> None:
-        """Record what the engine did with one service, and enqueue it."""
+        """Record the engine's outcome for one service, and enqueue the service."""
         key, now = submission.key, self.clock()
         if self.batcher.newest(key) is not submission:
-            # Edited during the run: what is remembered of the service is about the newer submission, which waits.
+            # The service was edited during the run. The records belong to the newer request, which still waits.
             return
         if submission.rendered is None:
             self._record_removal(submission, outcome)
@@ -77,10 +78,10 @@ class Outcomes:
         self.requeue(key, 0.0)
 
     def _record_removal(self, submission: Submission, outcome: ServiceOutcome) -> None:
-        """Record how the removal or release of a service went. Nothing but the queue brings its key back."""
+        """Record the outcome of a removal or release. No watch event follows, so the key is enqueued here."""
         key = submission.key
         retry_in_s = self.batcher.record(submission, outcome.error, now=self.clock())
         if retry_in_s > 0:
             log.warning("Could not remove or release a service", service=str(key), error=str(outcome.error))
-        # Once the caches have followed, what the engine did not know is looked for.
+        # After the caches have caught up, the next pass looks for objects that the engine's state did not have.
         self.requeue(key, retry_in_s or CACHE_LAG_S)

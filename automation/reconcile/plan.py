@@ -1,4 +1,7 @@
-"""Decide what to do for one service: (desired, observed, last) → Plan. Pure; the controller acts on the result."""
+"""Compares the rendered and the live objects of one service: (desired, observed, last) → Plan. Pure.
+
+The controller acts on the result.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,9 @@ class LiveObject:
     applied_hash: str = ""
     generation: int = 0
     owned: str = ""
-    """The fields that Herdsman's field manager owns, as `automation.drift.field_drift` writes them."""
+    """The fields that Herdsman's field manager owns, in the form that `automation.drift.field_drift` writes."""
     content: int = 0
-    """A hash of what the generation does not count: labels, annotations, the spec of a kind without generation."""
+    """A hash of what the generation does not cover: labels, annotations, and the spec of a kind without generation."""
 
 
 @dataclass(frozen=True)
@@ -36,18 +39,18 @@ class LastRun:
     fingerprint: str
     ok: bool
     generation: int = 0
-    """The last object's `metadata.generation` once its change was seen; 0 while unknown."""
+    """The last object's `metadata.generation` after its change was seen; 0 while unknown."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """`apply` runs the engine, `sweep` deletes leftovers that the engine no longer knows, `none` does nothing."""
+    """`apply` runs the engine, `sweep` deletes leftovers that the engine does not know, `none` does nothing."""
 
     action: Literal["apply", "sweep", "none"]
     why: str
     leftovers: tuple[LiveObject, ...] = ()
     only_accessories: bool = False
-    """Everything stands but objects that the service serves without."""
+    """Only accessories are missing: objects without which the service still serves."""
 
 
 def make_plan(
@@ -57,17 +60,18 @@ def make_plan(
     last: LastRun | None,
     known: frozenset[str] | None = None,
 ) -> Plan:
-    """Compare what is rendered with what lives. `known` names the kinds that the caches hold; None for all.
+    """Compare rendered with live objects. `known` are the kinds that the caches hold; None: all.
 
-    The applied hash stands on the last object of a service, which the engine makes after all others, so an equal hash
-    and no missing object mean that everything was applied. Where accessories were refused, the hash says that too.
-    Objects of the service that are not rendered (an autoscaler that is no longer wanted) are the engine's to delete;
-    they are left over only when the engine has just succeeded and did not know them, as after the loss of its state.
+    The engine writes the last object of a service after all others, with the applied hash. So an equal hash and no
+    missing object mean that everything was applied. The hash also marks refused accessories. The engine deletes objects
+    of the service that are not rendered any more, such as an unwanted autoscaler. An object counts as left over only
+    when the engine has just succeeded and did not know it, as after the loss of its state.
     """
     wanted = {ObjectName(o.kind, o.name) for o in rendered.objects}
     by_name = {o.name: o for o in live}
     leftovers = tuple(o for o in live if o.name not in wanted)
-    # A shared object is rendered only while it does not exist. Of a kind that no cache holds nothing is missing.
+    # A shared object is rendered only while it does not exist. An object of a kind without a cache never counts as
+    # missing.
     absent = {name for name in wanted - by_name.keys() if known is None or name.kind in known}
     missing = {ObjectName(o.kind, o.name) for o in rendered.shared} | absent
     applied = {o.applied_hash for o in live if o.applied_hash and o.name in wanted}

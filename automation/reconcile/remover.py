@@ -1,7 +1,7 @@
-"""Deletes what was made for services that are gone, or lets it stay, as the deletion of the service asks.
+"""Deletes the objects of deleted services, or leaves them in place, as the propagation policy of the deletion asks.
 
-The controller calls it. The engine deletes what its state holds; what the state does not hold is deleted here. The
-garbage collector of Kubernetes works beside both.
+The controller calls it. The engine deletes the objects that its state holds; this module deletes the others. The
+garbage collector of Kubernetes runs at the same time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 
 class Remover:
-    """One per loop; thread-safe for different services. `drop_service` drops what the controller's parts remember."""
+    """One per loop; thread-safe for different services. `drop_service` drops what other parts remember of a service."""
 
     def __init__(
         self,
@@ -40,19 +40,19 @@ class Remover:
         self._drop_service = drop_service
 
     def end(self, key: ServiceKey, cr: Json | None) -> None:
-        """Do what the deletion of a custom resource asks for: delete its objects, leave them, or forget them."""
+        """Carry out the deletion of a custom resource: delete its objects, leave them, or release them."""
         cascade = cascade_of(cr) if cr is not None else Cascade.BACKGROUND
         if cascade is Cascade.BACKGROUND:
             self._remove(key)
             return
         self._drop_service(key)
-        # With Foreground the garbage collector deletes the objects. The engine deletes with Background, which
-        # would end the wait for the pods of a Deployment.
+        # With Foreground the garbage collector deletes the objects. The engine deletes with Background, which would not
+        # wait for the pods of a Deployment.
         if cascade is Cascade.ORPHAN and self._may_hold(key):
             self._batcher.release(key)
 
     def _remove(self, key: ServiceKey) -> None:
-        """Have the engine delete what it made for a service that is gone. The garbage collector works beside it.
+        """Have the engine delete the objects of a service that is gone. The garbage collector runs at the same time.
 
         Objects that are not in the engine's state, because the state was lost, are deleted here.
         """
@@ -65,7 +65,7 @@ class Remover:
             self.sweep(key, leftovers)
 
     def sweep(self, key: ServiceKey, leftovers: tuple[LiveObject, ...]) -> None:
-        """Delete objects that the engine does not know. Raises ApiError."""
+        """Delete objects that the engine's state does not have. Raises ApiError."""
         for leftover in leftovers:
             kind, name = KINDS[leftover.name.kind], leftover.name.name
             try:
@@ -81,11 +81,11 @@ class Remover:
             log.info("Deleted a leftover", kind=leftover.name.kind, name=name)
 
     def _may_hold(self, key: ServiceKey) -> bool:
-        """Whether the engine's state holds a service, or is still to be read: then the engine finds out."""
+        """Return whether the engine's state holds a service, or is not read yet; then the engine's run finds out."""
         return self._batcher.holds(key) is not False
 
     def _is_gone(self, key: ServiceKey) -> bool:
-        """Ask the API server, since a cache may be behind what made the objects."""
+        """Return whether the custom resource is gone by the API server: a new one may not be in the cache yet."""
         try:
             self._client.get(self._services[key.dialect].info.kind, key.namespace, key.name)
         except NotFound:

@@ -1,4 +1,4 @@
-"""Makes the status of a service, writes it if it differs from the present one, and records Events about the changes."""
+"""Computes the status of a service, writes it if it differs from the current one, and records Events."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Pass:
-    """The findings and the actions of one pass."""
+    """The results and the actions of one pass."""
 
     key: ServiceKey
     cr: Json
@@ -62,7 +62,7 @@ class Reporter:
     requeue: Callable[[ServiceKey, float], None]
 
     def report(self, found: Pass) -> None:
-        """Write the status once, and only if it says something new. Raises ApiError."""
+        """Write the status once, and only if it has changed. Raises ApiError."""
         key, cr = found.key, found.cr
         engine = self.batcher.runs.state(key)
         facts = self._facts(found, engine)
@@ -73,7 +73,7 @@ class Reporter:
         self._write(key, cr, found.desired.service, facts, now=found.now)
 
     def _facts(self, found: Pass, engine: EngineState) -> ServiceFacts:
-        """Gather all that the status is made of."""
+        """Collect the facts from which the status is computed."""
         key, review, service, observed = found.key, found.review, found.desired.service, found.observed
         run, fingerprint = engine.last_run, review.rendered.fingerprint if review.rendered else ""
         refused, failed = refused_by(run, fingerprint), problem_of_run(run, fingerprint)
@@ -103,7 +103,7 @@ class Reporter:
             "acceleration": self.checks.acceleration(key, found.cr, service, observed),
         }
         if found.desired.sleep and service.host_placement is not None:
-            # Their endpoints are ready, because their hosts take requests for them; no replica runs.
+            # The endpoints are ready, because the hosts accept requests for the service; no replica runs.
             more["ready_replicas"] = 0
         return facts.model_copy(update=more)
 

@@ -1,6 +1,6 @@
-"""Asks everything that may object to a change: namespace, policies, quotas, replicas, earlier failures of a template.
+"""Collects the objections to a change: namespace, policies, quotas, replicas, earlier failures of a template.
 
-`Reviewer.review` changes nothing. What a quota admits is reserved by `act`, which has the pass repeated where another
+`Reviewer.review` changes nothing. `act` reserves the quota that the review found. The pass is repeated when another
 service took the last GPU meanwhile.
 """
 
@@ -35,7 +35,7 @@ class Review:
     quota: Problem | None = None
     """The quota that leaves no room."""
     claim: QuotaClaim | None = None
-    """What the service counts for in quotas; None where it is not known, or keeps what it has."""
+    """The service's claim on quotas. None when it is unknown, or when the service keeps its reservation."""
     rollout: RolloutFacts = field(default_factory=RolloutFacts)
     replicas: ReplicaReview = field(default_factory=ReplicaReview)
     problem: Problem | None = None
@@ -55,7 +55,7 @@ class Reviewer:
     drift: DriftWatch
 
     def review(self, key: ServiceKey, cr: Json, desired: Desired, observed: Observed, *, now: datetime) -> Review:
-        """Review what one pass wants. Raises ApiError."""
+        """Review the change that a pass wants to make. Raises ApiError."""
         service, rendered = desired.service, desired.rendered
         if service is None or rendered is None:
             if problem := desired.problem or terminating(key, observed):
@@ -90,9 +90,9 @@ class Reviewer:
     def answer(
         self, question: Question, cr: Json, desired: Desired, observed: Observed, case: Case, *, known: frozenset[str]
     ) -> Case:
-        """Find out what a decision needs to know, by requests to the API server. Raises ApiError.
+        """Answer the question of a decision by requests to the API server. Raises ApiError.
 
-        `known` names the kinds whose objects the caches hold.
+        `known` are the kinds whose objects the caches hold.
         """
         assert case.rendered is not None
         assert case.plan is not None
@@ -107,13 +107,13 @@ class Reviewer:
         return replace(case, held=held)
 
     def _review_without_model(self, key: ServiceKey, cr: Json, observed: Observed) -> Review:
-        """Count the GPUs of an InferenceService that waits for its Model: they are asked for already."""
+        """Count the GPUs of an InferenceService that waits for its Model: it requests them already."""
         claim = claim_without_model(cr, priority=observed.priority_value or 0, created=_created(cr))
         return Review(quota=self.cluster.quotas.propose(key, claim, without_model=True), claim=claim)
 
 
 def terminating(key: ServiceKey, observed: Observed) -> Problem | None:
-    """Say that nothing can be made in a namespace that is being deleted."""
+    """Return a problem if the namespace is being deleted, because nothing can be created in it; else None."""
     if not observed.namespace_terminating:
         return None
     message = f"namespace `{key.namespace}` is being deleted, and nothing can be made in it any more"

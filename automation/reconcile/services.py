@@ -1,7 +1,7 @@
-"""The services of one dialect as the controller sees them: custom resources, desired state, status.
+"""The services of one dialect for the controller: custom resources, desired state, status.
 
-The dialect itself (`program.dialects.dialect`) is pure. The objects that it looks up are noted here, so that a change
-of any of them brings the service back.
+The dialect itself (`program.dialects.dialect`) is pure. This module notes the objects that the dialect looks up, so
+that a change of any of them enqueues the service.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from program.dialects.registry import DIALECTS, dialect_named, is_part_of_anothe
 API_UNAVAILABLE = "ApiUnavailable"
 """Reason of a service that depends on an API whose objects cannot be listed now."""
 _RECORDED = frozenset({kinds.MODELS, kinds.LLM_CONFIGS, kinds.OPEN_MODELS, kinds.BACKEND_RUNTIMES})
-"""Kinds that a service's history keeps with it, because they hold a part of its spec."""
+"""Kinds that hold a part of a service's spec. Its history keeps them with it."""
 
 
 class CacheLookup:
-    """A `Lookup` over the caches for one service. It notes each object before it reads it.
+    """A `Lookup` in the caches for one service. It notes each object before it reads it.
 
-    With `for_spec` it raises NotYet for an object of a kind that is served and cannot be listed: its content is not
-    known, and a service must not be made as if the object did not exist.
+    With `for_spec`, it raises NotYet for an object of a kind that is served and cannot be listed: its content is
+    unknown, and the service must not be rendered as if the object did not exist.
     """
 
     reads_model_status = True
@@ -50,7 +50,7 @@ class CacheLookup:
         self._key = key
         self._for_spec = for_spec
         self.seen: dict[Reference, str] = {}
-        """The objects that were looked up; for a spec with their versions at that moment."""
+        """The objects that were looked up; with `for_spec`, their versions at that moment."""
 
     def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> Json | None:
         self._note(Reference(kind, namespace or "", name))
@@ -84,15 +84,15 @@ class Services:
 
     @functools.cached_property
     def _dialect(self) -> Dialect:
-        """Imported when the first service is there: most clusters have services of one dialect."""
+        """The dialect. Imported for the first service, because most clusters have services of one dialect."""
         return dialect_named(self.info.name)
 
     def ready(self) -> bool:
-        """Whether the dialect is there and its caches are filled. While it is not, nothing is done to its services."""
+        """Return whether the dialect is served and its caches are filled. Until then its services are not changed."""
         return self._cache.ready()
 
     def postpone(self, key: ServiceKey) -> None:
-        """Enqueue a service once `ready`; nothing else would bring back one whose custom resource is gone."""
+        """Enqueue a service once `ready`. Nothing else enqueues one whose custom resource is gone."""
         self._cache.postpone(key)
 
     def get(self, namespace: str, name: str) -> Json | None:
@@ -104,18 +104,21 @@ class Services:
         return self._cache.listed(self.info.kind)
 
     def is_ours(self, cr: Json) -> bool:
-        """Tell whether this loop reconciles a service. A Playground owns the Service that llmaz makes for it."""
+        """Return whether this loop reconciles a service. It skips the Service that llmaz makes for a Playground."""
         return not is_part_of_another(cr) and self._cluster.is_ours(cr, held=self.info.yields and self._is_held(cr))
 
     def _is_held(self, cr: Json) -> bool:
-        """Tell whether the upstream controller has, or had, this service in its hands."""
+        """Return whether the upstream controller reconciles, or reconciled, this service."""
         finalizers = cr["metadata"].get("finalizers") or ()
         held = any(each in self._dialect.peer_finalizers for each in finalizers)
         return held or written_by_another(cr.get("status"), self.info.status_mark)
 
     def asked(self, key: ServiceKey, cr: Json) -> Asked:
-        """Name the versions of all that decides the rendered objects: uid, generation and annotations of the custom
-        resource, and the versions of the objects that the last parse looked up (see `Desired.versions`)."""
+        """Return the versions of everything that decides the rendered objects.
+
+        These are uid, generation and annotations of the custom resource, and the versions of the objects that the last
+        parse looked up (see `Desired.versions`).
+        """
         metadata, versions = cr["metadata"], map(self._cache.version, self._references.get(key, ()))
         return metadata["uid"], metadata.get("generation"), metadata.get("annotations"), tuple(versions)
 
@@ -137,7 +140,7 @@ class Services:
     def status(
         self, key: ServiceKey, cr: Json, service: DesiredService | None, facts: ServiceFacts, *, now: datetime
     ) -> Json:
-        """Return the status; the very dict of `cr` when that says all of it already."""
+        """Return the status; the same dict as in `cr` when nothing has changed."""
         look = CacheLookup(self._cache, key, for_spec=False)
         try:
             return self._dialect.status(cr, service, facts, look, now=now)
@@ -145,7 +148,7 @@ class Services:
             self._cache.needs(key, frozenset(look.seen), "status")
 
     def made_kinds(self) -> frozenset[str]:
-        """Name the kinds of objects made for services that the caches hold; of other kinds nothing is known."""
+        """Return the kinds of objects made for services that the caches hold. Of other kinds nothing is known."""
         return self._cache.made_kinds()
 
     def references(self, key: ServiceKey) -> tuple[Json, ...]:
@@ -155,9 +158,10 @@ class Services:
         return tuple(obj for obj in objects if obj is not None)
 
     def patches(self, key: ServiceKey, cr: Json) -> tuple[PatchObject, ...]:
-        """Return the labels that the upstream webhook would put on custom resources; at a deletion, its finalizers.
+        """Return the patches that add the labels of the upstream webhook, or that remove its finalizers at a deletion.
 
-        Nobody else takes those off once the upstream controller is gone, and the object could never be deleted.
+        After the upstream controller is gone, nothing else removes the finalizers, and the object could never be
+        deleted.
         """
         metadata, kind = cr["metadata"], self.info.kind
         if "deletionTimestamp" in metadata:
