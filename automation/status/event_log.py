@@ -1,8 +1,8 @@
 """Lists what happened to a service between two statuses, as the Events that `kubectl describe` shows. Pure.
 
-The controller calls `status_events` after it wrote a status, and hands each entry to the `EventRecorder`. A reason is
-constant and names the turn; who, what and why stand in the message. A change that nobody cares about tells nothing: a
-place in the queue that moved, a replica that came up beside others, a counter in a message.
+The controller calls `status_events` after it wrote a status, and passes each entry to the `EventRecorder`. A reason is
+constant and names the change; the details are in the message. Changes of little interest make no Event: another place
+in the queue, one more replica beside others, a counter in a message.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ _ALARMING = MODEL_TRANSFER_REASONS | {
     Reason.NAMESPACE_TERMINATING,
     Reason.POLICY_VIOLATED,
 }
-"""Reasons that somebody should look at. What the engine reports itself (ApplyFailed, ForeignObject) is told by it."""
+"""Reasons that a person should look at. The engine's own outcomes (ApplyFailed, ForeignObject) have Events already."""
 
 
 def outcome_entry(outcome: ServiceOutcome, repaired: str) -> Entry | None:
-    """Tell what the engine did; `repaired` says what it put back of what others changed."""
+    """Return the Event for an outcome of the engine; None when nothing changed. `repaired` describes repaired drift."""
     if outcome.error is not None:
         return Entry("Warning", outcome.error.reason, outcome.error.message)
     if repaired:
@@ -72,7 +72,7 @@ def outcome_entry(outcome: ServiceOutcome, repaired: str) -> Entry | None:
 
 
 def is_alarming(reason: str) -> bool:
-    """Tell whether somebody should look at a service that is not ready for this reason."""
+    """Return whether a person should look at a service that is not ready for this reason."""
     return reason in _ALARMING
 
 
@@ -85,7 +85,7 @@ _WARNINGS_BY_CONDITION = (
     ("SGLangSpecValid", "False", ""),
     ("RolledBack", "True", "RolledBack"),
 )
-"""Condition, the status that is worth a Warning when it turns, and the Event's reason (empty: the condition's own)."""
+"""Condition, the status that causes a Warning, and the Event's reason; empty for the condition's own reason."""
 
 
 class _View:
@@ -110,7 +110,7 @@ class _View:
 
     @property
     def waiting_for(self) -> str:
-        """What it has a place in the queue for."""
+        """The resource for which the service is in the queue; empty when it is in none."""
         fits = self.status.get("schedulingStatus") != "NoNodeFits"
         return str(self.status.get("waitingFor", "")) if fits else ""
 
@@ -149,7 +149,7 @@ def phase_events(before: Status | None, after: Status, facts: ServiceFacts) -> l
 
 
 def _approval(was: _View, now: _View) -> list[Entry]:
-    """Each change that waits is told once, by its digest; what a policy says when it begins to say so."""
+    """List Events for a new pending change, by its digest, and for a new result of the policies."""
     told = []
     before, after = (view.status.get("pendingChange") or {} for view in (was, now))
     if after and after.get("digest") != before.get("digest"):
@@ -181,7 +181,8 @@ def _sleep(was: _View, now: _View) -> list[Entry]:
 def _queue(was: _View, now: _View, facts: ServiceFacts) -> list[Entry]:
     told = []
     for problem in facts.preemption:
-        # The status carries these words while they are news; who took a place may be served before it says so.
+        # The status may contain the message for a short time only. A service that took a place may be ready before its
+        # status shows how.
         served = problem.reason != PREEMPTED and now.value("Ready") == "True" != was.value("Ready")
         if (served or problem.message in now.message()) and problem.message not in was.message():
             kind: EventType = "Warning" if problem.reason == PREEMPTED else "Normal"
@@ -216,7 +217,7 @@ def _serving(was: _View, now: _View) -> list[Entry]:
         served = was.status.get("servedTemplateHash")
         if was.value("Available") == "True" and served and served != now.status.get("servedTemplateHash"):
             return [Entry("Normal", "RolledOut", f"Replaced all replicas by changed ones: {now.message()}")]
-        # Beside replicas that served all the time, one more or less is no news, unless something was wrong.
+        # While other replicas serve, one more or less makes no Event, unless the service had a problem.
         if was.value("Available") != "True" or was.reason() in _ALARMING or was.reason() == Reason.PREEMPTED:
             return [Entry("Normal", "Ready", f"Became ready: {now.message()}")]
     if was.value("Available") == "True" != now.value("Available") and now.phase not in ("Stopped", "Suspended"):
@@ -225,14 +226,14 @@ def _serving(was: _View, now: _View) -> list[Entry]:
 
 
 def _drift(was: _View, now: _View) -> list[Entry]:
-    """Tell each drift that is not repaired at once, also where it joins another."""
+    """List an Event for drift that is not repaired at once; again when the list of drift changes."""
     if now.value("Drifted") != "True" or now.message("Drifted") == was.message("Drifted"):
         return []
     return [Entry("Warning", now.reason("Drifted"), now.message("Drifted"))]
 
 
 def advice(cr: Mapping[str, Any]) -> list[Entry]:
-    """Say what a spec had better say too; to be told once for each generation."""
+    """Recommend fields that a spec should set. The caller reports them once for each generation."""
     spec = cr.get("spec") or {}
     resources = spec.get("resources") or {}
     in_ram = [name for name in ("moeCPUOffload", "moeCPULayers", "noKvOffload") if spec.get(name)]
@@ -252,8 +253,9 @@ _WARNED = {"Drifted": "True", "PolicyCompliant": "False", "SpecHonoured": "False
 def condition_events(cr: Json, status: Json, facts: ServiceFacts) -> Iterator[Entry]:
     """List the Events of a status of KServe or llmaz, which has conditions and no phase.
 
-    Ready makes one when it turns or names another cause; its reasons are KServe's: the kind with Ready or NotReady
-    behind it. Each change that is held back and each field without effect makes one, too.
+    Ready causes an Event when its status or, while it is False, its reason changes. The Events have KServe's reasons:
+    the kind with the suffix Ready or NotReady. Each change that is held back and each field without effect causes one
+    as well.
     """
     before, after = _conditions(cr.get("status") or {}), _conditions(status)
     kind = str(cr["kind"])

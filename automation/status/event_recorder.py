@@ -1,7 +1,7 @@
-"""Kubernetes Events: short notes about an object that `kubectl describe` shows.
+"""Records Kubernetes Events: short notes about an object that `kubectl describe` shows.
 
-Called by the controller, from any thread; calls `kubeapi` from one thread of its own. An Event is a courtesy: it never
-blocks the loop, and one that cannot be written is dropped and counted.
+The controller calls it from any thread. One thread of the recorder writes them by `kubeapi`. Events are not essential:
+they never block the loop, and an Event that cannot be written is dropped and counted.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from kubeapi.kinds import EVENTS
 EventType = Literal["Normal", "Warning"]
 
 SERIES_S = 600.0
-"""The same note about the same object within this time raises the count of the first."""
+"""Seconds in which the same note about the same object raises the count of the first one."""
 BURST = 20
 REFILL_S = 30.0
-"""An object may have BURST writes at once, and one more each REFILL_S seconds."""
+"""An object may have BURST writes at once, and one more every REFILL_S seconds."""
 QUEUE_SIZE = 1000
 MEMORY = 4096
-"""Notes and objects that are remembered; the least recently used is forgotten first."""
+"""How many notes and objects are remembered; the least recently used is dropped first."""
 MESSAGE_LIMIT = 1024
 """The API's limit, in bytes."""
 
@@ -68,7 +68,7 @@ class _Note:
 
 
 class EventRecorder:
-    """Write Events about objects: repeated ones raise a count, and each object has its allowance."""
+    """Writes Events about objects. Repeated ones raise a count, and the writes of each object are limited."""
 
     def __init__(
         self,
@@ -90,14 +90,14 @@ class EventRecorder:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Start the thread that writes; `record` does it too. Idempotent."""
+        """Start the thread that writes. `record` starts it too. Idempotent."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="events", daemon=True)
                 self._thread.start()
 
     def record(self, obj: Json, *, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the API's word
-        """Note `reason` (CamelCase) and `message` about an object, a dict as the API gives it. Returns at once."""
+        """Record `reason` (CamelCase) and `message` about an object, a dict as the API returns it. Returns at once."""
         metadata = obj.get("metadata") or {}
         reference = {
             "apiVersion": obj.get("apiVersion"),
@@ -127,7 +127,7 @@ class EventRecorder:
         return True
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """Write what is left, for `timeout_s` seconds at most, and end the thread."""
+        """Write what is left, for at most `timeout_s` seconds, and end the thread."""
         self.flush(timeout_s)
         with self._lock:
             thread, self._thread = self._thread, None
@@ -157,7 +157,7 @@ class EventRecorder:
         if series is not None and now_s - series.at_s > SERIES_S:
             series = None
         if series is not None:
-            # Counted also when it is not written: the next write tells the true number.
+            # Counted even when it is not written, so that the next write has the right number.
             series.count += 1
             series.at_s = now_s
             self._series.move_to_end(note.key)
@@ -170,7 +170,7 @@ class EventRecorder:
                 self._client.patch(EVENTS, series.namespace, series.name, body)
                 return
             except NotFound:
-                pass  # Events live for an hour; this one is over, a new series begins
+                pass  # Events live for an hour; this one has expired, so a new series begins
         namespace = str(note.reference.get("namespace") or "default")
         name = f"{note.reference.get('name', '')[:200]}.{secrets.token_hex(8)}"
         stamp = _stamp(now_s)

@@ -1,7 +1,7 @@
-"""Write the status of KServe's LLMInferenceServiceConfigs: whether they can be used, and by which services they are.
+"""Writes the status of KServe's LLMInferenceServiceConfigs: whether they are valid, and which services use them.
 
-The caches tell which config, or which reference to one, changed; soon after, only configs of those names are looked at.
-What judges them is imported once there is one: most clusters have none.
+The caches report which config, or which reference to one, has changed. A second later, only configs of those names are
+checked. The module that checks them is imported when there is one, because most clusters have none.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ log = structlog.get_logger(__name__)
 
 DIALECT = "kserve"
 MARK = "Reconciling"
-"""A condition that every status of ours has, and KServe's have not."""
+"""A condition that every status of Herdsman has and no status of KServe's."""
 WRITE_EVERY_S = 1.0
 RETRY_S = 10.0
 
 
 class KserveConfigs:
-    """Keeps the status of all configs that are this loop's. Wire `start` after the caches are filled."""
+    """Keeps the status of the configs that this loop manages. Call `start` after the caches are filled."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class KserveConfigs:
         namespaces: tuple[str, ...] = (),
         shard: Shard = WHOLE,
     ) -> None:
-        """`namespaces` are those that the loop works in (none: all), `shard` the part of them that is its own."""
+        """The loop watches `namespaces` (none: all). `shard` is the part of them that this loop leads."""
         self._client = client
         self._cluster = cluster
         self._caches = cluster.caches[DIALECT]
@@ -69,18 +69,18 @@ class KserveConfigs:
         self._retry = Debounce(self._again, delay_s=RETRY_S)
 
     def start(self) -> None:
-        """Report what is there now, then after each change."""
+        """Write the statuses of all configs now, and of each config after a change."""
         self._caches.on_change = self._on_change
         for service in self._caches.listed(kinds.LLM_SERVICES):
             self._on_change(kinds.LLM_SERVICES, None, service)
         self.ask_all()
 
     def ask_all(self) -> None:
-        """Have all configs looked at soon."""
+        """Request a check of all configs."""
         self._ask(*(config["metadata"]["name"] for config in self._caches.listed(kinds.LLM_CONFIGS)))
 
     def _on_change(self, kind: Kind, old: Json | None, new: Json | None) -> None:
-        """Take note of a change; in the informer's thread."""
+        """Note a change. Called in the informer's thread."""
         metadata = (new or old or {})["metadata"]
         namespace, name = metadata.get("namespace", ""), metadata["name"]
         if kind is kinds.LLM_CONFIGS:
@@ -103,7 +103,7 @@ class KserveConfigs:
             self._soon.trigger()
 
     def report(self) -> None:
-        """Look at the configs whose name was heard of, and write each status that says something new."""
+        """Check the configs whose names were noted, and write each status that has changed."""
         with self._lock:
             names, self._changed = self._changed, set()
             referred = {key: found for key, found in self._referred.items() if not names.isdisjoint(found)}
@@ -113,7 +113,7 @@ class KserveConfigs:
         users: dict[tuple[str, str], list[ServiceKey]] = {at: [] for at in there}
         for key, found in referred.items():
             for name in names.intersection(found):
-                # As `configuration` looks a name up.
+                # The same order as the lookup in `configuration`: first the service's namespace, then KServe's.
                 at = (key.namespace, name) if (key.namespace, name) in there else (KSERVE_NAMESPACE, name)
                 if at in users:
                     users[at].append(key)
@@ -121,7 +121,7 @@ class KserveConfigs:
             metadata = config["metadata"]
             try:
                 self._tend(config, users[metadata["namespace"], metadata["name"]])
-            except Exception as error:  # One config must not keep the others from being looked at.
+            except Exception as error:  # One config must not keep the others from being checked.
                 self._say(error, f"{metadata['namespace']}/{metadata['name']}")
                 with self._lock:
                     self._failed.add(metadata["name"])
@@ -157,12 +157,12 @@ class KserveConfigs:
             self._writer.write(current, status)
 
     def _is_ours(self, config: Json) -> bool:
-        """Whose a config is follows the rule of services: what KServe's controller has marked is taken only if told."""
+        """Return whether this loop manages a config. One that KServe's controller has marked needs an annotation."""
         held = is_held_by_peer(config) or written_by_another(config.get("status"), MARK)
         return self._cluster.is_ours(config, held=held)
 
     def _problem(self, config: Json) -> DesiredError | None:
-        """Check a config once for each generation: that costs most, and no service changes it."""
+        """Validate a config once for each generation, because that is the most expensive step."""
         metadata = config["metadata"]
         at, version = (metadata["namespace"], metadata["name"]), (metadata["uid"], metadata["generation"])
         known = self._problems.get(at)
@@ -173,7 +173,10 @@ class KserveConfigs:
         return known[2]
 
     def _let_go(self, config: Json) -> None:
-        """Take the peer's finalizer off a config that nobody uses: once its controller is gone nobody else does."""
+        """Remove KServe's finalizer from an unused config.
+
+        After KServe's controller is gone, nothing else removes it.
+        """
         metadata = config["metadata"]
         if not is_held_by_peer(config):
             return

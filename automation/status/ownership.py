@@ -1,9 +1,8 @@
-"""Take a status over from the controller that wrote it before: LLMKube's, on the day that its users migrate.
+"""Takes a status over from the controller that wrote it before, and leaves it to another. Both controllers call this.
 
-Server-side apply never removes what another manager owns, and leaves half a condition behind where it owned the other
-half, which the schema then refuses: the status could not be written any more. So the first write of ours is preceded by
-a patch that clears what is ours to say; a field that is gone is nobody's. Both controllers call this.
-On the way back `leave_status` takes out what is said by nobody else.
+Server-side apply never removes fields that another manager owns. Where the other manager owns a part of a condition,
+that part stays, and the schema then refuses the status. So a patch before the first write clears the status.
+`leave_status` removes the conditions that no other controller would update.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from kubeapi.kinds import Kind
 
 
 def written_by_another(status: Json | None, mark: str = "Ready") -> bool:
-    """Tell whether a status has content of a controller other than ours, whose statuses all have condition `mark`."""
+    """Return whether another controller wrote a status: it is not empty, and lacks Herdsman's condition `mark`."""
     conditions = (status or {}).get("conditions") or ()
     return bool(status) and not any(condition["type"] == mark for condition in conditions)
 
@@ -28,14 +27,14 @@ ONLY_OURS = frozenset(
         *("ObjectsApplied", "TemplateKept", "ChangePending", "PolicyCompliant", "Drifted", "SourceVerified"),
     }
 )
-"""Conditions that LLMKube does not know. Left in a status that it writes from now on they would never change again, and
-`written_by_another` would not know that status for its."""
+"""Conditions that LLMKube does not know. In a status that LLMKube writes from now on, they would never change again,
+and `written_by_another` would take that status for Herdsman's."""
 
 
 def leave_status(client: KubeClient, kind: Kind, cr: Json, *, shared: frozenset[str] = frozenset()) -> None:
-    """Take out of a status what nobody but us says, before another controller goes on with the rest.
+    """Remove the conditions of a status that only Herdsman writes, before another controller takes it over.
 
-    `shared` are conditions of ours that this peer has too, and that stay.
+    `shared` are conditions that the other controller writes as well; they stay.
 
     Raises Conflict when the object changed since `cr` was read, NotFound when it is gone.
     """
@@ -47,7 +46,7 @@ def leave_status(client: KubeClient, kind: Kind, cr: Json, *, shared: frozenset[
 
 
 def clear_status(client: KubeClient, kind: Kind, cr: Json, *, kept: Sequence[str] = ("MemoryPressure",)) -> None:
-    """Remove all of an object's status but the conditions of the types `kept`, which an agent writes.
+    """Remove an object's status except for conditions of the types `kept`, which an agent writes.
 
     Raises Conflict when the object changed since `cr` was read, NotFound when it is gone.
     """
@@ -57,7 +56,7 @@ def clear_status(client: KubeClient, kind: Kind, cr: Json, *, kept: Sequence[str
 
 
 def _patch_status(client: KubeClient, kind: Kind, cr: Json, status: Json) -> None:
-    """Patch the status of the object as it was read, and of no other."""
+    """Patch the status, provided that the object is still the version that was read."""
     metadata = cr["metadata"]
     body = {
         "metadata": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]},

@@ -1,8 +1,7 @@
-"""Write the status of custom resources by server-side apply, and remember what was written until the cache shows it.
+"""Writes the status of custom resources by server-side apply, and keeps each status until the cache has it.
 
-After that only the version of the write is kept, by which the loop knows that the status is its own. Each controller
-has one writer for each kind. The first write of ours on a status of LLMKube's takes it over
-(`status_ownership`).
+After that it keeps only the version of the write, from which the loop knows that it wrote the status. Each controller
+has one writer for each kind. The first write over a status of another controller takes it over (`ownership`).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from kubeapi.kinds import Kind
 class StatusWriter:
     """The statuses of one kind. Thread-safe for different objects.
 
-    `on_written` is told of each write with the object as it was before and the new status.
+    `on_written` is called after each write, with the object as it was before and the new status.
     """
 
     def __init__(
@@ -36,10 +35,12 @@ class StatusWriter:
         on_written: Callable[[Json, Json], None] | None = None,
         cached: Callable[[str, str], Json | None] | None = None,
     ) -> None:
-        """`mark` is a condition that every status of ours has, and the peer's have not; `shared` both have.
+        """`mark` is a condition that every status of Herdsman has and no status of the upstream controller.
 
-        `cached` gives the object of a namespace and a name as the cache has it. Each write asks it of what was written
-        before, so that the statuses which the cache shows by now are let go of.
+        `shared` both write.
+
+        `cached` returns an object from the cache by namespace and name. Each write uses it to drop earlier statuses
+        that the cache has by now.
         """
         self._cached = cached
         self._mark = mark
@@ -49,12 +50,12 @@ class StatusWriter:
         self._on_written = on_written
         self._lock = threading.Lock()
         self._written: dict[tuple[str, str], tuple[str, int]] = {}
-        """By namespace and name: the object's uid, and the version that the last write gave it."""
+        """By namespace and name: the object's uid, and its version after the last write."""
         self._unseen: dict[tuple[str, str], Json] = {}
-        """Statuses that the cache may not show yet."""
+        """Statuses that the cache may not have yet."""
 
     def latest(self, cr: Json) -> Json:
-        """Give the custom resource with the status that we wrote last, while the cache has not seen that write."""
+        """Return the custom resource, with the status of the last write if the cache does not have that write yet."""
         metadata = cr["metadata"]
         key = (metadata["namespace"], metadata["name"])
         with self._lock:
@@ -66,9 +67,9 @@ class StatusWriter:
         return {**cr, "status": status} if status is not None else cr
 
     def write(self, cr: Json, status: Json) -> bool:
-        """Write the status of `cr`, an object as `latest` gave it. False when there is no such object any more.
+        """Write the status of `cr`, an object that `latest` returned. False when there is no such object any more.
 
-        Raises ApiError when the API server cannot take it.
+        Raises ApiError when the API server refuses the write or does not answer.
         """
         metadata = cr["metadata"]
         namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
@@ -86,7 +87,7 @@ class StatusWriter:
                     self._kind, namespace, body, field_manager=naming.FIELD_MANAGER, force=True, subresource="status"
                 )
         except (NotFound, Conflict):
-            # Deleted, or deleted and made again since the cache saw it: the new object has a pass of its own.
+            # The object was deleted, or deleted and created again. A new object is reconciled separately.
             return False
         version = int(written["metadata"]["resourceVersion"])
         with self._lock:
@@ -98,27 +99,27 @@ class StatusWriter:
         return True
 
     def has_written(self, namespace: str, name: str) -> bool:
-        """Whether a status of this object was written by this loop."""
+        """Return whether this loop wrote a status of this object."""
         with self._lock:
             return (namespace, name) in self._written
 
     def leave(self, cr: Json) -> None:
-        """Leave the status of `cr`, as the cache has it, to another controller; see `status_ownership.leave_status`.
+        """Leave the status of `cr`, as the cache has it, to another controller; see `ownership.leave_status`.
 
-        Raises ApiError: Conflict while the cache has not seen our last write.
+        Raises ApiError, which is Conflict while the cache does not have the last write yet.
         """
         with suppress(NotFound):
             leave_status(self._client, self._kind, cr, shared=self._shared)
         self.drop_object(cr["metadata"]["namespace"], cr["metadata"]["name"])
 
     def drop_object(self, namespace: str, name: str) -> None:
-        """Let go of an object that is gone."""
+        """Drop what is remembered of a deleted object."""
         with self._lock:
             self._written.pop((namespace, name), None)
             self._unseen.pop((namespace, name), None)
 
     def _drop_seen(self) -> None:
-        """Let go of the statuses that the cache shows by now. Few are left each time, since the cache is soon there."""
+        """Drop the statuses that the cache has by now. Few stay, because the cache is soon up to date."""
         if self._cached is None:
             return
         with self._lock:
@@ -132,6 +133,6 @@ class StatusWriter:
 
 
 def _shows(cr: Json, written: tuple[str, int]) -> bool:
-    """Tell whether an object of the cache is at least as new as a write, or another object of that name."""
+    """Return whether an object of the cache is at least as new as a write, or another object of that name."""
     metadata = cr["metadata"]
     return bool(metadata["uid"] != written[0] or int(metadata["resourceVersion"]) >= written[1])
