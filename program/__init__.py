@@ -1,1 +1,1 @@
-"""What should exist: desired state, dialects that parse into it, runtimes that turn it into commands."""
+"""Desired state, the dialects that parse custom resources into it, and the runtimes that turn it into commands."""

@@ -1,7 +1,7 @@
-"""The program that `pulumi up` runs for a static fleet: the services of the files that the stack's config names.
+"""Register the services of a static fleet: the program that `pulumi up` runs. The stack's config names the files.
 
 There is no loop and no custom resource in the cluster. The files are the desired state, and the stack's state records
-the objects. Dialects, renderers and components are those of the loop. Called by Pulumi's language host.
+the objects. The loop uses the same dialects, renderers and components. Pulumi's language host runs this module.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ MANY_OBJECTS = 100
 
 
 def register_fleet(root: Path) -> Awaitable[None]:
-    """Read the fleet that the stack's config names, and return the coroutine that registers it. Paths start at `root`.
+    """Read the fleet that the stack's config names, and return the coroutine that registers it.
 
-    Raises pulumi.RunError, with everything that is wrong, before anything is registered.
+    Paths are relative to `root`. Raises pulumi.RunError with all errors before anything is registered.
     """
     config = read_config(_values(), root)
     stack = f"{pulumi.get_project()}/{pulumi.get_stack()}"
@@ -55,7 +55,7 @@ def register_fleet(root: Path) -> Awaitable[None]:
 
 
 def _values() -> dict[str, str]:
-    """Return all values of the stack's config for `herdsman`, unknown keys too."""
+    """Return all values that the stack's config has for `herdsman`, also those with unknown keys."""
     names = {*CONFIG.get(), *get_config_env()}
     config = pulumi.Config(PROJECT)
     wanted = sorted(name.removeprefix(f"{PROJECT}:") for name in names if name.startswith(f"{PROJECT}:"))
@@ -70,7 +70,7 @@ def _policies(config: FleetConfig, root: Path) -> FolderPolicies | NoPolicies:
 
 
 def checkpoint_hint(fleet: Fleet, environment: Mapping[str, str]) -> str:
-    """Return a hint for a large fleet whose state the CLI writes after each object; empty for no hint."""
+    """Return a hint if the fleet is large and the CLI writes the state after each object; else the empty string."""
     count = sum(len(placed.rendered.objects) for placed in fleet.services)
     if count <= MANY_OBJECTS or environment.get(SKIP_CHECKPOINTS, "").lower() in ("true", "1"):
         return ""
@@ -83,9 +83,9 @@ def checkpoint_hint(fleet: Fleet, environment: Mapping[str, str]) -> str:
 async def _register(config: FleetConfig, fleet: Fleet) -> None:
     """Register the services and export the outputs of the stack.
 
-    A cluster with a name has a provider of that name, the other one the default. Raises pulumi.RunError, before any
-    service is registered, where another plugin than the config's answers, and with all objects of others that are in
-    the way.
+    A cluster with a name gets a provider of that name; the cluster without a name gets the default provider. Raises
+    pulumi.RunError before any service is registered if the installed plugin is not the one that the config names, or if
+    objects of other owners are in the way; the error lists all of them.
     """
     providers: dict[str, pulumi.ProviderResource] = {}
     for placed in fleet.services:
@@ -115,7 +115,7 @@ async def _register(config: FleetConfig, fleet: Fleet) -> None:
 
 
 def is_in_cluster(placed: PlacedService, config: FleetConfig) -> bool:
-    """Tell whether anything of a service is made in a cluster, and not only on hosts of the config."""
+    """Return whether a service has an object in a cluster. A service on hosts of the config may have none."""
     objects = placed.rendered.objects
     # Accounts and roles have no spec.
     return any((obj.manifest.get("spec") or {}).get("host") not in config.hosts for obj in objects)

@@ -1,6 +1,6 @@
-"""The Pulumi program: the only place that turns rendered services into components.
+"""The Pulumi programs of the project. Only this module turns rendered services into components.
 
-`python -m program` runs `static_fleet`, the engine `fleet_in_steps` as its inline program.
+`python -m program` runs `static_fleet`. The loop's engine runs `fleet_in_steps` as an inline program.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ WINDOW = 32
 async def static_fleet(
     services: Iterable[tuple[RenderedService, FleetTarget]], *, window: int = WINDOW
 ) -> list[pulumi.CustomResource | None]:
-    """Register all services of a fleet, each in its place, at most `window` of them under way at a time.
+    """Register all services of a fleet, each at its target. At most `window` registrations run at a time.
 
-    The resources are those of Pulumi's Kubernetes SDK: Deployment, Service, HorizontalPodAutoscaler (ADR 48).
-    Returns the last resource of each service in their order, None for a service without objects. The first failure ends
-    the run, as in any Pulumi program. Raises ValueError for an object whose component does not exist.
+    The resources are those of Pulumi's Kubernetes SDK: Deployment, Service, HorizontalPodAutoscaler (ADR 48). Returns
+    the last resource of each service, in the order of `services`; None for a service without objects. The first failure
+    ends the run, as in any Pulumi program. Raises ValueError for an object whose component does not exist.
     """
     programs: dict[str, _Program] = {}
     registered: list[pulumi.CustomResource | None] = []
@@ -49,10 +49,10 @@ async def static_fleet(
 
 
 async def fleet_in_steps(services: Iterable[RenderedService], *, window: int = WINDOW) -> None:
-    """Register all services, at most `window` of them under way at a time, none stopped by the failure of another.
+    """Register all services, at most `window` at a time. A service that fails does not stop the others.
 
-    The window is there because the SDK's wait for outstanding registrations takes time that grows with the square of
-    their number: 1,000 services at once took 100 s, in steps 10 s.
+    The window keeps the SDK fast: the time of its wait for outstanding registrations grows with the square of their
+    number. 1,000 services took 100 s at once, and 10 s in steps.
     """
     program = _Program()
     under_way: set[asyncio.Task[None]] = set()
@@ -68,14 +68,15 @@ async def fleet_in_steps(services: Iterable[RenderedService], *, window: int = W
 
 
 async def _finish(started: _Started) -> None:
-    """Register the last object of a service when the others are settled, well or not.
+    """Register the last object of a service after its other objects have succeeded or failed.
 
-    Where an accessory was refused, it is made with the hash of an incomplete service.
+    If the API refused an accessory, the last object carries the hash of an incomplete service.
 
-    It must be registered in any case: a target that the program leaves out is deleted. To depend on a resource that
-    failed would end the whole program, so the dependencies are given by URN: the engine knows which of them failed,
-    and then skips the object. There is no dependency on a shared object that exists: the engine takes all that
-    depends on a target for a target too, and so would delete the objects of other services.
+    The last object is registered in both cases, because Pulumi deletes a target that the program leaves out. A
+    dependency on a resource that failed would end the whole program. Therefore the dependencies are given by URN: the
+    engine knows which of these resources failed, and then skips the object. A shared object that exists is no
+    dependency: the engine also targets all resources that depend on a target, and would delete the objects of other
+    services.
     """
     whole = all(await asyncio.gather(*(_succeeded(resource) for resource in started.own)))
     shared = await asyncio.gather(*(_succeeded(resource) for resource in started.shared))
@@ -88,7 +89,9 @@ async def _finish(started: _Started) -> None:
 
 
 async def _succeeded(resource: pulumi.Resource) -> bool:
-    """Wait until the engine is done with the resource. False when it failed; the engine says why, with the URN."""
+    """Wait until the engine is done with the resource. Return False if it failed; the engine logs the cause and the
+    URN.
+    """
     try:
         await resource.urn.future()
     except Exception:
@@ -98,7 +101,7 @@ async def _succeeded(resource: pulumi.Resource) -> bool:
 
 @dataclass(frozen=True)
 class _Started:
-    """A service of which everything is registered but its last object."""
+    """A service whose objects are all registered, except the last."""
 
     service: RenderedService
     component: ServiceComponent
@@ -112,13 +115,13 @@ class _Started:
 
 @dataclass
 class _Program:
-    """One run of the program in one place: what several services share is registered once."""
+    """One run of the program at one target. Objects that several services share are registered once."""
 
     target: FleetTarget = field(default_factory=FleetTarget)
     shared: dict[str, pulumi.CustomResource] = field(default_factory=dict)
 
     def start(self, service: RenderedService) -> _Started | None:
-        """Register a service but for its last object. None for a service without objects."""
+        """Register all objects of a service except the last. Return None for a service without objects."""
         claims = tuple(self._claim(obj) for obj in service.shared)
         if not service.objects:
             return None

@@ -1,8 +1,9 @@
-"""Read services of all dialects from files, as they are written for a cluster, and resolve them without one.
+"""Reads services of all dialects from files and resolves them without a cluster.
 
-Called by the static fleet (`program.__main__`) and by `herdsman render`; calls the dialects' parsers. Errors are
-gathered, not raised, so that one run names all of them. The Models, OpenModels, presets and ConfigMaps that services
-refer to must be among the files, except those that a dialect ships.
+The files are written as for a cluster. The static fleet (`program.__main__`) and `herdsman render` call this module; it
+calls the parsers of the dialects. It collects errors instead of raising them, so that one run reports them all. The
+files must include the Models, OpenModels, presets and ConfigMaps that services refer to, except those that a dialect
+ships.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from program.dialects.registry import INPUT_KINDS, KINDS, dialect_named, dialect
 from program.runtimes.host_rules import DEFAULT, Allowance, allowance_of
 
 SUFFIXES = (".yaml", ".yml", ".json")
-"""Files of a folder or a pattern that count as manifests."""
+"""Suffixes of the files that count as manifests in a folder or a pattern."""
 
 _Identity = tuple[str, str, str, str]
 """Group, kind, namespace (empty for kinds of the whole cluster) and name."""
@@ -37,7 +38,7 @@ _Identity = tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class Document:
-    """One custom resource and where it stands."""
+    """One custom resource and the place where it was read."""
 
     where: str
     cr: Json
@@ -48,7 +49,7 @@ class Document:
 
     @property
     def namespace(self) -> str:
-        """Empty for an object of the whole cluster."""
+        """Empty for a cluster-scoped object."""
         return str(self.cr["metadata"].get("namespace", ""))
 
     def __str__(self) -> str:
@@ -57,38 +58,38 @@ class Document:
 
 @dataclass
 class Manifests:
-    """All documents read so far, with errors and notes."""
+    """All documents that were read, with errors and notes."""
 
     namespace: str
-    """For documents that name none."""
+    """The namespace of documents that name none."""
     reads_model_status: ClassVar[bool] = False
     root: Path = Path()
-    """The folder of relative paths."""
+    """The folder that paths are relative to."""
     options: RenderOptions = field(default_factory=RenderOptions)
     """The options of the cluster that the documents are for."""
     errors: list[str] = field(default_factory=list)
-    """Errors, each with file and field. Nothing should be made while there is one."""
+    """Errors, each with file and field. While there is one, nothing should be created."""
     notes: list[str] = field(default_factory=list)
     """Fields without an effect, and documents that were left out."""
     _services: dict[tuple[str, str, str], Document] = field(default_factory=dict)
-    """By dialect, namespace and name."""
+    """The services, by dialect, namespace and name."""
     _referred: dict[_Identity, Document] = field(default_factory=dict)
     _others: dict[_Identity, Document] = field(default_factory=dict)
-    """Objects of other kinds, which a service may refer to: ConfigMaps, routes."""
+    """Objects of other kinds that a service may refer to: ConfigMaps, routes."""
     _asked_for: set[_Identity] = field(default_factory=set)
     """The objects that were looked up."""
     _invalid: set[_Identity] = field(default_factory=set)
-    """Models that are wrong, once `services` was called."""
+    """The invalid Models. `services` fills the set."""
     _files: set[Path] = field(default_factory=set)
 
     def check_allowed(self, desired: DesiredService, *, default: Allowance = DEFAULT) -> None:
         """Raise SpecInvalid, with the field, for a setting that the host does not allow.
 
-        The Host objects among the files say what their hosts allow; `default` is what the others do.
+        The allowance of a host is in its Host object, if that is among the files; other hosts have `default`.
         """
         if desired.host_placement is None:
             return
-        # Slow to import, and services in pods need none of it.
+        # Slow to import, and services in pods do not need it.
         from components.host_program import check_allowed, check_any_allowed, host_needs
 
         allowances = {str(host["metadata"]["name"]): _allowance(host) for host in self.listed(kinds.HOSTS, "")}
@@ -106,7 +107,7 @@ class Manifests:
 
     @property
     def config_maps(self) -> tuple[Document, ...]:
-        """The ConfigMaps, of which services may read some."""
+        """The ConfigMaps. Services may read some of them."""
         kind = (kinds.CONFIG_MAPS.group, kinds.CONFIG_MAPS.kind)
         return tuple(document for identity, document in self._others.items() if identity[:2] == kind)
 
@@ -115,7 +116,8 @@ class Manifests:
         return tuple(document for (each, _, _), document in self._services.items() if each == dialect)
 
     def read(self, name: str) -> None:
-        """Read a file, the manifests of a folder (not of its folders), or all that a pattern such as `**/*.yaml` finds.
+        """Read a file, the manifests of a folder without its subfolders, or the files that match a pattern such as
+        `**/*.yaml`.
 
         A file that is found twice is read once.
         """
@@ -140,7 +142,7 @@ class Manifests:
             self.read_text(where, text)
 
     def read_text(self, where: str, text: str) -> None:
-        """Read the documents of a text; `where` names it in messages."""
+        """Read the documents of a text. Messages use `where` as its name."""
         try:
             loaded = list(yaml_text.load_all(text))
         except (yaml.YAMLError, ValueError) as error:
@@ -158,13 +160,13 @@ class Manifests:
                 self._add(place, document)
 
     def services(self) -> Iterator[tuple[Document, DesiredService]]:
-        """Parse the services in the order of the files, without those that are wrong, which `errors` names."""
+        """Yield the services that parse, in the order of the files. `errors` names the others."""
         self._check_models()
         for (dialect, _, _), document in self._services.items():
             try:
                 parsed = dialect_named(dialect).parse(document.cr, self)
             except _ModelInvalid:
-                continue  # the error stands at the Model
+                continue  # the error of the Model is in `errors` already
             except ModelNotReady as error:
                 why = f"no Model `{error.model}` of namespace `{document.namespace}` is among the files"
                 self.errors.append(f"{document}: {error.field}: {why}")
@@ -178,7 +180,9 @@ class Manifests:
         self.note_unused()
 
     def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> Json | None:
-        """Find an object among the files, in whatever version it is written: `program.dialects.dialect.Lookup`."""
+        """Find an object among the files, in whatever version it is written. Implements
+        `program.dialects.dialect.Lookup`.
+        """
         identity = (kind.group, kind.kind, namespace or "", name)
         self._asked_for.add(identity)
         if identity in self._invalid:
@@ -186,13 +190,13 @@ class Manifests:
         return found.cr if (found := self._find(identity)) is not None else None
 
     def listed(self, kind: Kind, namespace: str) -> tuple[Json, ...]:
-        """Find all objects of a kind in a namespace among the files, by name."""
+        """Find all objects of a kind and a namespace among the files, sorted by name."""
         documents = (*self._referred.values(), *self._services.values(), *self._others.values())
         found = (each for each in documents if _identity(each.cr)[:3] == (kind.group, kind.kind, namespace))
         return tuple(each.cr for each in sorted(found, key=lambda each: each.name))
 
     def note_unused(self) -> None:
-        """Note the documents that no service refers to; call it once all services were parsed."""
+        """Add a note for each document that no service refers to. Call it after all services are parsed."""
         for identity, document in self._others.items():
             if identity not in self._asked_for:
                 cr = document.cr
@@ -232,7 +236,7 @@ class Manifests:
         return found
 
     def _add_list(self, where: str, items: Any) -> None:
-        """File what a list such as `kubectl get -o yaml` prints has in it."""
+        """Add each object of a list, such as `kubectl get -o yaml` prints."""
         if items is not None and not isinstance(items, list):
             self.errors.append(f"{where}: items: is not a list")
             return
@@ -241,7 +245,7 @@ class Manifests:
                 self._add(f"{where} items[{index}]", item)
 
     def _add(self, where: str, cr: Any) -> None:
-        """File a document by its kind."""
+        """Add a document to the documents of its kind."""
         if not isinstance(cr, dict):
             self.errors.append(f"{where}: is not an object with apiVersion, kind, metadata and spec")
             return
@@ -276,7 +280,7 @@ class Manifests:
             shelf[key] = document
 
     def _check_models(self) -> None:
-        """Name what is wrong with Models, once for each, whatever services refer to it."""
+        """Report the errors of each Model once, even if several services refer to it."""
         for identity, document in self._referred.items():
             if identity[:2] != (kinds.MODELS.group, kinds.MODELS.kind):
                 continue
@@ -291,7 +295,7 @@ class Manifests:
 
 
 class _ModelInvalid(SpecInvalid):
-    """A service refers to a Model of the files that is wrong."""
+    """A service refers to an invalid Model of the files."""
 
 
 def _allowance(host: Json) -> Allowance:
@@ -315,7 +319,7 @@ def _is_list(document: Json) -> bool:
 
 
 def _named(where: str, cr: Json) -> str:
-    """Name an object of a file by kind and name, where it has both."""
+    """Return the file with the kind and the name of its object, if the object has both; else the file."""
     metadata, kind = cr.get("metadata"), cr.get("kind")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     return f"{where}: {kind} `{name[:64]}`" if isinstance(kind, str) and isinstance(name, str) and name else where

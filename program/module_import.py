@@ -1,8 +1,8 @@
 """Imports one module of an installed package without the rest of the package.
 
-`gguf.constants` and `kubernetes.utils.quantity` need the standard library only, but the `__init__` of their packages
-imports numpy, or every client of every API group: 0.2 to 0.4 s of CPU and 20 to 34 MB at each start (ADR 47, 49).
-Called by `agent.server.models.gguf_format` and `program.desired.quantities`.
+`gguf.constants` and `kubernetes.utils.quantity` need the standard library only. The `__init__` of their packages
+imports numpy, or the clients of every API group, which costs 0.2 to 0.4 s of CPU and 20 to 34 MB at each start (ADR 47,
+49). Called by `agent.server.models.gguf_format` and `program.desired.quantities`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from typing import Any
 
 
 def import_alone(name: str) -> Any:
-    """Import the module `name` (`package.module`) and run no `__init__` of a package above it.
+    """Import the module `name` (`package.module`) without running the `__init__` of the packages above it.
 
-    The module must import nothing relative to its package. A module that is imported already is returned as it is. A
-    new one is not added to `sys.modules`, so a later `import` of the package loads it again. Raises
-    ModuleNotFoundError.
+    The module must have no relative imports. A module that is already imported is returned as it is. A new module is
+    not added to `sys.modules`, so a later `import` of the package loads it again. Raises ModuleNotFoundError.
     """
     if name in sys.modules:
         return sys.modules[name]

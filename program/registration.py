@@ -1,4 +1,4 @@
-"""Reduces what Pulumi's SDK sends and prints while a program runs. Called before a program's first resource.
+"""Reduces the data that Pulumi's SDK sends and prints while a program runs. Call it before the first resource.
 
 `automation.engine.program_server` calls it for the loop's programs, `program.__main__` for static fleets.
 """
@@ -14,11 +14,11 @@ from pulumi.runtime import resource, settings
 from pulumi.runtime.proto import engine_pb2, source_pb2
 
 _ERROR_WAS_REPORTED = 32
-"""The exit status for which the language host reports no further error."""
+"""The exit status after which the language host reports no further error."""
 
 
 def reduce_debug_data() -> None:
-    """Leave the SDK's debug log and the Python stack of each registration out of this run. Nobody reads them.
+    """Switch off the SDK's debug log and the Python stack of each registration. Herdsman uses neither.
 
     The stacks took half of the state, which every run reads and writes, and 0.2 ms of CPU for each resource.
     """
@@ -29,7 +29,7 @@ def reduce_debug_data() -> None:
 
 
 def exit_quietly() -> None:
-    """Exit without a traceback when the engine interrupts the program. The engine has printed the error before.
+    """Exit without a traceback when the engine interrupts the program. The engine has already printed the error.
 
     Python would print a traceback of the SDK's event loop below the error.
     """
@@ -41,7 +41,9 @@ def exit_quietly() -> None:
 
 
 class _WithoutDebug:
-    """The engine's client without its debug log: five blocking calls for each resource, a third of the time."""
+    """The engine's client without its debug log, which makes five blocking calls for each resource: a third of the
+    time.
+    """
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine

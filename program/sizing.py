@@ -1,6 +1,6 @@
-"""Estimate the memory that a service's engine will take, beside what the service asks for. Pure.
+"""Estimates the memory that a service's engine needs. Pure.
 
-Called by the loop, for the status and for placement; the estimate itself is `program.runtimes.llamacpp_memory`.
+The loop calls it for the status and for placement. `program.runtimes.llamacpp_memory` computes the estimate.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from program.runtimes.llamacpp_memory import (
 
 
 def estimate(desired: DesiredService) -> MemoryFacts | None:
-    """Estimate what one replica needs, beside what the service asks for; `available_bytes` is left to the caller.
+    """Estimate the memory of one replica, beside the memory that the service asks for.
 
-    None where nothing can be said: another engine than llama.cpp, or a model of which not even the size is known.
+    Returns None for an engine other than llama.cpp, and for a model of unknown size.
     """
     if not isinstance(desired.engine, LlamaCpp):
         return None
@@ -40,9 +40,10 @@ def estimate(desired: DesiredService) -> MemoryFacts | None:
 
 
 def declared_bytes(desired: DesiredService) -> int | None:
-    """Give the memory that a process on a host is said to need, for engines that cannot be estimated.
+    """Return the memory in bytes that the service declares for a process on a host, for engines that cannot be
+    estimated.
 
-    None for llama.cpp, whose need the host reads off the model itself, and where the service says nothing.
+    None for llama.cpp, whose memory the host estimates from the model, and for a service that declares no memory.
     """
     if isinstance(desired.engine, LlamaCpp):
         return None
@@ -50,21 +51,23 @@ def declared_bytes(desired: DesiredService) -> int | None:
 
 
 def _argv(desired: DesiredService) -> list[str]:
-    """Build the arguments that the engine is started with: hosts have defaults of their own."""
+    """Return the arguments of the engine. The defaults on hosts differ from those in pods."""
     if desired.host_placement is not None:
         return host_argv(desired, model_path="model", port="0", accelerator=desired.model.accelerator)
     return runtime_for(desired.engine).argv(desired, model_path="model", port=0, host="")
 
 
 def _together(desired: DesiredService, serving: Serving) -> MemoryFacts | None:
-    """Estimate the model and, where there is one, its draft model."""
+    """Estimate the model and its draft model, if there is one."""
     found = memory_of(desired.model, serving)
     draft = memory_of(desired.draft, serving) if desired.draft else None
     return found if found is None or draft is None else together([found, draft])
 
 
 def _fitted(desired: DesiredService, serving: Serving, whole: MemoryFacts, asked_bytes: int) -> MemoryFacts:
-    """Shorten the context as llama-server does when it is told none and the GPU has too little for the trained one."""
+    """Shorten the context as llama-server does if no argument sets it and the GPU has too little memory for the trained
+    one.
+    """
     trained = (desired.model.gguf.context_length if desired.model.gguf else None) or DEFAULT_CONTEXT
     shortest, longest = min(FITTED_CONTEXT, trained) // PADDING, trained // PADDING
     found = whole
@@ -77,15 +80,15 @@ def _fitted(desired: DesiredService, serving: Serving, whole: MemoryFacts, asked
 
 
 def memory_of(model: DesiredModel, serving: Serving) -> MemoryFacts | None:
-    """Estimate what serving one model takes; None if its size is not known."""
+    """Estimate the memory that serving one model takes; None if the model's size is unknown."""
     gguf = model.gguf or GgufFacts()
-    # The header of the first of several files tells of its own tensors only.
+    # With several files, the header of the first describes only the tensors of that file.
     weights = model.size_bytes if model.files else gguf.weights_bytes or model.size_bytes
     return model_memory(gguf, serving, weights_bytes=weights) if weights else None
 
 
 def _asked(desired: DesiredService) -> int | None:
-    """Tell what the service asks for: GPU memory of a replica where it has GPUs, else the pod's memory."""
+    """Return the memory in bytes that the service asks for: GPU memory of a replica with GPUs, else the pod's memory."""
     if desired.gpu is None:
         return bytes_of(desired.pod.memory_request, field="spec.resources.memory")
     if desired.gpu_memory_bytes is not None:

@@ -1,1 +1,1 @@
-"""Desired state as frozen models; imports nothing of ours. Start with `service.py`."""
+"""Desired state as frozen models. Imports no other package of Herdsman except `kubeapi`. Start with `service.py`."""

@@ -1,7 +1,8 @@
-"""Which extended resources are accelerators, and whose. The only classifier of the project. Pure.
+"""Decides which extended resources count accelerators, and of which vendor. Pure.
 
-The dialects, the converters, quotas and policies ask it. Resources beside an accelerator (its memory, its shares in
-thousandths, a network card) are none: their amounts count no devices.
+The dialects, the converters, quotas and policies call it; the project has no other classifier. Resources that accompany
+an accelerator (its memory, its shares in thousandths, a network card) are not accelerators, because their amounts do
+not count devices.
 """
 
 from __future__ import annotations
@@ -35,11 +36,13 @@ _FORMS: tuple[tuple[re.Pattern[str], GpuVendor], ...] = (
     (re.compile(r"furiosa\.ai/[a-z0-9-]+", re.ASCII), GpuVendor.OTHER),
     (re.compile(r"[a-z0-9][a-z0-9.-]*\.[a-z]+/(gpu|npu|tpu)", re.ASCII), GpuVendor.OTHER),
 )
-"""Resources whose names have a part that varies: parts of a GPU, generations, device plugins of one's own."""
+"""Resources whose names have a variable part: partitions of a GPU, generations, custom device plugins."""
 
 
 def vendor_of(resource: str) -> GpuVendor | None:
-    """Say whose accelerator a resource counts, whole ones or parts; None for a resource that is none."""
+    """Return the vendor of the accelerators that a resource counts, whole or in parts; None if it counts no
+    accelerators.
+    """
     known = _NAMES.get(resource)
     if known is not None:
         return known
@@ -47,11 +50,11 @@ def vendor_of(resource: str) -> GpuVendor | None:
 
 
 def is_accelerator(resource: str) -> bool:
-    """Return whether an extended resource is accelerators, or parts of one."""
+    """Return whether an extended resource counts accelerators, or parts of them."""
     return vendor_of(resource) is not None
 
 
 def count_of(amounts: Mapping[str, str]) -> int:
-    """Count the accelerators among amounts of resources; what is no whole number counts as none."""
+    """Count the accelerators among amounts of resources. An amount that is not a whole number counts as 0."""
     found = (str(amount) for resource, amount in amounts.items() if is_accelerator(resource))
     return sum(int(text) for text in found if text.isascii() and text.isdecimal() and len(text) < 7)

@@ -1,4 +1,4 @@
-"""The settings of each inference engine; `runtimes/` turns them into argv. Fields mean what the engine's flags mean."""
+"""The settings of each inference engine. `runtimes/` turns them into argv."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from program.desired.base import FrozenModel
 
 
 class SecretKey(FrozenModel):
-    """One key of a Secret in the service's namespace. Only the reference travels; the value never does."""
+    """One key of a Secret in the service's namespace. Herdsman passes on the reference, never the value."""
 
     name: str
     key: str
@@ -22,19 +22,20 @@ class RopeScaling(FrozenModel):
 
 
 class SpeculativeDecoding(FrozenModel):
-    """llama.cpp's speculative decoding, in llama.cpp's own words (`--spec-type` and what belongs to it)."""
+    """llama.cpp's speculative decoding, in the terms of llama.cpp (`--spec-type` and the flags that belong to it)."""
 
     type: str
     """`draft-simple`, `draft-mtp`, `ngram-simple` …; never `none`."""
     draft_path: str = ""
-    """Draft weights: one of the Model's `files` by its relative path, or an absolute path in the image; a draft Model
-    is `DesiredService.draft`."""
+    """Draft weights: one of the Model's `files` by its relative path, or an absolute path in the image. A draft Model
+    is in `DesiredService.draft` instead.
+    """
     n_draft_max: int | None = None
     p_min: float | None = None
 
 
 class LlamaCpp(FrozenModel):
-    """llama-server. None means: say nothing and let llama.cpp decide."""
+    """llama-server. A field that is None sets no flag, and llama.cpp uses its default."""
 
     kind: Literal["llamacpp"] = "llamacpp"
     context_size: int | None = None
@@ -59,14 +60,14 @@ class LlamaCpp(FrozenModel):
 
 
 class LlamaCppRouter(FrozenModel):
-    """llama-server as a router over a directory of models, which the user's volumes bring."""
+    """llama-server as a router over a directory of models. The user mounts the directory."""
 
     kind: Literal["llamacpp-router"] = "llamacpp-router"
     extra_args: tuple[str, ...] = ()
 
 
 class Speculative(FrozenModel):
-    """vLLM's draft model, already resolved to what the engine understands (a repository or a path)."""
+    """vLLM's draft model, resolved to a repository or a path."""
 
     model: str
     num_speculative_tokens: int | None = None
@@ -110,7 +111,7 @@ class PersonaPlex(FrozenModel):
 
 
 class SglangSpeculative(FrozenModel):
-    """SGLang's speculative decoding; None leaves the choice to SGLang."""
+    """SGLang's speculative decoding. SGLang chooses the value of a field that is None."""
 
     algorithm: str
     draft_model_path: str = ""
@@ -122,7 +123,7 @@ class SglangSpeculative(FrozenModel):
 
 
 class Sglang(FrozenModel):
-    """SGLang's server; fields mean what the flags of `sglang.launch_server` mean."""
+    """SGLang's server. Fields mean the same as the flags of `sglang.launch_server`."""
 
     kind: Literal["sglang"] = "sglang"
     served_model_name: str = ""
@@ -153,11 +154,13 @@ class Sglang(FrozenModel):
 
 
 class TensorRtLlm(FrozenModel):
-    """TensorRT-LLM's server; fields mean what the flags of `trtllm-serve` mean. None leaves the choice to it."""
+    """TensorRT-LLM's server. Fields mean the same as the flags of `trtllm-serve`; it chooses the value of a field that
+    is None.
+    """
 
     kind: Literal["tensorrt-llm"] = "tensorrt-llm"
     backend: str | None = None
-    """`pytorch`, `tensorrt` for engines that were built before, or `_autodeploy`."""
+    """`pytorch`, `tensorrt` for engines that were built earlier, or `_autodeploy`."""
     tensor_parallel_size: int | None = None
     pipeline_parallel_size: int | None = None
     expert_parallel_size: int | None = None
@@ -166,7 +169,7 @@ class TensorRtLlm(FrozenModel):
     max_seq_len: int | None = None
     kv_cache_free_gpu_memory_fraction: float | None = None
     extra_llm_api_options: str | None = None
-    """Path of a YAML file in the container, which wins over the flags."""
+    """Path of a YAML file in the container. Its values override the flags."""
     reasoning_parser: str | None = None
     trust_remote_code: bool | None = None
     hf_token: SecretKey | None = None
@@ -174,13 +177,15 @@ class TensorRtLlm(FrozenModel):
 
 
 class Ollama(FrozenModel):
-    """A model in Ollama, which decides on everything else by itself."""
+    """A model in Ollama. Ollama chooses all other settings itself."""
 
     kind: Literal["ollama"] = "ollama"
 
 
 class Omlx(FrozenModel):
-    """A model in a host's oMLX; the settings are the daemon's, so services with other ones have another daemon."""
+    """A model in the oMLX of a host. The settings belong to the daemon: services with different settings use different
+    daemons.
+    """
 
     kind: Literal["omlx"] = "omlx"
     turbo_quant_bits: int | None = None
@@ -191,12 +196,12 @@ class Omlx(FrozenModel):
 
 
 class Generic(FrozenModel):
-    """Any server: the user's command and arguments, verbatim."""
+    """Any server: the user's command and arguments, unchanged."""
 
     kind: Literal["generic"] = "generic"
     args: tuple[str, ...] = ()
     idle_path: str = ""
-    """HTTP path whose 2xx means that the server works on no request; empty where there is none."""
+    """HTTP path that answers 2xx while the server works on no request; empty if there is none."""
 
 
 EngineSettings = LlamaCpp | LlamaCppRouter | Vllm | Sglang | Tgi | TensorRtLlm | PersonaPlex | Ollama | Omlx | Generic

@@ -1,6 +1,7 @@
-"""What can be wrong with desired state. The type decides retry, condition and log level (automation.controller).
+"""Errors in desired state. The type of an error decides retry, condition and log level (automation.controller).
 
-`SpecInvalid` waits for an edit; `NotYet` waits for the world. Both are expected and never logged as errors.
+After `SpecInvalid` the loop waits for an edit; after `NotYet` it waits for a change of the cluster. Both are expected,
+and are never logged as errors.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ class DesiredError(Exception):
 
 
 class SpecInvalid(DesiredError):
-    """The object asks for something that cannot be; only an edit helps."""
+    """The object asks for something impossible; only an edit helps."""
 
     def __init__(self, *, field: str, why: str, reason: str = "SpecInvalid") -> None:
         super().__init__(reason=reason, why=why, field=field)
 
 
 class NotYet(DesiredError):
-    """Something that the object needs is not there yet; ask again when it changes, or after `retry_after_s`."""
+    """Something that the object needs does not exist yet. The loop retries when it changes, or after `retry_after_s`
+    seconds.
+    """
 
     def __init__(self, *, reason: str, why: str, field: str = "", retry_after_s: float = 30.0) -> None:
         super().__init__(reason=reason, why=why, field=field)
@@ -32,9 +35,9 @@ class NotYet(DesiredError):
 
 
 class ModelNotReady(NotYet):
-    """The Model that a service names is missing, or is not Ready. A change of the Model brings the service back.
+    """The Model that a service names is missing or not Ready. A change of the Model enqueues the service again.
 
-    `found` is False for a missing one.
+    `found` is False for a missing Model.
     """
 
     def __init__(self, *, model: str, found: bool) -> None:
