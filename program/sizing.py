@@ -88,7 +88,7 @@ def memory_of(model: DesiredModel, serving: Serving) -> MemoryFacts | None:
 
 
 def _asked(desired: DesiredService) -> int | None:
-    """Return the memory in bytes that the service asks for: GPU memory of a replica with GPUs, else the pod's memory."""
+    """Return the memory in bytes that the service asks for: GPU memory if it has GPUs, else the pod's memory."""
     if desired.gpu is None:
         return bytes_of(desired.pod.memory_request, field="spec.resources.memory")
     if desired.gpu_memory_bytes is not None:

@@ -1,4 +1,4 @@
-"""What was observed of a service or a model, as pure data; dialects turn it into status."""
+"""Observations of a service or a model, as pure data. Dialects build the status from them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from program.desired.model import GgufFacts
 
 
 class Problem(FrozenModel):
-    """Why a thing is not as it should be, ready for a condition."""
+    """Why an object is not as it should be, ready for a condition."""
 
     reason: str
-    """CamelCase."""
+    """In CamelCase."""
     message: str
-    """What was asked, what is wrong, what to do."""
+    """The wanted value, the error, and how to correct it."""
     field: str = ""
-    """Path in the custom resource, where the cause is there."""
+    """Path in the custom resource, if the cause is there."""
     terminal: bool = False
     """True: only an edit helps (Stalled). False: Herdsman keeps trying (Reconciling)."""
 
@@ -32,70 +32,73 @@ class PodFacts(FrozenModel):
     name: str
     uid: str = ""
     component: str = ""
-    """Its label `app.kubernetes.io/component`, by which sets of pods of one service are told apart."""
+    """Its label `app.kubernetes.io/component`, which distinguishes the sets of pods of one service."""
     node: str = ""
     node_lost: str = ""
-    """Why its node does not run it any more, in the words of the node's condition; empty while the node is well."""
+    """Why its node no longer runs it, from the node's condition; empty while the node is healthy."""
     leaving: bool = False
-    """It is being deleted; on a lost node that takes until the node is back or gone."""
+    """The pod is being deleted. On a lost node, the deletion ends when the node returns or is removed."""
     phase: str = "Pending"
     ready: bool = False
-    """What the kubelet says; `proof` is what Herdsman found out itself."""
+    """As reported by the kubelet. `proof` is the result of Herdsman's own check."""
     proof: Literal["", "proved", "failed", "unknown"] = ""
-    """Of a ready pod: it answered one real completion since its engine started, it did not, or it cannot be asked.
-    Empty while the check has not ended, or where none is asked for."""
+    """Whether a ready pod answered one real completion since its engine started; `unknown` if it cannot be asked. Empty
+    until the check has ended, and if no check is wanted.
+    """
     proof_message: str = ""
     unschedulable: str = ""
-    """The scheduler's own message, empty once scheduled."""
+    """The scheduler's message; empty once the pod is scheduled."""
     waiting_reason: str = ""
     """A container's waiting or terminated reason: ImagePullBackOff, CrashLoopBackOff, OOMKilled, …"""
     waiting_message: str = ""
-    """What the container or the kubelet said last: the tail of a terminated container's log, the pull's error."""
+    """The last message of the container or the kubelet: the tail of a terminated container's log, or the error of the
+    pull.
+    """
     container: str = ""
     init: bool = False
-    """`container` is an init container: the one that fetches the model, as a rule."""
+    """`container` is an init container, usually the one that fetches the model."""
     oom_killed: bool = False
-    """The last end of `container` was by the kernel, for want of memory."""
+    """The kernel killed `container` the last time, because memory ran out."""
     exit_code: int | None = None
     restarts: int = 0
     image: str = ""
-    """Image of `container`."""
+    """The image of `container`."""
     preempted: bool = False
-    """The scheduler took its place for a pod of higher priority."""
+    """The scheduler preempted the pod for one of higher priority."""
     nominated_node: str = ""
-    """Node where the scheduler makes room for it."""
+    """The node on which the scheduler preempts other pods for this one."""
     requests: dict[str, str] = {}
-    """The limits that its containers ask for, by resource (`nvidia.com/gpu: "2"`)."""
+    """The limits of its containers, by resource (`nvidia.com/gpu: "2"`)."""
 
 
 class QueuePosition(FrozenModel):
-    """The position of a service among those that wait for a GPU."""
+    """The position of a service in the queue for a GPU."""
 
     position: int
-    """From 1, by effective priority, then by age."""
+    """Starts at 1; ordered by effective priority, then by age."""
     length: int
-    """Services that wait for the same resource."""
+    """The number of services that wait for the same resource."""
     ahead: str = ""
-    """`namespace/name` of the one before it; empty for the first."""
+    """`namespace/name` of the service before it; empty for the first."""
 
 
 class RolloutFacts(FrozenModel):
-    """How far a change of the pod template is."""
+    """The progress of a change of the pod template."""
 
     deferred: Problem | None = None
-    """The change is held back: reason PodsBusy, IdleCheckFailed, IdleCheckUnsupported or PodsCrashLooping."""
+    """Why the change is held back: reason PodsBusy, IdleCheckFailed, IdleCheckUnsupported or PodsCrashLooping."""
     timed_out: bool = False
-    """It was held back for as long as allowed and then made regardless."""
+    """The change was held back for the longest time allowed, and then made although pods were busy."""
     failed: Problem | None = None
     """The Deployment's progress deadline passed, or pods of the new template crash."""
     rolled_back: Problem | None = None
-    """The last template that served runs again instead of the wanted one, and why."""
+    """Why the last template that served runs again instead of the wanted one."""
     kept: Problem | None = None
-    """An adopted service runs the template that it came with until it is changed."""
+    """An adopted service runs its original template until it is changed."""
 
 
 class MemoryFacts(FrozenModel):
-    """What a replica's engine is estimated to need, in bytes, beside what the service asks for."""
+    """The estimated memory of a replica's engine in bytes, and the memory that the service asks for."""
 
     weights_bytes: int
     cache_bytes: int
@@ -103,9 +106,9 @@ class MemoryFacts(FrozenModel):
     host_bytes: int = 0
     """The part of the sum that stays in RAM although there is a GPU (`--cpu-moe`, `--no-kv-offload`)."""
     asked_bytes: int | None = None
-    """Memory of the pod's request (without a GPU), or GPU memory where the service or Model names it."""
+    """Memory of the pod's request (without a GPU), or GPU memory if the service or Model names it."""
     available_bytes: int | None = None
-    """Most memory that any node could give a pod; None while nodes are unknown or a GPU's memory counts."""
+    """The largest memory that a node could give a pod; None if nodes are unknown, and for GPU memory."""
 
     @property
     def total_bytes(self) -> int:
@@ -113,15 +116,15 @@ class MemoryFacts(FrozenModel):
 
 
 class AutoscalerFacts(FrozenModel):
-    """What the autoscaler says of itself."""
+    """The state of the autoscaler, from its own status."""
 
     kind: str = "HorizontalPodAutoscaler"
     problem: str = ""
-    """Why it cannot scale: the metrics API is absent, the metric does not exist. Empty when it can."""
+    """Why it cannot scale: the metrics API is absent, the metric does not exist. Empty if it can."""
 
 
 class RefusedObject(FrozenModel):
-    """An object that the API refused, and without which the service serves: an autoscaler, a route, a monitor."""
+    """An object that the API refused. The service serves without it: an autoscaler, a route, a monitor."""
 
     kind: str
     name: str
@@ -131,7 +134,9 @@ class RefusedObject(FrozenModel):
 
 
 class HostedFacts(FrozenModel):
-    """The processes of a service on hosts; where they differ, of the first replica that does not serve."""
+    """The processes of a service on hosts. If they differ, these are the facts of the first replica that does not
+    serve.
+    """
 
     host: str | None = None
     phase: str = ""
@@ -139,13 +144,13 @@ class HostedFacts(FrozenModel):
     reason: str = ""
     message: str = ""
     heartbeat_age_s: float | None = None
-    """Seconds since the host last said it lives; None when it never did, or where its Lease says that."""
+    """Seconds since the host's last heartbeat; None if there was none, or if the host renews a Lease instead."""
     lost: bool = False
-    """The host has not renewed its Lease for as long as it promised."""
+    """The host did not renew its Lease before the Lease's duration ended."""
     refusal: str = ""
-    """Why no host fits a replica that has none; empty while every replica has one, and while there is no host."""
+    """Why no host fits a replica that has none; empty if every replica has one, and if there is no host."""
     stuck: str = ""
-    """Why a replica stays on a host that it should leave; empty when none does."""
+    """Why a replica stays on a host that it should leave; empty if no replica does."""
 
 
 class ClaimFacts(FrozenModel):
@@ -158,7 +163,7 @@ class ClaimFacts(FrozenModel):
 
 
 class AccelerationFacts(FrozenModel):
-    """What the engine's log says of the hardware that computes."""
+    """The device that computes, as found in the engine's log."""
 
     device: str
     """CUDA, ROCm, Vulkan, Metal, OpenCL or CPU."""
@@ -167,7 +172,7 @@ class AccelerationFacts(FrozenModel):
 
 
 class ConditionFact(FrozenModel):
-    """A condition of an object of Kubernetes' or an extension's, in its controller's words."""
+    """A condition of an object of Kubernetes or of an extension, as its controller wrote it."""
 
     status: Literal["True", "False", "Unknown"]
     reason: str = ""
@@ -175,19 +180,19 @@ class ConditionFact(FrozenModel):
 
 
 class WorkloadFacts(FrozenModel):
-    """How far one set of pods is: a Deployment or a LeaderWorkerSet."""
+    """The progress of one set of pods: a Deployment or a LeaderWorkerSet."""
 
     part: str
-    """`PodSet.part`; empty for one that exists and is not wanted any more."""
+    """`PodSet.part`; empty for a set that exists and is no longer wanted."""
     kind: Literal["Deployment", "LeaderWorkerSet"]
     name: str
     found: bool = False
     seen: bool = False
-    """Its controller has looked at the spec as it is now; before that its status is about another."""
+    """Its controller has observed the current spec. Before that, its status describes another spec."""
     behind: bool = False
-    """Its controller has looked at an earlier spec and not yet at this one."""
+    """Its controller has observed an earlier spec and not yet the current one."""
     wanted_replicas: int = 1
-    """Of the live object where it exists, so that an autoscaler's choice counts."""
+    """From the live object if it exists, so that an autoscaler's choice counts."""
     replicas: int = 0
     ready_replicas: int = 0
     updated_replicas: int = 0
@@ -196,79 +201,88 @@ class WorkloadFacts(FrozenModel):
     available: ConditionFact | None = None
     progressing: ConditionFact | None = None
     replica_failure: str = ""
-    """Why pods cannot be made at all, in the API's words."""
+    """Why pods cannot be created, as the API server reported it."""
     selector: str = ""
-    """Label selector of its pods, as a scale subresource tells it."""
+    """Label selector of its pods, in the format of a scale subresource."""
 
 
 class GatewayFacts(FrozenModel):
-    """What the Gateway or Ingress controller says of the service's route."""
+    """The state of the service's route, from the Gateway or Ingress controller."""
 
     accepted: bool
     message: str = ""
-    """Why it is not accepted, in that controller's words."""
+    """Why it is not accepted, as that controller reported it."""
     endpoint: str = ""
-    """URL that clients outside the cluster use; empty while no address is known."""
+    """URL for clients outside the cluster; empty while no address is known."""
 
 
 class PendingChange(FrozenModel):
-    """A change that is worked out and not made, because somebody must approve it first, or nothing may be changed."""
+    """A change that is planned but not applied: it waits for approval, or the service is paused."""
 
     digest: str
-    """Names exactly this change; an approval of another does not count."""
+    """Identifies this change; an approval of another digest does not count."""
     summary: str
-    """How many objects, what restarts, what is downloaded: one line."""
+    """One line: the number of objects, the restarts, the downloads."""
     changes: tuple[str, ...] = ()
-    """One phrase for each object, as Events tell it."""
+    """One phrase for each object, as in Events."""
     paused: bool = False
-    """Mode Paused: no approval helps, only another mode."""
+    """The mode is Paused: an approval has no effect, only another mode helps."""
 
 
 class ServiceFacts(FrozenModel):
-    """All that the status of a service is made of."""
+    """All facts that the status of a service is built from."""
 
     desired_replicas: int
-    """The live target: the Deployment's `spec.replicas` once it exists, so that an autoscaler's choice counts."""
+    """The live target: the Deployment's `spec.replicas` if it exists, so that an autoscaler's choice counts."""
     replicas: int = 0
-    """Replicas that exist (ready or not)."""
+    """Replicas that exist, ready or not."""
     ready_replicas: int = 0
     model_found: bool = True
     model_ready: bool = False
     model_failed: str = ""
-    """Why the Model failed, in its own words; empty where it did not."""
+    """Why the Model failed, from its status; empty if it did not."""
     behind: str = ""
-    """Kind and name of a set of pods whose controller has not looked at its last change yet; its status is about the
-    pods before that. Empty when there is none."""
+    """Kind and name of a set of pods whose controller has not observed the last change yet, so that its status
+    describes the pods before the change. Empty if there is none.
+    """
     objects_exist: bool = False
-    """The service's objects are all there as rendered."""
+    """All objects of the service exist as rendered."""
     applying: bool = False
-    """An engine batch with this service is waiting or under way."""
+    """An engine batch with this service is waiting or running."""
     problem: Problem | None = None
-    """What stops this service: an invalid spec, a failed batch, a foreign object in the way."""
+    """The error that stops this service: an invalid spec, a failed batch, a foreign object of the same name."""
     refused: tuple[RefusedObject, ...] = ()
-    """What could not be applied and does not keep the service from serving; it is tried again with a back-off."""
+    """Objects that could not be applied and that the service can serve without. The loop retries them with a
+    back-off.
+    """
     unsupported: tuple[Problem, ...] = ()
-    """Fields that the chosen path cannot honour; each is named in condition SpecHonoured=False."""
+    """Fields that the service's runtime or platform does not support. Condition SpecHonoured=False lists them."""
     queue: QueuePosition | None = None
-    """None when the service waits for no GPU."""
+    """None if the service does not wait for a GPU."""
     never_fits: str = ""
-    """Why no node of the cluster could ever hold a replica; empty when one could, or nothing is known."""
+    """Why no node of the cluster can ever hold a replica; empty if one can, or if nothing is known."""
     quota: Problem | None = None
-    """A GPUQuota that leaves no room: what exists stays, nothing more is made."""
+    """A GPUQuota that is used up: existing objects stay, and no new ones are created."""
     replica_failure: str = ""
-    """Why the Deployment cannot make pods at all (a ResourceQuota, a missing PriorityClass), in the API's words."""
+    """Why the Deployment cannot create pods (a ResourceQuota, a missing PriorityClass), as the API server
+    reported it.
+    """
     cache_claim: ClaimFacts | None = None
     """The claim that the pods mount for their weights, while it is not bound."""
     preemption: tuple[Problem, ...] = ()
-    """Whose place this service took, or who took its place, and by what right."""
+    """Preemptions: services that lost their place to this one, or that took its place, with the priorities."""
     sleep: Literal["", "asleep", "waking"] = ""
-    """Nobody uses the service and no replica runs, or the first request has come; requests are taken either way."""
+    """`asleep`: the service is idle and no replica runs. `waking`: the first request has arrived. Both accept
+    requests.
+    """
     pending: PendingChange | None = None
-    """What mode Preview or Paused holds back; None when nothing is."""
+    """The change that mode Preview or Paused holds back; None if there is none."""
     advice: tuple[Problem, ...] = ()
-    """Violations of advisory policies; those of mandatory ones are a `problem`."""
+    """Violations of advisory policies. A violation of a mandatory policy is a `problem`."""
     drift: tuple[Problem, ...] = ()
-    """Fields of ours that somebody else changed and that are reported, not repaired."""
+    """Fields of Herdsman's objects that another client changed, and that the drift policy reports instead of
+    repairing.
+    """
     rollout: RolloutFacts = RolloutFacts()
     memory: MemoryFacts | None = None
     autoscaler: AutoscalerFacts | None = None
@@ -276,38 +290,39 @@ class ServiceFacts(FrozenModel):
     """Ready pods that do not count in `ready_replicas`, because they have not answered a completion."""
     acceleration: AccelerationFacts | None = None
     priority_value: int | None = None
-    """Value of the PriorityClass that the pods name; None where it was not looked up."""
+    """Value of the PriorityClass that the pods name; None if it was not read."""
     template_hash: str = ""
-    """Hash of the pod template that every replica runs; empty during a rollout and while none exists."""
+    """Hash of the pod template that every replica runs; empty during a rollout and while there is none."""
     gateway: GatewayFacts | None = None
-    """None: not exposed, or nothing has been said of the route yet."""
+    """None: the service is not exposed, or its route has no status yet."""
     pods: tuple[PodFacts, ...] = ()
     hosted: HostedFacts | None = None
     """None: the service runs in pods."""
     workloads: tuple[WorkloadFacts, ...] = ()
-    """The sets of pods of a service that describes them itself, in the order of `Workloads.pods`."""
+    """The sets of pods of a service that describes its pods itself, in the order of `Workloads.pods`."""
 
 
 class ProbeFacts(FrozenModel):
-    """What a look at the source said, without downloading it."""
+    """The result of reading a model's source without downloading it."""
 
     outcome: Literal["read", "unreachable", "refused", "mismatch", "not-gguf"]
-    """read: header and size are known. unreachable: the loop cannot see it, a pod may. refused: not allowed to look.
-    mismatch: the file is there and its SHA-256 is another. not-gguf: there, but not a GGUF file."""
+    """read: header and size are known. unreachable: the loop cannot reach it; a pod may. refused: access is denied.
+    mismatch: the file exists with another SHA-256. not-gguf: the file exists and is not a GGUF file.
+    """
     message: str = ""
     reason: str = ""
-    """CamelCase reason for a condition when the outcome is not `read`."""
+    """CamelCase reason for a condition if the outcome is not `read`."""
     gguf: GgufFacts | None = None
     size_bytes: int | None = None
     etag: str | None = None
     sha256: str = ""
-    """SHA-256 of the whole file where it was read whole (local or small files), else empty."""
+    """SHA-256 of the file if it was read completely (local or small files), else empty."""
     source: str = ""
-    """The source that was looked at; facts of another source do not count."""
+    """The source that was read; facts of another source do not count."""
 
 
 class TransferFacts(FrozenModel):
-    """A download of a model that is under way, as the pod that does it says."""
+    """A running download of a model, as reported by the pod that downloads it."""
 
     done_bytes: int
     total_bytes: int | None = None
@@ -317,7 +332,7 @@ class TransferFacts(FrozenModel):
 
 
 class PrefetchFacts(FrozenModel):
-    """The Job that fetches a model ahead of its services."""
+    """The Job that fetches a model before its services need it."""
 
     job: str
     state: Literal["started", "running", "done", "failed", "invalid"]
@@ -325,7 +340,7 @@ class PrefetchFacts(FrozenModel):
 
 
 class ModelFacts(FrozenModel):
-    """All that the status of a model is made of."""
+    """All facts that the status of a model is built from."""
 
     problem: Problem | None = None
     probe: ProbeFacts | None = None
@@ -333,5 +348,5 @@ class ModelFacts(FrozenModel):
     accelerator_ready: bool = True
     transfer: TransferFacts | None = None
     refetched: bool = False
-    """A pod has fetched the source again since it was found to differ from what the caches hold."""
+    """A pod has fetched the source again after it was found to differ from the cached files."""
     prefetch: PrefetchFacts | None = None

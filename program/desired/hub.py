@@ -1,6 +1,6 @@
-"""Hugging Face, or the mirror that an operator or a host's owner sets in its place: its addresses, its token. Pure.
+"""Addresses and token of Hugging Face, or of a mirror that an operator or a host's owner configures. Pure.
 
-Used by the dialects and the Model's look in the loop, and by the agent for the files of its plans.
+The dialects and the loop's source probe of Models use it, and the agent for the files of its plans.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ HUB_HOSTS = frozenset({"huggingface.co", "www.huggingface.co", "hf.co"})
 
 @dataclass(frozen=True)
 class Hub:
-    """Where the Hub's files come from."""
+    """The server of the Hub's files."""
 
     url: str = HUB
     """Without a slash at the end."""
@@ -39,13 +39,15 @@ class Hub:
         return self.url != HUB
 
     def location(self, address: WebAddress) -> WebAddress:
-        """Return the address at the mirror of a file of Hugging Face; other addresses stay as they are."""
+        """Return the mirror's address of a file of Hugging Face; other addresses are returned unchanged."""
         if not self.is_mirror or address.host not in HUB_HOSTS:
             return address
         return WebAddress.parse(f"{self.url}{address.path}" + (f"?{address.query}" if address.query else ""))
 
     def may_have_token(self, address: WebAddress) -> bool:
-        """Return whether a token for Hugging Face may go to `address`: encrypted to the Hub, or to its mirror."""
+        """Return whether a token for Hugging Face may be sent to `address`: the Hub over HTTPS on port 443, or its
+        mirror.
+        """
         if address.host in HUB_HOSTS:
             return (address.scheme, address.effective_port) == ("https", 443)
         return self.is_mirror and address.origin == self.base.origin

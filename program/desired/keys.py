@@ -1,4 +1,4 @@
-"""Identities: which service, which model, and who owns the objects made for them."""
+"""Identities of services, models and the owners of their objects; names of Herdsman's annotations and labels."""
 
 from __future__ import annotations
 
@@ -9,95 +9,108 @@ from kubeapi.json_types import JsonView
 from program.desired.base import FrozenModel
 
 Dialect = Literal["llmkube", "kserve", "llmaz", "llmaz-service"]
-"""`llmaz` are Playgrounds, `llmaz-service` llmaz's own Services, which are a kind apart with names of their own."""
+"""`llmaz` are Playgrounds. `llmaz-service` are llmaz's own Services, a separate kind whose names are independent."""
 
 LABEL_DIALECT = "herdsman.dev/dialect"
-"""On a HostProcess: the dialect of its service, where that is not LLMKube's."""
+"""On a HostProcess: the dialect of its service, if that is not LLMKube."""
 LABEL_PLAYGROUND = "herdsman.dev/playground"
-"""On all that is made for a Playground, and on its pods: its name."""
+"""On all objects of a Playground, and on its pods: the Playground's name."""
 LABEL_LLMAZ_SERVICE = "herdsman.dev/llmaz-service"
-"""The same for a Service of llmaz."""
+"""On all objects of a Service of llmaz, and on its pods: the Service's name."""
 
 ANNOTATION_ADOPT = "herdsman.dev/adopt"
-"""On a service, `"true"`: take over objects of the same names that somebody else made."""
+"""On a service, `"true"`: take over objects of the same names that another client created."""
 ANNOTATION_HOST = "herdsman.dev/host"
 """On a service: run it as a process on the host of this name."""
 ANNOTATION_EXPOSE = "herdsman.dev/expose"
-"""On a service: `gateway` or `ingress`, the way by which clients outside the cluster reach it."""
+"""On a service: `gateway` or `ingress`, the way in for clients outside the cluster."""
 ANNOTATION_EXPOSE_HOST = "herdsman.dev/expose-host"
 """On an exposed service: the DNS name that clients use."""
 ANNOTATION_EXPOSE_GATEWAY = "herdsman.dev/expose-gateway"
-"""On a service exposed by a Gateway: its name, or `namespace/name`."""
+"""On a service exposed by a Gateway: the Gateway's name, or `namespace/name`."""
 ANNOTATION_EXPOSE_CLASS = "herdsman.dev/expose-class"
-"""On a service exposed by an Ingress: the IngressClass; without it the cluster's default."""
+"""On a service exposed by an Ingress: the IngressClass; without it, the cluster's default."""
 ANNOTATION_EXPOSE_TLS_SECRET = "herdsman.dev/expose-tls-secret"  # noqa: S105 - the name of an annotation
 """On a service exposed by an Ingress: the Secret with certificate and key."""
 ANNOTATION_API_KEY_SECRET = "herdsman.dev/api-key-secret"  # noqa: S105 - the name of an annotation
-"""On a service: `secret` or `secret/key` (`api-key` without a key) whose value clients must send as Bearer token."""
+"""On a service: `secret` or `secret/key`, the Bearer token that clients must send. The default key is `api-key`."""
 ANNOTATION_NETWORK_POLICY = "herdsman.dev/network-policy"
-"""On a service: who may connect to its pods. `namespace` for the service's own, or namespaces by comma."""
+"""On a service: the clients that may connect to its pods. `namespace` for its own namespace, or a list of
+namespaces.
+"""
 ANNOTATION_MAX_UNAVAILABLE = "herdsman.dev/max-unavailable"
-"""On a service: how many pods (`1`) or which share (`25%`) may be away at once, in rollouts and in evictions."""
+"""On a service: how many pods (`1`) or which share (`25%`) may be unavailable, in rollouts and in evictions."""
 ANNOTATION_ROLLBACK = "herdsman.dev/rollback"
-"""On a service, `"true"`: a rollout that fails goes back to the last pod template that served."""
+"""On a service, `"true"`: after a failed rollout, return to the last pod template that served."""
 ANNOTATION_COMPLETION_CHECK = "herdsman.dev/completion-check"
-"""On a service, `"false"`: the engine's health alone makes a replica ready, no completion is asked for."""
+"""On a service, `"false"`: the engine's health check makes a replica ready, without a completion."""
 ANNOTATION_READINESS_GATE = "herdsman.dev/readiness-gate"
-"""On a service, `"true"`: Kubernetes sends requests to a pod only once the completion check passed."""
+"""On a service, `"true"`: Kubernetes sends requests to a pod only after the completion check passed."""
 ANNOTATION_SCALE_QUERY = "herdsman.dev/scale-query"
-"""On a service: the PromQL query that KEDA scales on instead of the runtime's own metric."""
+"""On a service: the PromQL query that KEDA scales on instead of the runtime's metric."""
 ANNOTATION_HOST_SELECTOR = "herdsman.dev/host-selector"
-"""On a service: run it as a process on a host with these labels (`key=value`, by comma), whatever its Model wants."""
+"""On a service: run it as a process on a host with these labels (`key=value`, comma-separated), whatever its Model
+says.
+"""
 ANNOTATION_MODEL_FILE = "herdsman.dev/model-file"
-"""On a service of KServe's or llmaz's that runs on hosts: the one file of its model's repository or prefix."""
+"""On a service of KServe or llmaz that runs on hosts: the one file of the model's repository or prefix."""
 ANNOTATION_MODEL_FORMAT = "herdsman.dev/model-format"
-"""The same: `gguf`, `mlx` or `safetensors`, where the model's name does not say it."""
+"""On a service of KServe or llmaz that runs on hosts: `gguf`, `mlx` or `safetensors`, if the model's name does not show
+it.
+"""
 ANNOTATION_PREFERRED_HOSTS = "herdsman.dev/preferred-hosts"
-"""On a service that runs on hosts: names by comma, the first that fits wins."""
+"""On a service that runs on hosts: comma-separated names. The first host that fits is chosen."""
 ANNOTATION_EXCLUDED_HOSTS = "herdsman.dev/excluded-hosts"
-"""On a service that runs on hosts: names by comma, where it must not run."""
+"""On a service that runs on hosts: comma-separated names of hosts where it must not run."""
 ANNOTATION_HOST_STRATEGY = "herdsman.dev/host-strategy"
 """On a service that runs on hosts: `spread` over the emptiest, or `pack` onto the fullest that fits."""
 ANNOTATION_HOST_MOVES = "herdsman.dev/moves"
-"""On a service that runs on hosts, `"false"`: it waits for a host that was lost or is drained instead of moving."""
+"""On a service that runs on hosts, `"false"`: it waits for a host that was lost or is drained, and does not move."""
 ANNOTATION_MEMORY_CHECK = "herdsman.dev/memory-check"
 """On a service that runs on hosts: `enforce`, `warn` or `off`."""
 ANNOTATION_RESIDENCY = "herdsman.dev/residency"
-"""On a service that runs on hosts: `pinned`, `preferred` or `onDemand`, when others of its group want its memory."""
+"""On a service that runs on hosts: `pinned`, `preferred` or `onDemand`, for when others of its group need its
+memory.
+"""
 ANNOTATION_MODEL_GROUP = "herdsman.dev/model-group"
-"""On a service that runs on hosts: the group whose services take turns on a host."""
+"""On a service that runs on hosts: the group whose services share the memory of a host by turns."""
 ANNOTATION_MIN_DWELL = "herdsman.dev/min-dwell"
-"""On a service with a residency: how long it stays once it was started (`30s`, `5m`)."""
+"""On a service with a residency: the shortest time that it runs after a start (`30s`, `5m`)."""
 ANNOTATION_IDLE_TIMEOUT = "herdsman.dev/idle-timeout"
-"""On a service: stop its replicas after so long without a request (`30s`, `15m`), and start them at the next one."""
+"""On a service: stop its replicas after this time without a request (`30s`, `15m`), and start them at the next
+request.
+"""
 ANNOTATION_WAKE_TIMEOUT = "herdsman.dev/wake-timeout"
-"""On a service with an idle timeout: how long a request may wait for it to start before the answer is 503."""
+"""On a service with an idle timeout: the longest time that a request waits for a start before the answer is 503."""
 ANNOTATION_MAX_HELD_REQUESTS = "herdsman.dev/max-held-requests"
-"""On a service with an idle timeout: how many requests may wait at once; more are answered 503."""
+"""On a service with an idle timeout: the number of requests that may wait; further ones are answered 503."""
 
 ANNOTATION_DRAIN = "herdsman.dev/drain"
-"""On a service: how long requests under way may take when a replica is told to stop (`2m`); `"false"` drops them."""
+"""On a service: how long a replica that stops waits for its running requests (`2m`); `"false"` drops them."""
 
 ANNOTATION_SERVED_NAME = "herdsman.dev/served-name"
-"""On a service: the model's name for clients, in `/v1/models` and in requests; without it the engine's own choice."""
+"""On a service: the model's name for clients, in `/v1/models` and in requests. Without it the engine chooses."""
 
 ANNOTATION_MODE = "herdsman.dev/mode"
-"""On a service or a namespace: `Apply`, `Preview` (changes wait until they are approved) or `Paused` (none is made)."""
+"""On a service or a namespace: `Apply`, `Preview` (changes wait for approval) or `Paused` (no change is made)."""
 ANNOTATION_APPROVED = "herdsman.dev/approved"
-"""On a service in mode Preview: the digest of the pending change that may be made, and of no other."""
+"""On a service in mode Preview: the digest of the one pending change that is approved."""
 ANNOTATION_DRIFT = "herdsman.dev/drift"
-"""On a service: `repair` or `report` what others change of ours, or by kind (`Deployment=repair,Service=report`)."""
+"""On a service: `repair` or `report` changes by other clients, or by kind (`Deployment=repair,Service=report`)."""
 ANNOTATION_DRIFT_IGNORE = "herdsman.dev/drift-ignore"
-"""On a service: fields that others may change, by comma, as `Deployment/spec.template.spec.tolerations`."""
+"""On a service: comma-separated fields that other clients may change, such as
+`Deployment/spec.template.spec.tolerations`.
+"""
 ANNOTATION_CONTROLLER = "herdsman.dev/controller"
-"""On a service or a namespace: who looks after it, where another controller of the same objects runs too."""
+"""On a service or a namespace: the controller that manages it, if another controller of the same resources runs too."""
 ANNOTATION_KEPT_TEMPLATE = "herdsman.dev/kept-template"
-"""On an adopted service: the digest of the pod template that its pods run, which stays until the service changes, so
-that nothing restarts. On its Deployment: the same, with the hash of what was asked for then."""
+"""On an adopted service: the digest of the pod template that its pods run. The template stays until the service
+changes, so that nothing restarts. On its Deployment: the digest and the hash of the service at that time.
+"""
 
 
 class ServiceKey(NamedTuple):
-    """Names one service of one dialect; the key of the work queue, of batches and of logical resource names."""
+    """Identifies one service of one dialect; the key of the work queue, of batches and of logical resource names."""
 
     dialect: str
     namespace: str
@@ -108,7 +121,7 @@ class ServiceKey(NamedTuple):
 
 
 class Owner(FrozenModel):
-    """The object that owns what is made for a service, as an ownerReference names it."""
+    """The object that owns the objects of a service, as an ownerReference names it."""
 
     api_version: str
     kind: str
@@ -117,7 +130,7 @@ class Owner(FrozenModel):
 
     @classmethod
     def of(cls, obj: JsonView) -> Owner:
-        """Return the owner that a live object is. Raises KeyError for an object without a uid."""
+        """Return a live object as an owner. Raises KeyError for an object without a uid."""
         metadata = obj["metadata"]
         return cls(
             api_version=str(obj["apiVersion"]),
@@ -128,7 +141,7 @@ class Owner(FrozenModel):
 
 
 def owner_of(cr: JsonView) -> Owner | None:
-    """Return the owner that a custom resource is; None for one from a file, since a reference needs a live uid."""
+    """Return a custom resource as an owner; None for one from a file, since an ownerReference needs a live uid."""
     return Owner.of(cr) if cr["metadata"].get("uid") else None
 
 
@@ -136,16 +149,18 @@ _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
 def is_label_value(name: str) -> bool:
-    """Return whether `name` fits a label value: at most 63 characters (Kubernetes object names go up to 253)."""
+    """Return whether `name` fits a label value: at most 63 characters (Kubernetes object names have up to 253)."""
     return len(name) <= 63 and re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", name) is not None
 
 
 def is_dns_label(name: str) -> bool:
-    """Return whether `name` is an RFC 1123 label, as namespaces and most object names need."""
+    """Return whether `name` is an RFC 1123 label, as namespaces and most objects need."""
     return len(name) <= 63 and _DNS_LABEL.fullmatch(name) is not None
 
 
 def service_dns_name(service: str) -> str:
-    """Name the Kubernetes Service: an RFC 1035 label, so dots become dashes and a leading digit gets `s-` before it."""
+    """Return the name of the Kubernetes Service, an RFC 1035 label: dots become dashes, a leading digit gets the prefix
+    `s-`.
+    """
     name = service.replace(".", "-")
     return f"s-{name}" if name[:1].isdigit() else name

@@ -1,8 +1,9 @@
-"""Kubernetes quantities: `1500m`, `24Gi`, `1e3`. Pure; read by the dialects' parsers, the loop's caches and agents.
+"""Parses Kubernetes quantities: `1500m`, `24Gi`, `1e3`. Pure.
 
-The only parser of quantities in the project. `kubernetes.utils.quantity` computes the numbers. It takes more than the
-API server does (`NaN`, `1_000`, `1e3Ki`, `1e999999999`), so the text is checked against the grammar of Kubernetes'
-`resource.Quantity` first, and the number is rounded and capped as there (ADR 49).
+Called by the dialects' parsers, the loop's caches and agents.
+This is the only parser of quantities in the project. `kubernetes.utils.quantity` computes the numbers. It accepts more
+than the API server does (`NaN`, `1_000`, `1e3Ki`, `1e999999999`), so this module first checks the text against the
+grammar of Kubernetes' `resource.Quantity`, and rounds and caps the number as Kubernetes does (ADR 49).
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ _LARGEST = Decimal(2) ** 63
 _NANO = Decimal("1e-9")
 _LARGEST_EXPONENT = 999
 _LONGEST = 256
-"""Characters of the longest text that is read; the API server's own quantities are shorter."""
+"""The longest text in characters that is read. The API server's own quantities are shorter."""
 _EXACT = Context(prec=2 * _LARGEST_EXPONENT + _LONGEST, rounding=ROUND_UP)
-"""Holds every number that such a text can stand for."""
+"""Precise enough for every number that such a text can represent."""
 
 
 def read_quantity(text: str) -> Decimal:
-    """Read a quantity of an object that the API server took. Raises ValueError for text that is no quantity.
+    """Read a quantity of an object that the API server accepted. Raises ValueError for text that is not a quantity.
 
-    As in Kubernetes, a fraction of a billionth is rounded away from zero, and an amount with a binary suffix is at
-    most 2^63 - 1.
+    As in Kubernetes, a fraction of a billionth is rounded away from zero, and an amount with a binary suffix is at most
+    2^63 - 1.
     """
     match = _FORM.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None:
@@ -52,9 +53,9 @@ def read_quantity(text: str) -> Decimal:
 
 
 def parse_quantity(text: str, *, field: str, example: str = "`2`, `500m` or `16Gi`") -> Decimal:
-    """Read a quantity that a user asks for.
+    """Read a quantity from a user's custom resource.
 
-    Raises SpecInvalid at `field` for text that is no quantity, for a negative amount and for 2^63 or more.
+    Raises SpecInvalid at `field` for text that is not a quantity, for a negative amount and for 2^63 or more.
     """
     try:
         value = read_quantity(text)
@@ -69,7 +70,9 @@ def parse_quantity(text: str, *, field: str, example: str = "`2`, `500m` or `16G
 
 
 def check_quantity(text: str | None, *, field: str, unit: str) -> str | None:
-    """Return `text` once it is known to be a quantity; `unit` (cpu, memory) chooses the example in the error."""
+    """Return `text` if it is a quantity, else raise SpecInvalid. `unit` (cpu, memory) chooses the example in
+    the error.
+    """
     if text is not None:
         parse_quantity(text, field=field, example=_EXAMPLE[unit])
     return text

@@ -1,6 +1,6 @@
-"""One service, fully resolved: what a dialect parses a custom resource into, and everything below it builds from.
+"""One service, fully resolved. Dialects parse a custom resource into it, and all later steps build from it.
 
-Dialects create these; `components` render them for Kubernetes, `automation.admission` turns them into host plans.
+`components` renders it for Kubernetes, `automation.admission` turns it into host plans.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Endpoint(FrozenModel):
     """How clients reach the service."""
 
     port: int | None = None
-    """The Service's port as the user wrote it; None means 8080 (LLMKube's URL), whatever port the container has."""
+    """The Service's port as the user wrote it. None means 8080 (LLMKube's URL), whatever the container's port is."""
     path: str = "/v1/chat/completions"
     type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"
     node_port: int | None = None
@@ -34,32 +34,32 @@ class Exposure(FrozenModel):
 
     by: Literal["gateway", "ingress"]
     host: str = ""
-    """DNS name; empty means any that leads to the gateway or ingress."""
+    """DNS name; empty accepts every name that resolves to the gateway or ingress."""
     gateway: str = ""
     gateway_namespace: str = ""
-    """Namespace of the Gateway; empty means the service's own."""
+    """Namespace of the Gateway; empty means the service's namespace."""
     ingress_class: str = ""
     tls_secret: str = ""
     model_name: str = ""
-    """Requests for this model only, by the header that an AI gateway sets; empty means all."""
+    """Route only requests for this model, by the header that an AI gateway sets; empty means all requests."""
 
 
 class NetworkAccess(FrozenModel):
     """The clients that may connect to the pods."""
 
     namespaces: tuple[str, ...] = ()
-    """Names of namespaces whose pods may connect; the service's own always may."""
+    """Names of namespaces whose pods may connect, in addition to the service's namespace."""
 
 
 class Disruption(FrozenModel):
     """Limits on the eviction of pods."""
 
     protect_startup: bool = True
-    """Keep node autoscalers off a pod until it serves."""
+    """Prevent node autoscalers from evicting a pod until it serves."""
     protect_always: bool = False
-    """Keep node autoscalers off the pods for good."""
+    """Prevent node autoscalers from evicting the pods at any time."""
     max_unavailable: str = ""
-    """Pods (`1`) or share (`25%`) that may be away at once; asks for a PodDisruptionBudget. Empty asks for none."""
+    """Pods (`1`) or share (`25%`) that may be unavailable at once, as a PodDisruptionBudget. Empty creates none."""
 
 
 class RolloutPolicy(FrozenModel):
@@ -69,17 +69,17 @@ class RolloutPolicy(FrozenModel):
     """Hold the change until no replica works on a request, and let each pod finish its requests before it stops."""
     idle_timeout_s: int = 300
     force: bool = False
-    """Do not wait, whatever `wait_for_idle` says."""
+    """Do not wait, even if `wait_for_idle` is set."""
     rollback: bool = False
-    """A rollout that fails goes back to the last template that served."""
+    """After a failed rollout, return to the last template that served."""
 
 
 class ServiceLevelObjective(FrozenModel):
-    """The share of the time, or of requests, in which the service must do well."""
+    """The share of time, or of requests, in which the service must meet the indicator."""
 
     name: str = ""
     objective: str
-    """Percent, as written (`99.5`)."""
+    """Percent, as the user wrote it (`99.5`)."""
     window: str = "28d"
     indicator: Literal["availability", "latency"] = "availability"
     latency_threshold: str = ""
@@ -90,7 +90,7 @@ class ModelStorage(FrozenModel):
 
     persistence: Literal["Cached", "Ephemeral"] = "Cached"
     claim_name: str = ""
-    """A PersistentVolumeClaim of the user's instead of the namespace's cache."""
+    """A PersistentVolumeClaim of the user instead of the namespace's cache."""
 
 
 class ScalingMetric(FrozenModel):
@@ -101,25 +101,25 @@ class ScalingMetric(FrozenModel):
 
 
 DEFAULT_UTILIZATION = 80
-"""Percent of the request, where a resource is followed without a target. Kubernetes' own default."""
+"""Percent of the request, for a resource metric without a target. The same default as Kubernetes."""
 
 
 class Autoscaling(FrozenModel):
     """An autoscaler. While it exists, Herdsman does not set `replicas`.
 
-    A HorizontalPodAutoscaler, or where `min_replicas` is 0 a KEDA ScaledObject, since only KEDA scales to nothing.
+    It is a HorizontalPodAutoscaler, or a KEDA ScaledObject if `min_replicas` is 0, since only KEDA scales to zero.
     """
 
     min_replicas: int = 1
     max_replicas: int
     metrics: tuple[ScalingMetric, ...] = ()
-    """Empty means the runtime's own default metric, or the CPU where it has none."""
+    """Empty means the runtime's default metric, or the CPU if it has none."""
     query: str = ""
     """PromQL for KEDA instead of the metrics."""
 
 
 class PodSettings(FrozenModel):
-    """The user's settings of the pods, passed through to the pod template."""
+    """The user's settings of the pods, copied to the pod template."""
 
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
@@ -144,71 +144,71 @@ class PodSettings(FrozenModel):
 
 
 class Written(FrozenModel):
-    """Where a custom resource says what a process on a host is started with, for errors that name a field."""
+    """The fields of a custom resource that set arguments and variables of a process on a host. Errors name them."""
 
     arguments: tuple[str, ...] = ()
-    """The user's own, in the order of the field."""
+    """The user's own arguments, in the order of the field."""
     arguments_field: str
     variables: tuple[str, ...] = ()
-    """Names of the user's variables, in the field's order."""
+    """Names of the user's variables, in the order of the field."""
     variables_field: str
     model_field: str
 
 
 class HostPlacement(FrozenModel):
-    """The service runs as processes on hosts, each replica on another."""
+    """The service runs as processes on hosts, each replica on another host."""
 
     host: str | None = None
-    """Of replica 0; None while no host has been chosen."""
+    """The host of replica 0; None while no host has been chosen."""
     others: tuple[str | None, ...] = ()
-    """Of the further replicas, in their order."""
+    """The hosts of the further replicas, in their order."""
     pinned: bool = False
-    """The user named `host`; nothing else is asked of it."""
+    """The user named `host`. Herdsman checks no other wish for it."""
     selector: dict[str, str] = Field(default_factory=dict)
-    """Labels that a host must have, beside those of `pod.node_selector`."""
+    """Labels that a host must have, in addition to those of `pod.node_selector`."""
     preferred: tuple[str, ...] = ()
-    """Names; the first that fits wins."""
+    """Names of hosts. The first that fits is chosen."""
     excluded: tuple[str, ...] = ()
     strategy: Literal["spread", "pack"] = "spread"
-    """Onto the emptiest host, or the fullest that fits."""
+    """Choose the emptiest host, or the fullest that fits."""
     may_move: bool = True
     """False: replicas wait for a host that was lost or is drained."""
     memory_check: Literal["enforce", "warn", "off"] | None = None
-    """None is the host's own rule: enforce."""
+    """None uses the host's rule, which is enforce."""
     residency: Literal["pinned", "preferred", "onDemand"] | None = None
-    """Whether the process may be stopped when others of its group want its memory; None: it is in no group."""
+    """Whether the process may be stopped when others of its group need its memory. None: it is in no group."""
     group: str = ""
     min_dwell_s: float | None = None
     written: Written | None = None
-    """None: in the fields of an InferenceService."""
+    """None: the fields are those of an InferenceService."""
 
     @property
     def hosts(self) -> tuple[str | None, ...]:
-        """The host of each replica, from replica 0 on."""
+        """The host of each replica, starting with replica 0."""
         return (self.host, *self.others)
 
 
 class Sleep(FrozenModel):
-    """Replicas are stopped while there are no requests. The next request starts them, and waits for them."""
+    """Replicas stop while there are no requests. The next request starts them, and waits until they are ready."""
 
     idle_timeout_s: float
     wake_timeout_s: float | None = None
-    """How long a request waits; None leaves it to the proxy."""
+    """How long a request waits; None uses the proxy's default."""
     max_held_requests: int | None = None
-    """How many wait at once; None leaves it to the proxy."""
+    """How many requests wait at once; None uses the proxy's default."""
 
 
 DriftAction = Literal["repair", "report"]
 
 
 class DriftPolicy(FrozenModel):
-    """The action where somebody else changes or deletes an object of the service."""
+    """The action if another client changes or deletes an object of the service."""
 
     default: DriftAction = "repair"
     kinds: dict[str, DriftAction] = Field(default_factory=dict)
     """The action for single kinds instead."""
     ignored: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """By kind the paths of fields that others may change, in the notation of Pulumi's property paths."""
+    """Paths of fields that other clients may change, by kind, in the notation of Pulumi's property paths."""
 
     def of(self, kind: str) -> DriftAction:
         """Return the action for objects of a kind."""
@@ -216,16 +216,16 @@ class DriftPolicy(FrozenModel):
 
 
 class DesiredService(FrozenModel):
-    """A service as it should be, with its model resolved."""
+    """The desired state of a service, with its model resolved."""
 
     key: ServiceKey
     owner: Owner | None
-    """None: nothing in the cluster owns what is made, as in a static fleet, where there is no custom resource."""
+    """None: the objects have no owner in the cluster, as in a static fleet, which has no custom resource."""
     generation: int = 0
     model: DesiredModel
     engine: EngineSettings
     image: str | None = None
-    """The user's own image; None means the runtime's default for the accelerator."""
+    """The user's image; None means the runtime's default for the accelerator."""
     command: tuple[str, ...] = ()
     replicas: int = 1
     autoscaling: Autoscaling | None = None
@@ -237,17 +237,18 @@ class DesiredService(FrozenModel):
     priority: Priority = "normal"
     eviction_protection: bool = False
     host_placement: HostPlacement | None = None
-    """None: the service runs in the cluster's pods."""
+    """None: the service runs in pods of the cluster."""
     workloads: Workloads | None = None
-    """The pods as the custom resource describes them. None: `components.engine_workloads` makes one
-    Deployment from engine and model. A service on hosts has none."""
+    """The pods as the custom resource describes them. None: `components.engine_workloads` builds one Deployment from
+    engine and model. A service on hosts has none.
+    """
     mode: Literal["chat", "embedding", "rerank"] = "chat"
     suspended: bool = False
-    """No replica runs and no autoscaler exists, whatever `replicas` says, until this is taken back."""
+    """No replica runs and no autoscaler exists, whatever `replicas` is, until this is False again."""
     draft: DesiredModel | None = None
-    """The draft model of speculative decoding, when pods must fetch it beside the model."""
+    """The draft model of speculative decoding, if pods must fetch it in addition to the model."""
     bind_address: str = ""
-    """Address that the engine listens on in a pod; empty means all, of both families."""
+    """Address that the engine listens on in a pod; empty means all IPv4 and IPv6 addresses."""
     expose: Exposure | None = None
     api_key: SecretKey | None = None
     """The key that clients must send as a Bearer token."""
@@ -259,22 +260,23 @@ class DesiredService(FrozenModel):
     slo: ServiceLevelObjective | None = None
     revision_history_limit: int | None = None
     max_pod_lifetime_s: int | None = None
-    """A pod that is older is replaced, one at a time, while the service is otherwise whole."""
+    """Replace a pod that is older, one at a time, while all other replicas of the service are ready."""
     pod_lifetime_idle_timeout_s: int | None = None
-    """How long to wait for an old pod to be idle before it is replaced; None means not to wait for it."""
+    """How long to wait for an old pod to be idle before it is replaced; None means not to wait."""
     gpu_memory_bytes: int | None = None
-    """GPU memory that each replica is said to need; quotas count it."""
+    """The declared GPU memory of each replica in bytes; quotas count it."""
     completion_check: bool = True
-    """A replica counts as ready only once it has answered one real request."""
+    """A replica counts as ready only after it has answered one real request."""
     readiness_gate: bool = False
-    """Kubernetes, too, waits for the completion check before it sends requests to a pod."""
+    """Kubernetes also waits for the completion check before it sends requests to a pod."""
     sleep: Sleep | None = None
-    """None: replicas run with and without requests."""
+    """None: replicas run even without requests."""
     served_name: str = ""
-    """The model's name for clients; empty leaves it to the engine. Only some engines can be given one."""
+    """The model's name for clients; empty uses the engine's default. Only some engines have a flag for it."""
     drain_s: float | None = None
-    """How long requests under way may take when a replica stops; 0 does not wait for them, None leaves it to
-    the rollout policy, on a host to the agent."""
+    """How long running requests may take when a replica stops. 0 does not wait for them. None uses the rollout policy,
+    on a host the agent's default.
+    """
     drift: DriftPolicy = DriftPolicy()
     adopt: bool = False
-    """Take over objects of the same names that somebody else made (annotation `herdsman.dev/adopt: "true"`)."""
+    """Take over objects of the same names that another client created (annotation `herdsman.dev/adopt: "true"`)."""

@@ -1,8 +1,8 @@
-"""The addresses that models are fetched from: parsed once, so that all who judge an address and who dials it agree.
+r"""Parses the addresses that models are fetched from, once, so that all checks and the connection use the same reading.
 
-Used by the dialects (a custom resource's field), by policies, by the agent (credentials, dialling) and by the transport
-over SSH. Parsers of URLs disagree on addresses such as `https://a\\@b/`: one reads host `a`, another host `b`. A
-WebAddress has only one reading, because everything that parsers disagree on is refused. Pure.
+Used by the dialects (a custom resource's field), by policies, by the agent (credentials, connections) and by the
+transport over SSH. Parsers of URLs disagree on addresses such as `https://a\@b/`: one reads host `a`, another host
+`b`. A WebAddress has only one reading, because `parse` refuses everything that parsers disagree on. Pure.
 """
 
 from __future__ import annotations
@@ -26,25 +26,26 @@ _LONGEST_NAME = 253
 
 
 class AddressInvalid(ValueError):
-    """An address that is not fetched from. The message says what is wrong with it, and repeats no part of it that may
-    be secret."""
+    """An address that Herdsman refuses to fetch. The message describes the error and contains no part that may be
+    secret.
+    """
 
 
 @dataclass(frozen=True)
 class WebAddress:
-    """An http or https address, taken apart."""
+    """The parts of an http or https address."""
 
     text: str = field(repr=False)
-    """As it was written."""
+    """The address as it was written."""
     scheme: Scheme
     host: str
     """A name or an IP address, in lower case, without brackets and without a dot at the end."""
     port: int | None
-    """None where the address names none."""
+    """None if the address has no port."""
     path: str
-    """As it was written; `/` where there is none."""
+    """The path as it was written; `/` if there is none."""
     query: str = field(repr=False)
-    """What follows `?`, or empty."""
+    """The text after `?`, or empty."""
 
     @classmethod
     def parse(cls, text: str) -> WebAddress:
@@ -59,44 +60,45 @@ class WebAddress:
         host, port = read_authority(match["authority"])
         before, _, _ = match["rest"].partition("#")
         path, _, query = before.partition("?")
-        # Clients take `..` out before they send a path, so a pattern that fits the text would not fit what is fetched.
+        # Clients remove `..` before they send a path, so a pattern could match the text and not the path that is
+        # fetched.
         if any(part in (".", "..") for part in re.split(r"[/\\]", unquote(path))):
             raise AddressInvalid("has `.` or `..` in its path; write the path that is meant")
         return cls(text, "https" if scheme == "https" else "http", host, port, path or "/", query)
 
     @property
     def effective_port(self) -> int:
-        """The port that is dialled."""
+        """The port to connect to."""
         return self.port or (443 if self.scheme == "https" else 80)
 
     @property
     def origin(self) -> tuple[str, str, int]:
-        """What must be the same for two addresses to be of the same server."""
+        """Scheme, host and port. Two addresses with the same origin are on the same server."""
         return self.scheme, self.host, self.effective_port
 
     @property
     def authority(self) -> str:
-        """Host and port as the Host header has them."""
+        """Host and port in the format of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port is None else f"{host}:{self.port}"
 
     @property
     def target(self) -> str:
-        """Path and query as a request line has them; what may not stand there is percent-encoded."""
+        """Path and query in the format of a request line; other characters are percent-encoded."""
         return _encoded(self.path, _IN_PATHS) + (f"?{_encoded(self.query, _IN_QUERIES)}" if self.query else "")
 
     @property
     def sent(self) -> str:
-        """The address in ASCII, without a fragment: what a client is given that parses it again."""
+        """The address in ASCII without its fragment, for a client that parses it again."""
         return f"{self.scheme}://{self.authority}{self.target}"
 
     @property
     def shown(self) -> str:
-        """The address as it may stand in a message: without the query, which may be a signature."""
+        """The address for messages: without the query, which may be a signature."""
         return f"{self.scheme}://{self.authority}{self.path if self.path != '/' else ''}"
 
     def redirected(self, location: str) -> WebAddress:
-        """Read the Location of an answer from here. Raises AddressInvalid for what `parse` refuses."""
+        """Read the Location header of a response from this address. Raises AddressInvalid as `parse` does."""
         location = re.sub(r"[ \x80-\xff]", lambda found: quote(found[0], encoding="latin-1"), location.strip(" \t"))
         check_characters(location)
         try:
@@ -108,7 +110,7 @@ class WebAddress:
 
 
 def read_authority(authority: str) -> tuple[str, int | None]:
-    """Read `host[:port]`. Raises AddressInvalid for userinfo, for what is no host and for what is no port."""
+    """Read `host[:port]`. Raises AddressInvalid for userinfo, an invalid host and an invalid port."""
     if "@" in authority:
         raise AddressInvalid("has a user or a password in front of its host")
     match = _AUTHORITY.fullmatch(authority)
@@ -142,7 +144,7 @@ def check_characters(text: str) -> None:
 
 
 def shown(address: str) -> str:
-    """Write any address of a source without what may be secret in it: user, password, query, fragment."""
+    """Return an address of any source without the parts that may be secret: user, password, query, fragment."""
     try:
         return WebAddress.parse(address).shown
     except AddressInvalid:
@@ -150,7 +152,7 @@ def shown(address: str) -> str:
         scheme, separator, rest = before.partition("://")
         if not separator:
             return _printable(before)
-        # A path may hold `@`, as in `hf://org/repo@revision`; only what stands before the first slash is a password.
+        # A path may contain `@`, as in `hf://org/repo@revision`; only `@` before the first slash ends a password.
         authority, slash, path = rest.partition("/")
         return _printable(f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}")
 

@@ -1,7 +1,7 @@
-"""The workloads of a service in a cluster: sets of pods, groups of pods, and the objects that lead to them.
+"""The workloads of a service in a cluster: sets of pods, groups of pods, and the objects that route requests to them.
 
-The dialects of KServe and llmaz build these from presets and pod templates, `components.engine_workloads` builds them
-for a service that names an engine and a model. `components.render` makes the objects.
+The dialects of KServe and llmaz build these from presets and pod templates. `components.engine_workloads` builds them
+for a service that names an engine and a model. `components.render` creates the objects.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ _Model = TypeVar("_Model", bound=FrozenModel)
 
 
 class Part(FrozenModel):
-    """An object of a service, of which the service may have several of one kind."""
+    """An object of a service that may have several objects of the same kind."""
 
     part: str
-    """Its name within the service; the logical name in the Pulumi program follows from it."""
+    """Its name within the service. The logical name in the Pulumi program is derived from it."""
     logical_part: str = ""
-    """The last segment of the logical name where it does not follow from `part`."""
+    """The last segment of the logical name, if it is not derived from `part`."""
     name: str
-    """Of the object."""
+    """The object's name."""
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
 
 
 class ObjectSpec(FrozenModel):
-    """An object of which a service has one at most, or that its name tells apart."""
+    """An object of a kind that a service has at most once, or whose name identifies it."""
 
     name: str
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
     spec: Json
-    """As the API of its kind writes it."""
+    """In the format of its kind's API."""
     asked_by: str = ""
-    """Field of the custom resource that asks for it, for messages where the cluster does not serve the kind."""
+    """Field of the custom resource that asks for it, for messages if the cluster does not serve the kind."""
 
 
 class ModelArtifact(FrozenModel):
@@ -48,26 +48,26 @@ class ModelArtifact(FrozenModel):
     name: str
     """The name by which clients ask for it."""
     address: str
-    """Its source, as written."""
+    """Its source, as the user wrote it."""
     path: str
     """Its path in pods, or the engine's argument instead."""
 
 
 class PodGroup(FrozenModel):
-    """Pods that live and die together: a leader and `size - 1` workers, as a LeaderWorkerSet makes them."""
+    """Pods that start and stop together: a leader and `size - 1` workers, as a LeaderWorkerSet creates them."""
 
     size: int = 1
     leader: Json | None = None
-    """Pod template of the leader; None: like the workers."""
+    """Pod template of the leader; None means the workers' template."""
     restart_policy: Literal["RecreateGroupOnPodRestart", "None", "Default", ""] = ""
     startup_policy: Literal["LeaderCreated", "LeaderReady", ""] = ""
     sub_group_policy: Json | None = None
     rollout: Json | None = None
     """The LeaderWorkerSet's `rolloutStrategy`."""
     counted_leader: Json | None = None
-    """The leader's template as hashes count it; None: as it is."""
+    """The leader's template that the hashes are computed from; None means `leader`."""
     asked_by: str = ""
-    """Field of the custom resource that asks for it, for messages where the cluster does not serve the kind."""
+    """Field of the custom resource that asks for it, for messages if the cluster does not serve the kind."""
 
 
 class ScaleTarget(FrozenModel):
@@ -83,53 +83,54 @@ class Scaler(Part):
 
     kind: Literal["HorizontalPodAutoscaler", "ScaledObject"]
     spec: Json
-    """As Kubernetes or KEDA write it, but for `scaleTargetRef`."""
+    """In the format of Kubernetes or KEDA, without `scaleTargetRef`."""
     target: ScaleTarget | None = None
     """None: the set of pods that it belongs to."""
     asked_by: str = ""
-    """Field of the custom resource that asks for it, for messages where the cluster does not serve the kind."""
+    """Field of the custom resource that asks for it, for messages if the cluster does not serve the kind."""
 
 
 class PodSet(Part):
-    """Like pods with one task. A Deployment; with `group` a LeaderWorkerSet.
+    """Identical pods with one task: a Deployment, or with `group` a LeaderWorkerSet.
 
-    Parts are `main`, `prefill`, `scheduler`, `tokenizer`. The first set of a service serves.
+    Parts are `main`, `prefill`, `scheduler`, `tokenizer`. The first set of a service serves its requests.
     """
 
     selector: dict[str, str] = Field(default_factory=dict)
-    """Labels that select its pods. It can never change on a live Deployment: another one replaces the object."""
+    """Labels that select its pods. A live Deployment's selector is immutable: a changed one replaces the object."""
     template: Json
-    """The pod template (`metadata`, `spec`); in a group that of the workers."""
+    """The pod template (`metadata`, `spec`); in a group, the template of the workers."""
     counted: Json | None = None
-    """The template as hashes count it; None: as it is. Where the two differ, running pods keep
-    their values until the counted template changes (docs/adr/0042)."""
+    """The template that the hashes are computed from; None means `template`. If the two differ, running pods keep their
+    values until this template changes (docs/adr/0042).
+    """
     replicas: int | None = None
-    """Pods, or groups. None: as many as there are, and one at first."""
+    """The number of pods, or of groups. None keeps the live number; a new set gets one."""
     is_stopped: bool = False
-    """No pod runs, whatever `replicas` says and whoever scales the set."""
+    """No pod runs, whatever `replicas` and the autoscaler ask for."""
     strategy: Json | None = None
-    """The Deployment's `strategy`; None leaves it to Kubernetes."""
+    """The Deployment's `strategy`; None uses Kubernetes' default."""
     group: PodGroup | None = None
     scaler: Scaler | None = None
 
 
 class FrontService(Part):
-    """A Kubernetes Service before some of the pods."""
+    """A Kubernetes Service in front of some of the pods."""
 
     type: Literal["ClusterIP", "NodePort", "LoadBalancer", ""] = ""
-    """Empty leaves it to Kubernetes."""
+    """Empty uses Kubernetes' default."""
     selector: dict[str, str]
     ports: tuple[Json, ...]
 
 
 class Access(FrozenModel):
-    """The account of some pods and what it may ask the API server."""
+    """The ServiceAccount of some pods and its permissions at the API server."""
 
     part: str
     labels: dict[str, str] = Field(default_factory=dict)
     service_account: str
     account_exists: bool = False
-    """The account is the user's own: only what it may ask is made for it."""
+    """The account belongs to the user: Herdsman creates only its roles and bindings."""
     image_pull_secrets: tuple[Json, ...] = ()
     secrets: tuple[Json, ...] = ()
     role: str = ""
@@ -140,7 +141,7 @@ class Access(FrozenModel):
     cluster_role: str = ""
     """An existing ClusterRole that the account is bound to in all namespaces; empty for none."""
     cluster_binding: str = ""
-    """Name of that ClusterRoleBinding, which nothing in a namespace can own."""
+    """Name of that ClusterRoleBinding. It is cluster-scoped, so no namespaced object can own it."""
 
 
 class Pool(ObjectSpec):
@@ -156,7 +157,7 @@ class Ingress(ObjectSpec):
 
 
 class Certificate(FrozenModel):
-    """A certificate that the service's pods serve with. The loop issues it and no program sees the key."""
+    """A TLS certificate of the service's pods. The loop issues it; no Pulumi program has access to the key."""
 
     secret: str
     """Name of the Secret of type kubernetes.io/tls."""
@@ -164,7 +165,7 @@ class Certificate(FrozenModel):
     dns_names: tuple[str, ...]
     ip_addresses: tuple[str, ...] = ()
     renewal_annotations: tuple[str, ...] = ()
-    """Annotations by which others expect to read when it is replaced."""
+    """Annotations in which other controllers expect the time of its renewal."""
 
 
 class ClaimTemplate(ObjectSpec):
@@ -172,17 +173,17 @@ class ClaimTemplate(ObjectSpec):
 
 
 class Workloads(FrozenModel):
-    """All that is made for a service in a cluster."""
+    """All objects of a service in a cluster."""
 
     pods: tuple[PodSet, ...]
-    """The first one serves; it is made last and carries the applied hash."""
+    """The first one serves. It is created last and carries the applied hash."""
     services: tuple[FrontService, ...] = ()
     access: tuple[Access, ...] = ()
     pool: Pool | None = None
     route: Route | None = None
-    """The route that belongs to the pool, and goes with it."""
+    """The route of the pool. It exists only together with the pool."""
     exposure: Route | Ingress | None = None
-    """The way in from outside the cluster, for a service without a pool."""
+    """The route from outside the cluster, for a service without a pool."""
     budget: ObjectSpec | None = None
     """A PodDisruptionBudget."""
     network_policy: ObjectSpec | None = None
@@ -191,7 +192,7 @@ class Workloads(FrozenModel):
     objective: ObjectSpec | None = None
     """A ServiceLevelObjective."""
     uses_cache_claim: bool = False
-    """The pods mount the cache's claim, which is made where it is missing."""
+    """The pods mount the cache's claim. The claim is created if it is missing."""
     certificate: Certificate | None = None
     claim_templates: tuple[ClaimTemplate, ...] = ()
     artifacts: tuple[ModelArtifact, ...] = ()
@@ -203,13 +204,13 @@ class Workloads(FrozenModel):
         return self.pods[0]
 
     def pod_set(self, part: str) -> PodSet | None:
-        """Find a set of pods by its part."""
+        """Return the set of pods of this part; None if there is none."""
         return next((pods for pods in self.pods if pods.part == part), None)
 
     def without_nulls(self) -> Workloads:
-        """Copy all of it without nulls: Kubernetes keeps none, so they would differ from the live objects for ever.
+        """Return a copy without nulls. Kubernetes stores none, so they would differ from the live objects forever.
 
-        Empty values stay: `emptyDir: {}` means something.
+        Empty values stay: `emptyDir: {}` has a meaning.
         """
         return _model_without_nulls(self)
 
