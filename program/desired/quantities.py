@@ -1,6 +1,7 @@
 """Parses Kubernetes quantities: `1500m`, `24Gi`, `1e3`. Pure.
 
 Called by the dialects' parsers, the loop's caches and agents.
+
 This is the only parser of quantities in the project. `kubernetes.utils.quantity` computes the numbers. It accepts more
 than the API server does (`NaN`, `1_000`, `1e3Ki`, `1e999999999`), so this module first checks the text against the
 grammar of Kubernetes' `resource.Quantity`, and rounds and caps the number as Kubernetes does (ADR 49).

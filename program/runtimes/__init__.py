@@ -1,6 +1,6 @@
-"""One module per inference engine: desired state in, command line, environment, probes and ports out. Pure.
+"""One module per inference engine. Each turns desired state into command line, environment, probes and ports. Pure.
 
-`components` calls this for pods and for host processes alike, so that there is one argument builder per engine.
+`components` calls it for pods and for host processes, so that each engine has one builder of arguments.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["CompletionRequest", "IdleProbe", "Probes", "ProgressMetrics", "Runti
 
 
 def runtime_for(settings: EngineSettings) -> Runtime:
-    """Return the runtime that these settings belong to."""
+    """Return the runtime of these settings."""
     match settings:
         case LlamaCpp():
             return LlamaCppRuntime()

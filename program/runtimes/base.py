@@ -1,6 +1,7 @@
-"""What every engine answers about itself; implemented by the modules beside it, asked by `components`.
+"""The interface of all engines. The other modules of this package implement it; `components` calls it.
 
-Ports, images, container names, probe budgets and flag order are LLMKube's, so that its users' pods stay as they are.
+Ports, images, container names, probe budgets and the order of flags are LLMKube's, so that pods of its users stay
+unchanged after a migration.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from program.runtimes.flags import mentions
 
 RERANK_FLAGS = ("--reranking", "--rerank")
 EMBEDDING_FLAGS = ("--embedding", "--embeddings", "--is-embedding")
-"""Arguments of llama-server and SGLang by which a user turns chat off."""
+"""Arguments of llama-server and SGLang by which a user switches chat off."""
 STARTUP_FAILURES = 180
-"""Times 10 s: half an hour to load the weights before the kubelet gives up."""
+"""Probe failures, 10 s apart: after half an hour of loading the weights, the kubelet restarts the container."""
 
 
 class Probes(FrozenModel):
-    """A container's three probes, each as Kubernetes writes it."""
+    """A container's three probes, in Kubernetes' format."""
 
     startup: Json
     liveness: Json
@@ -30,32 +31,35 @@ class Probes(FrozenModel):
 
 
 class CompletionRequest(FrozenModel):
-    """The smallest request that makes an engine compute: proof that it serves, and not only listens."""
+    """The smallest request that makes an engine compute. An answer proves that it serves, not only that it listens."""
 
     path: str
     body: Json
-    """JSON of the POST. It names no model: every engine here then takes the one that it serves. Where users choose the
-    engine's release, and its arguments name the model, the request names it too: older releases of vLLM require it."""
+    """Body of the POST, as JSON. It names no model: every engine here then uses the model that it serves. If users
+    choose the engine's release and its arguments name the model, the body names it too, because older releases of vLLM
+    require it.
+    """
 
 
 class IdleProbe(FrozenModel):
-    """How to learn whether an engine works on a request, by one GET; any answer but these means unknown."""
+    """How to check with one GET whether an engine works on a request. Any other answer than described means unknown."""
 
     path: str
     kind: Literal["slots", "gauge", "status"]
-    """slots: a JSON list whose members say `is_processing`. gauge: a metric in Prometheus' text. status: 2xx is idle,
-    any other answer busy."""
+    """slots: a JSON list whose items have `is_processing`. gauge: a metric in Prometheus' text format. status: 2xx is
+    idle, any other answer is busy.
+    """
     gauge: str = ""
-    """For kind gauge: the metric whose samples add up to the requests in flight."""
+    """For kind gauge: the metric whose samples add up to the number of running requests."""
 
 
 class ProgressMetrics(FrozenModel):
-    """The metrics at GET /metrics that tell an engine that computes from one that hangs."""
+    """The metrics at GET /metrics that distinguish an engine that computes from one that hangs."""
 
     generated_tokens: str
-    """Counter that moves while tokens are generated."""
+    """Counter that grows while tokens are generated."""
     running_requests: str
-    """Gauge of requests in work."""
+    """Gauge of the running requests."""
 
 
 class Runtime(Protocol):
@@ -65,55 +69,58 @@ class Runtime(Protocol):
     """Value of `spec.runtime` and of the runtime label."""
     container_name: str
     default_port: int
-    """Where the engine listens unless told otherwise."""
+    """The port that the engine listens on by default."""
     command: tuple[str, ...]
-    """The container's command unless the user gives one; empty leaves the image's entrypoint."""
+    """The container's default command; empty uses the image's entrypoint."""
     needs_model_init: bool
-    """The pod puts the weights in place before the engine starts; False: the engine or the image brings them."""
+    """The pod fetches the weights before the engine starts. False: the engine fetches them or the image
+    contains them.
+    """
     takes_port: bool
-    """The engine's port can be set by an argument. False: it listens on `default_port`, whatever clients use."""
+    """An argument can set the engine's port. False: it listens on `default_port`, whatever port clients use."""
     serves_metrics: bool
     """The engine answers GET /metrics in Prometheus' format."""
     default_hpa_metric: str
-    """The pods' metric that an autoscaler follows when the user names none; empty where the engine has none."""
+    """The pods' metric that an autoscaler uses if the user names none; empty if the engine has none."""
     service_links: bool
-    """Kubernetes may add `<SERVICE>_PORT=tcp://…` to the environment; False where the engine reads such names."""
+    """Kubernetes may add `<SERVICE>_PORT=tcp://…` to the environment. False if the engine reads such variables."""
     api_key_env: str
-    """The variable that the engine takes its API key from; empty where it has none, and a key has no effect."""
+    """The variable that the engine reads its API key from; empty if it has none, and then a key has no effect."""
     name_flags: tuple[str, ...]
-    """Spellings of the argument that gives the model its name for clients; empty where the engine takes none."""
+    """Spellings of the argument that sets the model's name for clients; empty if the engine has no such argument."""
     drains: bool
-    """A pod waits until its requests have ended before the engine is told to stop. The engine would drop them, or its
-    own patience ends with Kubernetes' 30 seconds. False: the image is the user's, and nothing is known of it."""
+    """A pod waits for the end of its requests before the engine is stopped. The engine would drop them, or would wait
+    no longer than Kubernetes' 30 s. False if the user supplies the image, whose behaviour is unknown.
+    """
 
     def default_image(self, desired: DesiredService) -> str | None:
-        """Name the image for the service's accelerator; None when the user must give one."""
+        """Return the image for the service's accelerator; None if the user must name one."""
         ...
 
     def argv(
         self, desired: DesiredService, *, model_path: str, port: int, host: str, draft_path: str = ""
     ) -> list[str]:
-        """Build the engine's arguments (without the command).
+        """Return the engine's arguments, without the command.
 
-        `model_path` is the weights' file or directory, of a set of files the first; `draft_path` the same of
-        `desired.draft`. `host` holds unless `desired.bind_address` says otherwise.
+        `model_path` is the weights' file or directory, and the first file of several; `draft_path` is the same for
+        `desired.draft`. `desired.bind_address` overrides `host`.
         """
         ...
 
     def env(self, desired: DesiredService) -> list[Json]:
-        """List the engine's own environment, as Kubernetes EnvVars; the user's variables come after these."""
+        """Return the engine's environment as Kubernetes EnvVars. The user's variables follow these."""
         ...
 
     def completion(self, desired: DesiredService) -> CompletionRequest | None:
-        """Return the request that proves a replica; None where none is known, or where it would need the API key."""
+        """Return the request that proves a replica; None if there is none, or if it would need the API key."""
         ...
 
     def idle_probe(self, desired: DesiredService) -> IdleProbe | None:
-        """Return how to ask whether a replica is idle; None where it cannot be asked."""
+        """Return how to check whether a replica is idle; None if there is no way."""
         ...
 
     def progress(self, desired: DesiredService) -> ProgressMetrics | None:
-        """Name the metrics that show a replica's progress; None where there are none, or the API key is needed."""
+        """Return the metrics that show a replica's progress; None if there are none, or if they need the API key."""
         ...
 
     def probes(self, port: int) -> Probes:
@@ -122,7 +129,7 @@ class Runtime(Protocol):
 
 
 def small_completion(mode: Literal["chat", "embedding", "rerank"]) -> CompletionRequest:
-    """Ask for one token, or for what takes its place in the other modes, at the paths that OpenAI's API gave them."""
+    """Return a request for one token, or its equivalent in the other modes, at the paths of OpenAI's API."""
     match mode:
         case "chat":
             hello = {"role": "user", "content": "Hi"}
@@ -136,17 +143,17 @@ def small_completion(mode: Literal["chat", "embedding", "rerank"]) -> Completion
 
 
 def http_probes(path: str, port: int) -> Probes:
-    """Ask for `path` over HTTP."""
+    """Return probes that send GET `path`."""
     return _probes({"httpGet": {"path": path, "port": port}})
 
 
 def tcp_probes(port: int) -> Probes:
-    """Only connect: for servers of which no health path is known."""
+    """Return probes that only connect, for servers without a known health path."""
     return _probes({"tcpSocket": {"port": port}})
 
 
 def exec_probes(*command: str) -> Probes:
-    """Run a command in the container: for what no answer over HTTP tells."""
+    """Return probes that run a command in the container, for a state that no HTTP path shows."""
     return _probes({"exec": {"command": list(command)}})
 
 
@@ -159,7 +166,7 @@ def _probes(handler: Json) -> Probes:
 
 
 def served_mode(desired: DesiredService) -> Literal["chat", "embedding", "rerank"]:
-    """Return the kind of requests that the engine answers: by `spec.mode`, arguments, or the endpoint's path."""
+    """Return the kind of requests that the engine answers, from `spec.mode`, the arguments or the endpoint's path."""
     if desired.mode != "chat":
         return desired.mode
     path, own = desired.endpoint.path.rstrip("/"), getattr(desired.engine, "extra_args", ())
@@ -171,7 +178,9 @@ def served_mode(desired: DesiredService) -> Literal["chat", "embedding", "rerank
 
 
 def named_completion(desired: DesiredService) -> CompletionRequest:
-    """Return a request for one token, or its equivalent; it names the model in pods that a user or preset writes."""
+    """Return a request for one token, or its equivalent. In pods that a user or preset describes, it names the
+    model.
+    """
     request = small_completion(served_mode(desired))
     if desired.workloads is None or not desired.served_name:
         return request
@@ -179,23 +188,25 @@ def named_completion(desired: DesiredService) -> CompletionRequest:
 
 
 def served_name_option(desired: DesiredService, flags: tuple[str, ...]) -> str:
-    """Return the name that a service gives its model; empty where its own arguments give one by `flags`."""
+    """Return the service's name for its model; empty if the user's arguments set one with `flags`."""
     return "" if mentions(getattr(desired.engine, "extra_args", ()), *flags) else desired.served_name
 
 
 def set_directory(model: DesiredModel, model_path: str) -> str:
-    """Return the directory of a set of files, where `model_path` is that directory or the set's first file."""
+    """Return the directory of several files. `model_path` is that directory or the first file."""
     first = f"/{model.files[0]}" if model.files else ""
     return model_path.removesuffix(first) if first else model_path.rpartition("/")[0]
 
 
 def weights_path(model: DesiredModel, model_path: str) -> str:
-    """Return what to open: a GGUF file, also as the first of a set, and of other formats' sets the directory."""
+    """Return the path to open: the GGUF file, or the first of several; for several files of other formats their
+    directory.
+    """
     return set_directory(model, model_path) if model.files and model.format is not ModelFormat.GGUF else model_path
 
 
 def secret_env(name: str, secret: SecretKey | None) -> list[Json]:
-    """Return a variable that the kubelet fills from a Secret; nothing without a Secret."""
+    """Return a variable that the kubelet fills from a Secret; an empty list without a Secret."""
     if secret is None:
         return []
     reference: Json = {"name": secret.name, "key": secret.key}
@@ -205,15 +216,17 @@ def secret_env(name: str, secret: SecretKey | None) -> list[Json]:
 
 
 def option(flag: str, value: object | None) -> list[str]:
-    """Return `[flag, value]`, or nothing for None and the empty string."""
+    """Return `[flag, value]`; an empty list for None and the empty string."""
     return [] if value is None or value == "" else [flag, str(value)]
 
 
 def positive(flag: str, value: int | None) -> list[str]:
-    """Return `[flag, value]` for a number above zero: zero and None leave the choice to the engine."""
+    """Return `[flag, value]` for a number above zero. For zero and None return an empty list, and the engine
+    chooses.
+    """
     return [flag, str(value)] if value is not None and value > 0 else []
 
 
 def switch(flag: str, on: bool | None) -> list[str]:
-    """Return `[flag]` when switched on."""
+    """Return `[flag]` if `on` is True, else an empty list."""
     return [flag] if on else []

@@ -1,7 +1,7 @@
-"""Reads the argument list of a program: its flags, and the value that each has in the end. Pure.
+"""Reads the argument list of a program: its flags and their effective values. Pure.
 
-An argument list is a sequence of words, as a process gets it. `host_rules` reads the lists of hosts itself, by a table
-that says how many values each flag takes, because its result decides what a host runs.
+An argument list is a sequence of words, as a process receives it. `host_rules` parses the arguments of hosts itself,
+with a table of the number of values of each flag, because its result decides what runs on a host.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Flag:
-    """One flag with its value, as it stood in a list of arguments."""
+    """One flag of an argument list, with its values."""
 
     index: int
     name: str
@@ -21,25 +21,25 @@ class Flag:
 
     @property
     def value(self) -> str:
-        """What it is set to; empty for a switch."""
+        """The first value; empty for a switch."""
         if len(self.words) > 1:
             return self.words[1]
         return self.words[0].partition("=")[2]
 
     @property
     def values(self) -> tuple[str, ...]:
-        """All that it is set to: some flags take several values."""
+        """All values. Some flags take several."""
         return self.words[1:] or ((self.value,) if self.value else ())
 
     @property
     def number(self) -> int | None:
-        """The value as a whole number above zero."""
+        """The value as a whole number above zero; None for any other value."""
         text = self.value
         return int(text) if text.isascii() and text.isdecimal() and 0 < len(text) < 10 and int(text) else None
 
 
 def flags_of(arguments: Sequence[str]) -> Iterator[Flag]:
-    """Read a list of arguments into flags. What follows a flag and is none belongs to it."""
+    """Split a list of arguments into flags. The words after a flag, up to the next flag, are its values."""
     index = 0
     while index < len(arguments):
         word = arguments[index]
@@ -55,7 +55,7 @@ def flags_of(arguments: Sequence[str]) -> Iterator[Flag]:
 
 
 def named_values(argv: Sequence[str]) -> Iterator[tuple[str, int, str]]:
-    """List the flags with their index and one value: the text behind `=`, or else the next word."""
+    """Yield each flag with its index and one value: the text after `=`, or else the next word."""
     for index, word in enumerate(argv):
         if not word.startswith("-"):
             continue
@@ -66,7 +66,7 @@ def named_values(argv: Sequence[str]) -> Iterator[tuple[str, int, str]]:
 
 
 def word_of(argv: Sequence[str], *names: str) -> str:
-    """Return the value of the last mention of a flag, `--flag value` or `--flag=value`; empty where it has none."""
+    """Return the value of the last mention of a flag, `--flag value` or `--flag=value`; empty if there is none."""
     found = ""
     for flag, _, value in named_values(argv):
         if flag in names:
@@ -75,23 +75,25 @@ def word_of(argv: Sequence[str], *names: str) -> str:
 
 
 def number_of(argv: Sequence[str], *names: str) -> int | None:
-    """Return the whole number that a flag is set to; None where it is not set, or to something else."""
+    """Return the value of a flag as a whole number; None if the flag is absent or has another value."""
     word = word_of(argv, *names)
     return int(word) if word.isascii() and word.isdecimal() and len(word) < 19 else None
 
 
 def switched(argv: Sequence[str], *names: str) -> bool:
-    """Return whether one of the flags `names` is there without a value."""
+    """Return whether one of the flags `names` is present without a value."""
     return any(argument in names for argument in argv)
 
 
 def mentions(argv: Sequence[str], *names: str) -> bool:
-    """Return whether one of the flags `names` is set, as `--flag value` or `--flag=value`."""
+    """Return whether one of the flags `names` is present, as `--flag value` or `--flag=value`."""
     return any(word.partition("=")[0] in names for word in argv)
 
 
 def without_flags(argv: Sequence[str], *names: str) -> list[str]:
-    """Return the arguments without the flags `names` of one value each, as `--flag value` or `--flag=value`."""
+    """Return the arguments without the flags `names`, which have one value each, as `--flag value` or
+    `--flag=value`.
+    """
     kept: list[str] = []
     skip = False
     for word in argv:
@@ -102,7 +104,7 @@ def without_flags(argv: Sequence[str], *names: str) -> list[str]:
 
 
 def dashed(name: str) -> str:
-    """Return a flag's name as vLLM and TensorRT-LLM read it: they take underscores for dashes."""
+    """Return a flag's name with dashes. vLLM and TensorRT-LLM also accept underscores."""
     return name.replace("_", "-")
 
 

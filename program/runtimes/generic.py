@@ -1,4 +1,4 @@
-"""Any other server: the user's image, command and arguments, verbatim. Called through `runtime_for`."""
+"""Any other server, with the user's image, command and arguments. Called through `runtime_for`."""
 
 # ruff: noqa: ARG002 - an engine answers every question of the protocol, also where nothing depends on the service.
 
@@ -17,7 +17,7 @@ from program.runtimes.base import (
 
 
 class GenericRuntime:
-    """A server of which only its port is known."""
+    """A server of which only the port is known."""
 
     name = "generic"
     container_name = "inference-server"

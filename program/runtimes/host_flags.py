@@ -1,8 +1,8 @@
 """The arguments and environment variables that each engine may have on every host. Data only.
 
-`host_rules` reads these tables. They list what sets performance, context, sampling, templates by value and the shape of
-the API. A flag that opens a file, listens, fetches, or starts a program is not listed, and so is refused. So is every
-flag that is not known here: a later release of an engine may give it any meaning.
+`host_rules` reads these tables. They list the flags for performance, context, sampling, literal templates and the form
+of the API. A flag that opens a file, listens, fetches, or starts a program is not listed, so it is refused. Unknown
+flags are refused too, because a later release of an engine may give them any meaning.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class Flags:
     """The allow-list of one engine's command line."""
 
     command: tuple[str, ...]
-    """Program and subcommands, as they must stand at the start."""
+    """Program and subcommands, with which the command line must start."""
     switches: frozenset[str] = frozenset()
     """Flags without a value."""
     values: frozenset[str] = frozenset()
-    """Flags with one value, which is a number, a name or a text."""
+    """Flags with one value: a number, a name or a text."""
     pairs: frozenset[str] = frozenset()
     """Flags with two values."""
     lists: frozenset[str] = frozenset()
@@ -32,17 +32,17 @@ class Flags:
     paths: frozenset[str] = frozenset()
     """Flags whose value is a path."""
     repositories: frozenset[str] = frozenset()
-    """Flags whose value is a repository of Hugging Face."""
+    """Flags whose value is a Hugging Face repository."""
     host_values: Mapping[str, str] = field(default_factory=dict)
-    """Flags that only the host sets, with the token that stands for its choice."""
+    """Flags that only the host sets, with the placeholder for its value."""
     choices: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Flags with one value, of which only some are harmless."""
+    """Flags with one value, of which only these values are harmless."""
     templates: frozenset[str] = frozenset()
-    """Flags whose value is a template by value, or the path of one."""
+    """Flags whose value is a template, or the path of one."""
     drafts: frozenset[str] = frozenset()
     """Flags whose value is a JSON object that describes speculative decoding."""
     models: int = 0
-    """How many positional arguments name the model."""
+    """Number of positional arguments that name the model."""
 
 
 LLAMA_SERVER = Flags(
@@ -108,7 +108,9 @@ LLAMA_SERVER = Flags(
     repositories=_words("-hf -hfr --hf-repo -hfd -hfrd --hf-repo-draft --spec-draft-hf"),
     host_values={"--host": "{host}", "--port": "{port}"},
 )
-"""`llama-server --help` of b11434. `--prio` is left out: which process goes before the others is the owner's to say."""
+"""From `llama-server --help` of b11434. `--prio` is not listed: the host's owner decides on the priority of
+processes.
+"""
 
 VLLM = Flags(
     command=("vllm", "serve"),
@@ -150,8 +152,9 @@ VLLM = Flags(
     drafts=_words("--speculative-config"),
     models=1,
 )
-"""`vllm serve --help`. Left out are `--trust-remote-code`, which runs what a repository holds, and formats of weights
-that are pickles."""
+"""From `vllm serve --help`. Not listed are `--trust-remote-code`, which runs code of a repository, and formats of
+weights that are pickles.
+"""
 
 OMLX = Flags(
     command=("omlx", "serve"),
@@ -169,7 +172,7 @@ OMLX = Flags(
 OLLAMA = Flags(command=("ollama", "serve"))
 
 FLAGS: Mapping[str, Flags] = {"llamacpp": LLAMA_SERVER, "vllm": VLLM, "omlx": OMLX, "ollama": OLLAMA}
-"""By runtime. The runtime `generic` has none: its command is the service's own."""
+"""By runtime. The runtime `generic` is absent: its command comes from the service."""
 
 _EVERYWHERE = _words(
     """
@@ -227,7 +230,7 @@ VARIABLES: Mapping[str, frozenset[str]] = {
 """By runtime."""
 
 SECRET_VARIABLES = _words("HF_TOKEN")
-"""Variables that every engine may have from a Secret of the service's own namespace, beside those above."""
+"""Variables that a service of any engine may set from a Secret of its namespace, in addition to `VARIABLES`."""
 
 GENERIC_REFUSED = _words(
     """
@@ -237,5 +240,5 @@ GENERIC_REFUSED = _words(
     CLASSPATH OPENSSL_CONF OPENSSL_MODULES SSLKEYLOGFILE
     """
 )
-"""Variables that make a program of runtime `generic` load or run something else than its command."""
+"""Variables that make a program of runtime `generic` load or run other code than its command."""
 GENERIC_REFUSED_PREFIXES = ("LD_", "DYLD_", "PYTHON", "PERL", "RUBY", "GIT_", "HF_", "AWS_", "HERDSMAN_", "BASH_FUNC_")

@@ -1,11 +1,11 @@
-"""What a process on a host may be started with, and what only the host's owner can allow. Pure.
+"""Decides what a process on a host may be started with, and what only the host's owner can allow. Pure.
 
-People who may write a service do not own the host that it runs on, and no container surrounds a process there. So only
-Herdsman's engines run, with the flags and variables of `host_flags`. Whatever else a plan asks for is a `Need`. The
-owner grants needs in the Host's `spec.allow`, which is an `Allowance` here.
+People who can write a service do not own the host that it runs on, and no container isolates a process there. Therefore
+only Herdsman's engines run, with the flags and variables of `host_flags`. Everything else that a plan asks for is a
+`Need`. The owner grants needs in the Host's `spec.allow`, which this module reads as an `Allowance`.
 
-The loop asks before it places and renders a service. An agent, and whoever starts processes over SSH, asks again before
-a start, so that a HostProcess which somebody else wrote is held to the same rule.
+The loop checks before it places and renders a service. An agent, and the loop's transport over SSH, check again before
+a start, so that the rule also applies to a HostProcess that another client wrote.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # the contract is slow to import, and a preview of pods needs
 NeedKind = Literal["runtime", "command", "flag", "variable", "path", "registry"]
 
 ANY = "*"
-"""In a list of an allowance: everything. At the end of an entry: everything that begins so."""
+"""In a list of an allowance: everything. At the end of an entry: everything with this prefix."""
 _FIELDS: dict[NeedKind, str] = {
     "runtime": "runtimes",
     "command": "commands",
@@ -55,15 +55,15 @@ _DRAFT_KEYS = frozenset(
 
 @dataclass(frozen=True)
 class Need:
-    """One thing that a plan asks for and only the host's owner can grant."""
+    """One part of a plan that only the host's owner can grant."""
 
     kind: NeedKind
     name: str
-    """What must be granted: a flag, a variable's name, a path."""
+    """The flag, the variable's name or the path to grant."""
     flag: str = field(default="", compare=False)
-    """The flag that a path belongs to; of a flag itself its name."""
+    """The flag that a path belongs to; for a flag, its own name."""
     at: str = field(default="", compare=False)
-    """Where the plan says so: `argv[7]`, `env.LD_PRELOAD`."""
+    """The field of the plan that asks for it: `argv[7]`, `env.LD_PRELOAD`."""
 
     def __str__(self) -> str:
         shown = self.name if len(self.name) <= 80 else f"{self.name[:77]}..."
@@ -81,14 +81,14 @@ class Need:
 
 @dataclass(frozen=True)
 class NamespaceSelector:
-    """Which namespaces, by their labels; all conditions must hold."""
+    """Selects namespaces by their labels; all conditions must match."""
 
     labels: tuple[tuple[str, str], ...] = ()
     expressions: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
     """Key, operator (In, NotIn, Exists, DoesNotExist) and values."""
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Match as Kubernetes does. An operator that is not known matches nothing."""
+        """Match as Kubernetes does. An unknown operator matches nothing."""
         if any(labels.get(key) != value for key, value in self.labels):
             return False
         return all(_holds(labels, *each) for each in self.expressions)
@@ -96,25 +96,25 @@ class NamespaceSelector:
 
 @dataclass(frozen=True)
 class Allowance:
-    """What the owner of a host allows beyond Herdsman's engines and their lists of flags. Hashable."""
+    """The permissions that the owner of a host adds to Herdsman's engines and their lists of flags. Hashable."""
 
     namespaces: tuple[str, ...] = ()
-    """Namespaces whose services may run here; with no selector beside it empty means all."""
+    """Namespaces whose services may run here; if it is empty and there is no selector, all namespaces."""
     selector: NamespaceSelector | None = None
-    """Namespaces by their labels, beside those that are named."""
+    """Further namespaces, selected by their labels."""
     runtimes: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
-    """Programs that runtime `generic` may start, as they stand in the command."""
+    """Programs that runtime `generic` may start, exactly as written in the command."""
     flags: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
-    """Absolute directories: what lies below may be named."""
+    """Absolute directories. A plan may name the paths below them."""
     registries: tuple[str, ...] = ()
     """Host names of registries that Ollama may pull from."""
 
     @property
     def restricts_namespaces(self) -> bool:
-        """Whether some namespaces are shut out."""
+        """Whether some namespaces are excluded."""
         return bool(self.namespaces) or self.selector is not None
 
     def admits(self, namespace: str, labels: Mapping[str, str]) -> bool:
@@ -140,16 +140,16 @@ class Allowance:
                 return ANY in self.paths or any(_is_below(need.name, root) for root in self.paths)
 
     def refused(self, needs: Sequence[Need]) -> Need | None:
-        """Return the first need that is not granted; None where all are."""
+        """Return the first need that is not granted; None if all are granted."""
         return next((need for need in needs if not self.grants(need)), None)
 
 
 DEFAULT = Allowance()
-"""Herdsman's engines for all namespaces, and nothing more."""
+"""Herdsman's engines for all namespaces, without further permissions."""
 UNRESTRICTED = Allowance(
     runtimes=(ANY,), commands=(ANY,), flags=(ANY,), variables=(ANY,), paths=(ANY,), registries=(ANY,)
 )
-"""For plans whose author is the owner of the host."""
+"""For plans that the owner of the host wrote."""
 
 
 def allowance_of(said: Mapping[str, Any] | None) -> Allowance:
@@ -169,9 +169,9 @@ def allowance_of(said: Mapping[str, Any] | None) -> Allowance:
 
 
 def refusal(plan: ProcessPlan, allowance: Allowance, *, namespace: str, labels: Mapping[str, str] | None = None) -> str:
-    """Return why a host with this allowance does not start a plan; empty where it may.
+    """Return why a host with this allowance refuses to start a plan; empty if it may start.
 
-    `labels` are those of the namespace; None where nobody knows them, and then no selector matches.
+    `labels` are those of the namespace; None if they are unknown, and then a selector with conditions does not match.
     """
     if not allowance.admits(namespace, labels if labels is not None else {}):
         return (
@@ -183,12 +183,12 @@ def refusal(plan: ProcessPlan, allowance: Allowance, *, namespace: str, labels: 
 
 
 def not_allowed(need: Need) -> str:
-    """Say of a host, as the end of a sentence, that it does not allow something, and what its owner can do."""
+    """Return the end of an error about a host: what it does not allow, and how its owner can allow it."""
     return f"does not allow {need}; its owner can, by {need.granted_by} of the Host"
 
 
 def needs_of(plan: ProcessPlan) -> tuple[Need, ...]:
-    """List what a plan asks for beyond what every host allows."""
+    """List the needs of a plan: everything beyond what every host allows."""
     return program_needs(plan.runtime, plan.argv, plan.env, plan.daemon_model, secrets=_secrets_of(plan))
 
 
@@ -200,9 +200,10 @@ def program_needs(
     *,
     secrets: Iterable[str] = (),
 ) -> tuple[Need, ...]:
-    """List what a program, its arguments and its variables ask for beyond what every host allows.
+    """List the needs of a program, its arguments and its variables: everything beyond what every host allows.
 
-    `env` names the variables with values, `secrets` those whose values come from Secrets of the service's namespace.
+    `env` has the names of variables with literal values, `secrets` those with values from Secrets of the service's
+    namespace.
     """
     found: list[Need] = []
     known = FLAGS.get(runtime)
@@ -233,13 +234,13 @@ def _is_harmless(variable: str, runtime: str) -> bool:
     known = VARIABLES.get(runtime)
     if known is not None:
         return variable in known
-    # macOS and Linux tell cases apart; some programs do not.
+    # macOS and Linux distinguish upper and lower case; some programs do not.
     upper = variable.upper()
     return upper not in GENERIC_REFUSED and not upper.startswith(GENERIC_REFUSED_PREFIXES)
 
 
 def _of_arguments(argv: Sequence[str], known: Flags) -> Iterator[Need]:
-    """Read the arguments as the engine does, flag by flag. What does not fit the table is a need."""
+    """Read the arguments flag by flag, as the engine does. An argument that does not match the table is a need."""
     at, models = len(known.command), 0
     while at < len(argv):
         word = argv[at]
@@ -262,7 +263,7 @@ def _of_arguments(argv: Sequence[str], known: Flags) -> Iterator[Need]:
             yield from _of_flag(name, given, known, at, complete=least <= len(given) <= most)
         else:
             yield Need("flag", name, flag=name, at=f"argv[{at}]")
-            # Its values are the unknown flag's own; nothing can be said of them.
+            # These are the values of an unknown flag, so they cannot be checked.
             while not equals and end < len(argv) and not argv[end].startswith("-"):
                 end += 1
         at = end
@@ -291,13 +292,13 @@ def _of_flag(name: str, given: Sequence[str], known: Flags, at: int, *, complete
 
 
 def _canonical(name: str, known: Flags) -> str:
-    """Read `--max_model_len` as vLLM does."""
+    """Return the name with dashes: vLLM reads `--max_model_len` as `--max-model-len`."""
     dashed = f"--{name[2:].replace('_', '-')}" if name.startswith("--") else name
     return dashed if known.models and _arity(dashed, known) is not None else name
 
 
 def _arity(name: str, known: Flags) -> tuple[int, int] | None:
-    """Return the least and the most values of a flag; None for one that is not known."""
+    """Return the smallest and the largest number of values of a flag; None for an unknown flag."""
     if name in known.switches:
         return 0, 0
     if name in known.pairs:
@@ -312,31 +313,31 @@ def _arity(name: str, known: Flags) -> tuple[int, int] | None:
 
 
 def _is_value(word: str, needed: bool) -> bool:
-    """Return whether a word belongs to the flag before it. A flag that needs a value takes the next word as it is."""
+    """Return whether a word belongs to the flag before it. A flag that needs a value takes the next word unchecked."""
     return needed or not word.startswith("-") or bool(_NUMBER.fullmatch(word))
 
 
 def _is_own_path(flag: str, value: str) -> bool:
-    """Return whether a path is one of the plan's own files, or a file of the repository that the engine fetches."""
+    """Return whether a path is one of the plan's files, or a file of the repository that the engine fetches."""
     if flag in ("-hff", "--hf-file"):
         return bool(_IN_REPOSITORY.fullmatch(value))
     return bool(_TOKEN_PATH.fullmatch(value)) and ".." not in value.split("/") and not re.search(r"[,:]", value)
 
 
 def _paths_in(flag: str, value: str) -> list[str]:
-    """Take a list of paths apart: `a,b` and, with scales, `a:0.5,b:1`."""
+    """Split a list of paths: `a,b` and, with scales, `a:0.5,b:1`."""
     pieces = value.split(",")
     return [piece.rpartition(":")[0] or piece for piece in pieces] if flag.endswith("-scaled") else pieces
 
 
 def _names_model(word: str) -> bool:
-    """Return whether a positional argument is the plan's own file or a repository of Hugging Face."""
+    """Return whether a positional argument is the plan's file or a Hugging Face repository."""
     own = bool(_TOKEN_PATH.fullmatch(word)) and ".." not in word.split("/")
     return own or bool(_REPOSITORY.fullmatch(word))
 
 
 def _is_template(value: str) -> bool:
-    """Tell a template from the path of one. vLLM opens the value as a file first."""
+    """Return whether a value is a template and not the path of one. vLLM first tries to open the value as a file."""
     return ("{{" in value or "{%" in value) and not value.startswith(("/", ".", "~", "{model}"))
 
 
@@ -352,7 +353,7 @@ def _is_plain_draft(value: str) -> bool:
 
 
 def _of_ollama(model: str) -> Iterator[Need]:
-    """Find the registry in a name of Ollama's: a first part with a dot, a port or a scheme."""
+    """Yield the registry in one of Ollama's model names: a first part with a dot, a port or a scheme."""
     rest = model.partition("://")[2] or model
     first, slash, _ = rest.partition("/")
     named = slash and ("." in first or ":" in first or first == "localhost")
@@ -365,7 +366,7 @@ def _among(name: str, allowed: Sequence[str]) -> bool:
 
 
 def _is_below(path: str, root: str) -> bool:
-    """Tell by the text alone whether a path lies below a directory, without `.` and `..` on the way."""
+    """Return by the text alone whether a path is below a directory and contains no `.` or `..`."""
     if not path.startswith("/") or not root.startswith("/"):
         return False
     parts, wanted = path.split("/")[1:], [part for part in root.split("/") if part]

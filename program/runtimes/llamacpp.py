@@ -1,7 +1,7 @@
 """llama.cpp's llama-server: in pods by `LlamaCppRuntime`, on Macs and other hosts by `host_argv`.
 
-Both go through one builder. The order of flags is LLMKube's: a changed order would restart every pod of a migrating
-user. Extra arguments come late, so that llama-server, which takes the last of a repeated flag, lets them win.
+Both use one builder. The order of flags is LLMKube's: another order would restart every pod of a user who migrates.
+Extra arguments come late and override earlier ones, because llama-server uses the last of a repeated flag.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ IMAGE_BY_VENDOR = {
     GpuVendor.INTEL: f"{IMAGE}:server-intel",
 }
 ALL_LAYERS = 99
-"""What `--n-gpu-layers` takes for "all of them": above the layer count of any model."""
+"""The value of `--n-gpu-layers` for all layers: larger than the number of layers of any model."""
 
 HOST_CONTEXT_SIZE = 2048
-"""Tokens. llama-server would take the model's own context, which can need more memory than a Mac has."""
+"""Tokens. llama-server's default is the model's trained context, which can need more memory than a Mac has."""
 HOST_BATCH_SIZE = 2048
 
 Mode = Literal["chat", "embedding", "rerank"]
 
 _EMBEDDING = (("--embedding", "--embeddings"), ())
-# A cache of prompts is of no use where nothing is generated.
+# A cache of prompts has no use if no text is generated.
 _NO_CACHE = (("--cache-ram", "-cram"), ("0",))
-# Each flag with the other names it goes by, and its value.
+# Each flag with its aliases, and its value.
 _MODE_FLAGS: dict[Mode, tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = {
     "chat": (),
     "embedding": (_EMBEDDING, (("--pooling",), ("last",)), _NO_CACHE),
@@ -76,7 +76,7 @@ class LlamaCppRuntime:
     drains = True
 
     def default_image(self, desired: DesiredService) -> str | None:
-        """Follow the GPU that the pod gets, also when only the service asks for it."""
+        """Return the image for the GPU of the pod, even if only the service asks for it."""
         return llama_server_image(desired.gpu)
 
     def argv(
@@ -105,7 +105,7 @@ class LlamaCppRuntime:
     def probes(self, port: int) -> Probes:
         return http_probes("/health", port)
 
-    # With an API key llama-server answers nothing but /health and its list of models without one.
+    # With an API key, llama-server answers only /health and its list of models to requests without the key.
 
     def completion(self, desired: DesiredService) -> CompletionRequest | None:
         return None if desired.api_key else small_completion(served_mode(desired))
@@ -116,14 +116,15 @@ class LlamaCppRuntime:
     def progress(self, desired: DesiredService) -> ProgressMetrics | None:
         if desired.api_key:
             return None
-        # tokens_predicted_total moves only when a request ends: a long answer would look like one that hangs.
+        # tokens_predicted_total changes only at the end of a request: a long answer would look like an engine that
+        # hangs.
         return ProgressMetrics(
             generated_tokens="llamacpp:n_decode_total", running_requests="llamacpp:requests_processing"
         )
 
 
 def llama_server_image(gpu: Gpu | None) -> str:
-    """Name llama.cpp's own image for this GPU; the tag of the image is the backend that it was built with."""
+    """Return llama.cpp's image for this GPU. The image's tag names the backend that it was built with."""
     if gpu is None:
         return IMAGE_CPU
     return f"{IMAGE}:server-{gpu.backend}" if gpu.backend else IMAGE_BY_VENDOR[gpu.vendor]
@@ -139,17 +140,17 @@ def host_argv(
     projector_path: str = "{mmproj}",
     draft_path: str = "{draft}",
 ) -> list[str]:
-    """Build llama-server's arguments for a process on a host.
+    """Return llama-server's arguments for a process on a host.
 
-    `port` and the paths are their values, or the supervisor's tokens for them. On metal the defaults are those of
-    LLMKube's agent: all layers on the GPU, flash attention, weights locked in memory. On a CPU no GPU flag is given.
+    `port` and the paths are values, or the supervisor's placeholders for them. On metal the defaults are those of
+    LLMKube's agent: all layers on the GPU, flash attention, weights locked in memory. On a CPU there is no GPU flag.
     """
     settings = _settings(desired)
     extra = settings.extra_args
     sized = settings.model_copy(update={"context_size": settings.context_size or HOST_CONTEXT_SIZE})
     gpu, flash, lock = desired.gpu, _flash(settings, accelerator), False
     if accelerator == "metal":
-        # Apple's GPU is not counted: one per machine, and every Metal model gets it.
+        # Apple's GPU is not counted: a machine has one, and all Metal models share it.
         gpu = Gpu(count=1, layers=gpu.layers if gpu else None)
         lock = not mentions(extra, "--mlock")
         sized = sized.model_copy(update={"batch_size": settings.batch_size or HOST_BATCH_SIZE})
@@ -173,7 +174,9 @@ def host_argv(
 
 
 def _host_draft(desired: DesiredService, draft_path: str) -> list[str]:
-    """Name the draft weights by the path that the host finds for them; an absolute one is the host's own."""
+    """Return the flag for the draft weights, at the path where the host finds them. An absolute path is used
+    unchanged.
+    """
     speculative = _settings(desired).speculative
     if speculative is None or not speculative.draft_path or speculative.draft_path.startswith("/"):
         return _draft(desired, draft_path, draft_path if desired.draft is not None else "")
@@ -201,7 +204,7 @@ def _model(desired: DesiredService, model_path: str) -> list[str]:
 
 
 def _draft(desired: DesiredService, model_path: str, draft_path: str) -> list[str]:
-    """Name the draft weights: a Model of their own, one of the model's files, or a file in the image."""
+    """Return the flag for the draft weights: a separate Model, one of the model's files, or a file in the image."""
     speculative = _settings(desired).speculative
     if speculative is None or not speculative.type.startswith("draft-"):
         return []
@@ -301,7 +304,7 @@ def _speculative(speculative: SpeculativeDecoding | None, draft: list[str]) -> l
 
 
 def _of_mode(mode: Mode, extra: tuple[str, ...]) -> list[str]:
-    """Turn the server to embeddings or ranking, flag by flag, where the user's own arguments do not."""
+    """Return the flags that switch the server to embeddings or ranking, except those that the user's arguments set."""
     flags: list[str] = []
     for names, value in _MODE_FLAGS[mode]:
         if not mentions(extra, *names):

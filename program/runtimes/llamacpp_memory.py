@@ -1,8 +1,8 @@
-"""Estimate the memory that llama-server takes, from a model's header and the server's arguments. Pure.
+"""Estimates the memory of llama-server, from a model's header and the server's arguments. Pure.
 
-Called by `program.sizing` for a service and by an agent for a process that it is to start; `benchmarks.estimates`
-compares it with llama-server's own report. The rules are llama.cpp's (build 11434): how it pads a context, shares it
-among slots, sizes a sliding window's cache, and which tensors of one batch live at the same time in its graph.
+`program.sizing` calls it for a service, an agent for a process before its start. `benchmarks.estimates` compares it
+with llama-server's report. The rules are llama.cpp's (build 11434): how it pads a context and divides it among slots,
+the size of a sliding window's cache, and which tensors of one batch its graph keeps at the same time.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from program.runtimes.flags import number_of, switched, word_of
 
 MIB = 1 << 20
 UNKNOWN_COMPUTE_BYTES = 512 * MIB
-"""Where the header does not tell how wide the model is."""
+"""For a header without the model's width."""
 UNKNOWN_CACHE_SHARE = 0.2
-"""The cache as a share of the weights, where the header does not tell how large it is."""
+"""The cache as a share of the weights, for a header without the numbers to compute its size."""
 DEFAULT_CONTEXT = 4096
-"""Tokens, where neither the service nor the header names a context."""
+"""Tokens, if neither the service nor the header names a context."""
 PROJECTOR_COMPUTE_SHARE = 0.2
-"""The buffers in which a projector encodes one picture, as a share of its weights: its header does not tell."""
+"""The buffers for encoding one picture, as a share of the projector's weights: its header lacks the numbers."""
 FITTED_CONTEXT = 4096
-"""Tokens. llama-server shortens no context below this to make it fit."""
+"""Tokens. llama-server does not shorten a context below this to make it fit."""
 DEFAULT_SLOTS = 4
-"""llama-server's choice when it is told none; they then share one cache."""
+"""llama-server's number of slots if no argument sets it; these slots share one cache."""
 DEFAULT_BATCH = 2048
 DEFAULT_UBATCH = 512
 PADDING = 256
-"""Cells of a cache come in multiples of this."""
+"""The number of cells of a cache is a multiple of this."""
 _FLOAT = 4
 
-# Bytes that one number takes in the cache; quantized types include their scales.
+# Bytes of one number in the cache; quantized types include their scales.
 CACHE_BYTES = {
     "f32": 4.0,
     "f16": 2.0,
@@ -49,7 +49,8 @@ CACHE_BYTES = {
     "turbo3": 0.40625,
 }
 
-# Of so many layers in a row all but the last look back a window only. Headers rarely say so; llama.cpp knows by name.
+# Of this many consecutive layers, all except the last use a sliding window. Few headers contain this number; llama.cpp
+# has it by architecture.
 _WINDOW_PERIOD = {
     "gemma2": 2,
     "gemma3": 6,
@@ -63,27 +64,27 @@ _WINDOW_PERIOD = {
 
 
 class Serving(FrozenModel):
-    """What llama-server is told that its memory depends on."""
+    """The arguments of llama-server that its memory depends on."""
 
     context: int | None = None
-    """Tokens of all slots together; None means what the model was trained with."""
+    """Tokens of all slots together; None means the model's trained context."""
     slots: int | None = None
-    """None lets llama-server choose."""
+    """None: llama-server chooses."""
     unified: bool | None = None
-    """Slots share one cache; None: only where llama-server chooses their number."""
+    """Slots share one cache. None: they do only if llama-server chooses their number."""
     batch: int = DEFAULT_BATCH
     ubatch: int = DEFAULT_UBATCH
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
     flash_attention: bool = True
-    """False only where it is switched off: llama.cpp's `auto` means on wherever the hardware can."""
+    """False only if it is switched off: llama.cpp's `auto` enables it if the hardware supports it."""
     full_window_cache: bool = False
     gpu_layers: int = 0
     cpu_moe_layers: int = 0
     """Layers whose experts stay in RAM."""
     cache_in_ram: bool = False
     fits_context: bool = False
-    """llama-server is told no context, and may shorten the trained one to what the GPU has room for."""
+    """No argument sets the context, and llama-server may shorten the trained one to fit the GPU's memory."""
 
 
 def serving_of(argv: list[str]) -> Serving:
@@ -112,7 +113,7 @@ def serving_of(argv: list[str]) -> Serving:
 
 
 def model_memory(gguf: GgufFacts, serving: Serving, *, weights_bytes: int) -> MemoryFacts:
-    """Estimate what serving one model takes: `weights_bytes` are those of all its files."""
+    """Estimate the memory of serving one model. `weights_bytes` is the size of all its files."""
     weights = weights_bytes
     cells = _Cells.of(gguf, serving)
     cache = _cache_bytes(gguf, serving, cells)
@@ -126,14 +127,14 @@ def model_memory(gguf: GgufFacts, serving: Serving, *, weights_bytes: int) -> Me
 
 
 def projector_memory(file_bytes: int) -> MemoryFacts:
-    """Estimate what a multimodal projector takes beside its model."""
+    """Estimate the memory of a multimodal projector, in addition to its model."""
     return MemoryFacts(
         weights_bytes=file_bytes, cache_bytes=0, compute_bytes=math.ceil(file_bytes * PROJECTOR_COMPUTE_SHARE)
     )
 
 
 def together(parts: Sequence[MemoryFacts]) -> MemoryFacts:
-    """Add up what one server takes for its model, its draft model and what else it loads."""
+    """Add up the memory of one server for its model, its draft model and everything else that it loads."""
     return MemoryFacts(
         weights_bytes=sum(part.weights_bytes for part in parts),
         cache_bytes=sum(part.cache_bytes for part in parts),
@@ -143,14 +144,14 @@ def together(parts: Sequence[MemoryFacts]) -> MemoryFacts:
 
 
 class _Cells(FrozenModel):
-    """Cells (tokens) of the caches that llama.cpp makes; each of `streams` slots has its own unless they share one."""
+    """Cells (tokens) of llama.cpp's caches. Each of `streams` slots has a separate cache, unless they share one."""
 
     slots: int
     streams: int
     context: int
-    """Per stream, in layers that see everything."""
+    """Per stream, in layers with full attention."""
     window: int
-    """Per stream, in layers that look back a window."""
+    """Per stream, in layers with sliding-window attention."""
 
     @classmethod
     def of(cls, gguf: GgufFacts, serving: Serving) -> _Cells:
@@ -171,7 +172,7 @@ def _padded(cells: int) -> int:
 
 
 def _window_layers(gguf: GgufFacts) -> int:
-    """Count the layers that look back a window only; 0 for an architecture of which that is not known."""
+    """Return the number of layers with sliding-window attention; 0 if it is unknown for the architecture."""
     if not gguf.sliding_window or not gguf.layer_count:
         return 0
     if gguf.sliding_window_layers is not None:
@@ -181,7 +182,7 @@ def _window_layers(gguf: GgufFacts) -> int:
 
 
 def _head_widths(gguf: GgufFacts) -> tuple[float, float] | None:
-    """Return the numbers in one head's key and value; None where the header does not tell."""
+    """Return the count of numbers in one head's key and value; None if the header lacks them."""
     even = gguf.embedding_size / gguf.head_count if gguf.embedding_size and gguf.head_count else None
     key = gguf.key_length or even
     value = even if gguf.value_length is None else gguf.value_length
@@ -189,7 +190,7 @@ def _head_widths(gguf: GgufFacts) -> tuple[float, float] | None:
 
 
 def _cache_bytes(gguf: GgufFacts, serving: Serving, cells: _Cells) -> int | None:
-    """Size the key and value cache of all layers; None if the header lacks what that takes."""
+    """Return the size in bytes of the key and value cache of all layers; None if the header lacks the numbers."""
     widths = _head_widths(gguf)
     heads = gguf.head_count_kv if gguf.head_count_kv is not None else gguf.head_count
     if not gguf.layer_count or widths is None or heads is None:
@@ -202,11 +203,12 @@ def _cache_bytes(gguf: GgufFacts, serving: Serving, cells: _Cells) -> int | None
 
 
 def _compute_bytes(gguf: GgufFacts, serving: Serving, cells: _Cells) -> int | None:
-    """Size the buffer of one batch's graph, and the buffer of its logits; None if the header lacks what that takes.
+    """Return the size in bytes of the buffers for one batch's graph and its logits; None if the header lacks the
+    numbers.
 
-    A graph's tensors share memory as soon as their last reader is done, so the buffer is as large as the widest moment:
-    within attention, within the feed-forward layer, or at the logits. The numbers of tensors that live at each of them
-    were read off llama-server's reports for models of varied measures.
+    The memory of a tensor is reused after its last reader, so the buffer has the size of the graph's largest moment:
+    within attention, within the feed-forward layer, or at the logits. The numbers of simultaneous tensors at each
+    moment come from llama-server's reports for models of different sizes.
     """
     widths = _head_widths(gguf)
     if not gguf.embedding_size or widths is None:
@@ -220,7 +222,7 @@ def _compute_bytes(gguf: GgufFacts, serving: Serving, cells: _Cells) -> int | No
     mask = masked * tokens * (_FLOAT // 2)
     attention = 3 * hidden + 2 * query + kv
     if not serving.flash_attention:
-        # Without it every score of every head is there at once, and the masks are twice as wide.
+        # Without it, all scores of all heads exist at the same time, and the masks are twice as wide.
         mask *= 2
         attention = (gguf.head_count or 1) * cells.context * unit + 7 * hidden
     feed_forward = 5 * hidden + 3 * (gguf.feed_forward_length or 4 * gguf.embedding_size) * unit
@@ -229,11 +231,13 @@ def _compute_bytes(gguf: GgufFacts, serving: Serving, cells: _Cells) -> int | No
 
 
 def _host_bytes(gguf: GgufFacts, serving: Serving, *, weights: int, cache: int) -> int:
-    """Tell how much of weights and cache stays in RAM beside a GPU; 0 without one, where all of it does."""
+    """Return how many bytes of weights and cache stay in RAM in addition to a GPU; 0 without a GPU, where all of it
+    does.
+    """
     layers = gguf.layer_count
     if not serving.gpu_layers or not layers:
         return 0
-    # Of several files the header tells of the first one's tensors: the others are taken to be mixed alike.
+    # With several files, the header describes the tensors of the first. The others are assumed to have the same mix.
     share = (gguf.expert_bytes or 0) / gguf.weights_bytes if gguf.weights_bytes else 0.0
     experts = min(share, 1.0) * weights
     kept = 1 - min(serving.gpu_layers, layers) / layers

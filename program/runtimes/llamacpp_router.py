@@ -11,11 +11,11 @@ from program.runtimes.flags import mentions
 from program.runtimes.llamacpp import LlamaCppRuntime
 
 MODELS_DIRECTORY = "/models"
-"""Where the user's volume must be mounted: one GGUF file, or one directory of files, for each model."""
+"""Mount path of the user's volume. It holds one GGUF file, or one directory of files, for each model."""
 
 
 class LlamaCppRouterRuntime(LlamaCppRuntime):
-    """One llama-server that loads and unloads models by the name that a request gives."""
+    """One llama-server that loads and unloads models by the name in a request."""
 
     name = "llamacpp-router"
     needs_model_init = False
@@ -35,7 +35,7 @@ class LlamaCppRouterRuntime(LlamaCppRuntime):
             *extra,
         ]
 
-    # What the router itself answers says nothing of the models behind it, and which there are only the user knows.
+    # The router's answers do not describe the models behind it, and only the user knows which models there are.
 
     def completion(self, desired: DesiredService) -> CompletionRequest | None:
         return None

@@ -1,6 +1,6 @@
-"""Ollama: in a pod a server of its own, which pulls the model as it starts; on a host one daemon for all services.
+"""Ollama: in a pod one server, which pulls the model at its start; on a host one daemon for all services.
 
-Called through `runtime_for`. Ollama keeps models in a store of its own and knows them by names of its own.
+Called through `runtime_for`. Ollama has a store and names of models that differ from Hugging Face's.
 """
 
 # ruff: noqa: ARG002 - an engine answers every question of the protocol, also where nothing depends on the service.
@@ -29,23 +29,24 @@ from program.runtimes.base import (
 HEALTH_PATH = "/api/version"
 """Ollama has no /health."""
 SCHEME = "ollama://"
-"""Before a name of Ollama's own, in addresses of llmaz's models."""
+"""Prefix of Ollama's names in the addresses of llmaz's models."""
 LIBRARY = "library"
-"""The organisation that stands for Ollama's own library, as it does in Ollama's registry."""
+"""The organisation that means Ollama's own library, as in Ollama's registry."""
 IMAGE = "ollama/ollama:0.12.6"
 MODEL_ENV = "HERDSMAN_OLLAMA_MODEL"
-"""In a pod: the model's name, which its probes ask for."""
+"""In a pod: the model's name, which the probes use."""
 HOST_COMMAND = ("ollama", "serve")
-"""What the daemon of a host is started with."""
+"""The command of a host's daemon."""
 START = importlib.resources.files("program.runtimes").joinpath("ollama.sh").read_text(encoding="utf-8")
-"""Serves, and pulls the model named by the first argument unless the store has it. A pull that fails ends the
-container, so that its status and log say why.
-Pod templates hold this text: a change of it, a comment included, restarts pods."""
+"""Starts the server, and pulls the model named by the first argument unless the store has it. A failed pull ends the
+container, so that its status and log contain the cause. Pod templates contain this text: any change of it, even of a
+comment, restarts pods.
+"""
 HAS_MODEL = f'ollama show "${MODEL_ENV}" >/dev/null'
 
 
 class OllamaRuntime:
-    """`ollama serve` in a container; on a host the agent does what `START` does here."""
+    """`ollama serve` in a container. On a host, the agent does the work of `START`."""
 
     name = "ollama"
     container_name = "ollama"
@@ -79,14 +80,14 @@ class OllamaRuntime:
 
     def probes(self, port: int) -> Probes:
         alive = http_probes(HEALTH_PATH, port)
-        # Ollama answers long before the model is there, and then refuses every request for it.
+        # Ollama answers long before the model is pulled, and until then refuses every request for it.
         asked = exec_probes("/bin/sh", "-c", HAS_MODEL)
         return alive.model_copy(update={"startup": asked.startup, "readiness": asked.readiness})
 
     def completion(self, desired: DesiredService) -> CompletionRequest | None:
         mode = served_mode(desired)
         if mode == "rerank":
-            return None  # Ollama ranks nothing
+            return None  # Ollama has no ranking
         request = small_completion(mode)
         return request.model_copy(update={"body": {"model": ollama_name(desired.model), **request.body}})
 
@@ -98,11 +99,12 @@ class OllamaRuntime:
 
 
 def ollama_name(model: DesiredModel) -> str:
-    """Name the model as Ollama knows it, so that it can be pulled.
+    """Return the model's name in Ollama, so that Ollama can pull it.
 
-    `ollama://NAME` is what it says. `library/NAME` and `hf://library/NAME@TAG` are Ollama's own; another repository is
-    Hugging Face's, its tag the Model's quantization; one file of a repository is named by that file. Everything else
-    goes by the Model's own name, as it does with LLMKube.
+    - `ollama://NAME` is the name itself.
+    - `library/NAME` and `hf://library/NAME@TAG` are models of Ollama's library.
+    - Another repository is Hugging Face's; the tag is the Model's quantization, or the file if the Model lists one.
+    - Everything else uses the Model's name, as with LLMKube.
     """
     source = model.source
     if source.address.startswith(SCHEME):
@@ -117,12 +119,12 @@ def ollama_name(model: DesiredModel) -> str:
 
 
 def pulls_by_name(model: DesiredModel) -> bool:
-    """Return whether Ollama is asked for the Model's bare name, whatever its source says."""
+    """Return whether Ollama pulls the Model's plain name, whatever its source is."""
     return model.source.kind is not SourceKind.REPOSITORY and not _hub_file(model.source.download_address)
 
 
 def _hub_file(url: str) -> str:
-    """Name a file of Hugging Face; empty for any other address."""
+    """Return Ollama's name for a file of Hugging Face; empty for any other address."""
     try:
         address = WebAddress.parse(url)
     except AddressInvalid:

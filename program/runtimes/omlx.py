@@ -1,4 +1,6 @@
-"""oMLX: one daemon on a Mac that serves MLX models, one directory each. Called through `runtime_for`; hosts only."""
+"""oMLX: one daemon on a Mac that serves MLX models from one directory each. Called through `runtime_for`; hosts
+only.
+"""
 
 # ruff: noqa: ARG002 - an engine answers every question of the protocol, also where nothing depends on the service.
 
@@ -21,7 +23,7 @@ from program.runtimes.base import (
 
 HEALTH_PATH = "/v1/models/status"
 MODELS = "{models}"
-"""Stands for the directory in which the host's agent gathers the models."""
+"""Placeholder for the directory in which the host's agent collects the models."""
 
 
 class OmlxRuntime:
@@ -46,7 +48,7 @@ class OmlxRuntime:
     def argv(
         self, desired: DesiredService, *, model_path: str, port: int | str, host: str, draft_path: str = ""
     ) -> list[str]:
-        """Build the daemon's arguments; `model_path` is the directory of all models."""
+        """Return the daemon's arguments; `model_path` is the directory of all models."""
         settings = desired.engine
         assert isinstance(settings, Omlx), settings
         bits = settings.turbo_quant_bits
@@ -77,7 +79,7 @@ class OmlxRuntime:
 
 
 def omlx_name(model: DesiredModel) -> str:
-    """Name the model as oMLX does: by its directory."""
+    """Return the model's name in oMLX: the name of its directory."""
     source = model.source
     if source.kind is SourceKind.FILE:
         return source.path.rstrip("/").rpartition("/")[2] or model.name

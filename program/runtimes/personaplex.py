@@ -11,7 +11,7 @@ from program.runtimes.base import CompletionRequest, IdleProbe, Probes, Progress
 
 
 class PersonaPlexRuntime:
-    """moshi.server in a container of the user's; it speaks TLS on a fixed port."""
+    """moshi.server in a container of the user's image. It serves TLS on a fixed port."""
 
     name = "personaplex"
     container_name = "personaplex"

@@ -1,6 +1,6 @@
-"""How many ranks an engine's arguments ask for: processes of which each needs a GPU. Pure.
+"""Counts the ranks that an engine's arguments ask for. A rank is a process that needs one GPU. Pure.
 
-Called by the runtimes, by the dialects' checks and by the converters, so that all of them count alike.
+The runtimes, the dialects' checks and the converters call it, so that all of them count the same.
 """
 
 from __future__ import annotations
@@ -35,38 +35,38 @@ _FLAGS: dict[str, dict[Way, tuple[str, ...]]] = {
     "tgi": {"tensor": ("--num-shard",)},
 }
 _LOCAL_COPIES = ("--data-parallel-size-local", "-dpl")
-"""Copies of vLLM that run in this very pod."""
+"""Copies of vLLM that run in the same pod."""
 _COPIES_SHARE = "--enable-dp-attention"
-"""With it SGLang's copies share the GPUs of the tensor-parallel ranks."""
+"""With this flag, SGLang's copies share the GPUs of the tensor-parallel ranks."""
 
 
 class _Named(NamedTuple):
     way: Way
     at: int
     value: int | None
-    """None for what is no whole number above zero."""
+    """None for a text that is not a whole number above zero."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """What arguments say about how a model is spread."""
+    """How arguments spread a model."""
 
     sizes: tuple[tuple[Way, int], ...] = ()
     at: int | None = None
-    """Position of the last argument that says so; None where none does."""
+    """Position of the last argument that sets a size; None if there is none."""
 
     def size(self, way: Way) -> int:
-        """How far it is spread in one way; 1 where nothing is said."""
+        """Return the size in one way; 1 if no argument sets it."""
         return dict(self.sizes).get(way, 1)
 
     @property
     def names_tensor(self) -> bool:
-        """Whether an argument says over how many GPUs each layer is spread."""
+        """Whether an argument sets over how many GPUs each layer is spread."""
         return "tensor" in dict(self.sizes)
 
     @property
     def others(self) -> int:
-        """Ranks on each machine for each of the tensor-parallel ones."""
+        """Ranks on each machine per tensor-parallel rank."""
         return max(1, self.size("pipeline") * self.size("data") * self.size("context") // self.size("nodes"))
 
     @property
@@ -77,7 +77,7 @@ class Ranks:
 
 
 def ranks_of(engine: str, arguments: Sequence[str]) -> Ranks:
-    """Count what the arguments name, in every spelling that the engine takes; of repeated flags the last counts."""
+    """Read the sizes from all spellings that the engine accepts. The last of a repeated flag counts."""
     sizes: dict[Way, int] = {}
     at: int | None = None
     for named in _named(engine, arguments):
@@ -95,16 +95,19 @@ def ranks_of(engine: str, arguments: Sequence[str]) -> Ranks:
 
 
 def share_of(engine: str, arguments: Sequence[str], gpus: int) -> int:
-    """Return over how many GPUs each layer is spread if no argument sets it: those that other ranks leave."""
+    """Return over how many GPUs each layer is spread if no argument sets it: the GPUs divided by the other ranks."""
     ranks = ranks_of(engine, arguments)
     if ranks.names_tensor:
-        # The later argument counts. Written as ever, it changes no template.
+        # The user's argument comes later and counts. This value stays as in earlier releases, so that no template
+        # changes.
         return gpus
     return gpus // ranks.others if gpus % ranks.others == 0 else 1
 
 
 def misfit(engine: str, arguments: Sequence[str], gpus: int) -> str:
-    """Return how the ranks that arguments name differ from the GPUs of a pod; empty where they fit, or name none."""
+    """Return how the ranks of the arguments differ from the GPUs of a pod; empty if they match, or if no argument sets
+    them.
+    """
     ranks = ranks_of(engine, arguments)
     if ranks.at is None or not gpus or ranks.total == gpus:
         return ""

@@ -41,7 +41,7 @@ class SglangRuntime:
     serves_metrics = True
     default_hpa_metric = "sglang:num_running_reqs"
     service_links = True
-    # SGLang takes a key by argument only, where everyone who may read the pod would see it.
+    # SGLang reads a key only from an argument, which everyone who can read the pod would see.
     api_key_env = ""
     name_flags: tuple[str, ...] = ("--served-model-name",)
     drains = True
@@ -77,7 +77,7 @@ class SglangRuntime:
             *option("--quantization", settings.quantization),
             *option("--kv-cache-dtype", settings.kv_cache_dtype),
             *option("--attention-backend", settings.attention_backend),
-            # Prefixes are cached unless this says otherwise; there is no flag that turns it on.
+            # Prefixes are cached unless this flag disables it; there is no flag that enables it.
             *switch("--disable-radix-cache", settings.enable_prefix_caching is False),
             *option("--tool-call-parser", settings.tool_call_parser),
             *option("--reasoning-parser", settings.reasoning_parser),
@@ -107,7 +107,8 @@ class SglangRuntime:
         return IdleProbe(path="/metrics", kind="gauge", gauge="sglang:num_running_reqs")
 
     def progress(self, desired: DesiredService) -> ProgressMetrics | None:
-        # generation_tokens_total moves only when a request ends: a long answer would look like one that hangs.
+        # generation_tokens_total changes only at the end of a request: a long answer would look like an engine that
+        # hangs.
         return ProgressMetrics(
             generated_tokens="sglang:realtime_tokens_total", running_requests="sglang:num_running_reqs"
         )

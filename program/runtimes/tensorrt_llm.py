@@ -1,6 +1,7 @@
 """NVIDIA's TensorRT-LLM: `trtllm-serve`. Called through `runtime_for`.
 
-Flags after its documentation (nvidia.github.io/TensorRT-LLM, commands/trtllm-serve); they are written with underscores.
+The flags follow its documentation (nvidia.github.io/TensorRT-LLM, commands/trtllm-serve), which writes them with
+underscores.
 """
 
 # ruff: noqa: ARG002 - an engine answers every question of the protocol, also where nothing depends on the service.
@@ -31,7 +32,7 @@ IMAGE = "nvcr.io/nvidia/tensorrt-llm/release:1.2.1"
 
 
 class TensorRtLlmRuntime:
-    """`trtllm-serve` in a container; it fetches repositories itself."""
+    """`trtllm-serve` in a container. It fetches repositories itself."""
 
     name = "tensorrt-llm"
     container_name = "tensorrt-llm"
@@ -39,7 +40,7 @@ class TensorRtLlmRuntime:
     command: tuple[str, ...] = ("trtllm-serve",)
     needs_model_init = True
     takes_port = True
-    # Its /metrics are statistics in JSON, not Prometheus' text.
+    # Its /metrics are statistics in JSON, not Prometheus' text format.
     serves_metrics = False
     default_hpa_metric = ""
     service_links = True
@@ -89,7 +90,7 @@ class TensorRtLlmRuntime:
         return http_probes("/health", port)
 
     def completion(self, desired: DesiredService) -> CompletionRequest | None:
-        # The request must name a model; any name means the one that is served.
+        # The request must name a model; any name selects the one that is served.
         request = small_completion("chat")
         return request.model_copy(update={"body": {"model": desired.model.name, **request.body}})
 

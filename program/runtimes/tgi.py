@@ -24,7 +24,7 @@ from program.runtimes.flags import mentions
 
 
 class TgiRuntime:
-    """text-generation-launcher in a container; it fetches repositories itself."""
+    """text-generation-launcher in a container. It fetches repositories itself."""
 
     name = "tgi"
     container_name = "tgi"
@@ -54,7 +54,7 @@ class TgiRuntime:
         return [
             *["--model-id", source.repository if repository else files or source.address],
             *["--port", str(port)],
-            # Given twice it would stop the launcher.
+            # The launcher stops if the flag is repeated.
             *([] if mentions(settings.extra_args, "--hostname") else ["--hostname", desired.bind_address or host]),
             *option("--revision", source.revision if repository else None),
             *option("--quantize", settings.quantize),
@@ -80,5 +80,5 @@ class TgiRuntime:
         return IdleProbe(path="/metrics", kind="gauge", gauge="tgi_batch_current_size")
 
     def progress(self, desired: DesiredService) -> ProgressMetrics | None:
-        # One for each pass through the model. TGI counts tokens only when a request ends.
+        # Counts the passes through the model. TGI counts tokens only at the end of a request.
         return ProgressMetrics(generated_tokens="tgi_batch_inference_count", running_requests="tgi_batch_current_size")

@@ -38,7 +38,7 @@ class VllmRuntime:
     takes_port = True
     serves_metrics = True
     default_hpa_metric = "vllm:num_requests_running"
-    # A Service named `vllm` would put VLLM_PORT=tcp://… into the environment, which vLLM reads as its own setting.
+    # A Service named `vllm` would add VLLM_PORT=tcp://… to the environment, which vLLM reads as its own setting.
     service_links = False
     api_key_env = "VLLM_API_KEY"
     name_flags: tuple[str, ...] = ("--served-model-name",)
@@ -87,7 +87,7 @@ class VllmRuntime:
     def probes(self, port: int) -> Probes:
         return http_probes("/health", port)
 
-    # An API key guards the paths below /v1 only.
+    # An API key protects only the paths below /v1.
 
     def completion(self, desired: DesiredService) -> CompletionRequest | None:
         return None if desired.api_key else named_completion(desired)
@@ -102,7 +102,7 @@ class VllmRuntime:
 
 
 def _speculative(wish: Speculative | None) -> list[str]:
-    """Write the one flag that vLLM has for it; older ones of their own (`--speculative-model`) stop it at the start."""
+    """Return vLLM's one flag for it. The older flags (`--speculative-model`) end vLLM at its start."""
     if wish is None:
         return []
     config = {"model": wish.model, "num_speculative_tokens": wish.num_speculative_tokens}
