@@ -1,7 +1,7 @@
-"""Asks the process that evaluates own rules, and does without it when it takes too long or dies.
+"""Sends questions to the process that evaluates the operator's CEL and Python rules, and limits its time.
 
-Made by `reading`, one for each folder that has rules in CEL or Python. What cannot be asked counts as violated: the
-caller gets a sentence instead of findings.
+Made by `reading`, one for each folder that has rules in CEL or Python. If the process is too slow or dies, the caller
+gets a sentence instead of findings; such a rule counts as violated.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from components.policies.own_rules import Answer
 from kubeapi.json_types import Json
 
 START_TIMEOUT_S = 20.0
-"""For a fresh interpreter and the folder's own code."""
+"""Limit in seconds for the start of a Python interpreter and the load of the folder's code."""
 ANSWER_TIMEOUT_S = 3.0
-"""For all rules about one service together, and for one of them where together they took longer."""
+"""Limit in seconds for all rules about one service together, and, if they exceed it, for each of them alone."""
 REST_S = 60.0
-"""A rule that took too long, or ended the process, is asked again after this."""
+"""Seconds until a rule is evaluated again that exceeded its time or ended the process."""
 LARGEST_INPUT = 4 << 20
-"""Bytes of what rules are asked about; the API server takes no object beyond 1.5 MiB."""
+"""Bytes of the input of rules; the API server accepts no object over 1.5 MiB."""
 LARGEST_ANSWER = 16 << 20
 
 _MAIN = "from components.policies.own_rules import main; main()"
-# Rules get no credentials of the loop's from the environment.
+# Rules must not get the loop's credentials by environment variables.
 _ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "SYSTEMROOT", "VIRTUAL_ENV")
 
 
 class RuleUnusable(Exception):
-    """A rule cannot be read: `where` is the number of a CEL expression or the name of a Python file."""
+    """A rule cannot be loaded. `where` is the number of a CEL expression or the name of a Python file."""
 
     def __init__(self, where: int | str, why: str) -> None:
         super().__init__(why)
@@ -44,11 +44,11 @@ class RuleUnusable(Exception):
 
 
 class _Silent(Exception):
-    """The process gave no answer; the message says what happened."""
+    """The process gave no answer; the message is the reason."""
 
 
 class Evaluator:
-    """One process with the rules of one folder. Thread-safe; questions are asked one after the other."""
+    """One process with the rules of one folder. Thread-safe; it answers one question at a time."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Evaluator:
         answer_timeout_s: float = ANSWER_TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start it and have it read the rules. Raises RuleUnusable."""
+        """Start the process and load the rules. Raises RuleUnusable."""
         self._load = {"load": {"folder": str(folder.absolute()), "cel": list(expressions), "python": dict(files)}}
         self._timeout_s = answer_timeout_s
         self._clock = clock
@@ -77,7 +77,10 @@ class Evaluator:
         """The Python rules: name, enforcement, globs of namespaces and of names."""
 
     def ask(self, numbers: Sequence[int], given: Json) -> dict[int, list[Answer] | str]:
-        """Ask rules by their number, the CEL ones first, about one service; a string says why there is no answer."""
+        """Evaluate rules by number for one service, and return their answers; a string is the reason for no answer.
+
+        The CEL rules have the first numbers, then the Python rules.
+        """
         with self._lock:
             answers: dict[int, list[Answer] | str] = {}
             now = self._clock()
@@ -91,13 +94,13 @@ class Evaluator:
                     answers.update(zip(asked, self._ask(asked, given), strict=True))
                 return answers
             except _Silent:
-                # One of them did it; the others are heard.
+                # One of the rules is at fault; the others are evaluated one by one.
                 for number in asked:
                     answers[number] = self._ask_alone(number, given)
                 return answers
 
     def close(self) -> None:
-        """End the process; it is started again when something is asked."""
+        """End the process. The next question starts it again."""
         with self._lock:
             self._end()
 
@@ -129,7 +132,7 @@ class Evaluator:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**environment, "PYTHONPATH": root, "PYTHONDONTWRITEBYTECODE": "1"},
-            start_new_session=True,  # a Ctrl-C is the loop's to handle
+            start_new_session=True,  # Only the loop handles Ctrl-C
         )
         answer = self._exchange(json.dumps(self._load), START_TIMEOUT_S)
         if "unusable" in answer:
@@ -138,7 +141,7 @@ class Evaluator:
         return answer
 
     def _exchange(self, line: str, timeout_s: float) -> Json:
-        """Send one line, read one. Raises _Silent, and ends the process, when none comes."""
+        """Send one line and return the answer. Raises _Silent, and ends the process, if there is no answer."""
         process = self._process
         assert process is not None
         assert process.stdin is not None

@@ -1,4 +1,4 @@
-"""The policies of one folder, as whoever applies something asks them. Made by `reading`."""
+"""The policies of one folder, for the callers that check a service before they apply it. Made by `reading`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kubeapi.json_types import Json
 from program.desired.service import DesiredService
 
 MOST_VIOLATIONS = 64
-"""Of one service; more would not be read, and a status has to hold them."""
+"""Number of violations of one service at most, since the status of the service holds them."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ class Policy:
 
 @dataclass(frozen=True)
 class OwnRule:
-    """One rule in CEL or Python; its number is the one that the evaluator knows it by."""
+    """One rule in CEL or Python. Its index in the list is its number in the evaluator."""
 
     policy: str
     match: Match
     mandatory: bool
     cel: CelRule | None = None
-    """None: a function of a Python file, which says itself what is wrong."""
+    """None for a function of a Python file, whose answer contains the message."""
 
 
 _BUILT_IN: tuple[tuple[str, Callable[[Subject, Any], Iterator[RuleViolation]]], ...] = (
@@ -75,7 +75,7 @@ class FolderPolicies:
         cr: Json,
         namespace_labels: Mapping[str, str],
     ) -> tuple[Violation, ...]:
-        """Give all violations, the mandatory ones first; see `Policies`."""
+        """Return all violations, the mandatory ones first; see `Policies`."""
         subject = Subject(desired, rendered, cr)
         found = [
             violation
@@ -88,7 +88,7 @@ class FolderPolicies:
         return tuple(dict.fromkeys(found))[:MOST_VIOLATIONS]
 
     def close(self) -> None:
-        """End what evaluates own rules."""
+        """End the process that evaluates the operator's own rules."""
         if self._evaluator is not None:
             self._evaluator.close()
 
@@ -116,7 +116,7 @@ def _built_in(policy: Policy, subject: Subject) -> Iterator[Violation]:
             continue
         try:
             findings = list(check(subject, rule))
-        except Exception as error:  # whatever it is, nothing passes that was not checked
+        except Exception as error:  # Any error counts as a violation, so that nothing passes unchecked.
             why = f"{type(error).__name__}: {str(error)[:LONGEST_VALUE]}"
             yield _failed(policy.name, f"rule `{name}`", why, mandatory=policy.mandatory)
             continue
@@ -154,7 +154,10 @@ def _of_python(rule: OwnRule, answer: Answer) -> Violation:
 
 
 def _input(subject: Subject, namespace_labels: Mapping[str, str]) -> Json:
-    """What own rules see. Of the custom resource metadata and spec: a status is no reason to forbid anything."""
+    """Build the input of the operator's own rules.
+
+    It contains the custom resource's metadata and spec, but no status.
+    """
     metadata = subject.cr.get("metadata") or {}
     kept: Json = {"name": subject.key.name, "namespace": subject.key.namespace}
     kept |= {name: metadata.get(name) or {} for name in ("labels", "annotations")}

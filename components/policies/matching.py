@@ -1,4 +1,4 @@
-"""Globs, names and words that several kinds of rule share. Pure."""
+"""Globs, image names and field values for several kinds of rule. Pure."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _STEP = re.compile(r"([^.\[\]]+)|\[([^\]]+)\]")
 
 
 def fits(text: str, globs: Iterable[str]) -> bool:
-    """Tell whether any of the globs matches the whole text."""
+    """Return whether any of the globs matches the whole text."""
     return any(fnmatchcase(text, glob) for glob in globs)
 
 
 def concerns(match: Match, key: ServiceKey, namespace_labels: Mapping[str, str]) -> bool:
-    """Tell whether a policy is about this service."""
+    """Return whether a policy applies to this service."""
     return (
         (not match.namespaces or fits(key.namespace, match.namespaces))
         and (not match.names or fits(key.name, match.names))
@@ -31,7 +31,7 @@ def concerns(match: Match, key: ServiceKey, namespace_labels: Mapping[str, str])
 
 
 def canonical_image(image: str) -> str:
-    """Write an image with the registry that a container runtime takes: docker.io where none is named."""
+    """Return an image with its registry, which is docker.io for an image without one, as container runtimes assume."""
     first, slash, rest = image.partition("/")
     if slash and ("." in first or ":" in first or first == "localhost"):
         registry = first.lower()
@@ -40,23 +40,23 @@ def canonical_image(image: str) -> str:
 
 
 def comes_from(image: str, prefix: str) -> bool:
-    """Tell whether an image lies under a prefix; `ghcr.io/org` is no prefix of `ghcr.io/organisation/x`."""
+    """Return whether an image has this prefix. `ghcr.io/org` is no prefix of `ghcr.io/organisation/x`."""
     prefix = prefix.rstrip("/")
-    # One word is a registry (`ghcr.io`, `localhost:5000`); as an image it would say nothing about where it is from.
+    # A prefix of one word is a registry (`ghcr.io`, `localhost:5000`) and not an image of docker.io.
     wanted = canonical_image(prefix) if "/" in prefix else prefix.lower()
     found = canonical_image(image)
     return found == wanted or any(found.startswith(wanted + end) for end in "/:@")
 
 
 def told_source(address: str) -> str:
-    """Write a model's source without what may be a secret in it: a user's password, a signed query."""
+    """Return a model's source without possible secrets: a user's password, a signed query."""
     return shown(address)[:LONGEST_VALUE]
 
 
 def value_at(document: Mapping[str, Any], path: str) -> str:
-    """Write what stands at a path such as `spec.podSecurityContext.fsGroup` or `metadata.labels[team]`.
+    """Return the value at a path such as `spec.podSecurityContext.fsGroup` or `metadata.labels[team]`, for a message.
 
-    Environment variables are not told: their values may be secrets.
+    Environment variables and arguments are not shown, because they may contain secrets.
     """
     at: Any = document
     for name, index in _STEP.findall(path):

@@ -1,7 +1,8 @@
-"""Rules of the operator's own, in CEL and Python, evaluated in a process of their own.
+"""The operator's own rules in CEL and Python, evaluated in a separate process.
 
-`evaluator` starts it at `main`, sends one JSON line for each question and kills it when an answer takes too long: no
-expression, however long it computes or deeply it recurses, stops the loop. Imports nothing heavy.
+`evaluator` starts the process at `main`, sends one line of JSON for each question, and kills the process if an answer
+takes too long. So no expression can stop the loop, even by endless computation or deep recursion. The module has no
+imports that slow the start of the process.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from typing import Any, Literal, NamedTuple
 from kubeapi.json_types import Json
 
 Check = Callable[..., object]
-"""Takes `service`, `model`, `objects`, `namespace_labels`; gives nothing where the rule is kept, else what is wrong."""
+"""A rule's function. It gets `service`, `model`, `objects` and `namespace_labels`, and returns its findings or None."""
 
 LONGEST_WORDS = 1024
-"""Characters of one thing that a Python rule says."""
+"""Longest text of one finding of a Python rule, in characters."""
 VARIABLES = ("service", "model", "objects", "namespaceLabels")
-"""What a CEL expression knows; `namespace` is a reserved word there."""
+"""The variables of a CEL expression. `namespace` is a reserved word in CEL."""
 MOST_FINDINGS = 20
-"""Things that one rule may find in one service; more say the same."""
+"""Number of findings of one rule about one service at most."""
 
 _TYPES = ("int", "uint", "double", "bool", "string", "bytes", "list", "map", "null_type", "type")
 _MACRO_VARIABLE = re.compile(r"\b(?:all|exists|exists_one|map|filter)\(\s*([A-Za-z_]\w*)\s*,", re.ASCII)
@@ -43,7 +44,7 @@ class PythonRule:
 
 
 class Answer(NamedTuple):
-    """What one rule found: the fields of a `Violation`, less what the policy itself knows."""
+    """One finding of a rule: the fields of a `Violation` except those of the policy."""
 
     rule: str = ""
     field: str = ""
@@ -61,11 +62,11 @@ def rule(
     namespaces: Iterable[str] = (),
     names: Iterable[str] = (),
 ) -> Callable[[Check], Check]:
-    """Register a function as a rule of the folder that its file is in.
+    """Return a decorator that registers a function as a rule of the policy folder.
 
-    The function is called with `service` (metadata and spec of the custom resource), `model`, `objects` (what would be
-    applied) and `namespace_labels`. It returns None where the rule is kept, otherwise a sentence, a dict
-    with `rule`, `field`, `value`, `fix`, or a list of these. Raising counts as violated.
+    The function is called with `service` (metadata and spec of the custom resource), `model`, `objects` (the rendered
+    objects) and `namespace_labels`. It returns None if the service obeys the rule. Otherwise it returns a sentence, a
+    dict with `rule`, `field`, `value` and `fix`, or a list of these. An exception counts as a violation.
     """
     if not isinstance(name, str) or not name:
         raise TypeError('a rule needs a name: @rule("no-tests-in-production")')
@@ -86,7 +87,7 @@ def rule(
 
 
 def main() -> None:
-    """Answer questions until stdin ends. What rules print goes to stderr: stdout carries answers."""
+    """Answer questions until stdin ends. Output of rules goes to stderr, because stdout carries the answers."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     rules: list[PythonRule] = []
@@ -107,7 +108,7 @@ def main() -> None:
 
 
 class _Unusable(Exception):
-    """A rule that cannot even be read."""
+    """A rule that cannot be loaded."""
 
     def __init__(self, where: int | str, why: str) -> None:
         super().__init__(why)
@@ -117,7 +118,7 @@ class _Unusable(Exception):
 def _compile(expressions: Sequence[str]) -> list[Any]:
     if not expressions:
         return []
-    import cel  # only here: it is slow to import, and few folders need it
+    import cel  # Imported here, because the import is slow and few folders have CEL rules.
 
     programs = []
     for number, expression in enumerate(expressions):
@@ -133,12 +134,12 @@ def _compile(expressions: Sequence[str]) -> list[Any]:
 
 
 def _bound(program: Any) -> set[str]:
-    """Names that need nobody to give them a value: types (`type(x) == int`) and the variables of macros."""
+    """Return the names in an expression that need no value: types (`type(x) == int`) and the variables of macros."""
     return {*_TYPES, *_MACRO_VARIABLE.findall(program.source)}
 
 
 def _load(folder: str, files: Mapping[str, str]) -> list[PythonRule]:
-    """Run the folder's files in order of their names; they may import each other."""
+    """Run the folder's files in order of their names. The files can import each other."""
     _registered.clear()
     if files:
         sys.path.insert(0, folder)
@@ -154,13 +155,13 @@ def _load(folder: str, files: Mapping[str, str]) -> list[PythonRule]:
 def _findings(
     numbers: Sequence[int], given: Json, programs: Sequence[Any], rules: Sequence[PythonRule]
 ) -> list[list[list[str]] | str]:
-    """Ask rules by their number, first the CEL ones, then the Python ones. A string says why there is no answer."""
+    """Return the findings of rules by number, the CEL rules first; a string is the reason for no answer."""
     context: Any = given
     if any(number < len(programs) for number in numbers):
         import cel
 
         try:
-            context = cel.Context(given)  # turned into CEL's values once, for all expressions
+            context = cel.Context(given)  # Converted to CEL's values once for all expressions
         except Exception as error:
             told = _told(error)
             return [told if n < len(programs) else _ask(n, given, given, programs, rules) for n in numbers]
@@ -176,7 +177,7 @@ def _ask(
             if not isinstance(kept, bool):
                 return f"gives {type(kept).__name__} and not true or false"
             return [] if kept else [[]]
-        # A copy: what one rule does to it concerns no other.
+        # Each rule gets a copy, because a rule may change its arguments.
         given = copy.deepcopy(given)
         given["namespace_labels"] = given.pop("namespaceLabels")
         found = rules[number - len(programs)].check(**given)
@@ -211,7 +212,7 @@ def _told(error: BaseException) -> str:
 
 
 def _last_line(error: Exception) -> str:
-    """A parser's words, less the expression that they repeat."""
+    """Return the first line of a parser's message, without the repeated expression."""
     text = str(error)
     at = text.find("ERROR: ")
     return (text[at + 7 :] if at >= 0 else text).replace("<input>:", "").split("\n")[0][:LONGEST_WORDS]

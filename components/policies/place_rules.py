@@ -1,4 +1,4 @@
-"""Built-in rules about where things are: sources of models, namespaces, hosts. Pure; `in_force` asks."""
+"""Built-in rules about places: sources of models, namespaces, hosts. Pure; called by `in_force`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from program.desired.web_address import AddressInvalid, WebAddress
 
 
 def sources(subject: Subject, rule: Sources) -> Iterator[RuleViolation]:
-    """Where the model, the draft model of speculative decoding, and adapters come from."""
+    """Check the sources of the model, of the draft model of speculative decoding, and of adapters."""
     workloads = subject.desired.workloads
     if workloads is not None:
         for artifact in workloads.artifacts:
@@ -60,7 +60,7 @@ def _address(field: str, address: str, scheme: str, rule: Sources, fetched: set[
 
 
 def _scheme(model: DesiredModel) -> str:
-    """Name the scheme as a policy does, of addresses without one too (`org/repo`, `/models/a.gguf`)."""
+    """Return the scheme in a policy's terms, also of addresses without a scheme (`org/repo`, `/models/a.gguf`)."""
     written = _scheme_of(model.source.address, otherwise="")
     return written or ("hf" if model.source.kind is SourceKind.REPOSITORY else model.source.kind.value)
 
@@ -78,7 +78,7 @@ def _host(address: str) -> str:
 
 
 def namespaces(subject: Subject, rule: Namespaces) -> Iterator[RuleViolation]:
-    """Where services may be, and which PriorityClass their pods may have."""
+    """Check the namespace of a service and the PriorityClass of its pods."""
     namespace = subject.key.namespace
     if rule.allowed and not fits(namespace, rule.allowed):
         allowed = ", ".join(rule.allowed)
@@ -100,7 +100,7 @@ def namespaces(subject: Subject, rule: Namespaces) -> Iterator[RuleViolation]:
 
 
 def hosts(subject: Subject, rule: Hosts) -> Iterator[RuleViolation]:
-    """Which hosts a service may run on."""
+    """Check the hosts of a service."""
     placement = subject.desired.host_placement
     if placement is None:
         return

@@ -1,4 +1,4 @@
-"""What a policy says of a service. Plain data; the rules are in the modules beside this one."""
+"""The result of a policy for a service. Plain data; the rules are in the other modules of this package."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from program.desired.service import DesiredService
 
 @dataclass(frozen=True)
 class Violation:
-    """One rule that one service breaks."""
+    """One rule that one service violates."""
 
     policy: str
     """Name of the policy."""
     rule: str
-    """What it asks for, in words."""
+    """The requirement in words."""
     field: str
-    """Path in the custom resource or, where the rule is about an object made of it, `Deployment/spec.…`."""
+    """Path in the custom resource, or in a rendered object (`Deployment/spec.…`) if the rule is about the object."""
     value: str
-    """What stands there; never a secret."""
+    """The value of the field; never a secret."""
     fix: str
-    """What to do."""
+    """The advice to the user."""
     mandatory: bool = True
-    """Nothing is applied; False is advice only."""
+    """True: nothing is applied. False: the violation is only reported."""
     failed: bool = False
-    """The rule could not be evaluated; asked again, it may be kept."""
+    """Whether the evaluation failed. A later evaluation may pass."""
 
     def __str__(self) -> str:
         return f"policy `{self.policy}`: {self.field} is {self.value}: {self.rule}; {self.fix}"
 
 
 class Policies(Protocol):
-    """All policies in force. Pure but for what their files say; thread-safe."""
+    """All policies of a folder. Thread-safe."""
 
     def check(
         self,
@@ -45,15 +45,15 @@ class Policies(Protocol):
         cr: Json,
         namespace_labels: Mapping[str, str],
     ) -> tuple[Violation, ...]:
-        """Give all violations, the mandatory ones first. A rule that cannot be evaluated counts as violated.
+        """Return all violations, the mandatory ones first. A rule that cannot be evaluated counts as violated.
 
-        `cr` is the custom resource as it was written: own rules see its metadata and spec.
+        `cr` is the custom resource as the user wrote it: the operator's own rules get its metadata and spec.
         """
         ...
 
 
 class NoPolicies:
-    """What is in force where nobody made any."""
+    """The policies of an installation without a folder of policies."""
 
     def check(
         self,
@@ -69,4 +69,4 @@ class NoPolicies:
         return 0
 
     def close(self) -> None:
-        """End nothing."""
+        """Do nothing."""

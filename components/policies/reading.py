@@ -1,7 +1,7 @@
-"""Read a folder of policies: `*.yaml` documents of kind Policy, and `*.py` files with rules of the operator's own.
+"""Reads a folder of policies: `*.yaml` documents of kind Policy, and `*.py` files with the operator's own rules.
 
-Called by the loop, by previews and by static fleets. All or nothing: a folder with one mistake is not read at all,
-since a policy that is left out is one that nobody keeps.
+Called by the loop, by previews and by static fleets. A folder with one mistake is refused as a whole, because a policy
+that is skipped would not be enforced.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _LONGEST_TOLD = 64
 
 
 class PolicyUnreadable(Exception):
-    """A folder of policies makes no sense; the message names file and field, and says what to do."""
+    """A folder of policies cannot be read; the message names file and field, and what to do."""
 
 
 def load_policies(folder: Path | None, *, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> FolderPolicies | NoPolicies:
-    """Read all policies of a folder (not of its folders); None: there are none.
+    """Read all policies of a folder, without its subfolders; None means no policies.
 
-    Raises PolicyUnreadable. What is returned may hold a process; `close` ends it.
+    Raises PolicyUnreadable. The result may hold a process, which `close` ends.
     """
     if folder is None:
         return NoPolicies()
@@ -72,9 +72,9 @@ def load_policies(folder: Path | None, *, answer_timeout_s: float = ANSWER_TIMEO
 
 
 def read_texts(folder: Path) -> dict[str, str]:
-    """Give the text of each policy file by its name, in order. Raises PolicyUnreadable.
+    """Return the text of each policy file by its name, in order of the names. Raises PolicyUnreadable.
 
-    Names that begin with a dot are left out: a mounted ConfigMap has such links beside its files.
+    Names that begin with a dot are skipped: a mounted ConfigMap contains such links.
     """
     try:
         paths = sorted(path for path in folder.iterdir() if _is_policy(path))
@@ -96,7 +96,7 @@ def read_texts(folder: Path) -> dict[str, str]:
 
 
 def digest_of(texts: dict[str, str]) -> str:
-    """Name the content of a folder, so that a change is noticed whatever the clock of its files says."""
+    """Return a digest of a folder's content, by which a change is noticed even if the times of the files are wrong."""
     return hashlib.sha256(repr(sorted(texts.items())).encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""What a policy document may say, as pydantic models. Unknown fields are errors: a rule misspelt is a rule not kept."""
+"""The fields of a policy document, as pydantic models. Unknown fields are errors: a misspelt rule is not enforced."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from program.desired.quantities import parse_quantity
 API_VERSION = "herdsman.dev/v1alpha1"
 KIND = "Policy"
 LONGEST_EXPRESSION = 4096
-"""Characters of a CEL expression; its evaluator recurses, and its stack has an end."""
+"""Longest CEL expression in characters; the evaluator recurses, and its stack is limited."""
 MOST_RULES = 100
-"""CEL rules of one policy."""
+"""Number of CEL rules of one policy at most."""
 
 Enforcement = Literal["mandatory", "advisory"]
 
 
 def _quantity(value: object) -> Decimal:
-    """Read a Kubernetes quantity (`500m`, `8`, `16Gi`)."""
+    """Return a Kubernetes quantity (`500m`, `8`, `16Gi`) as a number."""
     try:
         return parse_quantity(str(value), field="")
     except SpecInvalid as error:
@@ -34,13 +34,13 @@ Words = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
 class Strict(BaseModel):
-    """What all parts of a policy have in common: camelCase in YAML, nothing beyond the declared fields."""
+    """The base of all parts of a policy: camelCase in YAML, and no undeclared fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
 
 
 class Match(Strict):
-    """Which services a policy is about: all that every given part is true of. Nothing given: all services."""
+    """The services that a policy applies to: services that match all given fields; with no fields, all services."""
 
     namespaces: tuple[str, ...] = ()
     """Globs."""
@@ -65,58 +65,58 @@ class Counts(Strict):
 
 
 class Resources(Strict):
-    """What one pod asks for, all its containers together, and how many replicas there may be."""
+    """Bounds of the resources of one pod (all its containers together), and of the number of replicas."""
 
     cpu: Bounds | None = None
     memory: Bounds | None = None
     gpu: Counts | None = None
     replicas: Counts | None = None
-    """`max` counts the autoscaler's maximum where there is one."""
+    """`max` is compared with the autoscaler's maximum if there is an autoscaler."""
     required: tuple[Literal["cpu", "memory", "ephemeral-storage"], ...] = ()
-    """What every engine must ask for. Of CPU and memory pods have requests and no limits, as with LLMKube."""
+    """Resources that every engine must request. Pods have requests for CPU and memory but no limits, as in LLMKube."""
 
 
 class Sources(Strict):
-    """Where models may come from. All that is given must be true."""
+    """Allowed sources of models. A source must match all given fields."""
 
     schemes: tuple[Literal["https", "http", "hf", "s3", "pvc", "file"], ...] = ()
     hosts: tuple[str, ...] = ()
-    """Globs; asked of http and https sources only."""
+    """Globs; checked for http and https sources only."""
     patterns: tuple[str, ...] = ()
-    """Globs over the source as the Model has it."""
+    """Globs that match the source in the Model."""
     require_sha256: bool = False
 
 
 class Namespaces(Strict):
     allowed: tuple[str, ...] = ()
-    """Globs: where services may be at all."""
+    """Globs of the namespaces that may contain services."""
     priority_classes: tuple[str, ...] = ()
-    """Names that pods may have."""
+    """Names of the PriorityClasses that pods may have."""
 
 
 class Pods(Strict):
     forbid_privileged: bool = False
-    """Neither privileged containers nor privilege escalation that is asked for."""
+    """Forbids privileged containers and an explicit `allowPrivilegeEscalation: true`."""
     forbid_host_path: bool = False
     forbid_host_network: bool = False
-    """Nor the host's process or IPC namespace."""
+    """Also forbids the host's process and IPC namespaces."""
     require_run_as_non_root: bool = False
     forbid_added_capabilities: bool = False
 
 
 class Hosts(Strict):
     allowed: tuple[str, ...]
-    """Globs of host names; none: no service runs on a host."""
+    """Globs of host names; an empty list allows no service on a host."""
 
 
 class CelRule(Strict):
-    """A rule of the operator's own: the expression is true where it is kept."""
+    """A rule of the operator. The expression is true for a service that obeys the rule."""
 
     name: str = Field(min_length=1, max_length=253)
     cel: str = Field(min_length=1, max_length=LONGEST_EXPRESSION)
     message: str = Field(min_length=1, max_length=1024)
     field: str = ""
-    """Path that the rule is about (`spec.contextSize`); what stands there is told."""
+    """Path of the field that the rule is about (`spec.contextSize`); messages contain its value."""
     fix: str = "change the service, or ask who made the policy"
 
 
@@ -133,7 +133,7 @@ class PolicySpec(Strict):
 
 
 class PolicyMetadata(BaseModel):
-    """Labels and annotations are for whoever keeps the files."""
+    """Labels and annotations are not read."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 

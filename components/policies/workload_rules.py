@@ -1,4 +1,4 @@
-"""Built-in rules about what runs: images, resources, and what pods may do on their nodes. Pure; `in_force` asks."""
+"""Built-in rules about pods: images, resources, and rights on the node. Pure; called by `in_force`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RuleViolation(NamedTuple):
 
 @dataclass(frozen=True)
 class Subject:
-    """What rules are about."""
+    """The service that rules check."""
 
     desired: DesiredService
     rendered: RenderedService
@@ -41,9 +41,10 @@ class Subject:
         return self.desired.key
 
     def pods(self) -> Iterator[tuple[str, Json]]:
-        """The spec of each pod that the service would have, and the path to it."""
+        """Yield the path and the spec of each pod that the service would have."""
         for rendered in self.rendered.objects:
-            # One Deployment needs no name; of several it says which.
+            # If the service describes its pods itself, it may have several objects of a kind, so the path names the
+            # object.
             name = f"{rendered.kind}/" if self.desired.workloads is None else f"{rendered.kind} {rendered.name}/"
             for path in _TEMPLATES:
                 template = value_at(rendered.manifest, path)
@@ -51,7 +52,7 @@ class Subject:
                     yield f"{name}{'.'.join(path)}.spec", template["spec"]
 
     def containers(self) -> Iterator[tuple[str, Json]]:
-        """Each container, those of the start too, and the path to it."""
+        """Yield the path and the spec of each container, init containers included."""
         for path, pod in self.pods():
             for group in ("initContainers", "containers"):
                 for container in pod.get(group) or ():
@@ -69,7 +70,7 @@ _TEMPLATES: tuple[tuple[str, ...], ...] = (
 
 
 def images(subject: Subject, rule: ImageRegistries) -> Iterator[RuleViolation]:
-    """Images of all containers lie under an allowed prefix."""
+    """Check that the images of all containers have an allowed prefix."""
     allowed = ", ".join(rule.allowed)
     for path, container in subject.containers():
         image = str(container.get("image", ""))
@@ -97,7 +98,7 @@ _ASK = {
 
 
 def resources(subject: Subject, rule: Resources) -> Iterator[RuleViolation]:
-    """What one replica asks for, and how many there may be."""
+    """Check the resources of one replica and the number of replicas."""
     for name, bounds in (("cpu", rule.cpu), ("memory", rule.memory)):
         if bounds is not None:
             yield from _amounts(subject, name, bounds)
@@ -117,7 +118,7 @@ def resources(subject: Subject, rule: Resources) -> Iterator[RuleViolation]:
         yield from _counted(field, least, rule.replicas.min, None, "replicas")
     for path, container in subject.containers():
         stated = container.get("resources") or {}
-        # Containers that fetch the model are not the service's to size.
+        # A service does not set the resources of the containers that download its model.
         for name in rule.required if ".containers[" in path else ():
             if name not in (stated.get("requests") or {}) and name not in (stated.get("limits") or {}):
                 field = f"{path}.resources.requests.{name}"
@@ -126,7 +127,7 @@ def resources(subject: Subject, rule: Resources) -> Iterator[RuleViolation]:
 
 
 def _of_sets(workloads: Workloads, rule: Resources) -> Iterator[RuleViolation]:
-    """Count the GPUs and the replicas of each set of pods. What there must be at least concerns the pods that serve."""
+    """Check the GPUs and the replicas of each set of pods. Minimums apply only to the pods that serve."""
     for pods in workloads.pods:
         is_main = pods is workloads.main
         if rule.gpu is not None:
@@ -183,7 +184,7 @@ _NOT_HOSTED = "take it out of the spec"
 
 
 def pods(subject: Subject, rule: Pods) -> Iterator[RuleViolation]:
-    """What a pod may do on its node."""
+    """Check the rights of pods on their nodes."""
     for path, pod in subject.pods():
         if rule.forbid_host_network:
             for field in ("hostNetwork", "hostPID", "hostIPC"):
