@@ -1,6 +1,6 @@
 """The Pulumi plugin `herdsman`: the console script `pulumi-resource-herdsman`, which the Pulumi CLI finds on PATH.
 
-So plain `pulumi up` manages processes on hosts, and a fleet of hosts needs no cluster:
+With it, plain `pulumi up` manages processes on hosts, and a fleet of hosts needs no cluster:
 
     pulumi.CustomResource("herdsman:index:HostProcess", "llama", {
         "endpoint": "http://127.0.0.1:9190", "tokenFile": "~/agent-token",
@@ -16,7 +16,7 @@ from components.providers.plugin_server import serve_until_the_engine_ends
 
 
 def main() -> None:
-    """Serve until the engine ends. The console script `pulumi-resource-herdsman`."""
+    """Serve until the engine ends. Entry point of the console script `pulumi-resource-herdsman`."""
     serve_until_the_engine_ends(HostProvider())
 
 

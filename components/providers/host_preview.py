@@ -1,4 +1,4 @@
-"""Says in a preview what an update would change on a host, step by step. Touches nothing there."""
+"""Reports in a preview the steps by which an update would change a host. Changes nothing on the host."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ _log = structlog.get_logger(__name__)
 
 
 class Preview:
-    """Tells the engine, which shows it beside the resource. `engine` is its address, empty where there is none."""
+    """Sends a host's preview to the Pulumi engine. `engine` is the engine's address; empty if there is no engine."""
 
     def __init__(self) -> None:
         self.engine = ""
 
     def tell(self, urn: str, given: Mapping[str, Any], transports: HostTransports) -> None:
-        """Ask the host over SSH; an agent does not say what it would do. Never fails: a preview needs no host."""
+        """Send the steps that an update would take on a host over SSH; an agent does not report its steps.
+
+        Logs errors of the host as warnings, because a preview must also work without the host.
+        """
         if not given.get("ssh") or has_unknown(given):
             return
         key = f"{given['namespace']}/{given['name']}"
@@ -53,7 +56,7 @@ class Preview:
 
 
 def told(key: str, outcomes: list[Outcome]) -> str:
-    """Write the steps for people. Pure."""
+    """Return the steps as text for the user. Pure."""
     lines = [f"On the host of {key}:"]
     for outcome in outcomes:
         if outcome.state is State.WOULD_CHANGE:

@@ -1,7 +1,7 @@
-"""The provider of package `herdsman`: HostProcess, a process on a host, under its agent or over SSH.
+"""The provider of package `herdsman`. Its resource HostProcess is a process on a host, under an agent or over SSH.
 
-Served by `host_plugin`; calls `agent.client` by `host_transports`. Create and Update wait until the process serves;
-Delete waits until it is gone.
+Served by `host_plugin`; calls `agent.client` through `host_transports`. Create and Update wait until the process
+serves. Delete waits until the process has ended.
 """
 
 # ruff: noqa: N802, ARG002 - names and arguments are those of Pulumi's gRPC service
@@ -38,7 +38,7 @@ from components.providers.marshalling import (
 )
 
 READY_TIMEOUT_S = 600.0
-"""How long Create and Update wait unless `customTimeouts` says otherwise."""
+"""Limit in seconds for Create and Update, unless `customTimeouts` sets another one."""
 GONE_MARGIN_S = 60.0
 POLL_S = 0.3
 
@@ -46,8 +46,8 @@ _REPLACING: tuple[diffs.Path, ...] = (
     *(("namespace",), ("name",), ("plan", "host")),
     *(("transport",), ("ssh", "user"), ("ssh", "sudo"), ("ssh", "store")),
 )
-"""A process of another name, on another host, or kept by another manager, is another process. A host may move to
-another endpoint or address."""
+"""Fields whose change replaces the process: its name, its host, and the manager that runs it. A change of the host's
+endpoint or address does not."""
 _KINDS = {
     (diffs.Kind.ADD, False): provider_pb2.PropertyDiff.ADD,
     (diffs.Kind.ADD, True): provider_pb2.PropertyDiff.ADD_REPLACE,
@@ -62,14 +62,14 @@ _NEEDS_A_HAND = (
     *(ProcessReason.NOT_ALLOWED, ProcessReason.SECRET_UNAVAILABLE),
     *(Reason.NOT_FOUND, Reason.REFUSED, Reason.UNAUTHORIZED, Reason.CHECKSUM_MISMATCH, Reason.PLAN_INVALID),
 )
-"""A host tries again by itself, but whoever waits at a terminal is told at once of what only people can mend."""
+"""Reasons that only a person can remove. The host tries again, but Create and Update fail at once and report them."""
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
 
 class NotServing(Exception):
-    """The host took the plan and the process does not serve: the resource exists, and is not well."""
+    """The host accepted the plan but the process does not serve. The resource exists and has failed to initialize."""
 
     def __init__(self, message: str, outputs: Properties) -> None:
         super().__init__(message)
@@ -99,7 +99,7 @@ def _abort(context: grpc.ServicerContext, code: grpc.StatusCode, message: str) -
 
 
 class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
-    """Serves HostProcess. Keeps no state but the clients of the hosts it spoke to."""
+    """The gRPC service for HostProcess. It keeps no state except the clients of hosts."""
 
     def __init__(self, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self._sleep = sleep
@@ -147,7 +147,7 @@ class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
 
     @_answering
     def Check(self, request: provider_pb2.CheckRequest, context: grpc.ServicerContext) -> provider_pb2.CheckResponse:
-        """Refuse, before anything runs, what no host could take."""
+        """Refuse inputs that no host could accept, before anything runs."""
         failures = [
             provider_pb2.CheckFailure(property=where, reason=why)
             for where, why in input_faults(_type_of(request), plain(decode(request.news)))
@@ -170,7 +170,7 @@ class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
             hasDetailedDiff=True,
             diffs=list(dict.fromkeys(str(change.path[0]) for change in found)),
             replaces=list(dict.fromkeys(str(change.path[0]) for change in replaced)),
-            # Two processes of one model rarely fit beside each other.
+            # One host rarely has memory for two processes of one model.
             deleteBeforeReplace=bool(replaced),
             detailedDiff={
                 diffs.path_text(change.path): provider_pb2.PropertyDiff(
@@ -211,7 +211,7 @@ class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
 
     @_answering
     def Read(self, request: provider_pb2.ReadRequest, context: grpc.ServicerContext) -> provider_pb2.ReadResponse:
-        """Refresh: the plan that the host has now, in the words of the inputs where it means the same."""
+        """Refresh a resource from the plan on the host. Inputs that mean the same plan keep their form."""
         inputs = decode(request.inputs) or {
             key: value for key, value in decode(request.properties).items() if key not in OBSERVED
         }
@@ -255,13 +255,13 @@ class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
     def _bring_up(
         self, host: HostClient, key: str, plan: ProcessPlan, timeout_s: float, context: grpc.ServicerContext
     ) -> Properties:
-        """Hand the plan over and wait until the process serves it. Raises NotServing, HostError."""
+        """Send the plan and wait until the process serves it. Raises NotServing and HostError."""
         state = host.put(key, plan)
         deadline = time.monotonic() + (timeout_s or READY_TIMEOUT_S)
         while True:
             report = state.report
             current = state.plan == plan and report.observed_generation >= state.generation
-            # A host may let the old process serve while it fetches what the new one needs.
+            # The old process may serve while the host downloads the files of the new plan.
             if current and report.ready and report.phase is not ProcessPhase.DOWNLOADING:
                 return _observed(state)
             said = f"{report.phase.value}: {report.message}" if report.message else report.phase.value
@@ -274,7 +274,7 @@ class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
             try:
                 state = host.get(key)
             except HostUnreachable as error:
-                # The plan is the host's by now; an agent that restarts must not lose us the resource.
+                # The host has the plan by now. If the agent restarts, the state must keep the resource.
                 if time.monotonic() > deadline:
                     raise NotServing(error.message, _observed(state)) from error
 
@@ -297,7 +297,7 @@ class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
 
 
 def _refuse_foreign(host: HostClient, key: str, plan: ProcessPlan) -> None:
-    """A process of the same name that runs another plan is somebody else's. Raises HostError."""
+    """Raise HostError if a process of this name runs another plan, because another client made it."""
     try:
         existing = host.get(key).plan
     except ProcessNotFound:
@@ -318,7 +318,7 @@ def _key(given: Properties) -> str:
 
 
 def _type_of(request: provider_pb2.CheckRequest) -> str:
-    # Older engines send no type; it then stands in the URN, after the types of the parents.
+    # Older engines send no type. The URN contains it after the types of the parents.
     return request.type or request.urn.split("::")[2].rpartition("$")[2]
 
 

@@ -1,6 +1,6 @@
-"""The properties of a HostProcess of package `herdsman`, and what is wrong with given ones. Pure.
+"""The properties of a HostProcess of package `herdsman`, and the validation of inputs. Pure.
 
-Called by `host_provider` and for the config of static fleets.
+Called by `host_provider`, and for the config of static fleets.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ PACKAGE = "herdsman"
 TYPE = "herdsman:index:HostProcess"
 REQUIRED = ("namespace", "name", "plan")
 AGENT = ("endpoint", "tokenFile")
-"""What the way to an agent takes."""
+"""The inputs that a connection to an agent requires."""
 AGENT_TLS = ("caFile", "fingerprint")
-"""What it may take: how the certificate of an agent beyond loopback is known."""
+"""Optional inputs that identify the certificate of an agent which does not listen on loopback."""
 _TEXT = {"type": "string"}
 BASTION: dict[str, Any] = {
     "address": {**_TEXT, "description": "Name or IP address."},
@@ -50,15 +50,15 @@ SSH: dict[str, Any] = {
         "description": "Directory on the host with values of Secrets, /etc/herdsman/secrets by default.",
     },
 }
-"""What the way over SSH takes; all paths, no secret."""
+"""The inputs of a connection over SSH; they are paths and names, and hold no secret."""
 OBSERVED = ("address", "port", "phase")
-"""What the host adds to the inputs."""
+"""Outputs that the host adds to the inputs."""
 
 INPUTS = ("transport", *AGENT, *AGENT_TLS, "ssh", *REQUIRED)
 
 
 def package_schema() -> dict[str, Any]:
-    """Describe the package for `pulumi package` and the documentation of its SDKs."""
+    """Return the schema of the package for `pulumi package` and the documentation of its SDKs."""
     text = _TEXT
     inputs: dict[str, Any] = {
         "transport": {**text, "description": "`agent` or `ssh`; where it is missing, `ssh` decides by being there."},
@@ -105,7 +105,7 @@ def package_schema() -> dict[str, Any]:
 
 
 def version() -> str:
-    """Give the version of the installed distribution."""
+    """Return the version of the installed distribution."""
     try:
         return importlib.metadata.version("herdsman")
     except importlib.metadata.PackageNotFoundError:
@@ -117,7 +117,7 @@ _NO_TEXT, _NO_PORT, _NO_BOOLEAN = "must be a text", "must be a port number", "mu
 
 
 def input_faults(token: str, given: Properties) -> Faults:
-    """List what is wrong with the inputs of a resource, as (property path, reason); unknowns pass."""
+    """Return the errors in the inputs of a resource, as (property path, reason); unknown values are not checked."""
     if token != TYPE:
         return [("", f"`{token}` is not a resource of this plugin; it has `{TYPE}`")]
     faults = [(name, "is required") for name in REQUIRED if given.get(name) in (None, "")]

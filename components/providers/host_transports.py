@@ -1,6 +1,6 @@
-"""The two transports to a host that a HostProcess can name: the agent's API, or SSH. Called by `host_provider`.
+"""The two transports of a HostProcess: the agent's API and SSH. Called by `host_provider`.
 
-Inputs hold paths and addresses only: tokens, keys and known hosts are read from files on the machine that runs Pulumi.
+Inputs hold paths and addresses only. Tokens, keys and known hosts are read from files on the machine that runs Pulumi.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ DEFAULT_KNOWN_HOSTS = "~/.ssh/known_hosts"
 
 
 class HostTransports:
-    """Clients of hosts, one for each host and transport; made at first use. Thread-safe."""
+    """The clients of hosts, one for each host and transport, made at first use. Thread-safe."""
 
     def __init__(self) -> None:
         self._clients: dict[str, HostClient] = {}
         self._lock = threading.Lock()
 
     def client_for(self, given: Mapping[str, Any]) -> HostClient:
-        """Return the client for a resource's inputs, which have passed Check. Raises HostRefused."""
+        """Return the client for a resource's inputs, which Check has accepted. Raises HostRefused."""
         ssh = given.get("ssh")
         way = {"ssh": ssh} if ssh else {name: given.get(name) for name in (*AGENT, *AGENT_TLS)}
         host = str(given["plan"]["host"]) if ssh else ""
@@ -41,7 +41,7 @@ class HostTransports:
 
 
 def agent_host(given: Mapping[str, Any]) -> HttpHost:
-    """Make the client of an agent. Raises HostRefused."""
+    """Return a client of an agent. Raises HostRefused."""
     ca_file = Path(str(given["caFile"])) if given.get("caFile") else None
     return HttpHost(
         str(given["endpoint"]),
@@ -52,7 +52,7 @@ def agent_host(given: Mapping[str, Any]) -> HttpHost:
 
 
 def ssh_target(ssh: Mapping[str, Any]) -> SshTarget:
-    """Read the input `ssh`. Raises HostRefused for a file of known hosts that does not know the host."""
+    """Parse the input `ssh`. Raises HostRefused if the file of known hosts does not contain the host."""
     known = str(ssh.get("knownHosts") or DEFAULT_KNOWN_HOSTS)
     server = _server(ssh, str(ssh["user"]), known)
     bastion = ssh.get("bastion")

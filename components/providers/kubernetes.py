@@ -1,11 +1,11 @@
 """The embedded Kubernetes provider: Pulumi's ResourceProvider service over server-side apply.
 
-Called by the Pulumi engine through `components.providers.plugin_server`; serves the unmodified `pulumi_kubernetes` SDK
-and plain `pulumi.CustomResource` with tokens such as `kubernetes:apps/v1:Deployment`. Calls `kubernetes_calls` for
-whatever touches the cluster. This module only translates: wire to Python, verdicts to diffs, refusals to statuses.
+Called by the Pulumi engine through `components.providers.plugin_server`. It serves the unmodified `pulumi_kubernetes`
+SDK and plain `pulumi.CustomResource` with tokens such as `kubernetes:apps/v1:Deployment`. `kubernetes_calls` makes all
+requests to the cluster. This module only translates: wire values to Python, verdicts to diffs, refusals to statuses.
 
-One instance serves all stacks, programs and threads: it keeps no state of an engine, and ignores Cancel, which one
-engine sends and all would feel.
+One instance serves all stacks, programs and threads. It keeps no state of an engine. It ignores Cancel, because the
+Cancel of one engine would stop the calls of all.
 """
 
 # ruff: noqa: N802, ARG002 - names and arguments are those of Pulumi's gRPC service
@@ -63,7 +63,7 @@ Answer = TypeVar("Answer")
 def _answering(
     method: Callable[[KubernetesProvider, Request, grpc.ServicerContext], Answer],
 ) -> Callable[[KubernetesProvider, Request, grpc.ServicerContext], Answer]:
-    """Turn our refusals into gRPC statuses; anything else is a defect of ours and says so."""
+    """Turn refusals into gRPC statuses. Any other exception is reported as a defect of the provider."""
 
     @functools.wraps(method)
     def answer(self: KubernetesProvider, request: Request, context: grpc.ServicerContext) -> Answer:
@@ -88,12 +88,12 @@ def _abort(context: grpc.ServicerContext, code: Code, message: str) -> NoReturn:
 
 
 class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
-    """Serves every kind that the API server serves.
+    """Serves all kinds that the API server serves.
 
-    `verify`: look for drift also where no input changed. `remember`: what the state keeps of each object beside its
-    inputs; `identity` is for programs that use no output, and makes every run of a large stack a good deal faster.
-    `ignored`: what is left to others also in objects that are taken over, of which the engine tells nothing.
-    `beside_loop`: the programs are those of people, so that what a loop owns is neither changed nor deleted.
+    `verify`: look for drift even if no input changed. `remember`: the outputs that the state keeps of each object;
+    `identity` is for programs that read no output, and makes each run of a large stack much faster. `ignored`: fields
+    to leave to other clients when an object is taken over, for which the engine passes no `ignoreChanges`.
+    `beside_loop`: the programs belong to people, so that objects of a loop are neither changed nor deleted.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
     def CheckConfig(
         self, request: provider_pb2.CheckRequest, context: grpc.ServicerContext
     ) -> provider_pb2.CheckResponse:
-        """Refuse what would mean another cluster or other writes than ours; silence would act on the wrong cluster."""
+        """Refuse settings that select another cluster or other writes, because Herdsman works on one cluster only."""
         failures = [
             provider_pb2.CheckFailure(
                 property=key,
@@ -175,7 +175,8 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
             raise Refused(Code.UNIMPLEMENTED, _unsupported_words(request.tok))
         found = standing(self._calls, plain(decode(request.args)))
         response = provider_pb2.InvokeResponse()
-        getattr(response, "return").CopyFrom(encode(found))  # the field's name is a keyword
+        # `return` is a keyword, so the field has no attribute syntax.
+        getattr(response, "return").CopyFrom(encode(found))
         return response
 
     def Call(self, request: provider_pb2.CallRequest, context: grpc.ServicerContext) -> provider_pb2.CallResponse:
@@ -194,7 +195,7 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
 
     @_answering
     def Check(self, request: provider_pb2.CheckRequest, context: grpc.ServicerContext) -> provider_pb2.CheckResponse:
-        """Complete the inputs: apiVersion, kind, name, namespace; a Secret's data becomes secret."""
+        """Complete the inputs with apiVersion, kind, name and namespace, and mark a Secret's data as secret."""
         token = Token.parse(request.type)
         olds = decode(request.olds)
         inputs = as_made(objects.cleaned(decode(request.news)), olds)
@@ -239,19 +240,19 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
                 if self._calls.kind(token).namespaced:
                     metadata["namespace"] = objects.DEFAULT_NAMESPACE
             except KindNotServed:
-                pass  # its CRD may come with this same program; the namespace is settled when the object is made
+                pass  # The same program may make the CRD; the create then sets the namespace.
         return metadata, None
 
     @_answering
     def Diff(self, request: provider_pb2.DiffRequest, context: grpc.ServicerContext) -> provider_pb2.DiffResponse:
-        """Compare inputs path by path, then ask the API: is it still so, and can it become so without a new object?"""
+        """Compare the inputs by path, then check in the cluster for drift, or whether a change needs a new object."""
         token = Token.parse(request.type)
         inputs, old_outputs = decode(request.news), plain(decode(request.olds))
         identity = _identity(old_outputs, request.id)
         wanted = objects.comparable(inputs, identity)
         old = objects.comparable(decode(request.old_inputs), identity)
         uid = _uid(old_outputs)
-        # After an import nothing may be left to apply, and the resource has the object nevertheless.
+        # After an import there may be no change to apply, but the object belongs to this resource.
         self._calls.remember(uid, request.urn)
         found = [
             Change(c.path, c.kind, replaces=any(diffs.touch(c.path, path) for path in _IDENTITY_PATHS))
@@ -263,7 +264,7 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
             return _diff_answer(found)
         call, former = Call(token, inputs), objects.recorded_manager(old_outputs)
         if found and former is not None and former != self._field_manager and not _leaves_out(old, wanted, token):
-            # A plugin that made the stack may write the same inputs in other words: `1000m` as `1`, stringData as data.
+            # The plugin that made the stack may write the same inputs differently: `1000m` as `1`, stringData as data.
             found = [] if self._calls.stands(call, identity, uid, former) else found
         if found:
             verdict = self._calls.try_out(call, identity, uid, old)
@@ -273,7 +274,7 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
             verdict = Verdict()
         judged = _judged(found, wanted, verdict, list(request.ignoreChanges))
         if not judged and self._remember == "all" and objects.INPUTS_KEY not in old_outputs:
-            # A state of an earlier release. The update applies what stands there already, and completes the state.
+            # The state is from an earlier release. The update applies unchanged values and completes the state.
             judged = [Change((objects.INPUTS_KEY,), diffs.Kind.ADD, in_inputs=False)]
         return _diff_answer(judged)
 
@@ -317,7 +318,7 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
 
     @_answering
     def Read(self, request: provider_pb2.ReadRequest, context: grpc.ServicerContext) -> provider_pb2.ReadResponse:
-        """Read the live object for a refresh (its old inputs come along) or an import (only its id does)."""
+        """Read the live object, for a refresh (with the old inputs) or an import (with the id only)."""
         token = Token.parse(request.type)
         old_inputs, old_outputs = decode(request.inputs), plain(decode(request.properties))
         live = self._calls.read(token, request.id)
@@ -325,7 +326,7 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
             return provider_pb2.ReadResponse()
         uid = _uid(old_outputs)
         if uid and live["metadata"]["uid"] != uid and not self._calls.holds(live, plain(old_inputs)):
-            return provider_pb2.ReadResponse()  # ours is gone, and somebody else's stands in its place
+            return provider_pb2.ReadResponse()  # Another client made this object after Herdsman's was deleted
         manager = self._calls.manager_in_charge(live, objects.recorded_manager(old_outputs))
         if old_inputs:
             refreshed = self._calls.refreshed(token, old_inputs, live, former=manager)
@@ -357,7 +358,7 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
 
 
 def sdk_version() -> str:
-    """The version of the `pulumi_kubernetes` SDK beside us: the engine warns when its provider is older."""
+    """Return the version of the installed `pulumi_kubernetes` SDK: the engine warns if its provider is older."""
     try:
         return importlib.metadata.version("pulumi-kubernetes")
     except importlib.metadata.PackageNotFoundError:
@@ -372,13 +373,13 @@ def _unsupported_words(token: str) -> str:
 
 
 def _leaves_out(old: Json, wanted: Json, token: Token) -> bool:
-    """Tell whether anything that was applied is not to be applied any more."""
+    """Return whether the old inputs have a field that the wanted ones lack."""
     gone = diffs.changes(objects.body(old, token), objects.body(wanted, token))
     return any(change.kind is diffs.Kind.DELETE for change in gone)
 
 
 def _identity(outputs: Properties, resource_id: str) -> Identity:
-    """Say which object a state means: by its outputs, else by its id."""
+    """Return the object that a state belongs to, by its outputs, else by its id."""
     of_outputs = Identity.of(outputs) if isinstance(outputs.get("metadata"), dict) else None
     return of_outputs if of_outputs and of_outputs.name else Identity.parse(resource_id, namespaced="/" in resource_id)
 
@@ -390,11 +391,11 @@ def _uid(outputs: Properties) -> str | None:
 
 
 def _judged(found: list[Change], wanted: Properties, verdict: Verdict, ignored: list[str]) -> list[Change]:
-    """Add to the changes of the inputs what the cluster said about them.
+    """Add drift and immutable fields, as the cluster reports them, to the changes of the inputs.
 
-    What the state and the inputs say is shown as old and new value, and the state does not have the live value. So what
-    others changed or took away is an ADD: a DELETE would show as the loss of what the update puts back, an UPDATE as
-    `2 => 2`. Of an object that is gone all is added.
+    Pulumi shows the values of state and inputs as old and new value; the state does not have the live value. So drift
+    is reported as ADD: a DELETE would show as the loss of a field that the update restores, and an UPDATE as `2 => 2`.
+    If the object is gone, every field is an ADD.
     """
     if verdict.missing or verdict.recreated:
         return [Change((key,), diffs.Kind.ADD, replaces=verdict.missing, in_inputs=False) for key in wanted]

@@ -1,12 +1,12 @@
-"""Makes, changes and removes one Kubernetes object by server-side apply, and never one that is not ours.
+"""Makes, changes and deletes one Kubernetes object by server-side apply, and never one of another owner.
 
-Called by `components.providers.kubernetes`. Calls `kubeapi.client`; `kubernetes_looks` has what changes nothing.
-Decisions are taken by the pure modules beside this one; docs/adr/0005 argues them. Everything is safe to call from
-many threads.
+Called by `components.providers.kubernetes`. Calls `kubeapi.client`; its base in `kubernetes_looks` has the calls that
+change nothing. The pure modules of this package take the decisions; docs/adr/0005 has the reasons. Thread-safe.
 
 A create costs one request. It carries a resourceVersion that no object has: the API server accepts it when the object
 does not exist and answers 409 when it does. An update reads the object, since it may have moved to a static fleet or
-back, and applies it with the uid of our object: 409 when the object is gone, 422 when another one stands in its place.
+back, and applies it with the uid of Herdsman's object. The API server answers 409 when the object is gone, and 422 when
+another object has its name.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from kubeapi.kinds import Kind
 log = structlog.get_logger(__name__)
 HANDOVER_SUFFIX = "-handover"
 _ABSENT_VERSION = "1"
-"""A resourceVersion from before the first object was written."""
+"""A resourceVersion older than the first object in etcd."""
 _REPLICAS = ("spec", "replicas")
 _MAX_ROUNDS = 5
 _MAX_REMEMBERED = 20_000
 
 
 class KubernetesCalls(KubernetesLooks):
-    """The calls of one provider on one API server."""
+    """The calls of one provider to one API server."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class KubernetesCalls(KubernetesLooks):
     # Create and update
 
     def create(self, call: Call) -> Json | None:
-        """Make an object, or take over what is there and ours. None: a preview that cannot be tried out yet."""
+        """Make an object, or take over an existing one of Herdsman's. None: a preview that cannot be tried yet."""
         kind = self._retries.kind_when_served(call)
         if kind is None:
             return None
@@ -93,10 +93,10 @@ class KubernetesCalls(KubernetesLooks):
         ignore_changes: Iterable[str] = (),
         former: str | None = None,
     ) -> Json | None:
-        """Bring our object to its inputs; make it again if it is gone. None as in `create`.
+        """Apply the inputs to Herdsman's object; make it again if it is gone. None as in `create`.
 
-        `former` is the field manager that the state says has applied the object. Where that is another plugin's, its
-        fields become ours first: else one that leaves the inputs would stay.
+        `former` is the field manager that applied the object according to the state. If it is another plugin's,
+        Herdsman inherits its fields first; otherwise a field that the inputs no longer contain would stay.
         """
         kind = self._retries.kind_when_served(call)
         if kind is None:
@@ -108,7 +108,7 @@ class KubernetesCalls(KubernetesLooks):
         ignored = [parse_path(text) for text in ignore_changes]
         yields_replicas = objects.gives_up_replicas(old_inputs, obj)
         try:
-            # The object may have moved to a static fleet, or back, after the engine compared it.
+            # The object may have moved to a static fleet or back since the engine compared it.
             live = self._client.get(kind, identity.namespace, identity.name)
             self.refuse_foreign(call.token, identity, live, obj)
             self._refuse_of_loop(call.asked("update", identity), live)
@@ -138,11 +138,11 @@ class KubernetesCalls(KubernetesLooks):
                 if rounds > _MAX_ROUNDS:
                     raise refusal(error, call.asked(verb, identity), secret_texts(call.inputs)) from error
             except NotFound as error:
-                # A CRD that was just established may be listed an instant before its path is served.
+                # A CRD may be listed shortly before the API server serves its path.
                 late, until = path_is_late(error), deadline
                 if role_is_late(error, obj):
                     if call.preview:
-                        return None  # the same program makes it
+                        return None  # The same program makes the role
                     late, until = True, role_deadline
                 if not late or not self._retries.left(call, until):
                     raise refusal(error, call.asked(verb, identity), secret_texts(call.inputs)) from error
@@ -182,16 +182,16 @@ class KubernetesCalls(KubernetesLooks):
             return self._apply_over(call, kind, objects.with_metadata(obj, uid=live["metadata"]["uid"]), live)
         except (Invalid, Forbidden) as error:
             if call.preview and immutable_fields(error):
-                return None  # the preview of a replacement: what stands there will be gone by then
+                return None  # In the preview of a replacement, this object will be gone by then
             raise
 
     def _refuse_of_loop(self, asked: str, live: Json) -> None:
-        """Leave to a loop what it owns, in programs of people: theirs is a copy of the loop's stack."""
+        """Raise Refused for a loop's object in a person's program, which is then a copy of the loop's stack."""
         if self._beside_loop and is_of_loop(live):
             raise Refused(Code.FAILED_PRECONDITION, of_loop_words(asked, live))
 
     def _inherited(self, call: Call, kind: Kind, live: Json, former: str | None = None) -> Json:
-        """Take the place of the controller or plugin that made an object of ours, so that what it left behind goes."""
+        """Take over the record of the controller or plugin that made the object, so that dropped fields are removed."""
         entries = inherited(live, self._manager, former)
         if entries is None or call.preview:
             return live
@@ -203,7 +203,7 @@ class KubernetesCalls(KubernetesLooks):
         return self._client.patch(kind, metadata.get("namespace"), metadata["name"], body, content_type=JSON_PATCH)
 
     def _apply_over(self, call: Call, kind: Kind, obj: Json, live: Json | None) -> Json:
-        """Apply an object that exists. Raises Refused where an alternative of somebody else's is in the way."""
+        """Apply an object that exists. Raises Refused if a field of another manager excludes a wanted one."""
         return apply_over(
             self._client,
             kind,
@@ -228,14 +228,15 @@ class KubernetesCalls(KubernetesLooks):
         return live
 
     def _handed_over(self, call: Call, kind: Kind, obj: Json, live: Json) -> Json:
-        """Keep the live replica count when we stop setting it.
+        """Keep the live number of replicas when Herdsman stops setting it.
 
-        A field that its only owner no longer applies goes back to its default, which would be one replica. So a second
-        manager takes it first, from whom the autoscaler takes it at its first write. A conflict means that somebody
-        owns it already, which is what we want.
+        A field that its only owner no longer applies returns to its default, here one replica. So a second field
+        manager applies it first, and the autoscaler takes it from that manager at its first write. A conflict means
+        that another manager owns the field already, and nothing is left to do.
         """
         replicas = value_at(live, _REPLICAS)
-        # No autoscaler of Kubernetes' scales up from nothing; where we stopped the pods, the default of one lets it.
+        # Kubernetes' autoscaler never scales up from zero. If Herdsman stopped the pods, the default of one replica
+        # starts it.
         if not replicas or replicas is MISSING or not owns(live, self._manager, _REPLICAS):
             return obj
         if call.preview:
@@ -259,7 +260,10 @@ class KubernetesCalls(KubernetesLooks):
     def delete(
         self, token: Token, resource_id: str, *, uid: str | None, was_applied: bool, old_inputs: Json, urn: str
     ) -> None:
-        """Delete our object and nobody else's; gone already is fine. Raises Refused."""
+        """Delete Herdsman's object, never another owner's.
+
+        An object that is already gone is no error. Raises Refused.
+        """
         asked = f"delete {token.kind} `{resource_id}`"
         try:
             kind = self.kind(token)
@@ -287,7 +291,7 @@ class KubernetesCalls(KubernetesLooks):
         with self._lock:
             last = self._last_urn.get(live_uid)
         if last is not None and last != urn:
-            # A resource that was renamed in the program keeps its object: its new name has applied it just now.
+            # A resource that was renamed in the program keeps its object: the new name has just applied it.
             return f"it belongs to {last} now"
         if elsewhere := held_elsewhere(live, old_inputs):
             return f"it belongs to {elsewhere} now"
@@ -305,7 +309,10 @@ class KubernetesCalls(KubernetesLooks):
         return None
 
     def _leads_to_host(self, live: Json) -> bool:
-        """Tell whether a Service goes on for a process on a host: the loop takes it over, with its cluster IP."""
+        """Return whether a Service is to lead to a process on a host.
+
+        The loop then takes it over with its cluster IP.
+        """
         controller = controller_of(live)
         if live.get("kind") != "Service" or controller is None:
             return False
@@ -318,7 +325,7 @@ class KubernetesCalls(KubernetesLooks):
         return same and not process["metadata"].get("deletionTimestamp")
 
     def remember(self, uid: str | None, urn: str) -> None:
-        """Note which resource an object belongs to, so that another one of an earlier program does not delete it."""
+        """Store the resource of an object, so that a resource of an earlier program does not delete the object."""
         if not uid or not urn:
             return
         with self._lock:

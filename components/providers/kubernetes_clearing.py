@@ -1,12 +1,12 @@
-"""Applies an object over a live one, and clears what the wanted object excludes.
+"""Applies an object over a live one, and removes live fields that the wanted object excludes.
 
 Called by `components.providers.kubernetes_calls` and by previews. Calls `kubeapi.client` and the pure module
-`kubernetes_conflicts` (fields of which one excludes the others, list items in the place of Herdsman's).
+`kubernetes_conflicts`, which finds alternatives and colliding items of lists.
 
-Server-side apply takes away only what its manager applied before, and a null in its body takes away nothing. So
-Herdsman first puts the losing field or item into its own record of ownership, which changes no other field, and then
-applies the object. A dry run cannot do that in one request: it tries out the object with the live alternative and
-without the colliding items, and then the switch alone. docs/adr/0041.
+Server-side apply removes only fields that its manager applied before, and a null in its body removes nothing. So
+Herdsman first adds the losing field or item to its own record of ownership, which changes no other field, and then
+applies the object. A dry run cannot do that in one request. It tries the object with the live alternative and without
+the colliding items, and then the switch alone. docs/adr/0041.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from kubeapi.kinds import Kind
 _MAX_ROUNDS = 5
 _KEPT = ("apiVersion", "kind", "metadata", "status")
 _TWICE_ON_NODES = "duplicate nodePort"
-"""In the answer to a Service that names a node port for two of its ports: a 500, and no 422."""
+"""Part of the API server's message for a Service with one node port for two ports. The status is 500 instead of 422."""
 _METADATA = ("labels", "annotations", "ownerReferences", "finalizers")
 
 
@@ -57,10 +57,10 @@ def apply_over(
     dry_run: bool,
     live: Json | None = None,
 ) -> Json:
-    """Apply `obj` by `send`, over the live object. One request, unless the API server refuses what would stay.
+    """Apply `obj` with `send` over the live object, in one request unless live fields exclude wanted ones.
 
-    `send` applies an object by force, in a dry run where `dry_run` says so. Returns the object as it is, or would be.
-    Raises Refused where another manager wrote an alternative that would have to go, and any ApiError.
+    `send` applies an object by force, and in a dry run if `dry_run` is true. Returns the object as it is or would be.
+    Raises Refused if another manager wrote a field that would have to go, and any ApiError.
     """
     if live is not None and (accounts := left_accounts(obj, live, manager)):
         if dry_run:
@@ -88,7 +88,7 @@ def apply_over(
         try:
             _claim(client, kind, _paths((*found, *collided)), live, manager)
         except Conflict:
-            continue  # somebody wrote to the object meanwhile
+            continue  # Another client changed the object after it was read
         return send(obj)
     raise refused
 
@@ -100,7 +100,7 @@ def _claim_accounts(client: KubeClient, kind: Kind, obj: Json, live: Json, manag
         try:
             _claim(client, kind, _paths(accounts), live, manager)
         except Conflict:
-            # Somebody, such as a controller that writes the status, wrote since the object was read.
+            # Another client, such as a controller that writes the status, changed the object after it was read.
             if rounds == _MAX_ROUNDS - 1:
                 raise
             live = client.get(kind, live["metadata"].get("namespace"), live["metadata"]["name"])
@@ -173,20 +173,20 @@ class Held:
 
 
 def held(paths: Iterable[Path], live: Json, manager: str) -> tuple[Held, ...]:
-    """List the losing fields that other managers wrote."""
+    """Return the losing fields that other managers wrote."""
     ours = _as_ours(live, manager)
     writers = [(path, writer_of(ours, live, path, manager)) for path in paths]
     return tuple(Held(path, writer.manager) for path, writer in writers if writer is not None)
 
 
 def is_claimed(paths: Iterable[Path], live: Json, manager: str) -> bool:
-    """Tell whether the next apply takes all these fields: they are Herdsman's alone."""
+    """Return whether Herdsman is the only owner of all these fields, so that its next apply removes them."""
     fields = applied_fields(live, manager) or {}
     return all(holds(fields, live, path) and not writer_of(live, live, path, manager) for path in paths)
 
 
 def claimed(paths: Iterable[Path], live: Json, manager: str) -> list[Json]:
-    """Give the managedFields in which the losing fields are Herdsman's alone, so that its next apply takes them away.
+    """Return managedFields with Herdsman as only owner of the losing fields, so that its next apply removes them.
 
     An object that Herdsman never applied gets a record of such an apply.
     """
@@ -208,7 +208,7 @@ def claimed(paths: Iterable[Path], live: Json, manager: str) -> list[Json]:
 
 
 def _as_ours(live: Json, manager: str) -> Json:
-    """Copy a live object with the record of a controller whose place Herdsman takes as Herdsman's own."""
+    """Copy a live object with the record of an inherited controller as a record of Herdsman."""
     entries = inherited(live, manager)
     return live if entries is None else {**live, "metadata": {**live["metadata"], "managedFields": entries}}
 
@@ -218,7 +218,7 @@ def _is_ours(entry: Json, manager: str) -> bool:
 
 
 def _steps(path: Path, live: Json) -> list[str]:
-    """Write a path as the keys of a fieldsV1 tree."""
+    """Return a path as the keys of a fieldsV1 tree."""
     steps, value = [], live
     for step in path:
         value = value_at(value, (step,))
@@ -233,19 +233,19 @@ def _same_key(one: str, other: str) -> bool:
 
 
 def _added(fields: Json, steps: list[str], value: Any) -> Json:
-    """Copy a fieldsV1 tree with everything that a value holds, at `steps`."""
+    """Copy a fieldsV1 tree with all fields of `value` added at `steps`."""
     if not steps:
         below = value if isinstance(value, dict) else {}
         return {f"f:{key}": _added({}, [], each) for key, each in below.items()}
     key = next((each for each in fields if _same_key(each, steps[0])), steps[0])
     below = _added(fields.get(key, {}), steps[1:], value)
-    # An item goes as a whole only where it is owned itself, and not just its fields.
+    # An item is removed as a whole only if the item itself is owned, and not only its fields.
     is_item = len(steps) == 1 and key.startswith("k:")
     return {**fields, key: {".": {}, **below} if is_item else below}
 
 
 def _without(fields: Json, steps: list[str]) -> Json:
-    """Copy a fieldsV1 tree without what it has at `steps`, and without the branches that this leaves empty."""
+    """Copy a fieldsV1 tree without the part at `steps`, and without branches that become empty."""
     key = next((each for each in fields if _same_key(each, steps[0])), None)
     if key is None:
         return fields

@@ -1,13 +1,13 @@
-"""Finds what of a live object excludes a part of the wanted one: alternatives, and colliding items of lists. Pure.
+"""Finds the parts of a live object that exclude a part of the wanted one: alternatives, and colliding items. Pure.
 
 Called by `components.providers.kubernetes_clearing`. docs/adr/0041.
 
-Of some fields an object may have one only: a probe has one handler, a volume one source. An apply that names another
-one takes away what Herdsman applied. What stays is a field that the API server filled in as a whole, or that another
-manager wrote; the API server then refuses the object, because it would have both.
+Of some fields an object may have only one: a probe has one handler, a volume one source. An apply with another
+alternative removes the one that Herdsman applied. It does not remove a field that the API server filled in as a whole,
+or that another manager wrote. The API server then refuses the object, because it would have both.
 
-Server-side apply knows an item of a list by its key fields: a port by its number and protocol. A person who edits the
-number makes another item with the same name. Herdsman's apply adds the wanted item, and the API server refuses two
+Server-side apply identifies an item of a list by its key fields: a port by its number and protocol. A person who edits
+the number makes another item with the same name. Herdsman's apply adds the wanted item, and the API server refuses two
 ports of one name. The edited item is drift, so it is removed.
 """
 
@@ -23,7 +23,7 @@ from components.providers.kubernetes_records import applied_fields
 from kubeapi.json_types import Json
 
 UNPAIRED: tuple[Path, ...] = (("metadata",), ("status",))
-"""Fields that are not looked at."""
+"""Fields that are not compared."""
 _PORT_KEYS = ("port", "containerPort")
 PROTOCOL, TCP = "protocol", "TCP"
 
@@ -35,19 +35,19 @@ class Pair:
     wanted: Json
     live: Json
     at: Path
-    """In the live object."""
+    """The path in the live object."""
     wanted_at: Path
     context: str
     """The field around it: `livenessProbe`, `containers[]` for an item of that list, `Service.spec` for a spec."""
 
 
 def pairs(wanted: Json, live: Json) -> Iterator[Pair]:
-    """Walk through `wanted` and the live object side by side. Items of lists are paired by their names."""
+    """Yield the corresponding objects in `wanted` and in the live object. Items of lists correspond by name."""
     return _walk(wanted, live, (), (), str(wanted.get("kind", "")))
 
 
 def key_of(item: Any) -> Json:
-    """Give the fields by which server-side apply knows an item of a list that Herdsman makes; empty for none."""
+    """Return the fields by which server-side apply identifies an item of a list that Herdsman makes; empty for none."""
     if not isinstance(item, dict):
         return {}
     for key in _PORT_KEYS:
@@ -57,7 +57,7 @@ def key_of(item: Any) -> Json:
 
 
 def moved(path: Path, live: Json, after: Json) -> Path:
-    """Find the place in another version of the object, in which lists may have another order."""
+    """Return the path of the same place in another version of the object, whose lists may have another order."""
     found: list[str | int] = []
     before: Any = live
     there: Any = after
@@ -85,7 +85,7 @@ def _walk(wanted: Any, live: Any, at: Path, wanted_at: Path, context: str) -> It
 
 
 def _paired(wanted: list[Any], live: list[Any]) -> Iterator[tuple[int, int]]:
-    """Pair the items of lists by name, each by its position. Other lists are replaced as a whole."""
+    """Yield the positions of items of one name in both lists. An apply replaces lists without names as a whole."""
     names = {each["name"]: at for at, each in enumerate(live) if isinstance(each, dict) and "name" in each}
     for at, each in enumerate(wanted):
         if isinstance(each, dict) and each.get("name") in names:
@@ -103,47 +103,47 @@ _EXCLUSIVE: dict[str, frozenset[str]] = {
     "valueFrom": frozenset({"fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef"}),
     "defaultBackend": frozenset({"service", "resource"}),
 }
-"""Fields of which one excludes the others, by the field around them; `[]` stands for the items of a list."""
+"""Fields of which only one is allowed, by the field around them; `[]` means the items of a list."""
 _OF_KIND: dict[str, frozenset[str]] = {"PodDisruptionBudget": frozenset({"minAvailable", "maxUnavailable"})}
-"""The same directly in the spec of a kind."""
+"""The same, by kind, for fields directly in the spec."""
 _BY_TYPE: dict[str, tuple[str, str]] = {
     "strategy": ("RollingUpdate", "rollingUpdate"),
     "updateStrategy": ("RollingUpdate", "rollingUpdate"),
     "seccompProfile": ("Localhost", "localhostProfile"),
     "appArmorProfile": ("Localhost", "localhostProfile"),
 }
-"""Fields that go with one value of `type` beside them."""
+"""Fields that are allowed only with one value of the `type` beside them."""
 _VOLUME = "volumes[]"
 _ACCOUNT, _OLD_ACCOUNT = "serviceAccountName", "serviceAccount"
 
 
 @dataclass(frozen=True)
 class Switch:
-    """A place of a live object where the wanted one has another alternative."""
+    """A place of a live object at which the wanted one has another alternative."""
 
     at: Path
     """The object around the alternatives, in the live object."""
     wanted_at: Path
     keys: frozenset[str]
-    """All fields there that belong to the choice."""
+    """All alternatives at this place."""
     losers: tuple[Path, ...]
     """The losing fields, in the live object."""
 
 
 def switches(wanted: Json, live: Json) -> tuple[Switch, ...]:
-    """List the places where `wanted` has another alternative than the live object."""
+    """Return the places where `wanted` has another alternative than the live object."""
     return tuple(found for pair in pairs(wanted, live) if (found := _switched(pair)) is not None)
 
 
 def drops_account(before: Json, wanted: Json) -> bool:
-    """Tell whether pods that had a service account of their own in the inputs before have none in `wanted`."""
+    """Return whether pods in `wanted` have no service account of their own, but had one in the inputs before."""
     return any(True for _ in _accounts(wanted, before, (), ()))
 
 
 def left_accounts(wanted: Json, live: Json, manager: str) -> tuple[Switch, ...]:
-    """List the pods whose service account would stay although Herdsman, which applied it, drops it.
+    """Return the pods whose service account would stay although Herdsman, which applied it, drops it.
 
-    The API server keeps the account under a second, older name as well, and reads it where the first one is gone.
+    The API server copies the account to a second, older field, and reads that one if the first is gone.
     """
     found = _accounts(wanted, live, (), ())
     fields = applied_fields(live, manager) or {}
@@ -178,7 +178,7 @@ def _accounts(wanted: Any, before: Any, at: Path, wanted_at: Path) -> Iterator[S
 
 
 def as_before(wanted: Json, found: Iterable[Switch], live: Json) -> Json:
-    """Copy `wanted` with the alternatives that the live object has."""
+    """Copy `wanted` with the alternatives of the live object."""
     for each in found:
         wanted = _chosen(wanted, each.wanted_at, value_at(live, each.at), each.keys)
     return wanted
@@ -211,18 +211,18 @@ _CONTAINER_LISTS = ("containers", "initContainers")
 
 @dataclass(frozen=True)
 class Collision:
-    """Items of a live list that must go, since wanted items exclude them."""
+    """Items of a live list that must be removed, because wanted items exclude them."""
 
     losers: tuple[Path, ...]
-    """In the live object."""
+    """Paths in the live object."""
     list_at: Path
-    """The list in the live object where the wanted items belong; it may not exist there."""
+    """The list in the live object to which the wanted items belong. It may not exist there."""
     items: tuple[Path, ...]
-    """The wanted items, in the wanted object."""
+    """The paths of the wanted items in the wanted object."""
 
 
 def collisions(wanted: Json, live: Json) -> tuple[Collision, ...]:
-    """List the collisions of a wanted object with the live one."""
+    """Return the collisions of a wanted object with the live one."""
     return tuple(found for pair in pairs(wanted, live) for found in (*_of_ports(pair), *_of_containers(pair)))
 
 
@@ -232,7 +232,7 @@ def _of_ports(pair: Pair) -> Iterator[Collision]:
         return
     wanted, live = _items(pair.wanted, "ports"), _items(pair.live, "ports")
     by_key = {_text(port): port for port in live}
-    # A field that the wanted port leaves out keeps its live value.
+    # A field that the wanted port omits keeps its live value.
     merged = {_text(port): {**by_key.get(_text(port), {}), **port} for port in wanted}
     losers = tuple(
         (*pair.at, "ports", at)
@@ -245,7 +245,7 @@ def _of_ports(pair: Pair) -> Iterator[Collision]:
 
 
 def _items(of: Json, name: str) -> list[Json]:
-    """Give the items of an associative list; none where what a person wrote is no such list."""
+    """Return the items of an associative list; none if the value that a person wrote is no such list."""
     found = of.get(name)
     return found if isinstance(found, list) and all(key_of(each) for each in found) else []
 
@@ -255,7 +255,7 @@ def _text(item: Json) -> str:
 
 
 def _exclude(one: Json, other: Json, *, is_service: bool) -> bool:
-    """Tell whether a list may not have both ports. A Service of several ports has a name for each."""
+    """Return whether a list may not contain both ports. In a Service with several ports each needs a name."""
     names = (one.get("name", ""), other.get("name", ""))
     if names[0] == names[1] != "" or (is_service and "" in names):
         return True
@@ -265,7 +265,7 @@ def _exclude(one: Json, other: Json, *, is_service: bool) -> bool:
 
 
 def _of_containers(pair: Pair) -> Iterator[Collision]:
-    """Find containers that somebody moved to the other list of the pod. A name may occur in one list only."""
+    """Find containers that a person moved to the pod's other list. A name may occur in one list only."""
     if "containers" not in pair.wanted:
         return
     for mine, other in (_CONTAINER_LISTS, _CONTAINER_LISTS[::-1]):
@@ -279,14 +279,17 @@ def _of_containers(pair: Pair) -> Iterator[Collision]:
 
 def left_out(wanted: Json, found: Iterable[Collision]) -> Json:
     """Copy `wanted` without the items that collide."""
-    # From the back, so that no item moves the others.
+    # From the back, so that the other positions stay valid.
     for path in sorted({path for each in found for path in each.items}, key=_last, reverse=True):
         wanted = with_value(wanted, path, MISSING)
     return wanted
 
 
 def put_in(after: Json, found: Iterable[Collision], wanted: Json, live: Json) -> Json:
-    """Copy `after`, to which all but the colliding items of `wanted` were applied, with those items and no loser."""
+    """Copy `after` with the colliding items of `wanted` and without the losers.
+
+    `after` is the object to which everything except these items was applied.
+    """
     found = tuple(found)
     for path in (path for each in found for path in each.losers):
         at, gone = moved(path[:-1], live, after), _text(value_at(live, path))

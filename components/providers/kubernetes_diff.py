@@ -1,4 +1,4 @@
-"""Compares two versions of an object path by path, in the notation of Pulumi's property paths. Pure.
+"""Compares two versions of an object by path, in the notation of Pulumi's property paths. Pure.
 
 Called by `components.providers.kubernetes` for the detailed diff, and for the paths of `ignoreChanges`.
 """
@@ -18,7 +18,7 @@ Path = tuple[str | int, ...]
 
 
 class Kind(Enum):
-    """What happened at a path."""
+    """The kind of change at a path."""
 
     ADD = "add"
     DELETE = "delete"
@@ -32,13 +32,13 @@ class Change:
     path: Path
     kind: Kind
     replaces: bool = False
-    """The object cannot keep its identity through this change."""
+    """Whether the change needs a new object."""
     in_inputs: bool = True
-    """False when the inputs are the same and the live object is what differs (drift)."""
+    """False if the inputs are the same and the live object differs (drift)."""
 
 
 class Missing(Enum):
-    """Stands for a value that is not there; None is a value."""
+    """The type of the marker for an absent value; None is a value."""
 
     MISSING = "missing"
 
@@ -51,7 +51,7 @@ _STEP = re.compile(
 
 
 def changes(old: Any, new: Any, path: Path = ()) -> list[Change]:
-    """List the paths at which `new` differs from `old`: the deepest ones, lists by position, in order of `new`."""
+    """Return the deepest paths at which `new` differs from `old`, lists by position, in the order of `new`."""
     return list(_walk(old, new, path))
 
 
@@ -78,12 +78,12 @@ def _walk(old: Any, new: Any, path: Path) -> Iterator[Change]:
 
 
 def _same(old: Any, new: Any) -> bool:
-    # True == 1 in Python, but not in JSON.
+    # In Python True == 1, but not in JSON.
     return isinstance(old, bool) == isinstance(new, bool) and bool(old == new)
 
 
 def path_text(path: Path) -> str:
-    """Write a path as Pulumi does: `spec.ports[0].name`, `metadata.labels["app.kubernetes.io/name"]`."""
+    """Return a path as Pulumi writes it: `spec.ports[0].name`, `metadata.labels["app.kubernetes.io/name"]`."""
     text = ""
     for step in path:
         if isinstance(step, int):
@@ -97,7 +97,7 @@ def path_text(path: Path) -> str:
 
 
 def parse_path(text: str) -> Path:
-    """Read a Pulumi property path or an API field path. `*` stands for any step; what cannot be read is skipped."""
+    """Parse a Pulumi property path or an API field path. `*` matches any step; unreadable parts are skipped."""
     steps: list[str | int] = []
     for match in _STEP.finditer(text):
         if match["index"] is not None:
@@ -110,28 +110,28 @@ def parse_path(text: str) -> Path:
 
 
 def covers(pattern: Path, path: Path) -> bool:
-    """Tell whether `path` is `pattern` or lies below it; `*` in the pattern matches one step."""
+    """Return whether `path` is `pattern` or below it; `*` in the pattern matches one step."""
     return len(pattern) <= len(path) and all(
         step in ("*", at) for step, at in zip(pattern, path[: len(pattern)], strict=True)
     )
 
 
 def touch(one: Path, other: Path) -> bool:
-    """Tell whether one of two paths lies on the way to the other."""
+    """Return whether one of two paths is a prefix of the other."""
     return covers(one, other) or covers(other, one)
 
 
 def without(found: Iterable[Change], ignored: Iterable[str]) -> list[Change]:
-    """Drop the changes at or below the ignored property paths."""
+    """Return the changes that are not at or below the ignored property paths."""
     patterns = [parse_path(text) for text in ignored]
     return [change for change in found if not any(covers(pattern, change.path) for pattern in patterns)]
 
 
 def replacing(found: list[Change], fields: Iterable[str]) -> list[Change]:
-    """Mark the changes that the API's immutable fields stand for.
+    """Return the changes with those marked as replacing that match the API's immutable fields.
 
-    A field that matches none of them (the API speaks of `spec.clusterIPs[0]` when `spec.clusterIP` was changed) makes
-    every change under its first key one that replaces; if there is none either, all of them do.
+    If a field matches none of them, all changes under its first key are marked: the API names `spec.clusterIPs[0]` for
+    a change of `spec.clusterIP`. If there is none under that key, all changes are marked.
     """
     marked: set[int] = set()
     for field in fields:
@@ -146,7 +146,7 @@ def replacing(found: list[Change], fields: Iterable[str]) -> list[Change]:
 
 
 def value_at(value: Any, path: Path) -> Any:
-    """Give the value at a path, or MISSING."""
+    """Return the value at a path, or MISSING."""
     for step in path:
         in_dict = isinstance(value, dict) and isinstance(step, str) and step in value
         in_list = isinstance(value, list) and isinstance(step, int) and step < len(value)
@@ -157,7 +157,10 @@ def value_at(value: Any, path: Path) -> Any:
 
 
 def with_value(root: Any, path: Path, value: Any) -> Any:
-    """Copy `root` with `value` at `path` (MISSING removes it). Objects on the way are made, list items are not."""
+    """Copy `root` with `value` at `path` (MISSING removes it).
+
+    Missing objects on the path are made, list items are not.
+    """
     if not path:
         return root if value is MISSING else value
     step, rest = path[0], path[1:]
@@ -178,7 +181,7 @@ def with_value(root: Any, path: Path, value: Any) -> Any:
 
 
 def expand(value: Any, pattern: Path, path: Path = ()) -> Iterator[Path]:
-    """Yield the paths in `value` that a pattern with `*` stands for; a pattern without `*` yields itself."""
+    """Yield the paths in `value` that match a pattern with `*`; a pattern without `*` yields itself."""
     if not pattern:
         yield path
         return
@@ -195,7 +198,7 @@ def expand(value: Any, pattern: Path, path: Path = ()) -> Iterator[Path]:
 
 
 def leaving(obj: dict[str, Any], live: dict[str, Any], ignored: Iterable[Path]) -> dict[str, Any]:
-    """Say of ignored fields what the live object says, so that applying changes nothing there."""
+    """Copy an object with the live values of the ignored fields, so that an apply does not change them."""
     for pattern in ignored:
         paths = dict.fromkeys((*expand(obj, pattern), *expand(live, pattern)))
         for path in paths:

@@ -1,6 +1,6 @@
-"""Puts the API's refusals into words: what was asked, which field is wrong and why, what to do. Pure.
+"""Writes messages for the API server's refusals: the request, the wrong field, the reason, the advice. Pure.
 
-Called by `components.providers.kubernetes`. Calls the types of `kubeapi.errors`.
+Called by `components.providers.kubernetes`. Uses the types of `kubeapi.errors`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _IMMUTABLE = re.compile(
     r"immutable|may not (?:be )?change|cannot (?:be )?change|can not (?:be )?change|can't (?:be )?change"
     r"|must not (?:be )?change|updates to .* are forbidden|may not be modified|cannot be modified"
     r"|cannot enable \w+ after|cannot remove \w+ after"
-    # A headless Service that is to get an address.
+    # A headless Service that would get an address.
     r"|may not be set to 'None' for",
     re.IGNORECASE,
 )
 _API_BY_WEBHOOK = frozenset({"vleaderworkerset.kb.io"})
-"""Webhooks that are the API of a kind of their own. What others say of a change is a rule of the cluster's, and none to
-get around by a new object."""
+"""Webhooks that validate a kind as its API does. Refusals of other webhooks are rules of the cluster, which a new
+object must not circumvent."""
 _DENIED = re.compile(r'admission webhook "(?P<webhook>[^"]+)" denied the request: (?P<told>.*)', re.DOTALL)
 _FIELD_ERROR = r"[A-Za-z][\w.\[\]]*: (?:Invalid value|Required value|Forbidden|Duplicate value|Unsupported value): "
 _TOLD_CAUSE = re.compile(rf"(?P<field>[A-Za-z][\w.\[\]]*): (?P<why>.+?)(?=, {_FIELD_ERROR}|$)", re.DOTALL)
@@ -33,7 +33,7 @@ STRUCK = "[secret]"
 
 
 class Code(Enum):
-    """How a failure is classed on the wire. None of them makes the engine doubt the state (docs/adr/0004)."""
+    """The class of a failure on the wire. None of them makes the engine doubt its state (docs/adr/0004)."""
 
     INVALID_ARGUMENT = "invalid argument"
     NOT_FOUND = "not found"
@@ -50,7 +50,7 @@ class Code(Enum):
 
 
 class Refused(Exception):
-    """A call of the engine cannot be served; the message is for the person who reads the engine's output."""
+    """A call of the engine failed; the message is for the person who reads the engine's output."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
@@ -59,7 +59,7 @@ class Refused(Exception):
 
 
 def refusal(error: errors.ApiError, asked: str, secrets: Iterable[str] = ()) -> Refused:
-    """Word an API error. `asked` says what was tried: "create Deployment `prod/llama`"."""
+    """Return the refusal for an API error. `asked` is the request in words: "create Deployment `prod/llama`"."""
     code, advice = _class_of(error)
     lines = [f"could not {asked}: {_headline(error)}"]
     lines += [
@@ -70,7 +70,7 @@ def refusal(error: errors.ApiError, asked: str, secrets: Iterable[str] = ()) -> 
 
 
 def struck(text: str, secrets: Iterable[str]) -> str:
-    """Strike secret values from a message. Very short ones stay: they would strike half the words."""
+    """Replace secret values in a message. Values under 3 characters stay, because they occur in many words."""
     for secret in sorted(set(secrets), key=len, reverse=True):
         if len(secret) >= _MIN_STRUCK:
             text = text.replace(secret, STRUCK)
@@ -78,7 +78,7 @@ def struck(text: str, secrets: Iterable[str]) -> str:
 
 
 def causes(error: errors.ApiError) -> list[tuple[str, str]]:
-    """List (field, what is wrong) of an error, each once."""
+    """Return (field, reason) for each cause of an error, each once."""
     found = [(cause.field, cause.message) for cause in error.causes]
     if not found and _NOT_TYPED in error.message:
         found = [(field.lstrip("."), why) for field, why in _TYPED_CAUSE.findall(error.message)]
@@ -86,9 +86,9 @@ def causes(error: errors.ApiError) -> list[tuple[str, str]]:
 
 
 def immutable_fields(error: errors.ApiError) -> tuple[str, ...]:
-    """Give the fields that only a new object can have otherwise; empty unless that is all that is wrong.
+    """Return the fields whose change needs a new object; empty if the error has any other cause.
 
-    With another fault beside it the new object would be refused too, after the old one was deleted.
+    With another fault, the new object would be refused too, after the old one was deleted.
     """
     if isinstance(error, errors.Forbidden):
         found = _causes_of_webhook(error)
@@ -100,21 +100,21 @@ def immutable_fields(error: errors.ApiError) -> tuple[str, ...]:
 
 
 def _causes_of_webhook(error: errors.Forbidden) -> list[tuple[str, str]]:
-    """List what a kind's own webhook finds wrong; it answers 403, and its causes are text alone."""
+    """Return the causes that a kind's own webhook reports. It answers 403, with the causes in the text only."""
     denied = _DENIED.search(error.message)
     if denied is None or denied["webhook"] not in _API_BY_WEBHOOK:
         return []
     told = denied["told"].strip()
     told = told[1:-1] if told.startswith("[") and told.endswith("]") else told
     found = [(each["field"], each["why"]) for each in _TOLD_CAUSE.finditer(told)]
-    # Go's names of the fields, as this webhook writes them, are not those of the object.
+    # This webhook writes Go's field names, which differ from those of the object.
     return [(field.replace(".SubGroupPolicy.", ".subGroupPolicy."), why) for field, why in found]
 
 
 def role_is_late(error: errors.NotFound, obj: Mapping[str, Any]) -> bool:
-    """Tell whether a binding was refused because the API server does not know its role yet.
+    """Return whether a binding was refused because the API server does not know its role yet.
 
-    It looks in a cache that may be behind a role made an instant before, for whoever may not bind any role they like.
+    If the client may not bind every role, the API server reads the role from a cache that may lag behind.
     """
     if obj["kind"] not in ("RoleBinding", "ClusterRoleBinding") or error.message.startswith("namespaces "):
         return False
@@ -122,7 +122,7 @@ def role_is_late(error: errors.NotFound, obj: Mapping[str, Any]) -> bool:
 
 
 def about_uid(error: errors.ApiError) -> bool:
-    """Tell whether the server refuses because our object is not, or no longer, the one of this name."""
+    """Return whether the server refuses because the object of this name is gone or another one."""
     if isinstance(error, errors.Invalid):
         return any(cause.field == "metadata.uid" for cause in error.causes)
     return isinstance(error, errors.Conflict) and "uid mismatch" in error.message

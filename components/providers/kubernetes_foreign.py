@@ -1,8 +1,8 @@
-"""Says what to do about an object that somebody else holds, and whether it may be taken over on request. Pure.
+"""Writes the advice about an object of another owner, and decides whether it may be taken over on request. Pure.
 
-Called by `components.providers.kubernetes_calls` and by the loop's previews. A static fleet and a loop that both mean
-one object would undo each other's changes for ever, so between them `herdsman.dev/adopt` decides nothing: a service is
-moved by `herdsman fleet take` or `give`.
+Called by `components.providers.kubernetes_calls` and by the loop's previews. A static fleet and a loop that both manage
+one object would undo each other's changes for ever. So `herdsman.dev/adopt` has no effect between them; `herdsman fleet
+take` and `give` move a service.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from program.dialects.registry import dialect_of, qualified
 
 
 def may_adopt(live: Json, wanted: Json) -> bool:
-    """Tell whether `wanted` asks for an object of somebody else, and may have it."""
+    """Return whether `wanted` asks to take over an object of another owner, and is allowed to."""
     return adoption_asked(wanted) and not _moved_by_command(live, wanted)
 
 
 def foreign_words(kind: str, identity: Identity, held_by: str, *, live: Json, wanted: Json) -> str:
-    """Say that an object of somebody else stands in the way, and what to do."""
+    """Return the message that an object of another owner has the name, with the advice."""
     advice = _moved_by_command(live, wanted) or _between_fleets(live, wanted)
     advice = advice or (
         f'Delete it, choose another name, or set the annotation {ADOPT_ANNOTATION}: "true" to take it over.'
@@ -29,13 +29,13 @@ def foreign_words(kind: str, identity: Identity, held_by: str, *, live: Json, wa
 
 
 def is_of_loop(live: Json) -> bool:
-    """Tell whether a loop looks after an object: its controller is a service's custom resource."""
+    """Return whether a loop manages an object: its controller is a service's custom resource."""
     controller = controller_of(live)
     return controller is not None and bool(dialect_of(controller))
 
 
 def of_loop_words(asked: str, live: Json) -> str:
-    """Say that a loop looks after an object, and what to do instead of what was asked."""
+    """Return the message that a loop manages an object, with the advice."""
     controller = controller_of(live) or {}
     return (
         f"could not {asked}: a loop in the cluster looks after it, for {controller.get('kind')} "
@@ -46,7 +46,7 @@ def of_loop_words(asked: str, live: Json) -> str:
 
 
 def _moved_by_command(live: Json, wanted: Json) -> str:
-    """Give the advice where one side is a loop and the other a static fleet; empty else."""
+    """Return the advice if one side is a loop and the other a static fleet; empty otherwise."""
     mark, ours = fleet_of(live), fleet_of(wanted)
     holder, owner = controller_of(live), controller_of(wanted)
     if ours and holder is not None and dialect_of(holder):
@@ -83,7 +83,7 @@ def _between_fleets(live: Json, wanted: Json) -> str:
 
 
 def _named(reference: Json) -> str:
-    """Return a service's name as the commands take it."""
+    """Return a service's name as an argument of the commands."""
     return qualified(dialect_of(reference), str(reference.get("name")))
 
 

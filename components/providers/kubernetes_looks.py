@@ -1,6 +1,6 @@
-"""Looks at Kubernetes objects and changes none: what stands, whose it is, what an apply would do.
+"""Calls about Kubernetes objects that change nothing: reads, ownership, dry runs.
 
-The base of `kubernetes_calls`. Dry runs are looks as well. Everything is safe to call from many threads.
+The base of `kubernetes_calls`. Thread-safe.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from kubeapi.kinds import Kind
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a look at the live object said about an object whose inputs did not change, or are about to."""
+    """The result of a comparison of the live object with the inputs, or of the dry run of a change."""
 
     missing: bool = False
     recreated: bool = False
-    """Another object of this name stands in its place."""
+    """Another object has this name."""
     drifts: tuple[Drift, ...] = ()
     immutable: tuple[str, ...] = ()
-    """API field paths that only a new object can have as wanted."""
+    """API field paths whose wanted value needs a new object."""
 
 
 class KubernetesLooks:
-    """The looks of one provider at one API server."""
+    """The read-only calls of one provider to one API server."""
 
     def __init__(self, client: KubeClient, *, field_manager: str) -> None:
         self._client = client
         self._manager = field_manager
 
     def kind(self, token: Token) -> Kind:
-        """Find where a kind is served. Raises KindNotServed, and Refused when the server cannot be asked."""
+        """Return how the API server serves a kind. Raises KindNotServed, and Refused if the server does not answer."""
         try:
             return self._client.mapping(token.api_version, token.kind)
         except KindNotServed:
@@ -64,7 +64,7 @@ class KubernetesLooks:
     # What stands
 
     def read(self, token: Token, resource_id: str) -> Json | None:
-        """Read a live object; None when it, or its kind, is gone. Raises Refused."""
+        """Return a live object; None if the object or its kind is gone. Raises Refused."""
         try:
             kind = self.kind(token)
             identity = Identity.parse(resource_id, namespaced=kind.namespaced)
@@ -75,39 +75,39 @@ class KubernetesLooks:
             raise refusal(error, f"read {token.kind} `{resource_id}`") from error
 
     def owner(self, live: Json, wanted: Json) -> Owner:
-        """Say whose a live object is."""
+        """Return the owner of a live object."""
         return owner_of(live, wanted, self._manager)
 
     def holds(self, live: Json, wanted: Json) -> bool:
-        """Tell whether a live object is ours."""
+        """Return whether a live object is Herdsman's."""
         return self.owner(live, wanted).ours
 
     def as_applied(self, live: Json) -> Json:
-        """Give what we applied of a live object, or all of it where we applied nothing."""
+        """Return the fields of a live object that Herdsman applied, or the whole object if it applied none."""
         return as_applied(live, self._manager)
 
     def applied(self, live: Json) -> bool:
-        """Tell whether we are among the managers of a live object."""
+        """Return whether Herdsman is among the managers of a live object."""
         return applied_fields(live, self._manager) is not None
 
     def manager_in_charge(self, live: Json, former: str | None) -> str | None:
-        """Name the field manager whose record tells which fields a stack has set; None where there is no record.
+        """Return the field manager whose record lists the fields that a stack has set; None if there is no record.
 
-        It is ours as soon as we have applied the object, and before that the one that the state names: the manager of
-        the plugin that made the stack.
+        It is Herdsman's once Herdsman has applied the object. Before that it is the manager that the state names: that
+        of the plugin which made the stack.
         """
         if applied_fields(live, self._manager) is not None:
             return self._manager
         return former if recorded_fields(live, self._manager, former) is not None else None
 
     def refreshed(self, token: Token, inputs: Properties, live: Json, *, former: str | None = None) -> Properties:
-        """Bring inputs up to date with the live object: only where a field of ours was changed by somebody else.
+        """Return inputs with the live values of the fields that other clients changed.
 
-        What the server merely writes otherwise (`1000m` as `1`) stays as the program said it, or every refresh would
-        make the next preview show changes.
+        Values that the server only writes differently (`1000m` as `1`) keep the program's form; otherwise every refresh
+        would cause changes in the next preview.
         """
         fresh = plain(inputs)
-        # From the back, so that an item taken out of a list does not move those that are still to come.
+        # From the back, so that the removal of a list's item does not change the positions of the rest.
         for drifted in reversed(drift(objects.body(inputs, token), live, self._manager, former)):
             if token.secret and drifted.path[0] == "data":
                 fresh = with_value(fresh, ("stringData", *drifted.path[1:]), MISSING)
@@ -116,7 +116,7 @@ class KubernetesLooks:
 
     @staticmethod
     def refuse_foreign(token: Token, identity: Identity, live: Json, wanted: Json) -> None:
-        """Leave alone what moved from a loop to a static fleet, or back, since the state was written."""
+        """Refuse an object that moved from a loop to a static fleet, or back, since the state was written."""
         elsewhere = held_elsewhere(live, wanted)
         if elsewhere and not may_adopt(live, wanted):
             words = foreign_words(token.kind, identity, elsewhere, live=live, wanted=wanted)
@@ -127,9 +127,9 @@ class KubernetesLooks:
     def verify(
         self, token: Token, identity: Identity, uid: str | None, wanted: Json, *, former: str | None = None
     ) -> Verdict:
-        """Compare the live object with inputs that did not change: one GET. Raises Refused.
+        """Compare the live object with unchanged inputs by one GET. Raises Refused.
 
-        `former` is the field manager that the state says has applied the object.
+        `former` is the field manager that applied the object according to the state.
         """
         try:
             live = self._client.get(self.kind(token), identity.namespace, identity.name)
@@ -145,7 +145,7 @@ class KubernetesLooks:
         return Verdict(drifts=tuple(drift(objects.body(wanted, token), live, self._manager, former)))
 
     def try_out(self, call: Call, identity: Identity, uid: str | None, old_inputs: Json) -> Verdict:
-        """Dry-run a change of our object. What only the real update can report is left to it."""
+        """Try a change of Herdsman's object by a dry run. Other errors than immutable fields are left to the update."""
         try:
             kind = self.kind(call.token)
             obj = placed(call.obj, kind)
@@ -169,7 +169,7 @@ class KubernetesLooks:
         return Verdict(immutable=objects.kept_without_leave(old_inputs, obj, after))
 
     def stands(self, call: Call, identity: Identity, uid: str | None, manager: str) -> bool:
-        """Tell whether an apply by `manager` would change nothing of our live object: one GET and a dry run."""
+        """Return whether an apply by `manager` would change nothing of the live object: one GET and a dry run."""
         try:
             kind = self.kind(call.token)
             live = self._client.get(kind, identity.namespace, identity.name)
@@ -190,7 +190,7 @@ class KubernetesLooks:
 
 
 def placed(obj: Json, kind: Kind) -> Json:
-    """Give a namespace to an object of a namespaced kind that has none, and take it from one that cannot have any."""
+    """Return an object with the default namespace if its kind needs one, and without one if its kind has none."""
     metadata = obj.get("metadata") or {}
     if kind.namespaced and not metadata.get("namespace"):
         return objects.with_metadata(obj, namespace=objects.DEFAULT_NAMESPACE)
@@ -200,9 +200,10 @@ def placed(obj: Json, kind: Kind) -> Json:
 
 
 def as_applied(live: Json, field_manager: str) -> Json:
-    """Copy a live object with its identity and the fields that the manager applied; give it back where it applied none.
+    """Copy a live object with its identity and the fields that the manager applied.
 
-    The values are those of the API server, which writes `1000m` as `1`.
+    If the manager applied none, return the whole object. The values are in the API server's form, which writes `1000m`
+    as `1`.
     """
     fields = applied_fields(live, field_manager)
     if fields is None:
@@ -219,7 +220,7 @@ def as_applied(live: Json, field_manager: str) -> Json:
 
 def _owned(live: Any, fields: Any) -> Any:
     if not fields:
-        return live  # a value, or an atomic object or list as a whole
+        return live  # A value, or an atomic object or list
     if isinstance(live, dict):
         below = {name[2:]: each for name, each in fields.items() if name.startswith("f:")}
         return {key: _owned(value, below[key]) for key, value in live.items() if key in below}

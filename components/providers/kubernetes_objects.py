@@ -1,4 +1,4 @@
-"""Shapes what passes between Pulumi and the Kubernetes API: tokens, names, inputs, request bodies, outputs. Pure.
+"""Converts between Pulumi and the Kubernetes API: tokens, names, inputs, request bodies, outputs. Pure.
 
 Called by `components.providers.kubernetes`. Calls the marshalling and the diff.
 """
@@ -21,30 +21,31 @@ LAST_APPLIED_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
 FIELD_MANAGER_KEY = "__fieldManager"
 INPUTS_KEY = "__inputs"
 INITIAL_VERSION_KEY = "__initialApiVersion"
-"""What Pulumi's own Kubernetes plugin keeps in the outputs beside the object, and compares the next inputs with."""
+"""Keys that Pulumi's own Kubernetes plugin keeps in the outputs beside the object, and compares with the next
+inputs."""
 DEFAULT_NAMESPACE = "default"
 MAX_NAME = 63
 _SUFFIX_DIGITS = 8
 _SECRET_FIELDS = ("data", "stringData")
 _ASSIGNED_METADATA = ("uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "selfLink")
 _PROGRAM_MODULES = ("helm.sh/v3", "helm.sh/v4", "kustomize", "kustomize/v2", "yaml", "yaml/v2")
-"""Modules of the SDK that are programs over other objects and no kinds of the API."""
+"""Modules of the SDK that make several objects and are no kinds of the API."""
 
 
 class NotSupported(Exception):
-    """A type token that the embedded provider does not serve; the message says what to use instead."""
+    """A type token that the embedded provider does not serve; the message names an alternative."""
 
 
 @dataclass(frozen=True)
 class Token:
-    """A type token taken apart: `kubernetes:apps/v1:Deployment`."""
+    """The parts of a type token such as `kubernetes:apps/v1:Deployment`."""
 
     api_version: str
     kind: str
 
     @staticmethod
     def parse(text: str) -> Token:
-        """Take a type token apart. Raises NotSupported for what is no single Kubernetes object."""
+        """Parse a type token. Raises NotSupported if it is not the type of a single Kubernetes object."""
         parts = text.split(":")
         if len(parts) != 3 or not parts[1] or not parts[2]:
             raise NotSupported(f"`{text}` is no type of a Kubernetes object")
@@ -68,7 +69,7 @@ class Token:
 
     @property
     def secret(self) -> bool:
-        """Tell whether objects of this kind hold secrets in their data."""
+        """Whether objects of this kind have secret data."""
         return self.api_version == "v1" and self.kind == "Secret"
 
     @property
@@ -78,7 +79,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Identity:
-    """Which object: namespace is None for cluster-scoped kinds."""
+    """Namespace and name of an object; the namespace is None for cluster-scoped kinds."""
 
     namespace: str | None
     name: str
@@ -90,7 +91,7 @@ class Identity:
 
     @staticmethod
     def parse(resource_id: str, *, namespaced: bool) -> Identity:
-        """Read a Pulumi id: `namespace/name`, or `name` (then of the default namespace where the kind has one)."""
+        """Parse a Pulumi id: `namespace/name`, or `name` (in the default namespace if the kind is namespaced)."""
         namespace, _, name = resource_id.rpartition("/")
         return Identity((namespace or DEFAULT_NAMESPACE) if namespaced else None, name)
 
@@ -100,7 +101,7 @@ class Identity:
 
 
 def auto_name(logical: str, seed: bytes, prefix: str | None = None) -> str:
-    """Name an object after its Pulumi resource, with a suffix that the engine's seed decides."""
+    """Return an object name made of its Pulumi resource's name and a suffix from the engine's seed."""
     suffix = hashlib.sha256(seed).hexdigest()[:_SUFFIX_DIGITS]
     base = prefix if prefix is not None else re.sub(r"[^a-z0-9]+", "-", logical.lower()).strip("-") + "-"
     return base[: MAX_NAME - _SUFFIX_DIGITS].lstrip("-") + suffix
@@ -120,7 +121,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def sealed(properties: Properties, token: Token) -> Properties:
-    """Mark what a Secret holds as secret, however it was given."""
+    """Return properties with a Secret's data marked as secret."""
     if not token.secret:
         return properties
     return {
@@ -130,10 +131,10 @@ def sealed(properties: Properties, token: Token) -> Properties:
 
 
 def body(inputs: Properties, token: Token) -> Json:
-    """Build the object to apply from inputs without unknowns, less what only the server may write.
+    """Build the object to apply from inputs without unknowns, without the fields that only the server may write.
 
-    A Secret's stringData becomes data: the server merges the one into the other and forgets, so that under server-side
-    apply a key taken out of stringData would stay for ever.
+    A Secret's stringData becomes data. The server merges stringData into data and does not keep it, so that under
+    server-side apply a key removed from stringData would stay for ever.
     """
     obj: Json = cleaned(plain(inputs))
     obj["metadata"] = {key: value for key, value in obj["metadata"].items() if key not in _ASSIGNED_METADATA}
@@ -146,7 +147,7 @@ def body(inputs: Properties, token: Token) -> Json:
 
 
 def of_fleet(obj: Json) -> bool:
-    """Tell whether a static fleet makes an object."""
+    """Return whether a static fleet makes an object."""
     annotations = (obj.get("metadata") or {}).get("annotations")
     return isinstance(annotations, dict) and naming.ANNOTATION_FLEET in annotations
 
@@ -164,12 +165,12 @@ def with_metadata(obj: Json, **fields: Any) -> Json:
 def outputs(
     live: Json, inputs: Properties, token: Token, field_manager: str | None, initial_version: str = ""
 ) -> Properties:
-    """Shape a live object as the resource's outputs: all of it but the book-keeping, with every secret marked.
+    """Return a live object as the resource's outputs, without book-keeping fields and with all secrets marked.
 
-    The inputs stand beside it, as Pulumi's own Kubernetes plugin keeps them: without them that plugin replaces the
-    object (docs/adr/0044). `field_manager` is noted when it applied the object: who once did and does no more has lost
-    it to someone else, whereas an imported object never was applied. `initial_version` is the apiVersion that the
-    object was made by, if it is not that of the token.
+    The outputs also contain the inputs, as with Pulumi's own Kubernetes plugin: without them that plugin replaces the
+    object (docs/adr/0044). `field_manager` is recorded if it applied the object. A manager that is recorded but no
+    longer owns fields has lost the object to another client; an imported object was never applied. `initial_version` is
+    the apiVersion with which the object was made; empty means that of the token.
     """
     metadata = {key: value for key, value in (live.get("metadata") or {}).items() if key != "managedFields"}
     if token.secret and LAST_APPLIED_ANNOTATION in (metadata.get("annotations") or {}):
@@ -181,32 +182,32 @@ def outputs(
 
 
 def kept_beside(inputs: Properties, token: Token, field_manager: str | None, initial_version: str = "") -> Properties:
-    """Give what stands in the outputs beside the object itself; secrets in the inputs stay marked."""
+    """Return the outputs beside the object itself; secrets in the inputs stay marked."""
     manager = {FIELD_MANAGER_KEY: field_manager} if field_manager is not None else {}
     version = initial_version or token.api_version
     return {INPUTS_KEY: sealed(inputs, token), INITIAL_VERSION_KEY: version, **manager}
 
 
 def recorded_manager(outputs: Json) -> str | None:
-    """Name the field manager that a state says has applied the object; it may be that of another plugin."""
+    """Return the field manager that applied the object according to a state; it may be another plugin's."""
     manager = outputs.get(FIELD_MANAGER_KEY)
     return manager if isinstance(manager, str) and manager else None
 
 
 def recorded_version(outputs: Json) -> str:
-    """Give the apiVersion that an object was made by, as a state tells it; empty where it does not."""
+    """Return the apiVersion with which an object was made according to a state; empty if the state has none."""
     version = outputs.get(INITIAL_VERSION_KEY)
     return version if isinstance(version, str) else ""
 
 
 def without_bookkeeping(live: Json) -> Json:
-    """Copy a live object without what the server writes of its own accord at each change."""
+    """Copy a live object without the fields that the server itself writes at each change."""
     metadata = {key: value for key, value in live["metadata"].items() if key not in _ASSIGNED_METADATA}
     return {**{key: value for key, value in live.items() if key != "status"}, "metadata": metadata}
 
 
 def identity_outputs(live: Json, field_manager: str | None) -> Properties:
-    """Shape the least that a later call needs to find the very same object again."""
+    """Return the fewest outputs by which a later call finds the same object again."""
     metadata = {key: live["metadata"][key] for key in ("name", "namespace", "uid") if key in live["metadata"]}
     shaped: Properties = {"apiVersion": live["apiVersion"], "kind": live["kind"], "metadata": metadata}
     if field_manager is not None:
@@ -215,7 +216,7 @@ def identity_outputs(live: Json, field_manager: str | None) -> Properties:
 
 
 def planned_outputs(dry: Json, inputs: Properties, token: Token, field_manager: str) -> Properties:
-    """Shape the answer to a dry run of a create: what the server only assigns for real is unknown."""
+    """Return the outputs of a create's dry run; fields that the server assigns only at the real create are unknown."""
     shaped = outputs(dry, inputs, token, field_manager)
     metadata = {key: UNKNOWN if key in _ASSIGNED_METADATA else value for key, value in shaped["metadata"].items()}
     shaped = {**shaped, "metadata": {**metadata, "uid": UNKNOWN}, "status": UNKNOWN}
@@ -228,7 +229,7 @@ def planned_outputs(dry: Json, inputs: Properties, token: Token, field_manager: 
 
 
 def unknown_outputs(inputs: Properties, token: Token) -> Properties:
-    """Shape the outputs of a change that cannot be tried out yet: the inputs, and the rest unknown."""
+    """Return the outputs of a change that cannot be tried yet: the inputs, and everything else unknown."""
     metadata = inputs.get("metadata")
     shaped = {**inputs, "status": UNKNOWN}
     if isinstance(metadata, dict):
@@ -237,7 +238,7 @@ def unknown_outputs(inputs: Properties, token: Token) -> Properties:
 
 
 def imported_inputs(live: Json, token: Token) -> Properties:
-    """Give the inputs that describe a live object as it stands, for an import."""
+    """Return the inputs that describe a live object, for an import."""
     metadata = {key: value for key, value in (live.get("metadata") or {}).items() if key not in _ASSIGNED_METADATA}
     annotations = {k: v for k, v in (metadata.get("annotations") or {}).items() if k != LAST_APPLIED_ANNOTATION}
     metadata.pop("annotations", None)
@@ -247,22 +248,22 @@ def imported_inputs(live: Json, token: Token) -> Properties:
 
 
 def gives_up_replicas(old: Json, new: Json) -> bool:
-    """Tell whether replicas were set before and are not any more: someone else shall scale from now on."""
+    """Return whether the old inputs set replicas and the new ones do not, so that another client scales from now on."""
     path = ("spec", "replicas")
     return value_at(old, path) is not MISSING and value_at(new, path) is MISSING
 
 
 def kept_without_leave(old: Json, new: Json, after: Json) -> tuple[str, ...]:
-    """Give the fields that the API server keeps in silence although the inputs drop them: a Service stays headless."""
+    """Return the fields that the API server keeps silently although the inputs drop them: a Service stays headless."""
     path = ("spec", "clusterIP")
     dropped = value_at(old, path) == "None" and value_at(new, path) is MISSING
     return (".".join(path),) if dropped and value_at(after, path) == "None" else ()
 
 
 def comparable(inputs: Properties, identity: Identity | None) -> Json:
-    """Bring inputs into the form in which two versions are compared.
+    """Return inputs in the form in which two versions are compared.
 
-    A namespace left out (its kind was not served yet when the inputs were checked) is the one the object came to be in.
+    A namespace is missing if the kind was not served yet when the inputs were checked. It is then set to the object's.
     """
     obj: Json = cleaned(plain(inputs))
     metadata = obj.get("metadata")

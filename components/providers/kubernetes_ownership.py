@@ -1,11 +1,11 @@
-"""Tells whose a live object is, and which of its fields, from its managedFields and owner references. Pure.
+"""Finds the owner of a live object, and of each of its fields, from managedFields and owner references. Pure.
 
-Called by `components.providers.kubernetes` and `components.providers.kubernetes_objects`. How server-side apply
-records ownership: https://kubernetes.io/docs/reference/using-api/server-side-apply/ and docs/adr/0005.
+Called by `components.providers.kubernetes` and `components.providers.kubernetes_objects`. How server-side apply records
+ownership: https://kubernetes.io/docs/reference/using-api/server-side-apply/ and docs/adr/0005.
 
-Drift is read from the record of ownership and not from values: the API server takes a field from our set as soon as
-someone else gives it another value, and it leaves a field ours whose value it only normalised (`1000m` to `1`), set
-by default or changed in admission. So one GET finds what really drifted, and nothing that merely looks different.
+Drift is read from ownership and not from values. The API server takes a field from Herdsman's record as soon as another
+client gives it another value. It leaves a field in the record whose value it only normalised (`1000m` to `1`), set by
+default or changed in admission. So one GET finds the fields that really drifted, and none that only look different.
 """
 
 from __future__ import annotations
@@ -31,32 +31,33 @@ _SERVER_FIELDS: tuple[Path, ...] = (
     ("metadata", "generation"),
     ("metadata", "creationTimestamp"),
 )
-"""Never in managedFields: identity, and what the server alone writes."""
+"""Fields that are never in managedFields: the identity, and fields that only the server writes."""
 
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose an object is."""
+    """The owner of an object."""
 
     ours: bool
     words: str
-    """Who manages it, for an error message."""
+    """The managers of the object, for an error message."""
 
 
 @dataclass(frozen=True)
 class Drift:
-    """A field of our inputs that is ours no longer: its path in the inputs and its live value, or MISSING."""
+    """A field of the inputs that Herdsman no longer owns: its path in the inputs and its live value, or MISSING."""
 
     path: Path
     live: Any
 
 
 def owner_of(live: Json, wanted: Json, field_manager: str) -> Owner:
-    """Judge whether a live object is the one that `wanted` describes.
+    """Return whether Herdsman owns a live object that `wanted` describes, and the owner in words.
 
-    It is ours when its controller is the one that we would write, or when we applied it before and no other controller
-    holds it. A controller of the same kind and name but another uid is the same user object made anew. A static fleet's
-    is nobody else's. The Service of a process on a host names the service that it belongs to as a plain owner.
+    Herdsman owns it if its controller is the one that Herdsman would write, or if Herdsman applied it before and it has
+    no other controller. A controller of the same kind and name but another uid is the same user object made again. An
+    object of another static fleet is never Herdsman's. The Service of a process on a host has its service as an owner
+    that is no controller.
     """
     if elsewhere := held_elsewhere(live, wanted):
         return Owner(False, elsewhere)
@@ -74,17 +75,17 @@ def owner_of(live: Json, wanted: Json, field_manager: str) -> Owner:
 
 
 def _is_of_host(live: Json, holder: Json) -> bool:
-    """Tell whether an object leads to a process on a host that runs for the same custom resource."""
+    """Return whether an object leads to a process on a host for the same custom resource."""
     metadata = live.get("metadata") or {}
     owners = (each.get("uid") for each in metadata.get("ownerReferences") or [] if isinstance(each, dict))
     return naming.LABEL_HOST in (metadata.get("labels") or {}) and holder.get("uid") in owners
 
 
 def held_elsewhere(live: Json, wanted: Json) -> str:
-    """Name who holds an object where a static fleet and a loop, or two fleets, mean the same one; empty else.
+    """Return the holder of an object that a static fleet and a loop, or two fleets, manage; empty otherwise.
 
-    What the loop or the fleet applied last looks alike, since both write as one field manager: the fleet's mark and
-    the controller tell them apart, also after either has moved the object to the other.
+    The loop and the fleets apply as one field manager, so managedFields cannot distinguish them. The fleet's mark and
+    the controller distinguish them, also after a service was moved from one to the other.
     """
     mark, ours = fleet_of(live), fleet_of(wanted)
     if mark and mark != ours and not (mark == naming.FLEET_TO_COME and ours):
@@ -93,24 +94,25 @@ def held_elsewhere(live: Json, wanted: Json) -> str:
     if ours and controller is not None and controller_of(wanted) is None:
         return _controller_words(controller)
     if ours and not mark and not (live.get("metadata") or {}).get("namespace"):
-        # In no namespace nothing can own an object, so those of a loop have no controller: the want of a mark tells.
+        # An object without a namespace has no owner, so one of a loop has no controller. The missing mark identifies
+        # it.
         return "a loop, or whoever took the mark of a static fleet off it"
     return ""
 
 
 def is_orphaned(live: Json, applied: Json) -> bool:
-    """Tell whether an object lost the controller that it was applied with: its owner was deleted, and it was kept."""
+    """Return whether an object lost the controller with which it was applied: its owner was deleted and it was kept."""
     return controller_of(applied) is not None and controller_of(live) is None
 
 
 def fleet_of(obj: Json) -> str:
-    """Give the mark of the static fleet that has an object; empty where none has."""
+    """Return the mark of the static fleet that manages an object; empty for none."""
     annotations = (obj.get("metadata") or {}).get("annotations")
     return str(annotations.get(naming.ANNOTATION_FLEET, "")) if isinstance(annotations, dict) else ""
 
 
 def controller_of(obj: Json) -> Json | None:
-    """Give the owner reference of an object's controller."""
+    """Return the owner reference of an object's controller, or None."""
     for reference in (obj.get("metadata") or {}).get("ownerReferences") or []:
         if isinstance(reference, dict) and reference.get("controller"):
             return reference
@@ -130,7 +132,7 @@ def _controller_words(reference: Json) -> str:
 
 
 def managers_words(live: Json) -> str:
-    """Name the field managers of an object, those of its spec before those of its status alone."""
+    """Return the field managers of an object in words, those of its spec before those of its status only."""
     entries = (live.get("metadata") or {}).get("managedFields") or []
     names = list(dict.fromkeys(str(e.get("manager") or "unnamed") for e in entries if not e.get("subresource")))
     names = names or list(dict.fromkeys(str(e.get("manager") or "unnamed") for e in entries))
@@ -141,7 +143,7 @@ def managers_words(live: Json) -> str:
 
 
 def owns(live: Json, field_manager: str, path: tuple[str, ...]) -> bool:
-    """Tell whether a manager applied the field at a path of object keys, or all of an atomic object around it."""
+    """Return whether a manager applied the field at a path of object keys, or the whole atomic object around it."""
     fields: Any = applied_fields(live, field_manager)
     if fields is None:
         return False
@@ -155,20 +157,20 @@ def owns(live: Json, field_manager: str, path: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True)
 class Writer:
-    """Who owns a field, by managedFields."""
+    """The owner of a field according to managedFields."""
 
     manager: str
     operation: str
     """Apply or Update."""
     subresource: str = ""
     time: str = ""
-    """RFC 3339: when this manager last changed what it owns of the object."""
+    """RFC 3339: the time of this manager's last change of its fields in the object."""
 
 
 def writer_of(live: Json, wanted: Json, path: Path, field_manager: str) -> Writer | None:
-    """Say which other manager owns a field of `wanted`; the last one of several, None where none is recorded.
+    """Return the other manager of a field of `wanted`, the most recent of several; None if none is recorded.
 
-    A field that somebody took away belongs to nobody, so nobody is named for it.
+    A field that was removed has no owner, so the result for it is None.
     """
     found: list[Writer] = []
     for entry in (live.get("metadata") or {}).get("managedFields") or []:
@@ -182,7 +184,7 @@ def writer_of(live: Json, wanted: Json, path: Path, field_manager: str) -> Write
 
 
 def holds(fields: Any, wanted: Any, path: Path) -> bool:
-    """Tell whether a fieldsV1 tree has the field, or all of an atomic value around it."""
+    """Return whether a fieldsV1 tree contains the field, or the whole atomic value around it."""
     for number, step in enumerate(path):
         if fields == {}:
             return number > 0
@@ -198,59 +200,62 @@ def holds(fields: Any, wanted: Any, path: Path) -> bool:
 
 
 def _below_item(fields: Mapping[str, Any], item: Any) -> Any:
-    """Give what a fieldsV1 tree has below one list item, found by its keys or by its value; None where it has none."""
+    """Return the part of a fieldsV1 tree below one list item, found by its keys or its value; None if there is none."""
     keys, below = keyed_items(fields)
     matched = _match([item], keys).get(0)
     return below[matched] if matched is not None else set_members(fields).get(canonical(item))
 
 
 def keyed_items(fields: Mapping[str, Any]) -> tuple[list[Json], list[Any]]:
-    """Read the items of an associative list: their keys, and what the tree has below each.
+    """Return the items of an associative list: their keys, and the part of the tree below each.
 
-    The text of a key is read and never made. The API server writes it as Go does, which escapes `&`, `<`, `>` and some
-    separators of lines, and leaves all else beyond ASCII as it is.
+    The text of a key is parsed and never built. The API server writes it as Go does, which escapes `&`, `<`, `>` and
+    some line separators, and does not escape other characters beyond ASCII.
     """
     found = [(json.loads(name[2:]), below) for name, below in fields.items() if name.startswith("k:")]
     return [key for key, _ in found], [below for _, below in found]
 
 
 def set_members(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the members of a set: what the tree has below each, by the member's `canonical` text."""
+    """Return the part of the tree below each member of a set, by the member's `canonical` text."""
     return {canonical(json.loads(name[2:])): below for name, below in fields.items() if name.startswith("v:")}
 
 
 def canonical(value: Any) -> str:
-    """Write a value so that equal ones are equal texts. Python itself takes 1 and True for the same."""
+    """Return a text that is equal for equal values. Python itself treats 1 and True as equal."""
     return json.dumps(value, sort_keys=True)
 
 
 def unowned(wanted: Json, fields: Json) -> list[Path]:
-    """List the fields of `wanted` that a fieldsV1 tree does not have: those that may have drifted.
+    """Return the fields of `wanted` that a fieldsV1 tree does not contain and that may have drifted.
 
-    Without the live object nothing more can be said; a field that the server drops, or that somebody else set to our
-    value, is among them.
+    Without the live object, they include fields that the server drops, and fields that another client set to the wanted
+    value.
     """
     return [found.path for found in _walk(wanted, fields, MISSING, ())]
 
 
 def drift(wanted: Json, live: Json, field_manager: str, former: str | None = None) -> list[Drift]:
-    """List the fields of `wanted` that the live object no longer holds as ours; `former` as in `recorded_fields`."""
+    """Return the fields of `wanted` that Herdsman no longer owns in the live object.
+
+    `former` is the parameter of `recorded_fields`.
+    """
     return list(_walk(wanted, recorded_fields(live, field_manager, former), live, ()))
 
 
 def left_to_others(obj: Json, live: Json, ignored: Iterable[Path], field_manager: str) -> Json:
-    """Change an object so that applying it changes none of the ignored fields.
+    """Change an object so that its apply changes none of the ignored fields.
 
-    A field that is not ours stays out of our apply, so that whoever applies it meets no conflict with us. One that is
-    ours is applied with its live value, or it would go. Items of lists that have names are found by them, since others
-    may have put theirs in front.
+    A field that Herdsman does not own is left out, so that its owner's apply meets no conflict. A field that Herdsman
+    owns is applied with its live value, because it would be removed otherwise. Items of lists with names are found by
+    name, since other clients may have inserted items before them.
     """
     for path in ignored:
         theirs = path
         if any(isinstance(step, int) for step in path):
             found = _counterpart(obj, live, path)
             if found is None:
-                continue  # the item is gone, and is made again as a whole
+                continue  # The item is gone, and is made again as a whole
             theirs = found
         if "*" in path or path[:1] == ("status",) or path[:2] == ("metadata", "managedFields"):
             obj = leaving(obj, live, [path])
@@ -285,13 +290,13 @@ def _walk(want: Any, owned: Mapping[str, Any] | None, live: Any, path: Path) -> 
         yield from _compare(want, live, path)
     elif isinstance(want, dict):
         if path and owned == {}:
-            return  # an atomic object, ours as a whole
+            return  # An atomic object that Herdsman owns as a whole
         for key, value in want.items():
             below = live.get(key, MISSING) if isinstance(live, dict) else MISSING
             yield from _walk(value, owned.get(f"f:{key}"), below, (*path, key))
     elif isinstance(want, list):
         if owned == {}:
-            return  # an atomic list, or an empty one
+            return  # An atomic list, or an empty one
         yield from _walk_list(want, owned, live, path)
 
 
@@ -316,9 +321,9 @@ def _walk_list(want: list[Any], owned: Mapping[str, Any], live: Any, path: Path)
 
 
 def _match(want: list[Any], keys: list[Json]) -> dict[int, int]:
-    """Pair items of an associative list with the keys they are recorded under, both by position.
+    """Map the positions of items of an associative list to the positions of their recorded keys.
 
-    A key field that an item leaves out is a default.
+    A key field that an item omits has its default.
     """
     left = list(range(len(keys)))
     matched: dict[int, int] = {}
@@ -327,7 +332,7 @@ def _match(want: list[Any], keys: list[Json]) -> dict[int, int]:
         item = want[at]
         return sum(name in item for name in keys[0]) if keys and isinstance(item, dict) else 0
 
-    # Items that spell out more of their key choose first: `53/UDP` must not lose its place to a `53`.
+    # Items with more key fields choose first, so that a `53` does not take the place of `53/UDP`.
     for at in sorted(range(len(want)), key=given, reverse=True):
         item = want[at]
         if not isinstance(item, dict) or not given(at):
@@ -348,7 +353,7 @@ def _item(items: list[Any], key: Json) -> Any:
 
 
 def _compare(want: Any, live: Any, path: Path) -> Iterator[Drift]:
-    """Compare values where there is no ownership to go by: a value that stands there anyway is no drift."""
+    """Compare values without a record of ownership: a field with the wanted live value is no drift."""
     if path in _SERVER_FIELDS:
         return
     if isinstance(want, dict) and isinstance(live, dict):
@@ -359,7 +364,10 @@ def _compare(want: Any, live: Any, path: Path) -> Iterator[Drift]:
 
 
 def _covers(live: Any, want: Any) -> bool:
-    """Tell whether `live` says what `want` says. Nothing and an empty value are the same: the API drops empty ones."""
+    """Return whether `live` contains `want`.
+
+    Absent and empty values are equal, because the API server drops empty ones.
+    """
     if live is MISSING or live is None:
         return want is None or want == "" or want == {} or want == []
     if isinstance(want, dict) and isinstance(live, dict):

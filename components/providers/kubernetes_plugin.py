@@ -1,11 +1,11 @@
-"""The embedded Kubernetes provider as a plugin process, which the Pulumi engine starts by itself.
+"""The embedded Kubernetes provider as a plugin process, which the Pulumi engine starts itself.
 
-`herdsman provider path` makes a folder with a launcher named `pulumi-resource-kubernetes`; with that folder first on
-PATH, plain `pulumi up` uses this provider and downloads none. There is no console script of that name: it would stand
-in for Pulumi's own plugin in every project of the user's.
+`herdsman provider path` makes a folder with a launcher named `pulumi-resource-kubernetes`. With that folder first on
+PATH, plain `pulumi up` uses this provider and downloads none. There is no console script of that name, because it would
+replace Pulumi's own plugin in all projects of the user.
 
-The engine starts one process for each provider configuration, so here, and not where one server is attached for all
-(`plugin_server`), a configuration may name its cluster: `context` and `kubeconfig`, a path.
+The engine starts one process for each provider configuration. So here a configuration may select its cluster, by
+`context` and `kubeconfig` (a path). It may not where one server serves all engines (`plugin_server`).
 """
 
 # ruff: noqa: N802, ARG002 - names and arguments are those of Pulumi's gRPC service
@@ -27,16 +27,16 @@ _FOR_ONE_CLUSTER = ("kubeconfig", "context")
 
 
 class KubernetesPlugin(KubernetesProvider):
-    """Serves the cluster that its configuration names, by default the one that kubectl would take."""
+    """Serves the cluster of its configuration, by default kubectl's current one."""
 
     def __init__(self) -> None:
-        """Connect to nothing yet: the engine configures before it asks."""
+        """Do not connect yet: the engine calls Configure first."""
         self._settle()
 
     def CheckConfig(
         self, request: provider_pb2.CheckRequest, context: grpc.ServicerContext
     ) -> provider_pb2.CheckResponse:
-        """Take a context and the path of a kubeconfig. What one holds would come into the state, with its secrets."""
+        """Accept a context and the path of a kubeconfig. Its content would store secrets in the state."""
         news = plain(decode(request.news))
         failures = [
             provider_pb2.CheckFailure(
@@ -56,7 +56,7 @@ class KubernetesPlugin(KubernetesProvider):
     def Configure(
         self, request: provider_pb2.ConfigureRequest, context: grpc.ServicerContext
     ) -> provider_pb2.ConfigureResponse:
-        """Connect to the cluster that the configuration names."""
+        """Connect to the cluster of the configuration."""
         said = plain(decode(request.args))
         kubeconfig, name = str(said.get("kubeconfig") or ""), str(said.get("context") or "")
         try:

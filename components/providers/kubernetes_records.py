@@ -1,7 +1,7 @@
-"""Finds in an object's managedFields the record of what a stack has set, and passes it on. Pure.
+"""Finds the record of the fields that a stack has set in managedFields, and transfers it to Herdsman. Pure.
 
-Called by `kubernetes_ownership` and `kubernetes_calls`. The record is that of our own manager. A stack that another
-plugin made, and an object of the controller that we replace, have theirs.
+Called by `kubernetes_ownership` and `kubernetes_calls`. Normally the record is that of Herdsman's field manager. In
+objects of a stack that another plugin made, or of a controller that Herdsman replaces, it is that manager's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _PLUGIN_MANAGER = "pulumi-kubernetes"
 
 
 def applied_fields(live: Json, field_manager: str) -> Json | None:
-    """Give the fieldsV1 tree of what a manager applied, or None when it never applied the object."""
+    """Return the fieldsV1 tree of the fields that a manager applied, or None if it never applied the object."""
     for entry in (live.get("metadata") or {}).get("managedFields") or []:
         ours = entry.get("manager") == field_manager and entry.get("operation") == "Apply"
         if ours and not entry.get("subresource"):
@@ -22,9 +22,10 @@ def applied_fields(live: Json, field_manager: str) -> Json | None:
 
 
 def recorded_fields(live: Json, field_manager: str, former: str | None = None) -> Json | None:
-    """Give the fieldsV1 tree of what a stack has set: our manager's, or that of `former` where we applied nothing yet.
+    """Return the fieldsV1 tree of the fields that a stack has set; None if there is no record.
 
-    `former` is the manager that the stack's state names. None where neither has a record.
+    The record is that of `field_manager`, or, if it applied nothing yet, that of `former`, the manager in the stack's
+    state.
     """
     ours = applied_fields(live, field_manager)
     if ours is not None or former is None:
@@ -35,12 +36,12 @@ def recorded_fields(live: Json, field_manager: str, former: str | None = None) -
 
 
 def inherited(live: Json, field_manager: str, former: str | None = None) -> list[Json] | None:
-    """Give the managedFields in which we stand in the place of the controller or plugin that made an object of ours.
+    """Return managedFields in which Herdsman has the record of the controller or plugin that made the object.
 
-    None when we applied the object before, or nobody can be told to be its maker. That is `former`, the manager that a
-    state names, or the one who wrote its owner references, in updates. As long as fields are its, an apply of ours
-    takes none of them away; what people and other controllers wrote stays theirs. After the same rule as client-go's
-    csaupgrade.
+    None if Herdsman applied the object before, or if the maker cannot be determined. The maker is `former`, the manager
+    in the state, or the manager that wrote the owner references by an update. While it owns fields, an apply of
+    Herdsman removes none of them. Fields of people and other controllers keep their owners. The rule is that of
+    client-go's csaupgrade.
     """
     if applied_fields(live, field_manager) is not None:
         return None
@@ -50,7 +51,7 @@ def inherited(live: Json, field_manager: str, former: str | None = None) -> list
     if not found:
         return None
     first = entries[found[0]]
-    # Fields of another version of the API cannot stand in one record.
+    # One record cannot contain fields of two versions of the API.
     found = [at for at in found if entries[at].get("apiVersion") == first.get("apiVersion")]
     fields = _united([entries[at] for at in found])
     taken = {**first, "manager": field_manager, "operation": "Apply", "fieldsV1": fields}
@@ -62,9 +63,9 @@ def _entries(live: Json) -> list[Json]:
 
 
 def _of_former(entries: list[Json], former: str) -> list[int]:
-    """Find the records of a manager that a state names.
+    """Return the positions of the records of a state's manager.
 
-    Pulumi's own plugin makes objects under the first part of the name, and changes them under the whole of it.
+    Pulumi's own plugin makes objects under the first part of its name, and changes them under the whole name.
     """
     names = {former, _PLUGIN_MANAGER} if former.startswith(f"{_PLUGIN_MANAGER}-") else {former}
     return [at for at, entry in enumerate(entries) if entry.get("manager") in names and not entry.get("subresource")]
@@ -76,7 +77,7 @@ def _wrote_owners(entry: Json) -> bool:
 
 
 def _united(entries: list[Json]) -> Json:
-    """Unite the fieldsV1 trees of several records."""
+    """Return the union of the fieldsV1 trees of several records."""
     united: Json = {}
     for entry in entries:
         united = _merged(united, entry.get("fieldsV1") or {})

@@ -1,4 +1,4 @@
-"""Answers a program that asks what stands in the places of its objects, before it registers any of them.
+"""Tells a program which of its objects exist before it registers any of them.
 
 Called by `components.providers.kubernetes` for the function `kubernetes:herdsman:standing`, which static fleets call.
 """
@@ -19,11 +19,11 @@ _AT_ONCE = 16
 
 
 def standing(calls: KubernetesCalls, arguments: Json) -> Json:
-    """Look at the objects that `arguments` names by type token and metadata.
+    """Look up the objects in `arguments`, given by type token and metadata.
 
-    `standing` has type and id of those that exist and were applied for the same owner; `conflicts` has the words for
-    each that somebody else holds and that is not to be adopted. Objects that are not there, are being deleted, or
-    cannot be read are in neither.
+    In the result, `standing` has type and id of the objects that exist and were applied for the same owner. `conflicts`
+    has a message for each object of another owner that is not to be adopted. Objects that do not exist, are being
+    deleted or cannot be read are in neither list.
     """
     asked = [each for each in arguments.get("objects") or () if isinstance(each, dict)]
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:

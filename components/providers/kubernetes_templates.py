@@ -1,10 +1,11 @@
-"""Keeps of pods that run what their service did not ask to change: the downloader's script, how they end, and fields
-that hashes do not count (`components.uncounted_fields`). Pure.
+"""Keeps values of running pods that their service did not ask to change. Pure.
 
-Called by `components.providers.kubernetes` and `kubernetes_calls`, and by previews. The renderers put a hash of the pod
-template on each Deployment, for which the downloader's script counts by its version only (`components.downloader`)
-and the default drain not at all (`components.drain`). Kubernetes, which compares text, would restart every pod for
-another text. So as long as the hash is the same, what is there stays. docs/adr/0008, docs/adr/0037, docs/adr/0042.
+These values are the downloader's script, the hooks at the end of pods, and fields that hashes do not count
+(`components.uncounted_fields`). Called by `components.providers.kubernetes` and `kubernetes_calls`, and by previews.
+The renderers put a hash of the pod template on each Deployment. The hash counts the downloader's script by its version
+only (`components.downloader`), and does not count the default drain (`components.drain`). Kubernetes compares text and
+would restart all pods for another text. So these values stay while the hash is the same. docs/adr/0008, docs/adr/0037,
+docs/adr/0042.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ _POD: Path = ("spec", "template", "spec")
 _INIT_CONTAINERS: Path = (*_POD, "initContainers")
 
 _DEFAULT_GRACE_S = 30
-"""What the API server fills in."""
+"""The default of the API server."""
 
 
 def same_template(wanted: Any, before: Any) -> bool:
-    """Tell whether two versions of a Deployment mean the same pods."""
+    """Return whether two versions of a Deployment have the same template hash."""
     mark = value_at(wanted, _HASH)
     return isinstance(mark, str) and mark == value_at(before, _HASH)
 
 
 def as_made(wanted: Any, before: Any, *, field_manager: str = "") -> Any:
-    """Copy `wanted` with all that pods keep of `before`, if both mean the same pods; else give it back.
+    """Copy `wanted` with the values that pods keep of `before`, if both have the same template hash; else return it.
 
-    `before` is the last inputs, or the live object; of the latter `field_manager` says which values count as
-    Herdsman's. Where somebody else set a value, that of `wanted` holds.
+    `before` is the last inputs or the live object. For the live object, `field_manager` determines which values are
+    Herdsman's; a value of another client is replaced by that of `wanted`.
     """
     kept = keeping_drain(keeping_script(wanted, before), before)
     if not same_template(wanted, before):
@@ -49,7 +50,7 @@ def as_made(wanted: Any, before: Any, *, field_manager: str = "") -> Any:
 
 
 def _positions(obj: Any, path: uncounted_fields.Path) -> Path:
-    """Write a path by the positions that its items have in an object, which has them all."""
+    """Return a path with the positions of its items in an object that contains all of them."""
     found: list[str | int] = []
     for step in path:
         at = step if isinstance(step, str) else uncounted_fields.position(obj, step)
@@ -60,7 +61,7 @@ def _positions(obj: Any, path: uncounted_fields.Path) -> Path:
 
 
 def keeping_script(wanted: Any, before: Any) -> Any:
-    """Copy `wanted` with the init containers' commands of `before`, if both mean the same pods; else give it back."""
+    """Copy `wanted` with the init containers' commands of `before`, if both have the same hash; else return it."""
     containers, known = value_at(wanted, _INIT_CONTAINERS), value_at(before, _INIT_CONTAINERS)
     if not same_template(wanted, before) or not isinstance(containers, list) or not isinstance(known, list):
         return wanted
@@ -75,10 +76,10 @@ def keeping_script(wanted: Any, before: Any) -> Any:
 
 
 def keeping_drain(wanted: Any, before: Any) -> Any:
-    """Copy `wanted` with the end that the pods of `before` have, if both mean the same pods; else give it back.
+    """Copy `wanted` with the hooks and grace period of `before`, if both have the same hash; else return it.
 
-    Pods of a release before the default drain stay as they are, and those that run a script keep its text. Where the
-    end of `before` is of no release, somebody changed it: then `wanted` holds.
+    Pods of a release before the default drain stay as they are, and pods with a drain script keep its text. If the
+    hooks of `before` belong to no release, another client changed them, and `wanted` applies.
     """
     pod, known = value_at(wanted, _POD), value_at(before, _POD)
     if not same_template(wanted, before) or not isinstance(pod, dict) or not isinstance(known, dict):
@@ -100,7 +101,7 @@ def keeping_drain(wanted: Any, before: Any) -> Any:
 
 
 def _end(pod: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Say how pods end, whatever the text of a script."""
+    """Return the grace period and the hooks of a pod, without the text of drain scripts."""
     ends = {each["name"]: without_script(each["lifecycle"]) for each in _with_hooks(pod)}
     return pod.get("terminationGracePeriodSeconds", _DEFAULT_GRACE_S), ends
 

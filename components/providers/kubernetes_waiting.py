@@ -1,7 +1,7 @@
-"""One request about one object, and how long it may wait: for an old object to go, for a new CRD to be served.
+"""One request about one object, and its limits for waiting: for an old object's end, for a new CRD.
 
-Called by `components.providers.kubernetes_calls`. Calls `kubeapi.client`. Nothing here waits for readiness: that is
-the controller's job.
+Called by `components.providers.kubernetes_calls`. Calls `kubeapi.client`. This module does not wait for readiness; that
+is the controller's job.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_WAIT_S = 60.0
 FIRST_POLL_S = 0.1
 LAST_POLL_S = 1.0
 ROLE_WAIT_S = 5.0
-"""For how long a binding waits for its role."""
+"""Seconds that a binding waits for its role."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ class Call:
 
     token: Token
     inputs: Properties
-    """May hold secrets, no unknowns."""
+    """May contain secrets, but no unknowns."""
     urn: str = ""
     preview: bool = False
     timeout_s: float = 0.0
-    """As the program set it by customTimeouts; 0 means MAX_WAIT_S."""
+    """The program's customTimeouts; 0 means MAX_WAIT_S."""
     alive: Callable[[], bool] = field(default=lambda: True)
-    """False once the engine went away."""
+    """False after the engine has ended."""
 
     @property
     def obj(self) -> Json:
@@ -52,7 +52,7 @@ class Call:
 
 
 class RetryPolicy:
-    """Waits between attempts: pauses that grow, at most as long as the call allows, and only while its engine runs."""
+    """Pauses between attempts with growing length, up to the call's deadline, and only while its engine runs."""
 
     def __init__(
         self,
@@ -68,19 +68,19 @@ class RetryPolicy:
         self._clock = clock
 
     def deadline(self, call: Call, at_most_s: float = MAX_WAIT_S) -> float:
-        """When a call that starts now must end, on our clock."""
+        """Return the time on this policy's clock at which a call that starts now must end."""
         return self._clock() + (min(call.timeout_s, at_most_s) if call.timeout_s > 0 else at_most_s)
 
     def left(self, call: Call, deadline: float) -> bool:
-        """Tell whether waiting on makes sense."""
+        """Return whether the call may wait longer."""
         return self._clock() < deadline and call.alive()
 
     def pause(self, round_: int) -> None:
-        """Sleep before the next look; `round_` counts from 1."""
+        """Sleep before the next attempt; `round_` counts from 1."""
         self._sleep(min(FIRST_POLL_S * 2.0 ** (round_ - 1), LAST_POLL_S))
 
     def kind_when_served(self, call: Call) -> Kind | None:
-        """Find a kind, waiting for a CRD that is there but not served yet. None: in a preview, it may still come.
+        """Return a kind, and wait for one whose CRD exists but is not served yet. None: a preview of a kind to come.
 
         Raises Refused.
         """
@@ -91,7 +91,7 @@ class RetryPolicy:
                 return self._kind(call.token)
             except KindNotServed as error:
                 if call.preview:
-                    return None  # its CRD may be made by this same program
+                    return None  # The same program may make the CRD
                 if not self.left(call, deadline) or not self._is_coming(call.token):
                     raise refusal(error, call.asked("create", Identity.of(call.obj))) from error
             round_ += 1
@@ -110,7 +110,7 @@ class RetryPolicy:
         return False
 
     def wait_until_gone(self, call: Call, kind: Kind, live: Json, deadline: float) -> None:
-        """Wait for an object that is being deleted. Raises Refused when something holds it."""
+        """Wait for an object that is being deleted. Raises Refused if it still exists at the deadline."""
         identity = Identity.of(live)
         uid = live["metadata"]["uid"]
         round_ = 0
@@ -133,14 +133,14 @@ class RetryPolicy:
 
 
 def path_is_late(error: NotFound) -> bool:
-    """Tell whether a path, and not an object, was not found: a CRD may be listed an instant before it is served."""
+    """Return whether a path, and not an object, was not found: a CRD may be listed shortly before it is served."""
     return error.message.startswith(("404 page not found", "the server could not find the requested resource"))
 
 
 def again_if_cut(request: Callable[[], T]) -> T:
-    """Send a request once more when its connection broke, as pooled ones do after the API server restarted.
+    """Send a request again if its connection broke, as pooled connections do after the API server restarted.
 
-    All our writes may be sent twice: they carry a uid, or a version that meets its own first try as a 409.
+    All writes of the provider may be sent twice: they carry a uid, or a version for which a repeated create gets a 409.
     """
     try:
         return request()

@@ -1,10 +1,10 @@
-"""Translates between Pulumi's wire form (protobuf Struct with signed objects) and plain Python values.
+"""Converts between Pulumi's wire form (protobuf Struct with signed objects) and plain Python values.
 
-Called by the providers' servicers. Calls nothing of ours.
+Called by the providers' servicers.
 
-Two marks survive the translation: `UNKNOWN` stands for a value that is known only after another resource was made
-(previews only), `Secret` wraps a value that must never be shown or stored in the clear. The signatures and sentinels
-are those of the Pulumi SDK (`sdk/go/common/resource/sig` and `plugin/rpc.go` of pulumi v3.255.0).
+Two marks survive the conversion. `UNKNOWN` is a value that becomes known only after another resource was made (previews
+only). `Secret` wraps a value that must never be shown or stored in the clear. The signatures and sentinels are those of
+the Pulumi SDK (`sdk/go/common/resource/sig` and `plugin/rpc.go` of pulumi v3.255.0).
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _MAX_EXACT_FLOAT: Final = float(2**53)
 
 
 class Unsupported(Exception):
-    """A value came that no Kubernetes field can hold: an asset, an archive, or a signature that we do not know."""
+    """A value that no Kubernetes field can hold: an asset, an archive, or a value with an unknown signature."""
 
 
 def decode(struct: struct_pb2.Struct) -> Properties:
-    """Read an object from the wire. Raises Unsupported."""
+    """Convert an object from the wire form. Raises Unsupported."""
     return {key: _decode_value(value) for key, value in struct.fields.items()}
 
 
@@ -83,7 +83,7 @@ def _decode_signed(signature: str, struct: struct_pb2.Struct) -> Any:
 
 
 def encode(properties: Properties) -> struct_pb2.Struct:
-    """Write an object for the wire, marks included."""
+    """Convert an object to the wire form, including marks."""
     struct = struct_pb2.Struct()
     _encode_fields(struct.fields, properties)
     return struct
@@ -98,7 +98,7 @@ def _encode_value(target: struct_pb2.Value, value: Any) -> None:
     if isinstance(value, str):
         target.string_value = value
     elif isinstance(value, dict):
-        # Touching the field makes the value an object even when there is nothing to put into it.
+        # The call makes the value an object even if it has no fields.
         target.struct_value.SetInParent()
         _encode_fields(target.struct_value.fields, value)
     elif isinstance(value, bool):

@@ -1,7 +1,7 @@
 """Serves Pulumi providers of this process over gRPC on loopback, for any number of engines at once.
 
-Called by `automation.engine`, which hands the environment of `EmbeddedPlugins` to the CLI processes it starts, and by
-`pulumi-resource-herdsman`. Calls the servicers that it is given.
+Called by `automation.engine`, which passes the environment of `EmbeddedPlugins` to the CLI processes that it starts,
+and by `pulumi-resource-herdsman`. Calls the servicers that it is given.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import grpc
 from pulumi.runtime.proto import provider_pb2_grpc
 
 MAX_MESSAGE_BYTES = 400 * 1024 * 1024
-"""As the Pulumi engine sets it; the default of 4 MiB breaks on large states."""
+"""The limit of the Pulumi engine; gRPC's default of 4 MiB is too small for large states."""
 THREADS = 32
-"""More than an engine sends at once, since a call may wait a minute for an object to go."""
+"""More than an engine sends at once, since a call may wait a minute for an object's end."""
 GRACE_S = 5.0
 
 
 class PluginServer:
-    """One provider on one port of 127.0.0.1, from `start` to `stop`."""
+    """The gRPC server of one provider on one port of 127.0.0.1."""
 
     def __init__(self, servicer: provider_pb2_grpc.ResourceProviderServicer, *, threads: int = THREADS) -> None:
         self._pool = futures.ThreadPoolExecutor(max_workers=threads, thread_name_prefix="provider")
@@ -34,16 +34,16 @@ class PluginServer:
             options=[
                 ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
                 ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-                # Without this the kernel lets another process listen on the same port and take half of the calls.
+                # Without this, the kernel lets another process listen on the same port and get half of the calls.
                 ("grpc.so_reuseport", 0),
             ],
         )
         provider_pb2_grpc.add_ResourceProviderServicer_to_server(servicer, self._server)
         self.port = 0
-        """The port, once started."""
+        """The port after `start`, 0 before."""
 
     def start(self, port: int = 0) -> int:
-        """Listen and return the port; 0 picks a free one. Raises OSError when the port is taken."""
+        """Listen and return the port; 0 picks a free one. Raises OSError if the port is in use."""
         try:
             self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
         except RuntimeError as error:
@@ -56,7 +56,7 @@ class PluginServer:
         self._server.wait_for_termination()
 
     def stop(self, grace_s: float = GRACE_S) -> None:
-        """Take no more calls, let those under way finish for `grace_s`, then cut them."""
+        """Refuse new calls, wait up to `grace_s` for those under way, then cancel them."""
         self._server.stop(grace_s).wait()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -92,17 +92,17 @@ class EmbeddedPlugins:
 
     @property
     def ports(self) -> dict[str, int]:
-        """Package name to port."""
+        """The ports by package name."""
         return {package: server.port for package, server in self._servers.items()}
 
     def environment(self) -> dict[str, str]:
-        """What a CLI process needs in its environment to use these providers instead of plugins it would start."""
+        """Return the environment by which a CLI process uses these providers instead of plugins that it would start."""
         attached = ",".join(f"{package}:{port}" for package, port in self.ports.items())
         return {"PULUMI_DEBUG_PROVIDERS": attached}
 
 
 def serve_until_the_engine_ends(servicer: provider_pb2_grpc.ResourceProviderServicer) -> None:
-    """Print the port, serve, and exit when told to or when the engine is gone."""
+    """Print the port, serve, and exit after a signal or after the engine's end."""
     server = PluginServer(servicer)
     port = server.start()
     done = threading.Event()
@@ -110,14 +110,14 @@ def serve_until_the_engine_ends(servicer: provider_pb2_grpc.ResourceProviderServ
     def end(_number: int, _frame: FrameType | None) -> None:
         done.set()
 
-    # The engine ends a plugin by SIGINT. Ctrl-C at its terminal does not come here: plugins have a process group of
-    # their own.
+    # The engine ends a plugin by SIGINT. Ctrl-C in its terminal does not reach plugins, which have their own process
+    # group.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
     print(port, flush=True)
     parent = os.getppid()
     while not done.wait(1.0):
         if os.getppid() != parent:
-            break  # the engine was killed and cannot tell us
+            break  # The engine was killed and could send no signal
     server.stop(grace_s=1.0)
     sys.exit(0)

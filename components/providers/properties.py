@@ -1,8 +1,7 @@
-"""The values that pass through the providers: plain Python, and two marks. Pure, and needs no protobuf.
+"""The values that pass through the providers: plain Python, and two marks. Pure; does not import protobuf.
 
-Called by whatever looks at inputs: the providers' decisions, previews. `marshalling` writes and reads the wire form.
-
-`UNKNOWN` stands for a value that is known only after another resource was made (previews only), `Secret` wraps a value
+Called by all code that reads inputs: the providers' decisions, previews. `marshalling` converts the wire form.
+`UNKNOWN` is a value that becomes known only after another resource was made (previews only). `Secret` wraps a value
 that must never be shown or stored in the clear.
 """
 
@@ -14,11 +13,11 @@ from enum import Enum
 from typing import Any, Final
 
 Properties = dict[str, Any]
-"""An object of plain Python values, in which `UNKNOWN` and `Secret` may stand at any depth."""
+"""An object of plain Python values, which may contain `UNKNOWN` and `Secret` at any depth."""
 
 
 class Unknown(Enum):
-    """The one value that is not known yet."""
+    """The type of the value that is not known yet."""
 
     UNKNOWN = "unknown"
 
@@ -48,7 +47,7 @@ def plain(value: Any) -> Any:
 
 
 def has_unknown(value: Any) -> bool:
-    """Tell whether an unknown stands anywhere in the value."""
+    """Return whether the value contains an unknown."""
     if value is UNKNOWN:
         return True
     if isinstance(value, Secret):
@@ -61,7 +60,7 @@ def has_unknown(value: Any) -> bool:
 
 
 def has_secret(value: Any) -> bool:
-    """Tell whether a secret stands anywhere in the value."""
+    """Return whether the value contains a secret."""
     if isinstance(value, Secret):
         return True
     if isinstance(value, dict):
@@ -74,7 +73,7 @@ def has_secret(value: Any) -> bool:
 def marked_like(value: Any, model: Any) -> Any:
     """Copy `value` with a secret mark wherever `model` has one.
 
-    Lists are matched by position while both are of one length; otherwise the whole list becomes secret, because its
+    Lists correspond by position if they have the same length. Otherwise the whole list becomes secret, because its
     items may have moved.
     """
     if isinstance(value, Secret) or not has_secret(model):
@@ -89,7 +88,7 @@ def marked_like(value: Any, model: Any) -> Any:
 
 
 def secret_texts(value: Any, *, inside: bool = False) -> Iterator[str]:
-    """Yield every text that stands under a secret mark, so that it can be struck from messages."""
+    """Yield all texts with a secret mark, so that they can be removed from messages."""
     if isinstance(value, Secret):
         yield from secret_texts(value.value, inside=True)
     elif isinstance(value, dict):
