@@ -1,1 +1,1 @@
-"""A small client of the Kubernetes API: raw JSON, typed errors, informers. Provider, loop and agent share it."""
+"""A small client of the Kubernetes API: raw JSON, typed errors, informers. Shared by provider, loop and agent."""

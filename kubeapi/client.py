@@ -1,8 +1,8 @@
 """A thread-safe client of one Kubernetes API server: objects by kind, namespace and name.
 
-Called by the provider, the loop, the host agent and the command line. Objects go in and come out as plain dicts with
-the API's own field names. `kubeapi.rest` sends the requests and retries them. A `Watch` is
-read event by event, and another thread can end it.
+Called by the provider, the loop, the host agent and the command line. Objects are plain dicts with the API's own field
+names. `kubeapi.rest` sends the requests and retries them. A `Watch` is read event by event, and another thread can end
+it.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Watch(Iterator[tuple[str, dict[str, Any]]]):
         return next(self._events)
 
     def stop(self) -> None:
-        """End the stream now; a thread that waits for the next event wakes up and sees the end. Idempotent."""
+        """End the stream now, also for a thread that waits for the next event. Idempotent."""
         self._stopped = True
-        # Refuses once the response was read to its end, which is what is wanted anyway.
+        # `shutdown` raises if the response was read to its end; the stream is then over anyway.
         with contextlib.suppress(ValueError, RuntimeError, OSError):
             self._response.shutdown()
 
@@ -52,13 +52,13 @@ class Watch(Iterator[tuple[str, dict[str, Any]]]):
                     raise error_of_status(event["object"])
                 yield event["type"], event["object"]
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            # ValueError: a line cut short, or a file closed under the reader.
+            # ValueError: an incomplete line, or a file that was closed during the read.
             if not self._stopped:
                 silent = isinstance(error, urllib3.exceptions.ReadTimeoutError)
                 message = f"the watch of {self._kind.plural} broke off: {error}"
                 raise Unreachable(message, reset=True, timed_out=silent) from error
         finally:
-            # A stream that was not read to its end must not go back to the pool.
+            # A stream that was not read to its end must not return to the pool.
             self._response.close()
             self._response.release_conn()
 
@@ -83,16 +83,16 @@ APPLY_PATCH = "application/apply-patch+yaml"
 
 
 class KubeClient(RestClient):
-    """What can be done with objects. Any method may raise any ApiError; namespace is None for cluster-scoped kinds."""
+    """The calls for objects. Each may raise any ApiError; namespace is None for cluster-scoped kinds."""
 
     @classmethod
     def from_kubeconfig(cls, path: str | None = None, context: str | None = None) -> KubeClient:
-        """Connect as a kubeconfig says. Raises ConfigInvalid; no request is made yet."""
+        """Return a client for a kubeconfig. Raises ConfigInvalid; no request is made yet."""
         return cls(kubeconfig_access(path, context))
 
     @classmethod
     def default(cls, path: str | None = None, *, give_up_s: float | None = None) -> KubeClient:
-        """Connect by `path`, $KUBECONFIG, the pod's service account or ~/.kube/config, the first that is there."""
+        """Return a client for the first that exists: `path`, $KUBECONFIG, the pod's service account, ~/.kube/config."""
         return cls(default_access(path), give_up_s=give_up_s)
 
     def get(self, kind: Kind, namespace: str | None, name: str) -> Json:
@@ -110,10 +110,10 @@ class KubeClient(RestClient):
         continue_token: str | None = None,
         resource_version: str | None = None,
     ) -> Json:
-        """Read a collection, of all namespaces when none is given.
+        """Read a collection; without a namespace, that of all namespaces.
 
-        Returns the list object; each item carries its apiVersion and kind, which the server leaves out. With `limit`
-        the rest is read by passing `metadata.continue` as `continue_token`, which may raise Gone.
+        Returns the list object. Each item gets its apiVersion and kind, which the server leaves out. With `limit`, pass
+        `metadata.continue` as `continue_token` to read the rest; that call may raise Gone.
         """
         query = {
             "labelSelector": label_selector,
@@ -138,7 +138,10 @@ class KubeClient(RestClient):
         return self.request("POST", kind.path(namespace), query=query, body=obj)
 
     def replace(self, kind: Kind, namespace: str | None, obj: Json, *, subresource: str | None = None) -> Json:
-        """Replace an object; with a resourceVersion in it, Conflict is raised if somebody wrote meanwhile."""
+        """Replace an object.
+
+        If `obj` has a resourceVersion, a write of another client in the meantime raises Conflict.
+        """
         return self.request("PUT", kind.path(namespace, obj["metadata"]["name"], subresource), body=obj)
 
     def apply(
@@ -152,10 +155,10 @@ class KubeClient(RestClient):
         dry_run: bool = False,
         subresource: str | None = None,
     ) -> Json:
-        """Server-side apply: make the fields of `obj` ours and remove those that we applied before and not now.
+        """Server-side apply: own the fields of `obj`, and remove fields that the manager applied before but not now.
 
-        Returns the object as stored (or, in a dry run, as it would be). Raises Conflict, whose causes name the other
-        managers and the fields, unless forced; Invalid when the object breaks a rule or changes an immutable field.
+        Returns the object as stored, or in a dry run as it would be. Raises Conflict unless forced; its causes name the
+        other managers and the fields. Raises Invalid if the object breaks a rule or changes an immutable field.
         """
         query = {
             "fieldManager": field_manager,
@@ -177,7 +180,7 @@ class KubeClient(RestClient):
         field_manager: str | None = None,
         dry_run: bool = False,
     ) -> Json:
-        """Patch one object; return it as stored, or as it would be. Raises NotFound, Conflict, Invalid."""
+        """Patch one object; return it as stored, or in a dry run as it would be. Raises NotFound, Conflict, Invalid."""
         path = kind.path(namespace, name, subresource)
         query = {"fieldManager": field_manager, "dryRun": "All" if dry_run else None}
         return self.request("PATCH", path, query=query, body=body, content_type=content_type)
@@ -194,10 +197,10 @@ class KubeClient(RestClient):
         grace_period_s: int | None = None,
         dry_run: bool = False,
     ) -> None:
-        """Delete one object. A pod has `grace_period_s` to end, or what its spec says.
+        """Delete one object. A pod has `grace_period_s` to end; None means the period of its spec.
 
-        Raises NotFound; Conflict when `uid` is given and the object is another one by now, or when `resource_version`
-        is given and somebody wrote to it meanwhile.
+        Raises NotFound. Raises Conflict if the object has another uid than `uid`, or if it changed since
+        `resource_version`.
         """
         options: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
         if grace_period_s is not None:
@@ -222,8 +225,8 @@ class KubeClient(RestClient):
     ) -> Watch:
         """Open a stream of (type, object) since `resource_version`; types are ADDED, MODIFIED, DELETED and BOOKMARK.
 
-        The stream ends by itself after `timeout_s`. Iterating raises Gone when the version is too old, Unreachable
-        when the connection breaks or nothing came for `inactivity_s`. `Watch.stop()` ends it from any thread.
+        The server ends the stream after `timeout_s`. Iteration raises Gone if the version is too old, and Unreachable
+        if the connection breaks or nothing arrives for `inactivity_s`. `Watch.stop()` ends the stream from any thread.
         """
         query = {
             "watch": "1",

@@ -1,6 +1,6 @@
-"""How to reach a cluster: server, trust, credentials and connections, by a kubeconfig or the pod's service account.
+"""The access to a cluster (server, trust, credentials, connections), by a kubeconfig or the pod's service account.
 
-Called by `kubeapi.client`; kubeconfigs are read by `kubeapi.kubeconfig`.
+Called by `kubeapi.client`; `kubeapi.kubeconfig` reads kubeconfigs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ SERVICE_ACCOUNT = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class Access:
-    """An endpoint that can be read again. `authorization()` is asked before each request and refreshes what expires."""
+    """An endpoint that can be read again.
+
+    `authorization()` is called before each request and renews expired credentials.
+    """
 
     def __init__(self, load: Callable[[], Endpoint]) -> None:
         self._load = load
@@ -41,12 +44,12 @@ class Access:
 
     @property
     def server(self) -> str:
-        """The server's URL, without a slash at its end."""
+        """The server's URL without a slash at the end."""
         return self._endpoint.server.rstrip("/")
 
     @property
     def proxy(self) -> str | None:
-        """The proxy to go through. One from the environment is never used for loopback or what $NO_PROXY names."""
+        """The proxy to use. A proxy from the environment is never used for loopback or for hosts in $NO_PROXY."""
         if self._endpoint.proxy:
             return self._endpoint.proxy
         parts = urllib.parse.urlsplit(self.server)
@@ -57,22 +60,22 @@ class Access:
 
     @property
     def tls_server_name(self) -> str | None:
-        """The name that the server's certificate must carry, where it is not the host of the URL."""
+        """The name in the server's certificate if it is not the host of the URL."""
         return self._endpoint.tls_server_name
 
     def authorization(self) -> str | None:
-        """The Authorization header, or None where a client certificate is all there is. Raises ConfigInvalid."""
+        """Return the Authorization header, or None if only a client certificate is configured. Raises ConfigInvalid."""
         return self._endpoint.authorization()
 
     @property
     def impersonation(self) -> Headers:
-        """Headers that name the identity to act as; none where requests are made as the user itself."""
+        """Headers of the identity to act as; empty for requests as the user itself."""
         return self._endpoint.impersonation
 
     def reload(self) -> None:
-        """Read everything again: a token or kubeconfig may have been renewed on disk.
+        """Read the configuration again, because a token or kubeconfig may have been renewed on disk.
 
-        Raises ConfigInvalid, also for another server: its credentials must not be sent to this one.
+        Raises ConfigInvalid, also if the server is another one: its credentials must not be sent to this server.
         """
         endpoint = self._load()
         if endpoint.server.rstrip("/") != self.server:
@@ -80,9 +83,9 @@ class Access:
         self._endpoint = endpoint
 
     def tls_identity(self) -> str:
-        """A digest of everything that `ssl_context` is made of, files included: another one asks for new connections.
+        """Return a digest of everything in `ssl_context`, files included. If it changes, new connections are needed.
 
-        A file that cannot be read now counts as absent. Raises ConfigInvalid where an exec plugin fails to renew its
+        A file that cannot be read counts as absent. Raises ConfigInvalid if an exec plugin fails to renew its
         certificate.
         """
         endpoint = self._endpoint
@@ -96,7 +99,7 @@ class Access:
         return digest.hexdigest()
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """TLS with verification on unless the kubeconfig switches it off; None for a plain http server."""
+        """Return a TLS context, with verification unless the kubeconfig disables it; None for an http server."""
         endpoint = self._endpoint
         if not self.server.startswith("https:"):
             return None
@@ -118,7 +121,7 @@ class Access:
 def kubeconfig_access(path: str | None = None, context: str | None = None) -> Access:
     """Read a kubeconfig: `path`, else $KUBECONFIG (several files are merged), else ~/.kube/config.
 
-    Raises ConfigInvalid when no file is there or it names no such context.
+    Raises ConfigInvalid if no file exists, or if it has no such context.
     """
     files = path or os.environ.get("KUBECONFIG") or DEFAULT_KUBECONFIG
     names = [name for name in files.split(os.pathsep) if name]
@@ -133,7 +136,7 @@ def kubeconfig_access(path: str | None = None, context: str | None = None) -> Ac
 
 
 def in_cluster_access(service_account: pathlib.Path = SERVICE_ACCOUNT) -> Access:
-    """Use the service account of the pod that we run in; its token is read again as it rotates.
+    """Use the service account of the pod that this process runs in; its token is read again as it rotates.
 
     Raises ConfigInvalid outside a pod.
     """
@@ -164,7 +167,8 @@ def _bytes_of(file: str | None) -> bytes:
 
 
 def _load_client_certificate(context: ssl.SSLContext, endpoint: Endpoint) -> None:
-    # The ssl module takes certificates and keys from files only; these live for one call, readable by us alone.
+    # The ssl module reads certificates and keys from files only. These exist for one call; only this user can read
+    # them.
     with tempfile.TemporaryDirectory(prefix="herdsman-") as folder:
         cert, key = endpoint.cert_file, endpoint.key_file
         if endpoint.cert_data:
@@ -190,20 +194,20 @@ def _is_loopback(host: str) -> bool:
 
 
 POOL_SIZE = 96
-"""Connections that are kept: a watch for each kind of each dialect, and as many requests as there are workers."""
+"""Connections that are kept: one for the watch of each kind of each dialect, and one for each worker's requests."""
 
 
 def connection_pool(access: Access, *, give_up_s: float | None = None) -> urllib3.PoolManager:
-    """Make the pool that an access asks for: TLS, server name, proxy. No connection is opened yet.
+    """Return a pool with the TLS settings, server name and proxy of an access. No connection is opened yet.
 
-    What was sent and not acknowledged for `give_up_s` ends the connection and is not sent again, also when this process
-    is gone by then. Where the system has no such option, it goes on trying.
+    If the server does not acknowledge sent data for `give_up_s`, the connection ends and the data is not sent again,
+    even if this process has ended by then. Systems without TCP_USER_TIMEOUT ignore it.
     """
     settings: dict[str, Any] = {
         "num_pools": 2,
         "maxsize": POOL_SIZE,
         "block": False,
-        # A peer that vanished without a word is noticed within a minute, also on a silent watch.
+        # A peer that vanished is noticed within a minute, also on a silent watch.
         "socket_options": [
             (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
             (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),

@@ -1,7 +1,7 @@
-"""Calls the change handler of an informer, one call at a time, and repeats each call that raised until it succeeds.
+"""Calls the change handler of an informer, one call at a time, and repeats failed calls until they succeed.
 
-Made by `kubeapi.reflector`. The handler's own state (an index, a queue) follows the cache only as long as no call is
-lost, so a call that raised is made again with the object as it is by then.
+Made by `kubeapi.reflector`. The handler's own state (an index, a queue) follows the cache only if no call is lost. So a
+call that raised is repeated with the object's state at that time.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class _Failed:
-    """A change that the handler raised on."""
+    """A change for which the handler raised."""
 
     told: Json | None
-    """The object as the handler last took it; None for one that it never took."""
+    """The object of the handler's last successful call; None if there was none."""
     since: float
     during_first_list: bool
     why: str = ""
@@ -40,19 +40,19 @@ class _Failed:
 
 @dataclass(frozen=True)
 class FailedDelivery:
-    """An object whose last change the handler does not know, as `Deliveries.failing` lists it."""
+    """An object whose last change the handler failed to process, as `Deliveries.failing` lists it."""
 
     key: Key
     why: str
     for_s: float
     during_first_list: bool
-    """Whether the handler raised already while the objects were listed for the first time."""
+    """Whether the handler first raised during the first list."""
 
 
 class Deliveries:
-    """Tells a handler of changes. `current` gives an object as it is cached, or None.
+    """Calls a handler for changes. `current` returns the cached object, or None.
 
-    `on_failure` is called each time that the handler raises.
+    `on_failure` is called each time the handler raises.
     """
 
     def __init__(
@@ -78,23 +78,23 @@ class Deliveries:
         self._stopped = False
 
     def deliver(self, old: Json | None, new: Json | None) -> None:
-        """Report one change. An exception of the handler is logged, and the call is repeated later."""
+        """Call the handler for one change. If it raises, the exception is logged and the call is repeated later."""
         key = key_of(new or old or {})
         with self._lock:
             if (failed := self._failed.get(key)) is not None:
-                # The handler knows an older version than the cache did, or none.
+                # The handler's version is older than the cached one, or it has none.
                 old = failed.told if failed.told is not None or new is not None else old
             self._call(key, old, new)
 
     def stop(self) -> None:
-        """Repeat nothing any more. Does not wait for a call in progress."""
+        """Stop the repetitions. Does not wait for a call in progress."""
         self._stopped = True
         timer = self._timer
         if timer is not None:
             timer.cancel()
 
     def failing(self) -> list[FailedDelivery]:
-        """List the objects whose last change the handler raised on."""
+        """Return the objects for whose last change the handler raised."""
         now = time.monotonic()
         return [
             FailedDelivery(key, each.why, now - each.since, each.during_first_list)
@@ -102,7 +102,7 @@ class Deliveries:
         ]
 
     def calling(self) -> tuple[Key, float] | None:
-        """The object that the handler is being told of, and for how many seconds the call has lasted."""
+        """Return the object of the handler's current call, and the call's duration in seconds; None between calls."""
         calling = self._calling
         return None if calling is None else (calling[0], time.monotonic() - calling[1])
 
@@ -142,13 +142,13 @@ class Deliveries:
                     return
                 new = self._current(key)
                 if failed.told is None and new is None:
-                    # Never taken, and gone by now.
+                    # The handler never accepted the object, which is gone by now.
                     del self._failed[key]
                     continue
                 self._call(key, failed.told, new)
 
 
 def key_of(obj: Json) -> Key:
-    """Name an object."""
+    """Return the key of an object."""
     metadata = obj.get("metadata") or {}
     return (metadata.get("namespace") or "", metadata.get("name") or "")

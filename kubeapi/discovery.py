@@ -1,6 +1,6 @@
-"""The REST mapping: which path serves an apiVersion and kind, learnt from the API server's discovery documents.
+"""The REST mapping: the paths of apiVersions and kinds, from the API server's discovery documents.
 
-Called by `kubeapi.rest`; calls back into its GET. The built-in kinds of `kubeapi.kinds` need no request.
+Called by `kubeapi.rest`, whose GET it calls. The built-in kinds of `kubeapi.kinds` need no request.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ from kubeapi.kinds import WELL_KNOWN, Kind, group_version_path
 BUILT_IN = {
     (kind.api_version, kind.kind): kind for kind in WELL_KNOWN if "." not in kind.group or ".k8s.io" in kind.group
 }
-"""Served by every supported API server, so never asked for. Kinds of CRDs are asked for: they may be absent."""
+"""Kinds that all supported API servers serve, so that no request is needed. Kinds of CRDs may be absent."""
 
 ACCEPT = {"/apis": "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"}
-"""What to ask for by path: all groups with their kinds in one document (Kubernetes 1.30 and later)."""
+"""Accept headers by path. This one requests all groups with their kinds in one document (Kubernetes 1.30 and later)."""
 
 
 def served(get: Callable[[str], dict[str, Any]], kinds: Iterable[Kind]) -> dict[Kind, bool]:
-    """Tell which of some kinds the server serves now, with one request as a rule. Raises any ApiError.
+    """Return whether the server serves each of some kinds, usually by one request. Raises any ApiError.
 
-    A kind whose group the server knows only from before (its own server does not answer) is left out: neither yes
-    nor no.
+    A kind is left out if its group version is stale: the server that serves the group does not answer.
     """
     document = get("/apis")
     if document.get("kind") != "APIGroupDiscoveryList":
@@ -60,7 +59,7 @@ def _served_by_group(
 
 
 class Discovery:
-    """A cached REST mapping. Kinds that appear later are found: a miss asks the server once more."""
+    """A cached REST mapping. For an unknown kind it asks the server again, so that it finds kinds that appear later."""
 
     def __init__(self, get: Callable[[str], dict[str, Any]]) -> None:
         self._get = get
@@ -68,12 +67,12 @@ class Discovery:
         self._kinds: dict[tuple[str, str], Kind] = dict(BUILT_IN)
 
     def mapping(self, api_version: str, kind: str) -> Kind:
-        """Return the Kind, asking the server if it is not known yet. Raises KindNotServed, or any ApiError."""
+        """Return the Kind; an unknown one is requested from the server. Raises KindNotServed, or any ApiError."""
         with self._lock:
             known = self._kinds.get((api_version, kind))
         if known is not None:
             return known
-        # Absence is never cached: the CRD may be installed a second later.
+        # Absence is never cached, because the CRD may be installed a second later.
         try:
             document = self._get(group_version_path(api_version))
         except NotFound as error:
@@ -92,6 +91,9 @@ class Discovery:
         return found[(api_version, kind)]
 
     def clear(self) -> None:
-        """Forget every kind that was learnt: a path answered that nothing is there, so a CRD is gone or changed."""
+        """Remove all kinds that were not built in.
+
+        Called after a path was not found, since a CRD is gone or changed.
+        """
         with self._lock:
             self._kinds = dict(BUILT_IN)

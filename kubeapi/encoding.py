@@ -1,8 +1,8 @@
 """Encodes request bodies as Go's encoding/json does. Called by `rest`.
 
-The API server stores some parts of an object as the bytes that it was sent: `data` of a ControllerRevision, for
-example. At each patch of the object, also by the garbage collector, it compares those bytes with the form that Go gives
-them. Bytes in another form count as a change of an immutable field, and the patch is refused.
+The API server stores some parts of an object, such as `data` of a ControllerRevision, as the bytes that it received. At
+each patch of the object, also by the garbage collector, it compares those bytes with Go's encoding of the values. Other
+bytes count as a change of an immutable field, and the patch is refused.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028",
 _TO_ESCAPE = re.compile("[<>&\u2028\u2029]")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _UNUSUAL_NUMBER = re.compile(r"(?:^|[:,\[])-?\d+[.eE]|(?:^|[:,\[])-?\d{19}")
-"""Such a number, or a text that holds what looks like one, in JSON without spaces."""
+"""Matches such a number, and texts that contain one, in JSON without spaces."""
 _STRING_OR_NUMBER = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*')
 
 
 def encoded(value: Any) -> bytes:
-    """Encode a JSON value: sorted keys, no spaces, numbers and escapes as Go writes them.
+    """Encode a JSON value with sorted keys, no spaces, and Go's form of numbers and escapes.
 
     Raises ValueError for a number that JSON does not have (NaN, Infinity).
     """
@@ -37,7 +37,7 @@ def encoded(value: Any) -> bytes:
 
 
 def _number(token: str) -> str:
-    """Write a number as Go does after it has read it as int64 or, failing that, as float64. Strings stay."""
+    """Return a number in Go's form after a parse as int64 or else as float64. Strings stay."""
     if token.startswith('"'):
         return token
     if not any(mark in token for mark in ".eE") and -(1 << 63) <= int(token) < 1 << 63:

@@ -18,14 +18,13 @@ from kubeapi.errors import ConfigInvalid
 Headers = tuple[tuple[str, str], ...]
 
 _IN_NAMES = frozenset(string.ascii_letters + string.digits + "!#$&'*+-.^_`|~")
-"""Characters that a header's name may hold. `%` is one of them, and is escaped, since it begins an escape."""
+"""Characters that a header's name may contain. `%` is allowed too, but is escaped, since it begins an escape."""
 
 
 def impersonation_headers(user: Mapping[str, Any]) -> Headers:
-    """Give the headers by which the API server acts as another user; none where the kubeconfig's user names nobody.
+    """Return the headers by which the API server acts as another user; empty if the kubeconfig names none.
 
-    Raises ConfigInvalid where a uid, groups or extra values are given without a user, and for text that no header may
-    hold.
+    Raises ConfigInvalid for a uid, groups or extra values without a user, and for text that is not allowed in a header.
     """
     name, uid = user.get("as") or "", user.get("as-uid") or ""
     groups, extra = user.get("as-groups") or (), user.get("as-user-extra") or {}
@@ -47,7 +46,7 @@ def impersonation_headers(user: Mapping[str, Any]) -> Headers:
 
 
 def _escaped(key: str) -> str:
-    """Write a key as part of a header's name: in lower case, with each byte that may not stand there as %XX."""
+    """Return a key for a header's name: in lower case, and with %XX for each byte that is not allowed."""
     return "".join(
         chr(byte) if chr(byte) in _IN_NAMES else f"%{byte:02X}" for byte in key.lower().encode("utf-8", "strict")
     )
@@ -57,7 +56,7 @@ def _checked(header: str, value: object) -> str:
     text = str(value)
     if not text.isprintable() or text != text.strip():
         raise ConfigInvalid(f"the value of {header} holds a character that no header may hold")
-    # A header carries bytes; those of UTF-8 are what the API server reads.
+    # A header carries bytes; the API server reads them as UTF-8.
     return text.encode().decode("latin-1")
 
 
@@ -77,29 +76,29 @@ class Endpoint:
     """Returns the Authorization header of the next request."""
     ca_file: str | None = None
     ca_data: str | None = None
-    """Certificates in PEM; so is `cert_data`, and `key_data` is a key in PEM."""
+    """Certificates in PEM. `cert_data` is also in PEM, and `key_data` is a key in PEM."""
     cert_file: str | None = None
     cert_data: str | None = None
     key_file: str | None = None
     key_data: str | None = None
     renewed_certificate: Callable[[], ClientCertificate | None] = lambda: None
-    """Returns the client certificate that an exec plugin gave last; it takes the place of the others."""
+    """Returns the latest client certificate of an exec plugin, which replaces the others."""
     verify: bool = True
     tls_server_name: str | None = None
     proxy: str | None = None
     impersonation: Headers = ()
-    """Headers that name the identity to act as."""
+    """Headers of the identity to act as."""
 
 
 TOKEN_REREAD_S = 60.0
-"""Files with tokens are rotated by whoever wrote them; this is how long one that was read is used."""
+"""Seconds for which a token is used before its file is read again; token files are rotated."""
 
 
 class TokenFile:
-    """The Authorization header with the token of a file, read again every minute.
+    """The Authorization header with the token of a file, which is read again every minute.
 
-    While the file cannot be read, the token that was read last holds, and before there is one, `otherwise`. Without
-    either, the call raises ConfigInvalid.
+    While the file cannot be read, the last token is used, and before the first read `otherwise`. Without either, the
+    call raises ConfigInvalid.
     """
 
     def __init__(self, path: pathlib.Path, otherwise: str = "") -> None:

@@ -1,7 +1,7 @@
-"""Every error that the Kubernetes API can answer with, typed once at this border.
+"""The errors of the Kubernetes API, converted to types at this border only.
 
-Raised by `kubeapi.rest`, `kubeapi.discovery` and `kubeapi.config`; caught by whoever calls them.
-Errors of urllib3, ssl, json and the `kubernetes` package never pass this border.
+Raised by `kubeapi.rest`, `kubeapi.discovery` and `kubeapi.config`; caught by their callers. Errors of urllib3, ssl,
+json and the `kubernetes` package never pass this border.
 
     KubeError
       ConfigInvalid            no usable kubeconfig or in-cluster configuration
@@ -32,16 +32,16 @@ from typing import Any
 
 
 class KubeError(Exception):
-    """Base of all that this package raises."""
+    """Base of all errors of this package."""
 
 
 class ConfigInvalid(KubeError):
-    """No configuration was found, or the one found names no usable cluster and user."""
+    """There is no configuration, or it has no usable cluster and user."""
 
 
 @dataclass(frozen=True)
 class Cause:
-    """One cause of a refusal: the field's path, what is wrong with it, and the API's word for that."""
+    """One cause of a refusal: the path of the field, the message, and the API's reason."""
 
     field: str
     message: str
@@ -71,7 +71,7 @@ class ApiError(KubeError):
 
 
 class BadRequest(ApiError):
-    """400: the request itself could not be read; the object may name a field that does not exist."""
+    """400: the server could not read the request; the object may have a field that does not exist."""
 
 
 class Unauthorized(ApiError):
@@ -87,15 +87,15 @@ class NotFound(ApiError):
 
 
 class KindNotServed(NotFound):
-    """Discovery, asked afresh, names no such kind: its CRD is not installed."""
+    """The server's current discovery documents contain no such kind: its CRD is not installed."""
 
 
 class Conflict(ApiError):
-    """409: someone else wrote first, or owns the fields; for an apply, `causes` name managers and fields."""
+    """409: another client wrote first, or owns the fields; for an apply, `causes` name managers and fields."""
 
 
 class AlreadyExists(ApiError):
-    """409: an object of this name is already there."""
+    """409: an object of this name exists."""
 
 
 class Gone(ApiError):
@@ -107,7 +107,7 @@ class Invalid(ApiError):
 
 
 class TooManyRequests(ApiError):
-    """429: the server asks to come back after `retry_after_s`."""
+    """429: the client must wait `retry_after_s` before it tries again."""
 
 
 class ServerError(ApiError):
@@ -115,29 +115,29 @@ class ServerError(ApiError):
 
 
 class Unreachable(ApiError):
-    """No complete answer came. Whether a write took effect is unknown."""
+    """There was no complete answer. Whether a write took effect is unknown."""
 
     def __init__(
         self, message: str, *, reset: bool = False, timed_out: bool = False, misdirected: bool = False
     ) -> None:
         super().__init__(0, "Unreachable", message)
         self.reset = reset
-        """The connection broke after it stood, so the server may have been fine: a read may be tried again."""
+        """The connection broke after it was established, so the server may work: a read may be repeated."""
         self.timed_out = timed_out
-        """The request was sent, and no answer came in time."""
+        """The request was sent, and no answer arrived in time."""
         self.misdirected = misdirected
-        """No server has the name in the URL, or the one that answers is not the one that the certificates are for."""
+        """No server has the name in the URL, or the server that answers does not match the certificates."""
 
 
 class NotLeading(ApiError):
-    """A write was not sent, because whoever made the client says that this process may not write now."""
+    """A write was not sent, because the client's owner does not allow this process to write now."""
 
     def __init__(self, message: str) -> None:
         super().__init__(0, "NotLeading", message)
 
 
 class Unreadable(ApiError):
-    """An informer holds no copy of an object that exists, since its transform raised on it."""
+    """An informer has no copy of an object that exists, because its transform raised for it."""
 
     def __init__(self, message: str) -> None:
         super().__init__(0, "Unreadable", message)
@@ -156,7 +156,7 @@ _BY_STATUS: Mapping[int, type[ApiError]] = {
 
 
 def error_of_status(status: Mapping[str, Any], *, code: int = 0, retry_after_s: float | None = None) -> ApiError:
-    """Make the typed error of a `Status` object, as failed requests and watch ERROR events carry it."""
+    """Return the typed error of a `Status` object from a failed request or a watch's ERROR event."""
     code = int(status.get("code") or code or 500)
     reason = str(status.get("reason") or "") or _REASONS.get(code, "Unknown")
     message = str(status.get("message") or reason)
@@ -174,7 +174,7 @@ def error_of_status(status: Mapping[str, Any], *, code: int = 0, retry_after_s: 
 
 
 def error_of_response(code: int, headers: Mapping[str, str], body: bytes) -> ApiError:
-    """Make the typed error of a failed response; a body that is no `Status` becomes the message, cut at 500 signs."""
+    """Return the typed error of a failed response; a body that is no `Status` is the message, up to 500 characters."""
     retry_after_s: float | None = None
     with contextlib.suppress(ValueError):  # absent, or an HTTP date, which the API server does not send
         retry_after_s = float(headers.get("Retry-After") or "")

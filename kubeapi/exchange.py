@@ -1,4 +1,4 @@
-"""One answer as it came, read up to a size and a time. Made by `kubeapi.rest`, judged by `kubeapi.pods`."""
+"""One HTTP answer, read up to a size and a time. Made by `kubeapi.rest`, evaluated by `kubeapi.pods`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PIECE = 65536
 
 @dataclass(frozen=True)
 class Exchange:
-    """An answer as it came: `whole` is False when the body was longer than what was to be read of it."""
+    """One HTTP answer. `whole` is False if the body was longer than the limit."""
 
     status: int
     headers: Mapping[str, str]
@@ -25,10 +25,10 @@ class Exchange:
 
 
 def read_bounded(response: urllib3.BaseHTTPResponse, max_bytes: int, deadline: float) -> tuple[bytes, bool]:
-    """Read a body and tell whether that was all of it. What is left of a longer one goes with the connection.
+    """Return the body of a response and whether it is complete. A longer body's connection is closed.
 
-    `deadline` is in monotonic seconds: a server that sends a byte now and then is no reason to wait for ever. Raises
-    Unreachable when the body breaks off or does not end in time.
+    `deadline` is in monotonic seconds. It also limits a server that sends single bytes now and then. Raises Unreachable
+    if the body breaks off or does not end in time.
     """
     body = bytearray()
     try:

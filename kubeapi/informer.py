@@ -1,7 +1,7 @@
-"""A cache of one kind that follows the API server: list once, then watch, list again when the server forgot.
+"""A cache of one kind: it lists once, then watches, and lists again when the server no longer has the version.
 
-Used by the loop and the host agent. Calls `kubeapi.reflector`, which lists and watches. Each namespace that is asked
-for has a thread of its own, which sleeps in a read while nothing happens.
+Used by the loop and the host agent. Calls `kubeapi.reflector`, which lists and watches. Each requested namespace has a
+thread, which blocks in a read while nothing happens.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from kubeapi.reflector import Hooks, Reflector
 Objects = list[Json]
 
 INACTIVITY_S = 150.0
-"""The server sends a bookmark each minute: after this much silence the connection is taken for dead."""
+"""Seconds of silence after which a connection counts as dead. The server sends a bookmark each minute."""
 RELIST_POLL_S = 0.02
 HANGS_AFTER_S = 120.0
-"""A handler only notes a change; a call that lasts so long never returns."""
+"""Seconds after which a handler's call counts as hung. Handlers only record a change and return."""
 FAILS_AFTER_S = 60.0
-"""A handler that raised is called again; one that raises for so long needs a restart, or a fixed program."""
+"""Seconds for which a handler may keep raising, while it is called again, before a restart may help."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that is wrong with an informer, in words that name the kind and the object."""
+    """A fault of an informer. `what` names the kind and the object."""
 
     what: str
     restart_helps: bool
-    """False for a single object that a new process would fail on as well."""
+    """False for a single object for which a new process would fail too."""
 
 
 def drop_managed_fields(obj: Json) -> Json:
-    """The default transform: managedFields are a third of an object and read by nobody here."""
+    """The default transform. It removes managedFields, a third of an object, which no reader of the cache needs."""
     obj.get("metadata", {}).pop("managedFields", None)
     return obj
 
@@ -45,14 +45,16 @@ def drop_managed_fields(obj: Json) -> Json:
 class Informer:
     """Keep the objects of one kind in memory and report each change as (old or None, new or None).
 
-    `transform` may shrink an object before it is cached. Of an object that it raises on, the last version that could
-    be read stays cached; one that never could is left out of `list`, and `get` raises Unreadable.
+    `transform` may shrink an object before it is cached. If it raises, the last readable version of the object stays
+    cached. If there is none, `list` leaves the object out and `get` raises Unreadable.
 
-    `on_change` runs in the informer's thread, one call at a time for each namespace, after the cache was changed. When
-    it raises, the informer goes on, and repeats the call with back-off, in another thread, until it succeeds. Cached
-    objects are shared: whoever wants to change one copies it first. `on_missing` is called, in the informer's thread,
-    each time that the server says that it serves no such kind; `on_refused` when it answers with an error, and returns
-    the seconds to wait at least; `on_failure` with `transform` or `handler` when that raised.
+    `on_change` runs in the informer's thread after the cache changed, one call at a time for each namespace. If it
+    raises, the informer continues, and another thread repeats the call with back-off until it succeeds. Cached objects
+    are shared: a caller that changes one must copy it first.
+
+    The informer's thread also calls these hooks: `on_missing` each time the server reports that it does not serve the
+    kind; `on_refused` when the server answers with an error (the hook returns the least seconds to wait); `on_failure`
+    with `transform` or `handler` when that raised.
     """
 
     def __init__(
@@ -80,45 +82,45 @@ class Informer:
         ]
 
     def start(self) -> None:
-        """Start following; returns at once."""
+        """Start to follow the collection; returns at once."""
         for reflector in self._reflectors:
             reflector.start()
 
     def stop(self) -> None:
-        """Stop following and wait for the threads. The cache stays readable."""
+        """Stop and wait for the threads. The cache stays readable."""
         for reflector in self._reflectors:
             reflector.halt()
         for reflector in self._reflectors:
             reflector.join()
 
     def drain(self) -> None:
-        """Empty the cache of an informer that was stopped, and report each object as deleted."""
+        """Empty the cache of a stopped informer, and report each object as deleted."""
         for reflector in self._reflectors:
             reflector.drain()
 
     @property
     def has_synced(self) -> bool:
-        """Whether everything was listed once and `on_change` has been told of all of it."""
+        """Whether all objects were listed once and `on_change` was called for them."""
         return all(reflector.synced.is_set() for reflector in self._reflectors)
 
     def wait_synced(self, timeout_s: float) -> bool:
-        """Wait for `has_synced`; False when the time ran out first."""
+        """Wait for `has_synced`; False if the time ran out first."""
         deadline = time.monotonic() + timeout_s
         return all(r.synced.wait(max(0.0, deadline - time.monotonic())) for r in self._reflectors)
 
     @property
     def steady_since(self) -> float | None:
-        """Since when (`time.monotonic`) nothing was missed: no watch broke, no list failed. None: it is broken now.
+        """The time (`time.monotonic`) since when no watch broke and no list failed. None: one is broken now.
 
-        A watch that ends as it was asked to, and is opened again at once, breaks nothing.
+        A watch that ends at its timeout and is opened again at once does not count as broken.
         """
         since = [reflector.steady_since for reflector in self._reflectors]
         return None if None in since else max(each for each in since if each is not None)
 
     def relist(self, timeout_s: float) -> bool:
-        """List everything again now, whatever the watch seems to be doing; False when the time ran out first.
+        """List all objects again now, whatever the state of the watch; False if the time ran out first.
 
-        For a reader who must not act on a cache that fell behind, such as one whose connection may be dead.
+        For callers that must not act on a stale cache, for example when the connection may be dead.
         """
         deadline = time.monotonic() + timeout_s
         asked = [(reflector, reflector.start_over()) for reflector in self._reflectors]
@@ -129,7 +131,7 @@ class Informer:
         return True
 
     def get(self, namespace: str | None, name: str) -> Json | None:
-        """The cached object, or None. Raises Unreadable for an object that exists and could never be read."""
+        """Return the cached object, or None. Raises Unreadable for an object that exists and could never be read."""
         key = (namespace or "", name)
         for reflector in self._reflectors:
             found = reflector.objects.get(key)
@@ -140,7 +142,7 @@ class Informer:
         return None
 
     def faults(self) -> Iterator[Fault]:
-        """Tell what is wrong: a thread that died, a handler that hangs or raises, objects that cannot be read."""
+        """Yield the faults: a thread that died, a handler that hangs or raises, objects that cannot be read."""
         for reflector in self._reflectors:
             if reflector.has_died():
                 yield Fault(f"the thread that follows {self.kind.plural} has ended", restart_helps=True)
@@ -148,7 +150,7 @@ class Informer:
                 at, for_s = self._named(calling[0]), calling[1]
                 yield Fault(f"the handler of {at} has not returned for {for_s:.0f} s", restart_helps=True)
             for each in reflector.failing():
-                # A new process fails on an object that this one failed on from its start.
+                # If an object failed during the first list of this process, a new process would fail on it too.
                 helps = not each.during_first_list and each.for_s > FAILS_AFTER_S
                 yield Fault(f"the handler of {self._named(each.key)} raises {each.why}", restart_helps=helps)
             for key, why in list(reflector.unreadable.items()):
@@ -158,7 +160,7 @@ class Informer:
         return f"{self.kind.kind} {'/'.join(filter(None, key))}"
 
     def list(self, namespace: str | None = None) -> Objects:
-        """All cached objects, or those of one namespace, in no order."""
+        """Return all cached objects, or those of one namespace, in no order."""
         return [
             obj
             for reflector in self._reflectors
@@ -171,5 +173,5 @@ class Informer:
 
     @property
     def relists_total(self) -> int:
-        """How many times a whole collection was listed, the first included."""
+        """The number of complete lists, including the first."""
         return sum(reflector.relists_total for reflector in self._reflectors)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 Json = dict[str, Any]
-"""A JSON object, decoded: keys are the API's own field names."""
+"""A decoded JSON object; keys are the API's own field names."""
 
 JsonView = Mapping[str, Any]
 """A JSON object that the function only reads."""

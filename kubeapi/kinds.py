@@ -1,6 +1,6 @@
-"""The kinds that Herdsman reads and writes, and where the API server serves them.
+"""The kinds that Herdsman reads and writes, and their paths on the API server.
 
-Used by every caller of `kubeapi.client`; kinds that are not listed here come from `KubeClient.mapping`.
+Used by all callers of `kubeapi.client`. `KubeClient.mapping` returns kinds that are not listed here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 @dataclass(frozen=True)
 class Kind:
-    """One REST resource: `plural` is its path segment, `namespaced` says whether a namespace belongs in the path."""
+    """One REST resource: `plural` is its path segment; `namespaced` means that its path contains a namespace."""
 
     api_version: str
     kind: str
@@ -20,7 +20,7 @@ class Kind:
 
     @property
     def full_name(self) -> str:
-        """`group/version/Kind`, as `RenderOptions.installed` names extensions."""
+        """`group/version/Kind`, the form in `RenderOptions.installed`."""
         return f"{self.api_version}/{self.kind}"
 
     @property
@@ -29,10 +29,10 @@ class Kind:
         return self.api_version.rpartition("/")[0]
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
-        """Build the URL path of a collection, an object or its subresource.
+        """Return the URL path of a collection, an object or its subresource.
 
-        A namespaced kind without a namespace means the collection over all namespaces. Raises ValueError for an
-        object of a namespaced kind without a namespace, and for an empty name.
+        For a namespaced kind without a namespace, the path is that of the collection over all namespaces. Raises
+        ValueError for an object of a namespaced kind without a namespace, and for an empty name.
         """
         parts = [group_version_path(self.api_version)]
         if self.namespaced and namespace:
@@ -50,7 +50,7 @@ class Kind:
 
 
 def group_version_path(api_version: str) -> str:
-    """Give the URL path under which a group version is served."""
+    """Return the URL path of a group version."""
     return f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
 
 
@@ -84,7 +84,7 @@ ROLES = Kind("rbac.authorization.k8s.io/v1", "Role", "roles", True)
 ROLE_BINDINGS = Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings", True)
 CLUSTER_ROLE_BINDINGS = Kind("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "clusterrolebindings", False)
 
-# Extensions that a cluster may have or not, now or later.
+# Optional extensions, which may be installed at any time.
 HTTP_ROUTES = Kind("gateway.networking.k8s.io/v1", "HTTPRoute", "httproutes", True)
 SCALED_OBJECTS = Kind("keda.sh/v1alpha1", "ScaledObject", "scaledobjects", True)
 POD_MONITORS = Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors", True)
@@ -101,10 +101,10 @@ OPTIONAL = (
     INFERENCE_POOLS,
     CLAIM_TEMPLATES,
 )
-"""Kinds that are made for services where they are served."""
+"""Optional kinds of which Herdsman makes objects for services if the cluster serves them."""
 GATEWAYS = Kind("gateway.networking.k8s.io/v1", "Gateway", "gateways", True)
 
-# Custom resources of the dialects beside LLMKube's, served where their CRDs are installed.
+# Custom resources of the dialects other than LLMKube, served if their CRDs are installed.
 LLM_SERVICES = Kind("serving.kserve.io/v1alpha2", "LLMInferenceService", "llminferenceservices", True)
 LLM_CONFIGS = Kind("serving.kserve.io/v1alpha2", "LLMInferenceServiceConfig", "llminferenceserviceconfigs", True)
 OPEN_MODELS = Kind("llmaz.io/v1alpha1", "OpenModel", "openmodels", False)
@@ -143,5 +143,5 @@ WELL_KNOWN = (
     ROLE_BINDINGS,
     CLUSTER_ROLE_BINDINGS,
 )
-"""Kubernetes' own kinds that Herdsman uses and the kinds of its own CRDs: every cluster with Herdsman serves them. The
-other dialects' kinds are in `program.dialects.registry`."""
+"""Kubernetes' own kinds that Herdsman uses, and the kinds of Herdsman's CRDs. Every cluster with Herdsman serves them.
+`program.dialects.registry` has the kinds of the other dialects."""

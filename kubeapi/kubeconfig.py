@@ -1,7 +1,7 @@
-"""Kubeconfigs, one or several that are merged: server, trust, credentials. Called by `kubeapi.config`.
+"""Reads one kubeconfig, or several that are merged: server, trust, credentials. Called by `kubeapi.config`.
 
-Certificates, tokens, files with tokens and passwords are read here, as client-go reads them. Of the package
-`kubernetes`, exec plugins and auth providers are used (`kubeapi.plugin_credentials`); ADR 49 says why not its loader.
+It reads certificates, tokens, token files and passwords as client-go does. From the package `kubernetes` it uses exec
+plugins and auth providers (`kubeapi.plugin_credentials`), but not the loader; ADR 49 has the reasons.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from kubeapi.errors import ConfigInvalid
 from kubeapi.plugin_credentials import ExecCredentials, provider_authorization
 
 _DIRECTORY = object()
-"""Key under which a merged entry has the directory of its file, to which its paths are relative."""
+"""Key of the directory of an entry's file, to which the paths in the entry are relative."""
 
 
 def read_kubeconfigs(files: list[pathlib.Path], context: str | None) -> Endpoint:
-    """Read kubeconfigs as one: of entries with one name, and of current contexts, the first counts.
+    """Read kubeconfigs as one. Of entries with one name, and of current contexts, the first counts.
 
     Exec plugins are run. Raises ConfigInvalid.
     """
@@ -87,11 +87,11 @@ _Certificate = Callable[[], ClientCertificate | None]
 def _credentials(
     user: dict[str, Any], cluster: dict[str, Any], folder: pathlib.Path | None, token_file: str | None
 ) -> tuple[_Authorization, _Certificate]:
-    """Choose among the ways of one user: a provider, a token, a plugin, a password, in this order."""
+    """Return the credentials of a user: those of a provider, a token, a plugin or a password, the first that is set."""
     no_certificate: _Certificate = lambda: None  # noqa: E731 - typed, so that both returns agree
     if user.get("auth-provider") is not None:
         return provider_authorization(user["auth-provider"]), no_certificate
-    # As client-go: the file is the newer of two, and the token stands in for a file that cannot be read.
+    # As in client-go, the file has precedence, and the token is used if the file cannot be read.
     if token_file:
         return TokenFile(pathlib.Path(token_file), otherwise=str(user.get("token") or "")), no_certificate
     if user.get("token"):

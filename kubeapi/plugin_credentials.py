@@ -1,7 +1,7 @@
-"""Credentials of kubeconfigs that name an exec plugin or an auth provider. Called by `kubeapi.kubeconfig`.
+"""Credentials of kubeconfigs with an exec plugin or an auth provider. Called by `kubeapi.kubeconfig`.
 
-The package `kubernetes` runs the plugin and speaks with the provider. It is imported on the first call, since it takes
-0.4 s of CPU and 34 MB. Its loader of kubeconfigs is not used for plugins: it continues without credentials when a
+The package `kubernetes` runs the plugin and calls the provider. It is imported at the first call, since the import
+takes 0.4 s of CPU and 34 MB. Its loader of kubeconfigs is not used for plugins: it continues without credentials when a
 plugin fails, and never renews certificates (ADR 49).
 """
 
@@ -18,9 +18,10 @@ from kubeapi.endpoint import ClientCertificate
 from kubeapi.errors import ConfigInvalid
 
 EARLY_S = 300.0
-"""Credentials are renewed so long before they expire, or when a tenth of their life is left, if that is later."""
+"""Credentials are renewed this many seconds before they expire, or when a tenth of their life is left, if that is
+later."""
 RETRY_S = 10.0
-"""Least time between two runs of a plugin."""
+"""Least time in seconds between two runs of a plugin."""
 
 _PROVIDERS = ("gcp", "oidc")
 
@@ -28,7 +29,7 @@ _PROVIDERS = ("gcp", "oidc")
 class ExecCredentials:
     """The token, the client certificate or both of an exec plugin. Thread-safe.
 
-    The plugin is run when this is made, and again before its credentials expire. If it fails then, its last credentials
+    The constructor runs the plugin. It runs again before its credentials expire. If it then fails, its last credentials
     are used until they expire.
     """
 
@@ -44,13 +45,13 @@ class ExecCredentials:
         self._run()
 
     def authorization(self) -> str | None:
-        """Return the Authorization header; None where the plugin gives a certificate only. Raises ConfigInvalid."""
+        """Return the Authorization header; None if the plugin gives a certificate only. Raises ConfigInvalid."""
         with self._lock:
             self._renew()
             return self._token and f"Bearer {self._token}"
 
     def certificate(self) -> ClientCertificate | None:
-        """Return the client certificate; None where the plugin gives a token only. Raises ConfigInvalid."""
+        """Return the client certificate; None if the plugin gives a token only. Raises ConfigInvalid."""
         with self._lock:
             self._renew()
             return self._certificate
@@ -93,14 +94,14 @@ class ExecCredentials:
         except FileNotFoundError as error:
             hint = self._section.get("installHint")
             raise self._failed(f"{error.strerror}{f'. {str(hint).strip()}' if hint else ''}") from error
-        except Exception as error:  # a section of other types raises TypeError, KeyError and AttributeError
+        except Exception as error:  # A section with values of other types raises TypeError, KeyError and AttributeError
             raise self._failed(str(error)) from error
         if not isinstance(status, Mapping):
             raise self._failed("its answer has no status")
         return status
 
     def _life(self, expiry: Any) -> float:
-        """Return for how many seconds the credentials hold; infinity where the plugin does not say."""
+        """Return for how many seconds the credentials are valid; infinity if the plugin sets no time."""
         if not expiry:
             return float("inf")
         from kubernetes.config.dateutil import parse_rfc3339
@@ -108,7 +109,7 @@ class ExecCredentials:
         try:
             expires: datetime = parse_rfc3339(expiry)
             return (expires - datetime.now(UTC)).total_seconds()
-        except Exception as error:  # the package raises what its regular expression and datetime raise
+        except Exception as error:  # Both its regular expression and datetime raise several types
             raise self._failed(f"its expirationTimestamp {str(expiry)[:64]!r} is no time") from error
 
     def _failed(self, why: str) -> ConfigInvalid:
@@ -117,16 +118,17 @@ class ExecCredentials:
 
 
 def provider_authorization(provider: Any) -> Callable[[], str]:
-    """Return what gives the Authorization header of an `auth-provider`, by the package's loader, and renews it.
+    """Return a function that gives and renews the Authorization header of an `auth-provider`.
 
-    Raises ConfigInvalid for a provider that the package does not know or that has no token.
+    It uses the package's loader. Raises ConfigInvalid for a provider that the package does not support or that has no
+    token.
     """
     name = provider.get("name") if isinstance(provider, Mapping) else None
     if name not in _PROVIDERS:
         raise ConfigInvalid(f"`auth-provider` is {name!r}; {' and '.join(_PROVIDERS)} are known. Use an exec plugin")
     from kubernetes import client, config
 
-    # The user alone: server and certificates are read by `kubeapi.kubeconfig`.
+    # Only the user's section: `kubeapi.kubeconfig` reads server and certificates.
     alone = {
         "current-context": name,
         "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
@@ -140,7 +142,7 @@ def provider_authorization(provider: Any) -> Callable[[], str]:
         with lock:
             try:
                 header: str | None = configuration.get_api_key_with_prefix("BearerToken")
-            except Exception as error:  # google.auth, OAuth and the HTTP client raise their own errors
+            except Exception as error:  # google.auth, OAuth and the HTTP client raise different errors
                 raise ConfigInvalid(f"the auth provider {name!r} gives no credentials: {error}") from error
         if not header:
             raise ConfigInvalid(f"the auth provider {name!r} gives no credentials: its section has no valid token")
@@ -148,7 +150,7 @@ def provider_authorization(provider: Any) -> Callable[[], str]:
 
     try:
         config.load_kube_config_from_dict(alone, client_configuration=configuration, persist_config=False)
-    except Exception as error:  # the loader raises KeyError, TypeError and ConfigException
+    except Exception as error:  # The loader raises KeyError, TypeError and ConfigException
         raise ConfigInvalid(f"the auth provider {name!r} gives no credentials: {error}") from error
     authorization()
     return authorization

@@ -1,7 +1,7 @@
-"""What the API server does with a pod for others: carries a request to its port, gives its log, evicts it.
+"""Calls about pods: a request to a pod's port through the API server, a container's log, an eviction.
 
-Called by the loop's checks of replicas, which so work wherever the loop runs. Calls `kubeapi.client`. The engine's own
-answer, whatever its status, comes back as an Exchange; what the API server itself says is an ApiError.
+Called by the loop's checks of replicas, so that they work inside and outside the cluster. Calls `kubeapi.client`. The
+engine's answer is returned as an Exchange, whatever its status. A refusal of the API server itself is an ApiError.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ MAX_ANSWER_BYTES = 2 << 20
 """Enough for one embedding of any model, and for the metrics of any engine."""
 EVICTION_TIMEOUT_S = 10.0
 FOLLOW_SILENCE_S = 4 * 3600.0
-"""How long an engine may say nothing before one who follows its log asks again."""
+"""Seconds without output of an engine after which the request for its log is repeated."""
 
-# No percent sign: an encoded dot segment must not become one on the way.
+# Percent signs are not allowed, because a server on the way could decode an escaped dot segment.
 _PATH = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@/-]*(\?[A-Za-z0-9._~!$&'()*+,;=:@/?-]*)?\Z")
 
 _THROTTLED = b"Too many requests, please try again later."
 
 
 class PathRefused(ValueError):
-    """A path that must not be asked for through the API server: it could lead out of the pod."""
+    """A path that must not be requested through the API server, because it could lead out of the pod."""
 
 
 def request_pod(
@@ -46,12 +46,11 @@ def request_pod(
     max_bytes: int = MAX_ANSWER_BYTES,
     tls: bool = False,
 ) -> Exchange:
-    """Send one request to a pod's port through the API server and return the pod's own answer.
+    """Send one request to a pod's port through the API server and return the pod's answer.
 
-    With `tls` the API server asks over HTTPS. It does not verify the pod's certificate.
-
-    Raises Forbidden without the right to `pods/proxy`, NotFound when there is no such pod, ServerError when the API
-    server cannot reach the pod, Unreachable when no answer came (`timed_out`: not in time), PathRefused.
+    With `tls` the API server connects over HTTPS, without verification of the pod's certificate. Raises Forbidden
+    without the right to `pods/proxy`, NotFound if there is no such pod, ServerError if the API server cannot reach the
+    pod, Unreachable if there is no answer (`timed_out`: not in time), and PathRefused.
     """
     scheme = "https:" if tls else ""
     url = f"{PODS.path(namespace)}/{scheme}{quote(pod, safe='')}:{port}/proxy{_checked(path)}"
@@ -62,7 +61,7 @@ def request_pod(
 
 
 def log_head(client: KubeClient, namespace: str, pod: str, container: str, *, limit_bytes: int) -> str:
-    """Read the beginning of a container's log. Raises ApiError."""
+    """Return the beginning of a container's log. Raises ApiError."""
     query = {"container": container, "limitBytes": str(limit_bytes)}
     return client.text(PODS.path(namespace, pod, "log"), query=query, timeout_s=10.0)
 
@@ -77,7 +76,7 @@ def read_log(
     previous: bool = False,
     follow: bool = False,
 ) -> Generator[bytes, None, None]:
-    """Read a container's log piece by piece; with `follow` on and on. Raises ApiError."""
+    """Yield a container's log in pieces; with `follow` also later output. Raises ApiError."""
     query = {
         "container": container,
         "tailLines": None if tail is None else str(tail),
@@ -89,10 +88,10 @@ def read_log(
 
 
 def evict(client: KubeClient, namespace: str, pod: str, *, uid: str) -> None:
-    """Evict one pod, as a drain does. Raises TooManyRequests when a PodDisruptionBudget forbids it now.
+    """Evict one pod, as a drain does. Raises TooManyRequests if a PodDisruptionBudget forbids it now.
 
-    Also raises NotFound, and Conflict when `pod` is another one by now. Not tried again here: a budget may stay spent
-    for long.
+    Also raises NotFound, and Conflict if `pod` has another uid. It does not retry, because a budget may be used up for
+    long.
     """
     body = {
         "apiVersion": "policy/v1",
@@ -114,9 +113,9 @@ def _checked(path: str) -> str:
 
 
 def _own_words(answer: Exchange) -> ApiError | None:
-    """Tell the API server's refusal from an engine's: only the API server answers with a `Status` object.
+    """Return the API server's refusal, or None for an answer of the engine.
 
-    But for its 429, which is plain text.
+    Only the API server answers with a `Status` object, except for its 429, which is plain text.
     """
     throttled = answer.status == 429 and answer.body.startswith(_THROTTLED)
     if not throttled and not _is_status(answer.body):
@@ -127,6 +126,6 @@ def _own_words(answer: Exchange) -> ApiError | None:
 def _is_status(body: bytes) -> bool:
     try:
         told = json.loads(body)
-    except (ValueError, RecursionError):  # an engine may answer anything
+    except (ValueError, RecursionError):  # An engine may answer with any bytes
         return False
     return isinstance(told, dict) and told.get("kind") == "Status" and told.get("apiVersion") == "v1"

@@ -1,6 +1,6 @@
-"""The list and watch of one collection, in one thread that alone writes the cached objects.
+"""The list and watch of one collection, in one thread, which is the only writer of the cached objects.
 
-Made by `kubeapi.informer`, one for each namespace. Calls `kubeapi.client`, and the change handler by
+Made by `kubeapi.informer`, one for each namespace. Calls `kubeapi.client`, and the change handler through
 `kubeapi.deliveries`.
 """
 
@@ -21,7 +21,7 @@ from kubeapi.kinds import Kind
 
 PAGE_SIZE = 500
 WATCH_S = (240.0, 300.0)
-"""A watch is asked to end after a random time in between, so that many informers do not re-dial together."""
+"""Bounds in seconds of a watch's random timeout, so that many informers do not connect again at the same time."""
 BACKOFF_BASE_S = 0.2
 BACKOFF_CAP_S = 8.0
 
@@ -30,7 +30,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Hooks:
-    """The functions that an informer calls. `on_failure` gets the kind and what raised: `transform` or `handler`."""
+    """The functions that an informer calls. `on_failure` gets the kind and the name of the hook that raised.
+
+    The name is `transform` or `handler`.
+    """
 
     transform: Callable[[Json], Json]
     on_change: Callable[[Json | None, Json | None], None] | None = None
@@ -41,7 +44,7 @@ class Hooks:
 
 
 class Reflector:
-    """Follows one collection. `objects` is what it caches."""
+    """Follows one collection. `objects` is its cache."""
 
     def __init__(
         self,
@@ -55,7 +58,7 @@ class Reflector:
     ) -> None:
         self.objects: dict[Key, Json] = {}
         self.unreadable: dict[Key, str] = {}
-        """Objects that the transform raised on, with what it raised."""
+        """Objects for which the transform raised, with the error."""
         self.synced = threading.Event()
         self.relists_total = 0
         self.steady_since: float | None = None
@@ -83,7 +86,7 @@ class Reflector:
         self._version: str | None = None
         self._lists_asked = 0
         self.lists_done = 0
-        """The number of the last call of `start_over` that a list has followed, and been told of."""
+        """The number of the last call of `start_over` after which a list was completed and delivered."""
         self._nudge = threading.Event()
         self._failures = 0
         self._thread = threading.Thread(target=self._run, name=f"informer-{kind.plural}", daemon=True)
@@ -102,7 +105,7 @@ class Reflector:
             watch.stop()
 
     def start_over(self) -> int:
-        """List before anything else; gives the number that `lists_done` will reach then."""
+        """Make a new list the next step; returns the number that `lists_done` then reaches."""
         with self._lock:
             self._lists_asked += 1
             number, watch = self._lists_asked, self._watch
@@ -116,19 +119,19 @@ class Reflector:
             self._thread.join(timeout=10.0)
 
     def objects_get(self, key: Key) -> Json | None:
-        """The object as it is cached."""
+        """Return the cached object, or None."""
         return self.objects.get(key)
 
     def has_died(self) -> bool:
-        """Whether the thread ended although nobody stopped it."""
+        """Return whether the thread ended without `halt`."""
         return self._thread.ident is not None and not self._thread.is_alive() and not self._stopping.is_set()
 
     def failing(self) -> list[FailedDelivery]:
-        """List the objects whose last change the handler raised on."""
+        """Return the objects for whose last change the handler raised."""
         return self._deliveries.failing() if self._deliveries is not None else []
 
     def calling(self) -> tuple[Key, float] | None:
-        """The object that the handler is being told of, and for how many seconds the call has lasted."""
+        """Return the object of the handler's current call, and the call's duration in seconds; None between calls."""
         return self._deliveries.calling() if self._deliveries is not None else None
 
     def snapshot(self) -> list[tuple[Key, Json]]:
@@ -150,7 +153,7 @@ class Reflector:
                 self._follow()
             except Gone:
                 self.steady_since = None
-                # The version fell out of the server's window. The list that follows finds what was missed.
+                # The server no longer has this version. The next list finds the missed changes.
                 self._version = None
                 self._failures += 1
             except KubeError as error:
@@ -162,18 +165,18 @@ class Reflector:
                 if isinstance(error, ApiError) and self._hooks.on_refused is not None:
                     retry_after_s = max(retry_after_s, self._hooks.on_refused(error))
                 if not self._stopping.is_set():
-                    # Silence alone is no failure: of a kind that never changed, some servers send not even bookmarks.
+                    # Silence alone is no failure: for a kind that never changes, some servers send no bookmarks.
                     silent = isinstance(error, Unreachable) and error.timed_out
                     loud = (self._failures == 1 and not silent) or self._failures == 10 or self._failures % 100 == 0
                     extra = {"kind": self._kind.kind, "failures": self._failures, "error": str(error)}
                     _log.log(logging.WARNING if loud else logging.DEBUG, "Lost the watch", extra=extra)
             except Exception:
-                # Whatever it is, the cache must go on.
+                # After any error, the cache must continue.
                 self.steady_since = None
                 self._version = None
                 self._failures += 1
                 _log.exception("Failed to follow", extra={"kind": self._kind.kind})
-            # Before every dial, also after a stream that ended well: a server that closes at once is not hammered.
+            # Wait before every connection, so that a server which closes streams at once is not overloaded.
             self._nudge.wait(max(retry_after_s, _delay_s(self._failures)))
             self._nudge.clear()
 
@@ -267,10 +270,10 @@ class Reflector:
             self._tell(old, new)
 
     def _read(self, obj: Json) -> Json | None:
-        """Shrink an object. Of one that the transform raises on, give the version that is cached, or None.
+        """Return the transformed object; if the transform raises, the cached version, or None.
 
-        An object that cannot be read costs itself only. Its last readable version stays, since an object that vanished
-        from the cache would count as deleted.
+        An error affects this object only. Its last readable version stays cached, since an object that vanished from
+        the cache would count as deleted.
         """
         key = key_of(obj)
         try:

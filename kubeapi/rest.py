@@ -1,11 +1,10 @@
-"""Requests to one API server by path, as raw JSON over one connection pool: credentials, throttling, what is retried.
+"""Requests to one API server by path, as raw JSON over one connection pool, with credentials and retries.
 
-The lower half of `kubeapi.client`, which speaks of kinds and objects. Calls `kubeapi.config` for access,
-`kubeapi.discovery` for the paths of kinds and the API server by urllib3. Failures come out as the types of
-`kubeapi.errors`.
+The base of `kubeapi.client`, which adds kinds and objects. Calls `kubeapi.config` for access, `kubeapi.discovery` for
+the paths of kinds, and the API server by urllib3. Failures are raised as the types of `kubeapi.errors`.
 
-Retries are few, because the caller knows better: a read is tried again once when its connection broke, and a 429 is
-obeyed for as long as `MAX_THROTTLED_S`. Everything else is raised at once.
+Retries are few, because the caller can decide better. A read is repeated once if its connection broke. After a 429 the
+request waits, for at most `MAX_THROTTLED_S` in all. All other errors are raised at once.
 """
 
 from __future__ import annotations
@@ -40,29 +39,29 @@ from kubeapi.kinds import Kind
 
 JSON = "application/json"
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-"""To be answered with an object's metadata alone."""
+"""Accept header for an object's metadata only."""
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-"""To be answered with the metadata of all objects of a collection."""
+"""Accept header for the metadata of all objects of a collection."""
 
 CONNECT_TIMEOUT_S = 5.0
 MAX_THROTTLED_S = 30.0
-"""The longest that one call waits in all because of 429 answers; a shorter timeout_s of the call holds too."""
+"""Longest total wait of one call after 429 answers, in seconds; a shorter timeout_s of the call applies too."""
 DEFAULT_RETRY_AFTER_S = 1.0
 PATH_NOT_FOUND = "404 page not found"
-"""The plain answer to a path that serves no kind, other than that to a name that no object has."""
+"""The plain text answer for a path that serves no kind. The answer for a missing object is a `Status`."""
 RELOAD_INTERVAL_S = 10.0
-"""Credentials are read again after a 401, but not more often than this."""
+"""Least time in seconds between two reads of the credentials after a 401."""
 CERTIFICATES_CHECK_S = 60.0
-"""How often the files of certificates are looked at; a renewed one is used for new connections."""
+"""Seconds between checks of the certificate files; new connections use a renewed certificate."""
 
 
 class RestClient:
-    """One API server, one user. Every method that asks it may raise any ApiError."""
+    """One API server, one user. Every method that sends a request may raise any ApiError."""
 
     def __init__(
         self, access: Access, *, sleep: Callable[[float], None] = time.sleep, give_up_s: float | None = None
     ) -> None:
-        """`give_up_s`: what the server's machine does not acknowledge for so long is never delivered (Linux)."""
+        """`give_up_s`: data that the server does not acknowledge for so long is never delivered (Linux)."""
         self._access = access
         self._sleep = sleep
         self._give_up_s = give_up_s
@@ -71,7 +70,7 @@ class RestClient:
         self._tls_checked_at = time.monotonic()
         self._reloading = threading.Lock()
         self._reloads = 0
-        """How often the credentials were read again."""
+        """The number of times that the credentials were read again."""
         self._server = access.server
         self._discovery = Discovery(lambda path: self.request("GET", path))
         self._lock = threading.Lock()
@@ -80,7 +79,8 @@ class RestClient:
         self.on_request: Callable[[str, int], None] | None = None
         """Called after each request with its verb and status (0: no answer). For metrics; must not raise."""
         self.may_write: Callable[[], bool] | None = None
-        """Asked right before each request that is no read is sent, each try of it; False makes it a NotLeading."""
+        """Called before each attempt of a request that is no read; if it returns False, the request raises
+        NotLeading."""
 
     @property
     def server(self) -> str:
@@ -89,7 +89,7 @@ class RestClient:
 
     @property
     def requests_total(self) -> int:
-        """How many HTTP requests were sent, retries and watches included."""
+        """The number of HTTP requests, retries and watches included."""
         return self._requests_total
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class RestClient:
         self._pool.clear()
 
     def mapping(self, api_version: str, kind: str) -> Kind:
-        """Find the Kind that serves an apiVersion and kind. Raises KindNotServed after asking the server afresh."""
+        """Return the Kind for an apiVersion and kind. Raises KindNotServed after a new request for it."""
         return self._discovery.mapping(api_version, kind)
 
     def request(
@@ -111,9 +111,9 @@ class RestClient:
         accept: str = JSON,
         timeout_s: float = 30.0,
     ) -> Json:
-        """Send one request and return the JSON object that it is answered with. Query values of None are left out.
+        """Send one request and return the JSON object of the answer. Query values of None are left out.
 
-        With `accept` METADATA the answer holds no more of an object than its metadata, whatever was written.
+        With `accept` METADATA the answer contains an object's metadata only, also after a write.
         """
         data = self._request(method, path, query, body, content_type, timeout_s, accept)
         try:
@@ -125,15 +125,15 @@ class RestClient:
         return answer
 
     def text(self, path: str, *, query: Mapping[str, str | None] | None = None, timeout_s: float = 30.0) -> str:
-        """Read something that is no JSON: `/readyz`, the log of a pod."""
+        """Return an answer that is no JSON: `/readyz`, the log of a pod."""
         return self._request("GET", path, query, None, JSON, timeout_s).decode("utf-8", "replace")
 
     def stream(
         self, path: str, *, query: Mapping[str, str | None] | None = None, silence_s: float
     ) -> Generator[bytes, None, None]:
-        """Read an answer that has no end, piece by piece as it comes: the log of a pod that is followed.
+        """Yield an endless answer in pieces as they arrive: the log of a pod that is followed.
 
-        Ends when the server ends it. Raises ApiError, and Unreachable when nothing came for `silence_s`.
+        Ends when the server ends it. Raises ApiError, and Unreachable if nothing arrives for `silence_s`.
         """
         response = self._open(path, query, silence_s)
         try:
@@ -154,10 +154,10 @@ class RestClient:
         timeout_s: float,
         max_bytes: int,
     ) -> Exchange:
-        """Send one request, never a second time, and return whatever it is answered with, refusals too.
+        """Send one request without retries and return the answer, also a refusal.
 
-        For what the API server passes on from others (`kubeapi.pods`): their errors are no ApiErrors, their answers
-        may be of any size, and a redirect is not followed. Raises Unreachable, which tells a time-out apart.
+        For answers that the API server forwards from pods (`kubeapi.pods`): their errors are no ApiErrors, the answers
+        may have any size, and a redirect is not followed. Raises Unreachable, with `timed_out` for a time-out.
         """
         payload = None if body is None else encoded(body)
         deadline = time.monotonic() + timeout_s
@@ -185,7 +185,7 @@ class RestClient:
                     return response.data
                 raise _error(response)
             except Unreachable as error:
-                # A kept-alive connection may die just as it is used. Only a read is sure to be harmless twice.
+                # A kept-alive connection may break at its next use. Only a read is certainly harmless if sent twice.
                 if method != "GET" or not error.reset or resets:
                     raise
                 resets += 1
@@ -207,7 +207,7 @@ class RestClient:
     def _open(
         self, path: str, query: Mapping[str, str | None] | None, silence_s: float, *, verb: str = ""
     ) -> urllib3.BaseHTTPResponse:
-        """Begin to read an answer that has no end; the caller closes it. Raises ApiError."""
+        """Start to read an endless answer; the caller closes it. Raises ApiError."""
         reloads = self._reloads
         response = self._send("GET", path, query, None, JSON, silence_s, stream=True, verb=verb)
         if response.status == 401 and self._reload_credentials(reloads):
@@ -275,9 +275,9 @@ class RestClient:
                 self.on_request(verb or method, status)
 
     def _reload_credentials(self, refused: int) -> bool:
-        """Read the credentials again after a 401. True when there are others than those of reload number `refused`.
+        """Read the credentials again after a 401. True if they are newer than those of reload number `refused`.
 
-        Of several requests that are refused together, one reads and the others use what it read.
+        If several requests are refused together, one of them reads, and the others use its result.
         """
         with self._reloading:
             if self._reloads != refused:
@@ -288,7 +288,7 @@ class RestClient:
             try:
                 self._access.reload()
             except ConfigInvalid:
-                return False  # the 401 is the better message
+                return False  # The 401 is the better message
             self._reloads += 1
             self._renew_connections()
         return True
@@ -301,7 +301,7 @@ class RestClient:
                 self._reloading.release()
 
     def _renew_connections(self) -> None:
-        """Use new connections where the certificates are others now: those that stand keep the old identity."""
+        """Use new connections if the certificates have changed; open connections keep the old identity."""
         self._tls_checked_at = time.monotonic()
         try:
             identity = self._access.tls_identity()
@@ -309,15 +309,15 @@ class RestClient:
                 return
             pool = connection_pool(self._access, give_up_s=self._give_up_s)
         except ConfigInvalid:
-            # A certificate and its key are renewed one after the other; the next look finds both. Of an exec plugin
-            # that fails the request itself tells.
+            # A certificate and its key are renewed one after the other; the next check finds both. If an exec plugin
+            # fails, the request itself reports it.
             return
         self._tls_identity, old, self._pool = identity, self._pool, pool
         old.clear()
 
 
 def _misdirected(error: Exception) -> bool:
-    """Tell whether the URL or the certificates are wrong. A handshake that the server breaks off proves neither."""
+    """Return whether the URL or the certificates are wrong. A handshake that the server breaks off proves neither."""
     if isinstance(error, urllib3.exceptions.SSLError):
         return not any(isinstance(each, ssl.SSLEOFError | ssl.SSLZeroReturnError) for each in error.args)
     return isinstance(error, urllib3.exceptions.NameResolutionError | urllib3.exceptions.LocationValueError)

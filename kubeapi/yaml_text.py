@@ -1,11 +1,10 @@
-"""Read YAML that somebody else wrote: manifests, policies, configurations in ConfigMaps, kubeconfigs.
+"""Reads YAML of unknown origin: manifests, policies, configurations in ConfigMaps, kubeconfigs.
 
-Every module that reads such YAML calls `load` or `load_all`. A few hundred bytes of nested aliases can stand for
-billions of values, and deep nesting ends in a RecursionError. The loader refuses both before it makes a value.
-
-Every value that it makes can be written as JSON: objects with texts as keys, lists, texts, finite numbers of 64 bits,
-booleans and None. Like kubectl it reads an unquoted date or time as a text, and a number or boolean as a key as the
-text of it. It refuses what JSON has no value for (`!!binary`, `!!set`, `.nan`) with the line.
+Every module that reads such YAML calls `load` or `load_all`. A few hundred bytes of nested aliases can expand to
+billions of values, and deep nesting causes a RecursionError. The loader refuses both before it makes a value. All
+values that it makes can be written as JSON: objects with texts as keys, lists, texts, finite numbers of 64 bits,
+booleans and None. Like kubectl it reads an unquoted date or time as a text, and a number or boolean that is a key as
+its text. It refuses types that JSON lacks (`!!binary`, `!!set`, `.nan`) and reports the line.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from typing import Any, Final, NoReturn
 import yaml
 
 MOST_ALIASED: Final = 50_000
-"""So many values the aliases of one text may stand for, values inside of values counted."""
+"""Number of values to which the aliases of one text may expand, nested values included."""
 MOST_NESTED: Final = 100
-"""Levels of lists and objects. The API server itself allows fewer than that in a CRD's schema."""
+"""Levels of lists and objects. The API server itself allows fewer in a CRD's schema."""
 
 
 _TAG: Final = "tag:yaml.org,2002:"
@@ -28,7 +27,8 @@ _NOT_IN_JSON: Final = ("binary", "omap", "pairs", "set", "timestamp")
 _LARGEST_NUMBER: Final = 2**64 - 1
 _SMALLEST_NUMBER: Final = -(2**63)
 _MOST_DIGITS: Final = 70
-"""Characters of a number that may fit into 64 bits, in any base; Python refuses to read a number of thousands."""
+"""Longest number in characters that may fit into 64 bits, in any base. Python refuses numbers of thousands of
+digits."""
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _INT: Final = re.compile(r"[-+]?(0b_*[01][01_]*|0[0-7_]*|0x_*[0-9a-fA-F][0-9a-fA-F_]*|[1-9][0-9_]*)\Z")
 _FLOAT: Final = re.compile(
@@ -37,13 +37,13 @@ _FLOAT: Final = re.compile(
 
 
 _FORMS: Final = {f"{_TAG}int": _INT, f"{_TAG}float": _FLOAT}
-"""How numbers are written: without YAML 1.1's base 60, in which `22:22` would be one."""
+"""The forms of numbers, without YAML 1.1's base 60, in which `22:22` is a number."""
 _TEXTS: Final = (f"{_TAG}timestamp", f"{_TAG}value")
-"""Types of YAML 1.1 whose unquoted values are texts here."""
+"""Types of YAML 1.1 whose unquoted values are read as texts."""
 
 
 class YamlRefused(yaml.MarkedYAMLError):
-    """A text is YAML and goes beyond the bounds, or JSON cannot hold it; `problem` and `problem_mark` say where."""
+    """A text is YAML but exceeds the bounds, or JSON cannot hold it; see `problem` and `problem_mark`."""
 
 
 class AliasRefused(YamlRefused):
@@ -51,7 +51,7 @@ class AliasRefused(YamlRefused):
 
 
 def load(text: str) -> Any:
-    """Read the only document of a text; None for an empty one. Raises yaml.YAMLError."""
+    """Return the only document of a text; None for an empty text. Raises yaml.YAMLError."""
     loader = _Loader(text, aliases=True)
     try:
         return loader.get_single_data()
@@ -60,7 +60,7 @@ def load(text: str) -> Any:
 
 
 def load_all(text: str, *, aliases: bool = True) -> Iterator[Any]:
-    """Read all documents of a text, None for an empty one, and without `aliases` refuse any that has one.
+    """Yield all documents of a text, None for an empty one; without `aliases`, an alias is refused.
 
     Raises yaml.YAMLError, often with the place in `problem_mark`.
     """
@@ -73,7 +73,7 @@ def load_all(text: str, *, aliases: bool = True) -> Iterator[Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader within bounds: it counts what aliases stand for, and makes only values that JSON has."""
+    """PyYAML's safe loader with bounds: it counts the values of aliases, and makes only values that JSON has."""
 
     yaml_implicit_resolvers = {
         first: [(tag, _FORMS.get(tag, form)) for tag, form in forms if tag not in _TEXTS]
@@ -85,9 +85,9 @@ class _Loader(yaml.SafeLoader):
         self._may_alias = aliases
         self._aliased = 0
         self._sizes: list[int] = []
-        """Of the nodes that are being composed, from the outermost: how many values each has so far."""
+        """The number of values so far of each node that is being composed, from the outermost."""
         self._anchored: dict[str, int] = {}
-        """Sizes of the complete nodes of the document that have an anchor."""
+        """Sizes of the document's complete nodes with an anchor."""
 
     def compose_document(self) -> yaml.Node | None:
         self._anchored.clear()
@@ -159,7 +159,7 @@ class _Loader(yaml.SafeLoader):
         return bool(super().construct_yaml_bool(node))
 
     def refuse_tag(self, node: yaml.Node) -> NoReturn:
-        """Refuse a value of a type that JSON has not."""
+        """Refuse a value of a type that JSON does not have."""
         raise _refused(f"tag !!{node.tag.removeprefix(_TAG)} is not known here; write a text in quotes", node)
 
     def _key(self, node: yaml.Node) -> str:
@@ -192,5 +192,5 @@ for _name in _NOT_IN_JSON:
 
 
 def _refused(problem: str, at: Any) -> YamlRefused:
-    """Make the error for a node or an event."""
+    """Return the error for a node or an event."""
     return YamlRefused(problem=problem, problem_mark=at.start_mark)
