@@ -1,6 +1,6 @@
-"""Herdsman's annotations on a service of any dialect, for what the dialect's schema has no field for. Pure.
+"""Reads Herdsman's annotations on a service, for settings without a field in the dialect's schema. Pure.
 
-The dialects' parsers call this. An annotation that makes no sense raises SpecInvalid at `metadata.annotations[<name>]`.
+The dialects' parsers call this. An invalid annotation raises SpecInvalid at `metadata.annotations[<name>]`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from program.runtimes import runtime_for
 from program.runtimes.base import served_name_option
 
 ANNOTATION_IDLE_ENDPOINT = "inference.llmkube.dev/idle-endpoint"
-"""LLMKube's: on a generic service, the HTTP path whose 2xx means that it works on no request."""
+"""LLMKube's annotation: on a generic service, the HTTP path that answers 2xx while it works on no request."""
 API_KEY = "api-key"
-"""Key of the Secret that holds the API key when the annotation names none."""
+"""Key of the Secret with the API key, if the annotation names none."""
 OWN_NAMESPACE = "namespace"
-"""Value of the network policy's annotation for the service's own namespace."""
+"""Value of the network policy's annotation that means the service's namespace."""
 EXPOSE_DETAILS = (
     keys.ANNOTATION_EXPOSE_HOST,
     keys.ANNOTATION_EXPOSE_GATEWAY,
@@ -48,12 +48,12 @@ POD_ONLY_ANNOTATIONS = (
     keys.ANNOTATION_READINESS_GATE,
     keys.ANNOTATION_SCALE_QUERY,
 )
-"""What means nothing to a process on a host."""
+"""Annotations without an effect on a process on a host."""
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 _SECRET_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}", re.ASCII)
 _DURATION = re.compile(r"(?P<number>[0-9]{1,6}(\.[0-9]{1,3})?)(?P<unit>ms|s|m|h)", re.ASCII)
-# No comma: llama-server takes several names by comma.
+# No comma, because llama-server splits a list of names at commas.
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._/:@]{0,252}", re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _LABEL_KEY = re.compile(r"([a-z0-9][-a-z0-9.]{0,252}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
@@ -82,13 +82,13 @@ MADE_KINDS = (
     "RoleBinding",
     "ClusterRoleBinding",
 )
-"""Kinds of objects that are made for a service alone."""
+"""Kinds of objects that belong to one service only."""
 
 _Word = TypeVar("_Word", bound=str)
 
 
 class Annotated(FrozenModel):
-    """What the annotations of a service say, read and checked."""
+    """The annotations of a service, parsed and checked."""
 
     expose: Exposure | None = None
     api_key: SecretKey | None = None
@@ -102,15 +102,15 @@ class Annotated(FrozenModel):
     sleep: Sleep | None = None
     served_name: str = ""
     drain_s: float | None = None
-    """As `DesiredService.drain_s`."""
+    """The same as `DesiredService.drain_s`."""
     drift: DriftPolicy = DriftPolicy()
     hosting: HostPlacement = HostPlacement()
-    """What a service that runs on hosts wishes there; `host` is only the pin."""
+    """The wishes of a service that runs on hosts. `host` is only set if the user pinned the service."""
 
 
 def read_annotations(annotations: Mapping[str, str]) -> Annotated:
-    """Read all of them. Raises SpecInvalid at the first that makes no sense."""
-    # What it means is the loop's; a word that means nothing must not pass for Apply.
+    """Read all annotations. Raises SpecInvalid at the first invalid one."""
+    # The loop applies the mode. Here, an unknown word is an error, so that it is not taken for Apply.
     _one_of(annotations, keys.ANNOTATION_MODE, ("Apply", "Preview", "Paused"))
     check = _flag(annotations, keys.ANNOTATION_COMPLETION_CHECK, default=True)
     gate = _flag(annotations, keys.ANNOTATION_READINESS_GATE, default=False)
@@ -143,7 +143,7 @@ def _invalid(annotation: str, why: str) -> SpecInvalid:
 
 
 def lost_name(desired: DesiredService) -> Iterator[Problem]:
-    """Name the annotation with the name of the model where it has no effect."""
+    """Yield the annotation with the model's name for clients if it has no effect."""
     runtime = runtime_for(desired.engine)
     if not desired.served_name:
         return
@@ -158,7 +158,7 @@ def lost_name(desired: DesiredService) -> Iterator[Problem]:
 
 
 def is_secret_key(text: str) -> bool:
-    """Return whether `text` can be a key of a Secret: a file name, and no way out of its folder."""
+    """Return whether `text` can be a key of a Secret: a file name that does not leave its folder."""
     return _SECRET_KEY.fullmatch(text) is not None and text != "." and not text.startswith("..")
 
 
@@ -207,7 +207,7 @@ def _api_key(annotations: Mapping[str, str]) -> SecretKey | None:
     name, slash, key = written.partition("/")
     key = key if slash else API_KEY
     if not is_name(name) or not is_secret_key(key):
-        # Not shown: somebody may have written the key itself here.
+        # The value is not shown: a user may have written the key itself here.
         raise _invalid(keys.ANNOTATION_API_KEY_SECRET, "is neither the name of a Secret nor `secret/key`")
     return SecretKey(name=name, key=key)
 
@@ -275,7 +275,7 @@ def _hosting(annotations: Mapping[str, str]) -> HostPlacement:
 
 
 def _labels(annotations: Mapping[str, str], name: str) -> dict[str, str]:
-    """Read `key=value,…`, as `kubectl --selector` writes equality."""
+    """Read `key=value,…`, the equality syntax of `kubectl --selector`."""
     found: dict[str, str] = {}
     for word in filter(None, (part.strip() for part in annotations.get(name, "").split(","))):
         key, equals, value = (part.strip() for part in word.partition("="))
@@ -396,11 +396,13 @@ _ON_HOSTS = (
 )
 _ASLEEP = (keys.ANNOTATION_IDLE_TIMEOUT, keys.ANNOTATION_WAKE_TIMEOUT, keys.ANNOTATION_MAX_HELD_REQUESTS)
 NOT_IN_WORKLOADS = tuple(dict.fromkeys((*POD_ONLY_ANNOTATIONS, *EXPOSE_DETAILS, *_ASLEEP)))
-"""What Herdsman does for LLMKube's services, whose pods it describes itself, and not for pods that users describe."""
+"""Annotations for LLMKube's services, whose pods Herdsman describes. They have no effect on pods that users
+describe.
+"""
 
 
 def not_in_workloads(annotations: Mapping[str, str]) -> tuple[Problem, ...]:
-    """Name the annotations that have no effect on such a service while it runs in pods."""
+    """List the annotations without an effect on such a service while it runs in pods."""
     return (
         *(
             _problem(name, "has no effect on a service that describes its pods itself; take it out")

@@ -1,7 +1,7 @@
-"""The interface of a dialect: one kind of custom resource in, desired state and the status of that kind out.
+"""The interface of a dialect. It parses one kind of custom resource into desired state, and writes that kind's status.
 
 `program/dialects/llmkube`, `kserve` and `llmaz` implement it, one package each. The loop, previews, static fleets and
-the CLI know dialects by `registry` alone.
+the CLI get dialects only from `registry`.
 """
 
 from __future__ import annotations
@@ -17,66 +17,69 @@ from program.desired.service import DesiredService
 
 
 class Lookup(Protocol):
-    """Finds another object as the cluster, or a set of files, has it. Every answer is taken note of.
+    """Finds other objects, in the cluster or in a set of files. The caller records every lookup.
 
-    In the loop it reads caches, so of objects of Kubernetes' own kinds it gives what `automation.cache.trim` keeps.
+    In the loop it reads caches. Of Kubernetes' own kinds it returns only the fields that `automation.cache.trim` keeps.
     """
 
     @property
     def reads_model_status(self) -> bool:
-        """Whether the status of a Model counts. Files have none, and a preview of an edited Model has an old one."""
+        """Whether the status of a Model counts. Files have none, and a preview of an edited Model has an
+        outdated one.
+        """
         ...
 
     def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> Json | None:
-        """Give the object; None where there is none, or where its kind is not served."""
+        """Return the object; None if it does not exist, or if the API server does not serve its kind."""
         ...
 
     def listed(self, kind: Kind, namespace: str) -> tuple[Json, ...]:
-        """Give all objects of a kind in a namespace, by name; for members of a group."""
+        """Return all objects of a kind in a namespace, sorted by name, for the members of a group."""
         ...
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """A custom resource, understood."""
+    """A parsed custom resource."""
 
     desired: DesiredService
     unsupported: tuple[Problem, ...] = ()
-    """What was asked for and will have no effect; each is named in condition SpecHonoured=False."""
+    """Fields of the resource that have no effect. Condition SpecHonoured=False lists each of them."""
     node_paths: tuple[tuple[str, str], ...] = ()
-    """Paths of nodes that models are read from in place, each behind the field that names it. The operator says which
-    may be read (`--allowed-host-path-roots`)."""
+    """Paths on nodes that models are mounted from, each after the field that names it. The operator allows the paths
+    (`--allowed-host-path-roots`).
+    """
 
 
 class Dialect(Protocol):
-    """One kind of service. Pure: the same objects give the same answers."""
+    """One kind of service. Pure: the same objects give the same results."""
 
     name: str
     """First part of a `ServiceKey`."""
     kind: Kind
-    """The custom resource, in its storage version."""
+    """The custom resource in its storage version."""
     peer_finalizers: tuple[str, ...]
-    """Finalizers that the peer's controller put on, which nobody takes off once that is gone."""
+    """Finalizers of the upstream controller. After that controller is uninstalled, no other client removes them."""
 
     def parse(self, cr: Json, look: Lookup) -> Parsed:
-        """Read a custom resource with all that it refers to.
+        """Parse a custom resource and everything that it refers to.
 
-        Raises SpecInvalid with the path of the field that makes no sense, NotYet for what may still come.
+        Raises SpecInvalid with the path of an invalid field, NotYet for an object that may still be created.
         """
         ...
 
     def status(
         self, cr: Json, desired: DesiredService | None, facts: ServiceFacts, look: Lookup, *, now: datetime
     ) -> Json:
-        """Return the complete status; the very dict `cr["status"]` when that already says all of this.
+        """Return the complete status, or the dict `cr["status"]` itself if nothing has changed.
 
-        `desired` is None while `parse` fails; `facts.problem` says why then.
+        `desired` is None while `parse` fails; `facts.problem` then contains the cause.
         """
         ...
 
     def labels(self, cr: Json) -> dict[str, str]:
-        """Give the labels that the peer's webhook puts on the custom resource itself, and that its users select by.
+        """Return the labels that the upstream webhook adds to the custom resource, and that its users select by.
 
-        Asked for the models that services refer to as well.
+        The caller also asks for the labels of models that services refer to.
         """
         ...

@@ -1,6 +1,6 @@
-"""The registry of dialects: each kind of custom resource that is a service, and what is known of it without its code.
+"""The registry of dialects: each kind of custom resource that is a service, with facts that need none of its code.
 
-The code of a dialect is imported when a service needs it (`dialect_named`), since most clusters have only one dialect.
+`dialect_named` imports the code of a dialect when a service needs it, since most clusters use only one dialect.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from program.dialects.dialect import Dialect
 
 
 class ServiceMark(NamedTuple):
-    """The labels of the objects that were made for services of one dialect, and of their pods."""
+    """The labels of the objects and pods of one dialect's services."""
 
     selector: str
-    """Label selector that all of them match."""
+    """Label selector that matches all of them."""
     label: str
     """The label whose value is the service's name."""
 
     def service_of(self, labels: Mapping[str, str]) -> str:
-        """Return the name of the service that an object with these labels was made for; empty for another dialect's."""
+        """Return the service that an object with these labels belongs to; empty for another dialect's object."""
         name, _, value = self.selector.partition("=")
         return labels.get(self.label, "") if name in labels and (not value or labels[name] == value) else ""
 
@@ -36,34 +36,38 @@ LLMKUBE = "llmkube"
 
 @dataclass(frozen=True)
 class DialectInfo:
-    """What is known of a dialect without its code."""
+    """The facts about a dialect that are known without importing its code."""
 
     name: str
     """First part of a `ServiceKey`."""
     kind: Kind
-    """The custom resource in its storage version. Its CRD says whether the cluster has the dialect."""
+    """The custom resource in its storage version. The cluster has the dialect if it has this CRD."""
     code: str
-    """Where its code is, as `<module>:<attribute>`."""
+    """Import path of its code, as `<module>:<attribute>`."""
     mark: ServiceMark
-    """How the objects of its services are found."""
+    """The labels by which the objects of its services are found."""
     singular: str
-    """How commands write the kind before a name: `playground/chat`."""
+    """The kind before a name in commands: `playground/chat`."""
     refers_to: tuple[Kind, ...]
     """The kinds that its parser and its status look up."""
     creates: tuple[Kind, ...]
-    """The kinds of the objects that are made for its services in their namespace, HostProcesses aside."""
+    """The kinds of objects created for its services in their namespace, except HostProcesses."""
     short_name: str = ""
-    """The short name that kubectl takes for the kind."""
+    """kubectl's short name of the kind."""
     display_name: str = ""
-    """The kind in messages, where its own name could mean another kind."""
+    """The kind in messages, if its own name could mean another kind."""
     status_mark: str = "Reconciling"
     """A condition that Herdsman writes in every status, and that the upstream controller never writes."""
     shared_conditions: frozenset[str] = frozenset()
-    """Conditions that the upstream controller writes as well as Herdsman."""
+    """Conditions that both the upstream controller and Herdsman write."""
     is_required: bool = False
-    """The loop starts only where its CRDs are installed. Other dialects come and go with their CRDs."""
+    """The loop starts only if its CRDs are installed. The CRDs of other dialects may be added and removed while it
+    runs.
+    """
     yields: bool = True
-    """Leave a service to the upstream controller that has, or had, it in its hands, until somebody says otherwise."""
+    """Leave a service to the upstream controller that manages or managed it, until an annotation assigns it to
+    Herdsman.
+    """
 
 
 _PODS = (kinds.DEPLOYMENTS, kinds.SERVICES, kinds.AUTOSCALERS)
@@ -76,7 +80,7 @@ DIALECTS: dict[str, DialectInfo] = {
             LLMKUBE,
             kinds.INFERENCE_SERVICES,
             "program.dialects.llmkube.dialect:DIALECT",
-            # LLMKube's own labels, so that objects that its controller made are found too; KServe's likewise.
+            # LLMKube's own labels, so that objects of its controller are found too; the same for KServe.
             ServiceMark("inference.llmkube.dev/service", "inference.llmkube.dev/service"),
             singular="inferenceservice",
             short_name="isvc",
@@ -129,29 +133,29 @@ DIALECTS: dict[str, DialectInfo] = {
         ),
     )
 }
-"""LLMKube's comes first, which Herdsman's own CRDs are of."""
+"""LLMKube is first, because Herdsman's CRDs belong to its API group."""
 
 INPUT_KINDS = (kinds.MODELS, kinds.OPEN_MODELS, kinds.BACKEND_RUNTIMES, kinds.LLM_CONFIGS)
-"""Kinds of custom resources that services refer to, and for which alone nothing is made."""
+"""Kinds of custom resources that services refer to, and that get no objects themselves."""
 
 KINDS: dict[str, Kind] = {name: each.kind for name, each in DIALECTS.items()}
 """The custom resource of each dialect."""
 
 
 def dialect_named(name: str) -> Dialect:
-    """Import and return a dialect. Raises KeyError for a name that is none of `DIALECTS`."""
+    """Import and return a dialect. Raises KeyError for a name that is not in `DIALECTS`."""
     module, _, attribute = DIALECTS[name].code.partition(":")
     return cast(Dialect, getattr(importlib.import_module(module), attribute))
 
 
 def dialect_of(obj: Json) -> str:
-    """Return the dialect whose custom resource this object, or owner reference, is, in any version; else empty."""
+    """Return the dialect of a custom resource, or of an owner reference, in any version; empty for any other object."""
     kind, group = obj.get("kind"), str(obj.get("apiVersion", "")).rpartition("/")[0]
     return next((name for name, own in KINDS.items() if own.kind == kind and own.group == group), "")
 
 
 def kind_of(cr: Json) -> Kind:
-    """Return the kind of a service's custom resource. Raises KeyError where it is no service."""
+    """Return the kind of a service's custom resource. Raises KeyError if it is not a service."""
     return KINDS[dialect_of(cr)]
 
 
@@ -162,7 +166,7 @@ def key_of(cr: Json) -> ServiceKey:
 
 
 def is_part_of_another(cr: Json) -> bool:
-    """Tell whether a service was made for another one: a Service of llmaz that a Playground controls."""
+    """Return whether a service was created for another one: a Service of llmaz that a Playground controls."""
     references = cr["metadata"].get("ownerReferences") or ()
     return any(each.get("controller") and each.get("kind") == kinds.PLAYGROUNDS.kind for each in references)
 
@@ -171,9 +175,9 @@ def is_part_of_another(cr: Json) -> bool:
 
 
 def dialect_by_word(word: str) -> str | None:
-    """Return the dialect that a word means: the dialect's name, or what kubectl takes for its kind; else None.
+    """Return the dialect that a word means: its name, or kubectl's names of its kind; None for any other word.
 
-    `services` are Kubernetes' own, so those of llmaz need their group, or the dialect's name.
+    `services` are Kubernetes' own, so those of llmaz need their group or the dialect's name.
     """
     word = word.lower()
     for name, each in DIALECTS.items():
@@ -187,9 +191,9 @@ def dialect_by_word(word: str) -> str | None:
 
 
 def split_name(name: str) -> tuple[str | None, str]:
-    """Split `KIND/NAME` into dialect and name; the dialect is None where only a name is given.
+    """Split `KIND/NAME` into dialect and name; the dialect is None if there is only a name.
 
-    Raises ValueError for a word that is no kind of service.
+    Raises ValueError for a word that is not a kind of service.
     """
     word, slash, rest = name.partition("/")
     if not slash:
@@ -202,10 +206,10 @@ def split_name(name: str) -> tuple[str | None, str]:
 
 
 def qualified(dialect: str, name: str) -> str:
-    """Return `KIND/NAME`, which means a service of one dialect only."""
+    """Return `KIND/NAME`, which names a service of one dialect only."""
     return f"{DIALECTS[dialect].singular}/{name}"
 
 
 def kind_text(dialect: str) -> str:
-    """Return the kind of a dialect's services as messages name it."""
+    """Return the kind of a dialect's services for messages."""
     return DIALECTS[dialect].display_name or DIALECTS[dialect].kind.kind

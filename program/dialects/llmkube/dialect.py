@@ -1,4 +1,4 @@
-"""LLMKube's InferenceService as one of the dialects that the loop, previews and the CLI know by `registry`."""
+"""LLMKube's InferenceService as a dialect. The loop, previews and the CLI get it from `registry`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from program.dialects.llmkube.status.service import service_status
 from program.dialects.status.conditions import Reason
 
 DRAFT_RECHECK_S = 300.0
-"""Seconds until a service looks again at a draft Model that is not Ready. A change of the Model comes earlier."""
+"""Seconds until a service checks again a draft Model that is not Ready. A change of the Model enqueues it earlier."""
 
 
 class LlmkubeDialect:
-    """Reads and answers InferenceServices and the Models that they name."""
+    """Parses InferenceServices and the Models that they name, and writes the status of InferenceServices."""
 
     name: str = "llmkube"
     kind: Kind = kinds.INFERENCE_SERVICES
@@ -32,7 +32,7 @@ class LlmkubeDialect:
     def parse(self, cr: Json, look: Lookup) -> Parsed:
         """Parse a service with its Model and its draft Model.
 
-        Raises SpecInvalid with the field, ModelNotReady where the Model is missing or not Ready, NotYet for the draft.
+        Raises SpecInvalid with the field, ModelNotReady if the Model is missing or not Ready, NotYet for the draft.
         """
         model_cr = _model(cr, look)
         if model_cr is None or (look.reads_model_status and not model_is_ready(model_cr)):
@@ -43,7 +43,7 @@ class LlmkubeDialect:
     def status(
         self, cr: Json, desired: DesiredService | None, facts: ServiceFacts, look: Lookup, *, now: datetime
     ) -> Json:
-        """Return the complete status; the very dict `cr["status"]` when that already says all of this."""
+        """Return the complete status, or the dict `cr["status"]` itself if nothing has changed."""
         model_cr = _model(cr, look)
         of_model = {
             "model_found": model_cr is not None,
@@ -58,9 +58,9 @@ class LlmkubeDialect:
 
 
 def model_is_ready(model_cr: Json) -> bool:
-    """Tell whether a Model's status says Ready of the source that its spec names now.
+    """Return whether a Model's status is Ready for the source that its spec names now.
 
-    After an edit of the source the status still describes the source before. A service that was rendered then would
+    After an edit of the source, the status still describes the earlier source. A service rendered at that moment would
     name a file that is not known yet, and would restart again with the next status, each time with a download.
     """
     return bool(known_status(model_cr).get("phase") == "Ready")
@@ -80,9 +80,9 @@ def _namespace(cr: Json) -> str:
 
 
 def _draft(cr: Json, look: Lookup) -> DesiredModel | None:
-    """Resolve the draft Model. One that is not Ready holds the service back as the main Model does.
+    """Resolve the draft Model. A draft that is not Ready holds the service back, as the main Model does.
 
-    The parser reports a missing one, because it knows whether the engine uses it.
+    The parser reports a missing draft, because it knows whether the engine uses it.
     """
     name = draft_reference(cr)
     found = look(kinds.MODELS, _namespace(cr), name) if name and name != _model_name(cr) else None
@@ -98,7 +98,7 @@ def _draft(cr: Json, look: Lookup) -> DesiredModel | None:
 
 
 def _node_paths(service: DesiredService) -> tuple[tuple[str, str], ...]:
-    """List the files of nodes that pods read. A host has rules of its own (`agent run --allowed-host-path-roots`)."""
+    """List the files of nodes that pods read. A host has a separate rule (`agent run --allowed-host-path-roots`)."""
     if service.host_placement is not None:
         return ()
     models = [each for each in (service.model, service.draft) if each is not None]

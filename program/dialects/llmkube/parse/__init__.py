@@ -1,1 +1,1 @@
-"""From InferenceServices and Models to desired state. Start with `service.py`."""
+"""Parses InferenceServices and Models into desired state. Start with `service.py`."""

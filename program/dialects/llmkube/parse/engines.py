@@ -49,7 +49,9 @@ def engine_settings(
     draft: DesiredModel | None,
     idle_path: str = "",
 ) -> EngineSettings:
-    """Choose and fill the settings of `spec.runtime`. `idle_path` is where a generic server tells that it is idle."""
+    """Return the settings of `spec.runtime`. `idle_path` is the path at which a generic server reports that it
+    is idle.
+    """
     match spec.runtime:
         case "llamacpp":
             return _llamacpp(spec, model=model)
@@ -213,7 +215,7 @@ def _at_least_one(value: int | None, field: str) -> None:
 
 
 def secret_key(reference: KeySelector | None, field: str) -> SecretKey | None:
-    """Read a reference to a Secret's key. Raises SpecInvalid when one of its parts is empty."""
+    """Read a reference to a Secret's key. Raises SpecInvalid if one of its parts is empty."""
     if reference is None:
         return None
     if not reference.name or not reference.key:
@@ -224,16 +226,16 @@ def secret_key(reference: KeySelector | None, field: str) -> SecretKey | None:
 _SGLANG = "spec.sglangConfig"
 
 UNKNOWN_PARSERS = ("functionary",)
-"""Tool call parsers of LLMKube's list that SGLang has not."""
+"""Tool call parsers of LLMKube's list that SGLang does not have."""
 UNKNOWN_ALGORITHMS = ("Medusa",)
-"""Speculative algorithms of LLMKube's list that SGLang has not."""
-# What LLMKube calls otherwise than SGLang does: SGLang would refuse to start with these words.
+"""Speculative algorithms of LLMKube's list that SGLang does not have."""
+# LLMKube's names that differ from SGLang's. SGLang refuses to start with LLMKube's names.
 _PARSERS = {"qwen3": "qwen"}
 _BACKENDS = {"flash_attn": "fa3"}
 
 
 def sglang_settings(spec: ServiceSpec, *, model: DesiredModel, gpu: Gpu | None, hf_token: SecretKey | None) -> Sglang:
-    """Fill the settings. Raises SpecInvalid for more ranks than GPUs, and for adapters that cannot be read."""
+    """Return the settings. Raises SpecInvalid for more ranks than GPUs, and for adapters that cannot be read."""
     config = spec.sglang_config or SglangSpec()
     tensor, data = config.tensor_parallel_size or 1, config.data_parallel_size or 1
     check_ranks(tensor * data, gpu, field=f"{_SGLANG}.{'tensorParallelSize' if tensor > 1 else 'dataParallelSize'}")
@@ -284,7 +286,7 @@ def _sglang_speculative(config: SglangSpec) -> SglangSpeculative | None:
 
 
 def _adapters(config: SglangSpec) -> tuple[tuple[str, str], ...]:
-    """Join both ways of writing adapters; of two with one name the newer way's counts."""
+    """Join the two fields with adapters. If a name is in both, the newer field counts."""
     found = dict(_module(text, f"{_SGLANG}.loraModules[{index}]") for index, text in enumerate(config.lora_modules))
     found.update({adapter.name: adapter.path for adapter in config.lora_adapters})
     return tuple(found.items())
@@ -310,10 +312,10 @@ _OFF = ("none", "disabled")
 
 
 def speculative_settings(spec: SpeculativeDecodingSpec | None, *, model: DesiredModel) -> SpeculativeDecoding | None:
-    """Translate the settings; None when there is nothing to do.
+    """Translate the settings; None if speculative decoding is off.
 
-    Raises SpecInvalid for draft weights that the type needs and does not have, or has and does not take: the CRD's own
-    rules, and that a file of the Model is among its files.
+    Raises SpecInvalid if the type needs draft weights and there are none, or takes none and there are some (the CRD's
+    own rules), and if the Model does not list the file of the draft.
     """
     if spec is None:
         return None
@@ -337,7 +339,7 @@ def speculative_settings(spec: SpeculativeDecodingSpec | None, *, model: Desired
 
 
 def draft_of(spec: ServiceSpec, *, model: DesiredModel, draft: DesiredModel | None) -> DesiredModel | None:
-    """Choose the draft model that pods fetch beside the model. Raises NotYet while it does not exist."""
+    """Return the draft model that pods fetch in addition to the model. Raises NotYet while it does not exist."""
     wanted = (spec.speculative_decoding or SpeculativeDecodingSpec(type="none")).draft_model_ref
     if spec.runtime != "llamacpp" or not wanted:
         return None
@@ -362,9 +364,9 @@ def _draft_path(path: str, model: DesiredModel) -> str:
 
 
 def check_ranks(ranks: int, gpu: Gpu | None, *, field: str) -> None:
-    """Raise SpecInvalid at `field` when a replica has fewer GPUs than ranks.
+    """Raise SpecInvalid at `field` if a replica has fewer GPUs than ranks.
 
-    What a resource claim holds only its driver knows, so that nothing is said where claims bring the GPUs.
+    GPUs of resource claims are not checked, because only the driver knows how many a claim holds.
     """
     gpus = gpu.count if gpu else 0
     if ranks <= max(gpus, 1) or (gpu is not None and gpu.claims):

@@ -14,20 +14,21 @@ from program.desired.quantities import bytes_of
 from program.dialects.llmkube.schema.service import GpuSharingSpec, ResourcesSpec
 
 RENDER_DEVICE = "devic.es/dri-render"
-"""The extended resource that stands for a GPU's render node, which Vulkan and ROCm builds of llama.cpp use on AMD."""
+"""The extended resource of a GPU's render node, which Vulkan and ROCm builds of llama.cpp use on AMD."""
 
 _SPLIT_MODES = {"layer": "layer", "tensor": "row", "row": "row", "pipeline": "layer", "none": "none"}
 _LAYERS = re.compile(r"\s*(\d{1,5})\s*-\s*(\d{1,5})\s*", re.ASCII)
-# As NVIDIA's device plugin names them in `nvidia.com/mig-<profile>`: `1g.10gb`, and with media engines `1g.10gb.me`.
+# The names that NVIDIA's device plugin uses in `nvidia.com/mig-<profile>`: `1g.10gb`, and with media engines
+# `1g.10gb.me`.
 _MIG_PROFILE = re.compile(r"[0-9]+g\.[0-9]+gb(\.me)?", re.ASCII)
 _VENDOR_OF = {"rocm": GpuVendor.AMD, "vulkan": GpuVendor.AMD, "intel": GpuVendor.INTEL}
 _SHARING = "spec.resources.gpuSharing"
 
 
 def gpu_of(resources: ResourcesSpec | None, model: DesiredModel) -> Gpu | None:
-    """Resolve the GPUs of one replica: the Model's count, else the service's, else one where the Model says enabled.
+    """Resolve the GPUs of one replica: the Model's count, else the service's, else one if the Model enables GPUs.
 
-    Resource claims count as one GPU where nobody says how many: what a claim holds is decided by its driver.
+    Resource claims without a count count as one GPU, because only the driver knows how many a claim holds.
     """
     wish = model.gpu or ModelGpu(vendor=_VENDOR_OF.get(model.accelerator, GpuVendor.NVIDIA))
     count = _count(resources, model, wish)
@@ -52,7 +53,7 @@ def gpu_of(resources: ResourcesSpec | None, model: DesiredModel) -> Gpu | None:
 
 
 def gpu_memory_of(resources: ResourcesSpec | None, model: DesiredModel, gpu: Gpu | None) -> int | None:
-    """Tell how much GPU memory a replica is said to need, in bytes; the service's word counts before the Model's."""
+    """Return the declared GPU memory of a replica in bytes. The service's value overrides the Model's."""
     asked = bytes_of(resources.gpu_memory if resources else None, field="spec.resources.gpuMemory")
     if gpu is None:
         return None
@@ -117,7 +118,7 @@ def _check_sharing(sharing: GpuSharingSpec, wish: ModelGpu, *, count: int) -> No
 
 
 def split_problem(wish: ModelGpu, *, count: int, at: str) -> tuple[str, str] | None:
-    """Say which part of a layer split is not followed: its field and why; None where all of it is."""
+    """Return the part of a layer split that is not applied, as field and cause; None if all of it is applied."""
     shares, problem = _layer_split(wish, count=count)
     if problem is None:
         return None
@@ -126,12 +127,14 @@ def split_problem(wish: ModelGpu, *, count: int, at: str) -> tuple[str, str] | N
 
 
 def _tensor_split(wish: ModelGpu, *, count: int) -> tuple[int, ...]:
-    """Turn layer ranges into proportions: their sizes, divided by the greatest common divisor; empty means evenly."""
+    """Turn layer ranges into proportions: their sizes, divided by the greatest common divisor; empty means equal
+    shares.
+    """
     return _layer_split(wish, count=count)[0]
 
 
 def _layer_split(wish: ModelGpu, *, count: int) -> tuple[tuple[int, ...], tuple[str, str] | None]:
-    """Read the ranges. Gives the proportions, and the entry that does not fit with the reason."""
+    """Read the ranges. Return the proportions, and the first invalid entry with the cause."""
     if not wish.layer_split or count <= 1 or wish.strategy == "none":
         return (), None
     if len(wish.layer_split) != count:

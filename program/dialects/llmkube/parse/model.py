@@ -1,4 +1,4 @@
-"""Parses a Model into desired state, with what its status knows of the file. Pure."""
+"""Parses a Model into desired state, with the facts about the file from its status. Pure."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _LONGEST_SECRET_NAME = 253
 
 
 def model_of(cr: Json) -> DesiredModel:
-    """Parse a Model, with what its status knows of the file.
+    """Parse a Model, with the facts about the file from its status.
 
-    Facts in status count only while they are about the current source and set of files: after an edit of
-    `spec.source` or `spec.files` the old file's name and header must not be served. Raises SpecInvalid with a path in
-    the Model; reason InvalidFileSet where `spec.files` or `spec.mmproj` could leave the directory they belong into.
+    Facts in the status count only if they describe the current source and files: after an edit of `spec.source` or
+    `spec.files`, the earlier file's name and header must not be used. Raises SpecInvalid with a path in the Model; with
+    reason InvalidFileSet if `spec.files` or `spec.mmproj` could leave their directory.
     """
     check_shape(cr)
     name = str(cr["metadata"]["name"])
@@ -93,7 +93,7 @@ def _model_status(cr: Json, *, key: str, keyed: bool, staged: tuple[str, ...]) -
     try:
         return read(ModelStatus, {name: raw[name] for name in _FACTS if name in raw}, field="status")
     except SpecInvalid:
-        # Written by something else than Herdsman or LLMKube; the next look at the source writes it anew.
+        # Another client wrote this status. The next probe of the source overwrites it.
         return ModelStatus()
 
 
@@ -127,7 +127,9 @@ def _gguf(status: ModelStatus) -> GgufFacts | None:
 
 
 def _file_name(source: ModelSource, status: ModelStatus, gguf: GgufFacts | None, *, model_name: str) -> str:
-    """Name the cached file: once named for a key it keeps its name, whatever the header says later."""
+    """Return the name of the cached file. It stays the same for a cache key, even if the header names another one
+    later.
+    """
     if source.kind is SourceKind.REPOSITORY:
         return ""
     if source.kind is SourceKind.CLAIM:
@@ -140,7 +142,7 @@ def _model_gpu(spec: GpuSpec, raw: Json) -> ModelGpu:
     sharding = spec.sharding or ShardingSpec()
     claims = tuple(raw.get("resourceClaims") or ())
     if claims and spec.resource_name:
-        # The CRD's own rule, for manifests that no API server has seen.
+        # The CRD has this rule too, but the API server has not checked manifests from files.
         raise SpecInvalid(field="spec.hardware.gpu.resourceClaims", why="excludes resourceName; keep one of the two")
     for index, claim in enumerate(claims):
         if ("resourceClaimName" in claim) == ("resourceClaimTemplateName" in claim):

@@ -1,4 +1,4 @@
-"""The parts of an InferenceService that are passed through to the pod template. Pure."""
+"""The parts of an InferenceService that are copied to the pod template. Pure."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from program.dialects.llmkube.schema.service import ResourcesSpec, ServiceSpec
 OWN_VOLUMES = frozenset(
     {"model-cache", "model-storage", "model-source", "host-model", "custom-ca-cert", "draft-0", "draft-1"}
 )
-"""Volumes that pods may have for their weights; a user's volume of such a name would be in their way."""
+"""Volumes that pods may have for their weights. A user's volume must not have such a name."""
 _WITHOUT_WEIGHTS = ("llamacpp-router", "generic", "personaplex")
-"""Runtimes whose pods have none of these, so that their names are free."""
+"""Runtimes whose pods have none of these volumes, so that users may use the names."""
 
 
 def pod_settings(spec: ServiceSpec, raw: dict[str, Any], *, on_host: bool) -> PodSettings:
-    """Read the settings; `raw` is the spec as written, whose structures travel unread.
+    """Read the settings. `raw` is the spec as written; its Kubernetes structures are copied unread.
 
-    A process on a host takes values and references to Secrets of the environment, the memory, and what its host must
-    have. Raises SpecInvalid for quantities that are none, and for volumes in each other's way.
+    A process on a host gets the environment's values and Secret references, the memory, and the labels and tolerations
+    that select its host. Raises SpecInvalid for invalid quantities, and for volumes with the same name.
     """
     resources = spec.resources or ResourcesSpec()
     at = "spec.resources"

@@ -1,6 +1,7 @@
-"""Parses how an InferenceService scales, rolls out, caches its weights and is measured. Pure.
+"""Parses an InferenceService's scaling, rollouts, weight cache and service level objective. Pure.
 
-Raises SpecInvalid with the field's path, also where the CRD has a rule: objects from files have not passed it.
+Raises SpecInvalid with the field's path, even if the CRD has a rule for it, because the API server has not checked
+objects from files.
 """
 
 from __future__ import annotations
@@ -33,13 +34,15 @@ from program.dialects.llmkube.schema.service import (
 )
 
 IDLE_TIMEOUT_S = 300
-"""How long a change waits for idle replicas when nobody says."""
+"""Seconds that a change waits for idle replicas by default."""
 NO_END_S = 100 * 365 * 24 * 3600
-"""Stands for a wait without an end."""
+"""Seconds of a wait without an end."""
 
 
 def exposure(annotated: Annotated, endpoint: EndpointSpec | None, *, model_ref: str) -> Exposure | None:
-    """Choose the way in: the annotations' or `spec.endpoint.gateway`, which is LLMKube's. Both would be two answers."""
+    """Return the way in for clients: from the annotations or from LLMKube's `spec.endpoint.gateway`. Raises SpecInvalid
+    for both.
+    """
     gateway = endpoint.gateway if endpoint else None
     if gateway is None or not gateway.enabled:
         return annotated.expose
@@ -60,14 +63,14 @@ def exposure(annotated: Annotated, endpoint: EndpointSpec | None, *, model_ref: 
 
 
 def autoscaling(spec: AutoscalingSpec, *, query: str) -> Autoscaling:
-    """Read the autoscaler, without what no autoscaler can have; `query` is KEDA's, from an annotation."""
+    """Read the autoscaler, without the metrics that no autoscaler accepts. `query` is KEDA's, from an annotation."""
     metrics = tuple(_metric(each) for each in spec.metrics if not _metric_fault(each))
     low = min(spec.min_replicas, spec.max_replicas)
     return Autoscaling(min_replicas=low, max_replicas=spec.max_replicas, metrics=metrics, query=query)
 
 
 def autoscaling_faults(spec: AutoscalingSpec) -> Iterator[tuple[str, str]]:
-    """List the fields of the autoscaler that it is made without, and why."""
+    """Yield the fields of the autoscaler that are ignored, with the cause."""
     at = "spec.autoscaling"
     if spec.min_replicas > spec.max_replicas:
         why = f"{spec.min_replicas} is more than maxReplicas {spec.max_replicas}; {spec.max_replicas} replicas run"
@@ -126,7 +129,9 @@ def rollout(spec: RolloutPolicySpec | None, annotated: Annotated) -> RolloutPoli
 
 
 def pod_lifetime_idle_timeout(spec: ServiceSpec) -> int | None:
-    """Tell how long an old pod's replacement waits for it to be idle: without `waitForIdle` not at all."""
+    """Return how many seconds an old pod's replacement waits for it to be idle; None, no wait, without
+    `waitForIdle`.
+    """
     policy = spec.rollout_policy
     if spec.max_pod_lifetime_seconds is None or policy is None or not policy.wait_for_idle or policy.force:
         return None

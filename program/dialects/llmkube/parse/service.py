@@ -1,6 +1,6 @@
 """Parses an InferenceService and its Model into desired state. Pure.
 
-The result is frozen. Nothing after this reads the custom resource's spec.
+The result is frozen. Later steps do not read the custom resource's spec.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DIALECT = "llmkube"
 HOST_RUNTIMES = ("llamacpp", "vllm", "ollama", "omlx", "generic")
 """Runtimes that an agent can run as a process."""
 HOST_ONLY_RUNTIMES = ("omlx",)
-"""Runtimes that no pod has: they need a Mac."""
+"""Runtimes that cannot run in pods, because they need a Mac."""
 
 
 def parse_service(
@@ -46,9 +46,9 @@ def parse_service(
 ) -> DesiredService:
     """Parse an InferenceService with its Model resolved.
 
-    For a service that runs on hosts `host_placement` says what it wishes; the hosts themselves are the caller's to
-    choose, but for a pin. `draft` is the Model that `draft_reference` names. Raises SpecInvalid with the path of the
-    field that makes no sense, NotYet while a draft model that is asked for does not exist.
+    For a service that runs on hosts, `host_placement` has its wishes. The caller chooses the hosts, unless the user
+    pinned one. `draft` is the Model that `draft_reference` names. Raises SpecInvalid with the path of an invalid field,
+    NotYet while the named draft model does not exist.
     """
     check_shape(cr)
     metadata = cr["metadata"]
@@ -99,15 +99,15 @@ def parse_service(
         drift=annotated.drift,
         adopt=annotations.get(ANNOTATION_ADOPT) == "true",
     )
-    # Checked for hosts too, so that a service may move there and back without a surprise.
+    # Checked for hosts too, so that a service can move between hosts and pods without new errors.
     of_pods = _of_pods(desired, spec, annotated)
     return desired if on_host else of_pods
 
 
 def draft_reference(cr: Json) -> str:
-    """Name the draft Model that a service decodes speculatively with, in its own namespace; empty when there is none.
+    """Return the name of the draft Model for speculative decoding, in the service's namespace; empty if there is none.
 
-    Reads the object as it is written, also when it is not valid.
+    Reads the object as it is written, even if it is invalid.
     """
     spec = cr.get("spec")
     by_vllm = isinstance(spec, dict) and spec.get("runtime") == "vllm"
@@ -119,10 +119,10 @@ def draft_reference(cr: Json) -> str:
 
 
 def _of_pods(desired: DesiredService, spec: ServiceSpec, annotated: Annotated) -> DesiredService:
-    """Add what only a service in the cluster's pods can have."""
+    """Add the settings that only services in pods have."""
     scaling = spec.autoscaling
     runtime = runtime_for(desired.engine)
-    # An engine that takes no key would answer everybody, and a policy that says otherwise would be a lie.
+    # An engine that takes no key would answer everyone, so the desired state must not contain one.
     kept = desired.model_copy(update={"api_key": annotated.api_key if runtime.api_key_env else None})
     return kept.model_copy(
         update={
@@ -136,7 +136,7 @@ def _of_pods(desired: DesiredService, spec: ServiceSpec, annotated: Annotated) -
             "revision_history_limit": spec.revision_history_limit,
             "max_pod_lifetime_s": spec.max_pod_lifetime_seconds,
             "pod_lifetime_idle_timeout_s": policies.pod_lifetime_idle_timeout(spec),
-            # A gate that nothing can open would keep all requests away.
+            # Without a completion request, nothing can open the gate, and the pods would never get a request.
             "readiness_gate": annotated.readiness_gate and runtime.completion(kept) is not None,
         }
     )

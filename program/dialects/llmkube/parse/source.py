@@ -17,8 +17,8 @@ FIELD = "spec.source"
 _HUB_FILE_ROUTES = frozenset({"resolve", "blob", "raw"})
 _REPOSITORY_PART = re.compile(r"[A-Za-z0-9][\w.\-]*", re.ASCII)
 _REVISION = re.compile(r"[A-Za-z0-9][\w.\-/]*", re.ASCII)
-# What ends like this after a revision is a file of the repository; anything else belongs to the revision, whose name
-# may hold slashes.
+# A path after a revision that ends with one of these is a file of the repository. Everything else belongs to the
+# revision, whose name may contain slashes.
 _WEIGHTS = (".gguf", ".safetensors", ".bin", ".pt", ".pth", ".onnx", ".npz")
 _FORMATS_OF_DIRECTORIES = ("safetensors", "pytorch", "mlx")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]", re.ASCII)
@@ -30,7 +30,7 @@ _LONGEST_SET = 1000
 _LONGEST_ENTRY = 512
 _LONGEST_PART = 200
 _LONGEST_STEM = 200
-"""A file name may have 255 bytes; `.gguf` and a download's `.partial` still have to fit behind the stem."""
+"""A file name may have 255 bytes, including `.gguf` and the `.partial` of a download after the stem."""
 
 
 def parse_source(
@@ -39,11 +39,11 @@ def parse_source(
     format: str = "gguf",  # noqa: A002 - the CRD's own name for it
     files: bool = False,
 ) -> ModelSource:
-    """Parse the address of a model's weights; schemes are read case-insensitively.
+    """Parse the address of a model's weights. The case of the scheme does not count.
 
-    `format` is the Model's `spec.format`: a `gguf` is one file, so a path that names a directory is refused for it.
-    `files` says that the Model lists files, so that an S3 address is the prefix that they lie under.
-    Raises SpecInvalid with field `spec.source` for anything that Herdsman could not serve.
+    `format` is the Model's `spec.format`: a `gguf` is one file, so a path to a directory is refused for it. `files` is
+    True if the Model lists files; then an S3 address is their prefix. Raises SpecInvalid with field `spec.source` for
+    everything that Herdsman cannot serve.
     """
     if not address:
         raise _invalid("is empty; name a URL, a path, `pvc://claim/path` or `org/repo`")
@@ -71,9 +71,10 @@ def parse_source(
 
 
 def file_set(source: ModelSource, files: Sequence[str], mmproj: str) -> tuple[str, ...]:
-    """List what a Model with `spec.files` fetches, each once, the one that the engine opens first; empty without files.
+    """List the files of a Model with `spec.files`, each once, the one that the engine opens first; empty without files.
 
-    Raises SpecInvalid with reason InvalidFileSet for a set that no source has or that could leave its directory.
+    Raises SpecInvalid with reason InvalidFileSet if the source cannot have several files, or if a file could leave its
+    directory.
     """
     if not files:
         if mmproj:
@@ -98,7 +99,9 @@ def file_set(source: ModelSource, files: Sequence[str], mmproj: str) -> tuple[st
 
 
 def cache_key(address: str) -> str:
-    """Name the cache directory of a source: the first 16 hex digits of the SHA-256 of the address as written."""
+    """Return the name of a source's cache directory: the first 16 hex digits of the SHA-256 of the address as
+    written.
+    """
     return hashlib.sha256(address.encode()).hexdigest()[:16]
 
 
@@ -110,8 +113,7 @@ def file_name(gguf_name: str, model_name: str) -> str:
 def needs_cache(source: ModelSource, files: Sequence[str] = ()) -> bool:
     """Return whether pods keep a copy in the model cache.
 
-    Claims and directories of nodes are mounted. A repository is the engine's business, unless the Model lists which of
-    its `files` it wants.
+    Claims and directories of nodes are mounted. The engine fetches a repository itself, unless the Model lists `files`.
     """
     if source.kind is SourceKind.FILE:
         return not source.directory
@@ -119,7 +121,9 @@ def needs_cache(source: ModelSource, files: Sequence[str] = ()) -> bool:
 
 
 def hub_location(url: str, hub_url: str) -> str:
-    """Give the address of a file of Hugging Face when `hub_url` stands in for it; other addresses stay as they are."""
+    """Return the mirror's address of a file of Hugging Face if `hub_url` is a mirror; other addresses stay
+    unchanged.
+    """
     hub = Hub.at(hub_url)
     try:
         address = WebAddress.parse(url)
@@ -129,7 +133,7 @@ def hub_location(url: str, hub_url: str) -> str:
 
 
 def repository_url(source: ModelSource, hub_url: str = HUB) -> str:
-    """Return the URL below which the files of a REPOSITORY lie; ends with a slash."""
+    """Return the base URL of the files of a REPOSITORY; ends with a slash."""
     revision = quote(source.revision or "main", safe="")
     return f"{hub_url.rstrip('/') or HUB}/{source.repository}/resolve/{revision}/"
 
@@ -140,7 +144,7 @@ def file_url(source: ModelSource, entry: str, hub_url: str = HUB) -> str:
 
 
 def object_key(source: ModelSource, entry: str = "") -> str:
-    """Return the key of an S3 source's object, or of the entry of its file set."""
+    """Return the key of an S3 source's object, or of one of its files."""
     if not entry:
         return source.path
     return f"{source.path.rstrip('/')}/{entry}" if source.path.strip("/") else entry
@@ -193,14 +197,14 @@ def _web(address: str) -> ModelSource:
 
 
 def _hub_page(address: str, parts: WebAddress) -> ModelSource:
-    """Tell a single file on Hugging Face from a repository's own pages."""
+    """Distinguish a single file on Hugging Face from the pages of a repository."""
     segments = [segment for segment in parts.path.split("/") if segment]
     if segments and segments[0] in ("datasets", "spaces"):
         raise _invalid(f"names one of Hugging Face's {segments[0]}, not a model")
     if len(segments) > 4 and segments[2] in _HUB_FILE_ROUTES and not parts.path.endswith("/"):
         url = ""
         if segments[2] == "blob":
-            # The page that shows the file, not the file.
+            # This is the page that shows the file, not the file.
             segments[2] = "resolve"
             first = address.index("/", len("https://"))
             query = address[first + len(parts.path) :]
@@ -215,7 +219,9 @@ def _hub_page(address: str, parts: WebAddress) -> ModelSource:
 
 
 def _hub_address(address: str, rest: str) -> ModelSource:
-    """Parse what follows `hf://`: `org/repo[@revision]`, or one file of it, `org/repo[@revision]/path/to/file.gguf`."""
+    """Parse the part after `hf://`: `org/repo[@revision]`, or one file of it,
+    `org/repo[@revision]/path/to/file.gguf`.
+    """
     head, at, tail = rest.partition("@")
     if not at:
         parts = head.split("/")
@@ -272,7 +278,7 @@ def _file(address: str, path: str, model_format: str) -> ModelSource:
 
 
 def _names_directory(path: str, model_format: str) -> bool:
-    """Tell a directory from a file: nobody can look at the node's disk."""
+    """Return whether a path names a directory, by its text: Herdsman cannot read the node's disk."""
     if path.endswith("/"):
         return True
     return model_format in _FORMATS_OF_DIRECTORIES and not path.lower().endswith(_WEIGHTS)

@@ -1,7 +1,7 @@
 """The conditions of an InferenceService, computed on every pass. Pure.
 
-Ready, Reconciling and Stalled follow kstatus. A condition without a cause is dropped. After a failure is over,
-LLMKube's reasons for success (ModelTransferSucceeded) stay until the object changes.
+Ready, Reconciling and Stalled follow kstatus. A condition without a cause is dropped. When a failure is over, LLMKube's
+reasons for success (ModelTransferSucceeded) stay until the object changes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def service_conditions(
     *,
     now: datetime,
 ) -> list[Condition]:
-    """Return all conditions of Herdsman for `cr`, with the transition times of those in the `previous` status."""
+    """Return all of Herdsman's conditions for `cr`. Unchanged conditions keep their transition times from
+    `previous`.
+    """
     conditions = ConditionSet({**cr, "status": previous}, tuple(Type), now=now)
     conditions.mark(verdict)
     _available(conditions, verdict, facts)
@@ -73,7 +75,7 @@ def _available(conditions: ConditionSet, verdict: PhaseDecision, facts: ServiceF
     elif verdict.phase == "Failed":
         conditions.drop(Type.AVAILABLE)
     elif Type.AVAILABLE in conditions:
-        # LLMKube says nothing of availability before the first replica served.
+        # LLMKube writes no availability before the first replica has served.
         conditions.set(Type.AVAILABLE, "False", "NoReadyReplicas", "No replica serves requests")
 
 
@@ -106,7 +108,8 @@ def _set_spec_honoured(conditions: ConditionSet, facts: ServiceFacts) -> None:
         conditions.set(Type.SPEC_HONOURED, "True", "AllFieldsHonoured", "Every field that is set has its effect")
 
 
-# --- advice on an engine's settings: said while there is something to say, and taken back once it was heeded ----------
+# --- advice on an engine's settings: set while there is some, and True once the user followed it
+# -----------------------
 
 
 def _vllm(conditions: ConditionSet, cr: Json, desired: DesiredService) -> None:
@@ -145,12 +148,13 @@ def _sglang(conditions: ConditionSet, cr: Json, desired: DesiredService) -> None
         conditions.set(Type.SGLANG_SPEC_VALID, "True", "ConfigValid", "Nothing to object to")
 
 
-# --- replicas, rollout, and what others do ----------------------------------------------------------------------------
+# --- replicas, rollout, and the state of other objects
+# ------------------------------------------------------------------
 
 
 def _replicas(conditions: ConditionSet, verdict: PhaseDecision, facts: ServiceFacts) -> None:
     cause = verdict.cause
-    # The engine's container runs only after the model was fetched and the driver let it.
+    # The engine's container runs only after the model was fetched and the driver was accepted.
     past_start = facts.ready_replicas > 0 or any(
         pod.phase == "Running" and not pod.init and not pod.waiting_reason for pod in facts.pods
     )

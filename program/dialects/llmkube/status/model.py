@@ -1,7 +1,7 @@
 """The status of a Model, computed from facts on every pass. Pure.
 
 Phases, reasons, and the conditions Available, Progressing, Degraded and SourceDrifted are LLMKube's. Herdsman adds
-Ready, Reconciling and Stalled (kstatus), and SourceVerified, which says what was checked.
+Ready, Reconciling and Stalled (kstatus), and SourceVerified, the result of its own checks.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ _OURS = frozenset({"Ready", "Reconciling", "Stalled", "SourceVerified", *_PEER_T
 _LEFT_BY_PEER = frozenset(
     {"CopyStarted", "DownloadStarted", "CopyFailed", "DownloadFailed", "InvalidSource", "Superseded"}
 )
-"""Reasons that Herdsman never gives: the condition is another manager's, and an apply of ours cannot remove it."""
+"""Reasons that Herdsman never writes. Another field manager owns such a condition, so Herdsman's apply cannot remove
+it.
+"""
 _FIELDS = (
     "acceleratorReady",
     "cacheKey",
@@ -67,10 +69,10 @@ class _Verified(NamedTuple):
 
 
 def model_status(cr: Json, facts: ModelFacts, *, now: datetime) -> dict[str, Any]:
-    """Return the complete status of `cr`; the very dict `cr["status"]` when it already says all of this.
+    """Return the complete status of `cr`, or the dict `cr["status"]` itself if nothing has changed.
 
-    Facts about another source than the present `spec.source`, be they in `facts` or in the old status, do not count.
-    The cached file's name is chosen once for a cache key and then kept, so that a header which becomes readable later
+    Facts about another source than the current `spec.source` do not count, neither in `facts` nor in the old status.
+    The cached file's name is chosen once for a cache key and then kept, so that a header that becomes readable later
     moves no file and restarts no pod.
     """
     previous: dict[str, Any] = cr.get("status") or {}
@@ -89,7 +91,7 @@ def model_status(cr: Json, facts: ModelFacts, *, now: datetime) -> dict[str, Any
         if facts.accelerator_ready:
             status["acceleratorReady"] = True
         if facts.refetched and probe is not None and probe.outcome == "read":
-            # What the caches hold now is what the source is now.
+            # The caches now hold the current version of the source, so it is the new baseline.
             same = {name: value for name, value in same.items() if name not in _BASELINE}
         status.update(_of_file(cr, subject, probe, same))
         drifted = _drifted(subject, probe, same)
@@ -103,14 +105,14 @@ def model_status(cr: Json, facts: ModelFacts, *, now: datetime) -> dict[str, Any
 
 
 def known_status(cr: Json) -> Json:
-    """Return the status of `cr` if it is of the current source and files; else an empty one."""
+    """Return the status of `cr` if it describes the current source and files; else an empty one."""
     status: Json = cr.get("status") or {}
     subject, _ = subject_of(cr, ModelFacts())
     return status if subject is not None and _is_about(status, subject) else {}
 
 
 def failure_of(cr: Json) -> str:
-    """Return why a Model failed, from the status of its current generation; empty where it did not fail."""
+    """Return why a Model failed, from the status of its current generation; empty if it did not fail."""
     status: Json = cr.get("status") or {}
     if status.get("phase") != "Failed" or status.get("observedGeneration", _generation(cr)) != _generation(cr):
         return ""
@@ -120,7 +122,7 @@ def failure_of(cr: Json) -> str:
 
 
 def download_status(transfer: TransferFacts) -> dict[str, Any]:
-    """Write a download that is under way for people: bytes, share, rate, and the time that is left."""
+    """Describe a running download for people: bytes, share, rate and remaining time."""
     found: dict[str, Any] = {"bytes": transfer.done_bytes, "where": transfer.where}
     if transfer.total_bytes:
         found["total"] = transfer.total_bytes
@@ -133,7 +135,7 @@ def download_status(transfer: TransferFacts) -> dict[str, Any]:
 
 
 def human_duration(seconds: float) -> str:
-    """Write a duration for people, its two largest units: `45s`, `2m10s`, `1h5m`."""
+    """Format a duration for people, with its two largest units: `45s`, `2m10s`, `1h5m`."""
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole}s"
@@ -143,7 +145,7 @@ def human_duration(seconds: float) -> str:
 
 
 def human_size(size_bytes: int) -> str:
-    """Write a size for people, in binary units: `544 B`, `4.1 GiB`."""
+    """Format a size for people, in binary units: `544 B`, `4.1 GiB`."""
     if size_bytes < 1024:
         return f"{size_bytes} B"
     size = float(size_bytes)
@@ -154,7 +156,8 @@ def human_size(size_bytes: int) -> str:
     raise AssertionError("the last unit takes any size")
 
 
-# --- what is known of the file ----------------------------------------------------------------------------------------
+# --- facts about the file
+# -----------------------------------------------------------------------------------------------
 
 
 def _of_file(cr: Json, subject: Subject, probe: ProbeFacts | None, same: Json) -> dict[str, Any]:
@@ -175,7 +178,7 @@ def _of_file(cr: Json, subject: Subject, probe: ProbeFacts | None, same: Json) -
         file["path"] = f"{CACHE_MOUNT}/{key}/{chosen}"
         if subject.staged:
             file["stagedFiles"] = list(subject.staged)
-    # The baseline is what was there first: that is the file in the caches. A later version shows as drift.
+    # The baseline is the first version that was read, which is the cached file. A later version counts as drift.
     known: dict[str, Any] = {name: same[name] for name in _BASELINE if name in same}
     if probe is not None and probe.outcome == "read":
         if probe.gguf is not None:
@@ -197,13 +200,13 @@ def _chosen_name(name: str, key: str, probe: ProbeFacts | None, same: Json) -> s
     if chosen.startswith(f"{CACHE_MOUNT}/{key}/"):
         return chosen.rsplit("/", 1)[-1]
     if same.get("phase") == "Ready":
-        # LLMKube wrote this status: it named the file after the header that it had read, or else after the Model.
+        # LLMKube wrote this status. It named the file after the header that it had read, or else after the Model.
         return file_name(str((same.get("gguf") or {}).get("modelName") or ""), name)
     return file_name(probe.gguf.name if probe is not None and probe.gguf is not None else "", name)
 
 
 def _gguf(facts: GgufFacts) -> dict[str, Any]:
-    """Write a header's facts as the CRD names them, leaving out what the header does not say."""
+    """Return a header's facts with the names of the CRD, without the fields that the header lacks."""
     fields = {
         "architecture": facts.architecture,
         "modelName": facts.name,
@@ -227,13 +230,14 @@ def _gguf(facts: GgufFacts) -> dict[str, Any]:
         "weightsBytes": facts.weights_bytes,
         "expertBytes": facts.expert_bytes,
     }
-    # These zeros tell something: a cache without values, a window that no layer uses. Any other tells nothing.
+    # In these two fields zero has a meaning: a cache without values, a window that no layer uses. Elsewhere it has
+    # none.
     telling = ("valueLength", "slidingWindowLayers")
     return {name: value for name, value in fields.items() if value or (name in telling and value == 0)}
 
 
 def _is_about(status: Json, subject: Subject) -> bool:
-    """Return whether a status that was written earlier speaks of this source and these files."""
+    """Return whether an earlier status describes this source and these files."""
     source = subject.source
     if tuple(status.get("stagedFiles") or ()) != subject.staged:
         return False
@@ -245,7 +249,7 @@ def _is_about(status: Json, subject: Subject) -> bool:
 
 
 def _drifted(subject: Subject, probe: ProbeFacts | None, same: Json) -> _Verified | None:
-    """Compare the source with what it was when it was first read. A failed look changes nothing."""
+    """Compare the source with its state at the first probe. A failed probe changes nothing."""
     if not subject.cached:
         return None
     if probe is None or probe.outcome != "read" or probe.size_bytes is None:
@@ -263,7 +267,7 @@ def _drifted(subject: Subject, probe: ProbeFacts | None, same: Json) -> _Verifie
 
 
 def _verified(cr: Json, subject: Subject, probe: ProbeFacts | None, same: Json) -> _Verified | None:
-    """Say what Herdsman itself has checked of the file; None where nothing was asked and nothing can be seen."""
+    """Return the result of Herdsman's own check of the file; None if no check was asked for and none is possible."""
     sha256 = str((cr.get("spec") or {}).get("sha256") or "")
     if not subject.cached:
         if sha256:
@@ -302,7 +306,7 @@ def _finished(
     drifted: _Verified | None,
     now: datetime,
 ) -> dict[str, Any]:
-    """Add phase and conditions, and the time if anything is new."""
+    """Add phase and conditions, and the time if anything has changed."""
     status = {
         "phase": verdict.phase,
         "observedGeneration": _generation(cr),
@@ -361,7 +365,7 @@ def _conditions(
 
 
 def _same(status: dict[str, Any], previous: dict[str, Any]) -> bool:
-    """Compare all that we write, whatever the order of conditions and whatever others have added."""
+    """Compare all fields that Herdsman writes. The order of conditions and additions by other clients do not count."""
     return "lastUpdated" in previous and all(
         _by_type(status.get(field)) == _by_type(previous.get(field))
         if field == "conditions"

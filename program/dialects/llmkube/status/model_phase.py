@@ -1,6 +1,6 @@
 """Decides the phase of a Model, and whether it is ready, reconciling or stalled. Pure.
 
-Phases and reasons are LLMKube's where it has one. A Model does not wait for what only a pod can check.
+Phases and reasons are LLMKube's if it has one. A check that only a pod can make does not delay a Model's phase.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from program.dialects.llmkube.parse.source import file_set, needs_cache, parse_s
 
 PREFETCHED = "ModelPrefetched"
 NOT_FOUND = "SourceNotFound"
-"""Reason of a look that the source's server answered with 404 or 410."""
+"""Reason of a probe that the source's server answered with 404 or 410."""
 
 
 class Verdict(FrozenModel):
-    """What a pass concludes about a Model; phase and conditions all follow from this."""
+    """The decision of a pass about a Model. Phase and conditions follow from it."""
 
     phase: Literal["Pending", "Downloading", "Ready", "Failed"]
     outcome: Literal["ready", "reconciling", "stalled"]
@@ -30,17 +30,17 @@ class Verdict(FrozenModel):
 
 
 class Subject(NamedTuple):
-    """What a status is about: facts of another subject do not count."""
+    """The subject of a status. Facts about another subject do not count."""
 
     source: ModelSource
     staged: tuple[str, ...]
-    """The set of files, each once, the one to open first; empty for a single file."""
+    """Several files, each once, the one to open first; empty for a single file."""
     cached: bool
     """Pods keep a copy in the model cache."""
 
 
 def subject_of(cr: Json, facts: ModelFacts) -> tuple[Subject | None, Problem | None]:
-    """Parse source and files; the problem is the one that `facts` name, else what is wrong with the spec."""
+    """Parse source and files. The problem is the one in `facts`, else the error of the spec."""
     spec = cr.get("spec") or {}
     files = spec.get("files") or ()
     source = None
@@ -56,7 +56,7 @@ def subject_of(cr: Json, facts: ModelFacts) -> tuple[Subject | None, Problem | N
 
 
 def prefetch_problem(model: DesiredModel) -> str:
-    """Return why a model cannot be fetched ahead of its services; empty where it can."""
+    """Return why a model cannot be fetched before its services need it; empty if it can."""
     if model.accelerator == "metal":
         return "the host that serves a metal Model keeps a store of its own"
     if model.source.directory:
@@ -69,14 +69,14 @@ def prefetch_problem(model: DesiredModel) -> str:
 
 
 def verdict_of_problem(problem: Problem) -> Verdict:
-    """Fail for a problem; Stalled if only an edit helps."""
+    """Return the phase Failed for a problem; Stalled if only an edit helps."""
     message = f"{problem.field}: {problem.message}" if problem.field else problem.message
     outcome: Literal["stalled", "reconciling"] = "stalled" if problem.terminal else "reconciling"
     return Verdict(phase="Failed", outcome=outcome, reason=problem.reason, message=message)
 
 
 def judge_model(cr: Json, subject: Subject, facts: ModelFacts, probe: ProbeFacts | None, same: Json) -> Verdict:
-    """Conclude from the facts; `probe` and `same`, the old status, are about this very subject or empty."""
+    """Decide from the facts. `probe` and `same`, the old status, describe this subject or are empty."""
     source = subject.source
     if facts.problem is not None:
         return verdict_of_problem(facts.problem)
@@ -106,10 +106,11 @@ def judge_model(cr: Json, subject: Subject, facts: ModelFacts, probe: ProbeFacts
 
 
 def _of_missing(cr: Json, source: ModelSource, facts: ModelFacts, probe: ProbeFacts, same: Json) -> Verdict:
-    """Judge a source whose server says that it is not there.
+    """Decide about a source whose server answers that it does not exist.
 
-    A model that was Ready before may lie in a cache, which only the volume can tell: it stays Ready, so that its pods
-    keep their cached copy. One that never was cannot be downloaded, and the loop looks again until it can.
+    A model that was Ready before may be in a cache, which only a pod with the volume can see. It stays Ready, so that
+    its pods keep using their copy. A model that was never Ready cannot be downloaded, and the loop probes again until
+    it can.
     """
     prefetched = _of_prefetch(facts.prefetch) if facts.prefetch is not None else None
     if prefetched is not None and prefetched.outcome != "ready":
@@ -146,7 +147,9 @@ def _of_claim(cr: Json, source: ModelSource, facts: ModelFacts) -> Verdict:
 
 
 def _not_probed(cr: Json, source: ModelSource, facts: ModelFacts, same: Json) -> Verdict:
-    """Before the first look of this process, what an earlier one wrote about the same source still holds."""
+    """Decide before this process's first probe: the status that an earlier process wrote for the same source still
+    counts.
+    """
     if same.get("phase") in ("Ready", "Downloading"):
         return _of_prefetch(facts.prefetch) if facts.prefetch is not None else _resolved(cr, source)
     degraded = next(
@@ -179,6 +182,6 @@ def _stalled(reason: str, message: str) -> Verdict:
 
 
 def is_metal(cr: Json) -> bool:
-    """Return whether a host of its own serves this Model."""
+    """Return whether the Model is for hosts (accelerator metal)."""
     hardware = (cr.get("spec") or {}).get("hardware") or {}
     return bool(hardware.get("accelerator") == "metal")

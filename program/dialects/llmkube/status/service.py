@@ -1,7 +1,7 @@
 """The status of an InferenceService, computed from facts on every pass. Pure.
 
-Fields and phases are LLMKube's. Herdsman adds the estimated memory of a replica, the length of the queue, and the pod
-template that served last.
+Fields and phases are LLMKube's. Herdsman adds the estimated memory of a replica, the length of the queue, and the last
+pod template that served.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ _FIELDS = (
 
 
 def service_status(cr: Json, desired: DesiredService | None, facts: ServiceFacts, *, now: datetime) -> dict[str, Any]:
-    """Return the complete status of `cr`; the very dict `cr["status"]` when it already says all of this.
+    """Return the complete status of `cr`, or the dict `cr["status"]` itself if nothing has changed.
 
-    `desired` is None while the service cannot be parsed or its Model is missing or not Ready.
+    `desired` is None while the service cannot be parsed, or its Model is missing or not Ready.
     """
     previous: dict[str, Any] = cr.get("status") or {}
     verdict = decide_phase(cr, desired, facts)
-    # Before anything was made nobody counts; what does exist is told in every phase.
+    # Before any object exists, replicas are not counted. Existing replicas are reported in every phase.
     counted = verdict.phase not in ("Pending", "Failed") or facts.ready_replicas > 0 or bool(facts.pods)
     status: dict[str, Any] = {
         "phase": verdict.phase,
@@ -98,7 +98,7 @@ def endpoint_url(desired: DesiredService) -> str:
 
 
 def _same(status: dict[str, Any], previous: dict[str, Any]) -> bool:
-    """Compare all that we write, whatever the order of conditions and whatever others have added."""
+    """Compare all fields that Herdsman writes. The order of conditions and additions by other clients do not count."""
     return "lastUpdated" in previous and all(
         _by_type(status.get(field), ours_only=False) == _by_type(previous.get(field), ours_only=True)
         if field == "conditions"
@@ -122,7 +122,7 @@ def _priority(cr: Json, facts: ServiceFacts) -> int:
 
 
 def _of_pods(cr: Json, previous: Json, verdict: PhaseDecision, facts: ServiceFacts) -> dict[str, Any]:
-    """What is known of replicas beyond their number; fields with nothing to say are left out."""
+    """Return the fields about replicas other than their number, without the empty ones."""
     told: dict[str, Any] = {}
     if facts.hosted is None:
         # The scale subresource needs it: without a selector neither a HorizontalPodAutoscaler nor KEDA can count pods.
@@ -158,7 +158,7 @@ def _memory(memory: MemoryFacts) -> dict[str, str]:
 
 
 def _quantity(size_bytes: int) -> str:
-    """Write an amount of memory as Kubernetes does, rounded up."""
+    """Format an amount of memory as Kubernetes does, rounded up."""
     if size_bytes < 10 << 20:
         return f"{ceil(size_bytes / (1 << 10))}Ki"
     return f"{ceil(size_bytes / (1 << 20))}Mi"

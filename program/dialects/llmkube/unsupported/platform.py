@@ -25,7 +25,7 @@ def wire_name(field: str) -> str:
 
 # --- pods --------------------------------------------------------------------------------------------------------
 
-# Which annotation belongs to which kind of route; the host name belongs to both.
+# The kind of route of each annotation. The host name belongs to both kinds.
 _DETAIL_OF = {
     keys.ANNOTATION_EXPOSE_GATEWAY: "gateway",
     keys.ANNOTATION_EXPOSE_CLASS: "ingress",
@@ -187,7 +187,7 @@ def on_hosts(spec: ServiceSpec, annotations: Mapping[str, str], desired: Desired
         yield unsupported_field("spec.endpoint.gateway", _WHY)
     resources = spec.resources or ResourcesSpec()
     for name, wire in _POD_ONLY_RESOURCES.items():
-        # Without a GPU `unsupported.service` lists gpuMemory already.
+        # Without a GPU `unsupported.service` already lists gpuMemory.
         if getattr(resources, name) and (name != "gpu_memory" or desired.gpu is not None):
             yield unsupported_field(f"spec.resources.{wire}", "has no effect on a host")
     if spec.flash_attention and spec.runtime == "llamacpp" and desired.model.accelerator == "cpu":
@@ -199,7 +199,9 @@ def on_hosts(spec: ServiceSpec, annotations: Mapping[str, str], desired: Desired
 
 
 def _of_files(desired: DesiredService) -> Iterator[Problem]:
-    """A host fetches with credentials of its own: no Secret of the cluster is sent to it."""
+    """Yield Secrets for fetching models: a host uses its own credentials, and the loop sends it no Secret of the
+    cluster.
+    """
     for model in (desired.model, desired.draft):
         if model is not None and model.source_secret:
             yield unsupported_field(

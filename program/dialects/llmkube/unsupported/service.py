@@ -1,8 +1,8 @@
 """Lists the fields of an InferenceService that Herdsman does not support for this service. Pure.
 
-The result becomes condition SpecHonoured=False. A field counts when it requests something: absent and empty fields and
-switches that are off do not. `platform` lists the fields that pods or hosts do not support; this module lists those
-that the runtime, the GPUs or the model do not support.
+The result becomes condition SpecHonoured=False. A field counts if it requests something; absent fields, empty fields
+and disabled switches do not count. `platform` lists the fields that pods or hosts do not support. This module lists the
+fields that the runtime, the GPUs or the model do not support.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _LLAMA_SERVERS = ("llamacpp", "llamacpp-router")
 def unsupported_fields(cr: Json, desired: DesiredService) -> tuple[Problem, ...]:
     """List the fields of a service that have no effect. None of them is fatal.
 
-    `components.extensions` lists what depends on an extension of the cluster, such as KEDA or the Gateway API.
+    `components.extensions` lists the fields that depend on an extension of the cluster, such as KEDA or the Gateway
+    API.
     """
     spec = read(ServiceSpec, without_nulls(cr.get("spec")), field="spec")
     annotations = (cr.get("metadata") or {}).get("annotations") or {}
@@ -66,7 +67,7 @@ def _of_gpu(spec: ServiceSpec, desired: DesiredService) -> Iterator[Problem]:
 
 
 def _of_ranks(spec: ServiceSpec, desired: DesiredService) -> Iterator[Problem]:
-    """Name arguments that make more or fewer ranks than a replica has GPUs; only a driver knows what a claim holds."""
+    """Yield arguments that create more or fewer ranks than a replica has GPUs, except for GPUs from resource claims."""
     engine, gpu = desired.engine.kind, desired.gpu
     own = ranks_of(engine, spec.extra_args)
     if own.at is None or gpu is None or gpu.claims:
