@@ -1,1 +1,1 @@
-"""The memory of a host: who may have how much of it, and what gives way when it is short."""
+"""The memory of a host: the budget, which processes are admitted, and which are stopped when memory is short."""

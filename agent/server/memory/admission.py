@@ -1,8 +1,9 @@
-"""Decides whether a process may start now: its need against the budget less what runs. Fails closed.
+"""Decides whether a process may start now: its need must fit into the budget less the memory of running processes.
 
-`decide` is pure. The ledger calls it under its lock, so that two starts at once never get the same memory. A running
-process counts with its estimate or its measured memory, whichever is more. Called by `host_memory`: an entry is made by
-the admission and dropped when the process is gone; a process of an earlier agent is entered when it is adopted.
+`decide` has no I/O. The ledger calls it under its lock, so that two starts at the same time never get the same memory.
+A running process counts with the larger of its estimated and its measured memory. A process of unknown need is refused.
+`host_memory` calls this module: an admission adds an entry, the end of the process removes it, and the adoption of an
+earlier agent's process adds one too.
 """
 
 from __future__ import annotations
@@ -16,32 +17,32 @@ from agent.contract import ProcessReason
 from agent.server.memory.need import Need, amount, total
 
 _NAMED = 4
-"""Holders of memory that a message names."""
+"""Number of processes that a message lists by name."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What a process and all before it may take together."""
+    """The memory that a process and those admitted before it may take together."""
 
     room: Need
     source: str
-    """Who says so, for people."""
+    """Where the bound comes from, for people."""
 
 
 @dataclass(frozen=True)
 class AdmissionRequest:
-    """A process that wants to start."""
+    """The request of a process to start."""
 
     key: str
     need: Need | None
-    """None: nobody can tell."""
+    """None: unknown."""
     bound: Bound
     priority: int = 0
     check: Literal["enforce", "warn", "off"] = "enforce"
     since: float = 0.0
-    """Since when it asks."""
+    """When it asked first."""
     unknown: str = ""
-    """Why nobody can tell what it needs."""
+    """Why its need is unknown."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +52,17 @@ class Refusal:
     reason: Literal[ProcessReason.INSUFFICIENT_MEMORY, ProcessReason.MEMORY_UNKNOWN]
     message: str
     hopeless: bool = False
-    """It would not fit with nothing else on the host."""
+    """The process would not fit even if it were alone on the host."""
 
 
 def decide(
     request: AdmissionRequest, taken: Mapping[str, Need], waiting: Iterable[AdmissionRequest] = ()
 ) -> Refusal | None:
-    """Give None when the process may start, whatever its own `check` makes of the answer.
+    """Return None if the process may start, else the refusal. The caller applies `request.check`.
 
-    `taken` is what each process has that runs or was admitted, `waiting` those that were refused before and still ask.
-    Room in which a more important one of them fits is kept for it; one that does not fit holds up nobody.
+    `taken` is the memory of running and admitted processes by key; `waiting` are refused requests that are still
+    repeated. Memory is kept free for waiting requests that come first and fit; one that does not fit blocks no other
+    request.
     """
     if request.need is None:
         return Refusal(
@@ -97,13 +99,13 @@ def decide(
 
 
 def ahead_of(request: AdmissionRequest, waiting: Iterable[AdmissionRequest]) -> list[AdmissionRequest]:
-    """List those that wait and come first: more important, or as important and longer waiting."""
+    """List the waiting requests that come first: higher priority, or the same priority and longer waiting."""
     first = [each for each in waiting if each.key != request.key and _rank(each) < _rank(request)]
     return sorted(first, key=_rank)
 
 
 def in_turn(waiting: Iterable[AdmissionRequest]) -> list[AdmissionRequest]:
-    """Sort those that wait by whose turn it is."""
+    """Sort waiting requests by their turn."""
     return sorted(waiting, key=_rank)
 
 
@@ -123,39 +125,40 @@ def _holders(taken: Mapping[str, Need]) -> str:
 
 
 WAITING_S = 20.0
-"""Who has not asked again for so long waits no more; a refused process asks every few seconds."""
+"""A request that is not repeated for this time no longer waits. A refused process repeats it every few seconds."""
 
 NOTICED_SHARE = 0.05
-"""A smaller change of what a process has is none: every message with the numbers would change with it."""
+"""Smaller relative changes of measured memory are ignored, because every message with the numbers would change."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What one process has of the memory."""
+    """The memory of one process."""
 
     need: Need
     priority: int
     since: float
     measured_bytes: int = 0
-    """What it was last measured to have in the machine's memory."""
+    """Its measured memory in the machine's RAM, at the last measurement."""
 
     @property
     def counted(self) -> Need:
-        """What counts: the estimate, or more where more was measured."""
+        """The memory that counts: the larger of estimate and measurement."""
         return Need(max(self.need.ram_bytes, self.measured_bytes), self.need.gpu_bytes)
 
 
 class Ledger:
-    """The account of one host."""
+    """The admitted processes of one host and the requests that wait."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._entries: dict[str, Entry] = {}
         self._waiting: dict[str, tuple[AdmissionRequest, float]] = {}
-        """Who was refused, and when it last asked."""
+        """Refused requests, with the time of their last repetition."""
 
     def admit(self, request: AdmissionRequest, *, now: float) -> Refusal | None:
-        """Decide, and enter what is admitted. A refusal that the process's own check lets pass is returned, too."""
+        """Decide, and add an entry for an admitted process. A refusal that `request.check` overrides is
+        returned, too."""
         with self._lock:
             self._waiting = {key: each for key, each in self._waiting.items() if now - each[1] <= WAITING_S}
             if request.key in self._waiting:
@@ -173,13 +176,13 @@ class Ledger:
             return refusal
 
     def adopt(self, key: str, need: Need, priority: int, *, now: float) -> None:
-        """Enter a process that runs already; one that is entered only gets this need."""
+        """Add an entry for a running process. An existing entry only gets this need."""
         with self._lock:
             known = self._entries.get(key)
             self._entries[key] = replace(known, need=need) if known is not None else Entry(need, priority, now)
 
     def measure(self, footprints: Mapping[str, int]) -> None:
-        """Note what processes were measured to have, in bytes; small changes are let go."""
+        """Record the measured memory of processes in bytes, without small changes."""
         with self._lock:
             for key, measured in footprints.items():
                 entry = self._entries.get(key)
@@ -189,26 +192,26 @@ class Ledger:
                     self._entries[key] = replace(entry, measured_bytes=measured)
 
     def remove_process(self, key: str) -> bool:
-        """Strike off a process that is gone; False when it had nothing."""
+        """Remove the entry of a process. Returns False if it had none."""
         with self._lock:
             return self._entries.pop(key, None) is not None
 
     def stop_waiting(self, key: str) -> None:
-        """Stop counting a process among those that wait."""
+        """Remove a process from the waiting requests."""
         with self._lock:
             self._waiting.pop(key, None)
 
     def waiting(self) -> list[str]:
-        """Name who waits for room, whose turn it is first."""
+        """List the waiting processes in the order of their turns."""
         with self._lock:
             return [each.key for each in in_turn(each for each, _ in self._waiting.values())]
 
     def entry(self, key: str) -> Entry | None:
-        """Give what one process has; None when it has nothing."""
+        """Return the entry of one process, or None."""
         with self._lock:
             return self._entries.get(key)
 
     def entries(self) -> dict[str, Entry]:
-        """Give what every process has."""
+        """Return all entries by process."""
         with self._lock:
             return dict(self._entries)

@@ -1,8 +1,8 @@
-"""How much of a host's memory its processes may take together, and who says so. Pure.
+"""Calculates how much of a host's memory its processes may take together. Without I/O.
 
-Called by `agent.server.memory.host_memory` with what `meminfo` and `accelerators` measured. An amount wins over
-a share, and both win over the default. The default leaves the system enough to stay alive; on Macs it is
-what Metal says it can keep resident, which is no fixed share of the memory.
+Called by `agent.server.memory.host_memory` with the measurements of `machine`. An absolute amount has precedence over a
+share, and both over the default. The default leaves enough memory for the operating system. On Macs it is the amount
+that Metal can keep resident, which is not a fixed share of the memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from agent.server.memory.need import amount, percent
 GIB = 1 << 30
 MIB = 1 << 20
 
-# Metal's recommendedMaxWorkingSetSize as measured on Macs with so much memory.
+# Metal's recommendedMaxWorkingSetSize, measured on Macs with these amounts of memory.
 _MEASURED_WORKING_SETS = {
     8 * GIB: int(5.3 * GIB),
     16 * GIB: int(10.7 * GIB),
@@ -27,26 +27,27 @@ _MAC_RESERVE_SHARE = 0.35
 _LINUX_RESERVE_BYTES = 2 * GIB
 _LINUX_RESERVE_SHARE = 0.10
 _LEAST_SHARE = 0.5
-"""A small machine is there to serve, too: the default never leaves it less than this."""
+"""The default budget is at least this share of the memory, even on a small machine."""
 _GPU_RESERVE_BYTES = 512 * MIB
-"""Of each discrete GPU, for its driver's contexts."""
+"""Reserved on each discrete GPU for the contexts of its driver."""
 
 
 @dataclass(frozen=True)
 class MemoryLimits:
-    """What people say of a host's memory: its Host object, or the options of its agent."""
+    """The configured limits of a host's memory, from its Host object or from the options of its agent."""
 
     budget_bytes: int | None = None
     fraction: float | None = None
     warning: float = 0.20
-    """Share of all memory below which what is available means pressure…"""
+    """Below this share of available memory the pressure is Warning…"""
     critical: float = 0.10
-    """…and critical pressure."""
+    """…and below this share it is Critical."""
     eviction: bool = False
     """Stop processes under critical pressure."""
 
     def over(self, other: MemoryLimits) -> MemoryLimits:
-        """Let these limits win over the other's budget, wherever they name one; either may allow evictions."""
+        """Return these limits, with the other's budget if these set none. Evictions are allowed if either
+        allows them."""
         either = replace(self, eviction=self.eviction or other.eviction)
         if self.budget_bytes is not None or self.fraction is not None:
             return either
@@ -55,36 +56,36 @@ class MemoryLimits:
 
 @dataclass(frozen=True)
 class Capacity:
-    """What the machine has, as it was measured; None where nothing tells."""
+    """The measured capacity of the machine. None: unknown."""
 
     total_bytes: int
-    """All memory, or the limit of the control group where that is lower."""
+    """The memory of the machine, or the limit of its control group if that is lower."""
     system: str = "linux"
     """`linux` or `darwin`."""
     limited: bool = False
     """`total_bytes` is the limit of a control group."""
     wired_limit_bytes: int | None = None
-    """macOS: what somebody allowed the GPU to wire (`sysctl iogpu.wired_limit_mb`)."""
+    """macOS: the configured limit of wired GPU memory (`sysctl iogpu.wired_limit_mb`)."""
     working_set_bytes: int | None = None
-    """macOS: Metal's recommended working set, in the words of llama-server."""
+    """macOS: Metal's recommended working set, as llama-server prints it."""
     gpu_bytes: int | None = None
-    """Memory of discrete GPUs, of all together; None where computing shares the machine's own."""
+    """Memory of all discrete GPUs together. None: the GPU uses the machine's memory."""
     gpu_count: int = 0
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What all processes of a host may take together."""
+    """The memory that all processes of a host may take together."""
 
     bytes: int
     source: str
-    """Who says so, for people."""
+    """Where the budget comes from, for people."""
     gpu_bytes: int | None = None
-    """The same of discrete GPUs; None: there are none, and everything counts in `bytes`."""
+    """The budget on discrete GPUs. None: there are none, and all memory counts in `bytes`."""
 
     @property
     def total_bytes(self) -> int:
-        """Both together: the most that could be placed here, whichever memory it takes."""
+        """The sum of both, for placement."""
         return self.bytes + (self.gpu_bytes or 0)
 
     def __str__(self) -> str:
@@ -93,7 +94,7 @@ class Budget:
 
 
 def host_budget(limits: MemoryLimits, capacity: Capacity) -> Budget:
-    """Work out the budget of a host. A wish for more than there is counts as a wish for all."""
+    """Return the budget of a host. A configured budget above the machine's memory is reduced to it."""
     gpus = None
     if capacity.gpu_bytes is not None:
         gpus = max(0, capacity.gpu_bytes - capacity.gpu_count * _GPU_RESERVE_BYTES)
@@ -111,7 +112,7 @@ def host_budget(limits: MemoryLimits, capacity: Capacity) -> Budget:
 def process_budget(
     *, budget_bytes: int | None, fraction: float | None, host: Budget, total_bytes: int
 ) -> tuple[int, str]:
-    """Give the bound for one process and all before it: its Model's own, or the host's. Second, who says so."""
+    """Return the bound for one process and those before it, and its source: set by its Model, or the host's."""
     if budget_bytes is not None:
         return min(budget_bytes, total_bytes), "the Model's memoryBudget"
     if fraction is not None:

@@ -1,7 +1,8 @@
-"""Estimates what a planned process will take, from the plan and from the files that it is given.
+"""Estimates the memory of a planned process from the plan and its files.
 
-Called by `agent.server.memory.host_memory` before a start. The rules for llama-server are `program.runtimes`'; headers
-are read once for as long as nobody touches the file. What cannot be estimated is said to be unknown, never guessed at.
+Called by `agent.server.memory.host_memory` before a start. The rules for llama-server are in `program.runtimes`. The
+header of a file is read again only after the file changed. If no estimate is possible, `Unknown` is raised instead of a
+guess.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from program.runtimes.flags import word_of
 from program.runtimes.llamacpp_memory import Serving, model_memory, projector_memory, serving_of, together
 
 BYTES = "bytes"
-"""Name among a process's paths that stands for the size of its weights, where a daemon told it."""
+"""Name of the entry in `paths` that contains the size of the weights in bytes, if a daemon reported it."""
 _MODEL = ("--model", "-m")
 _DRAFT = ("--model-draft", "-md", "--spec-draft-model")
 _PROJECTOR = ("--mmproj", "-mm")
@@ -33,7 +34,7 @@ _KEPT_HEADERS = 64
 
 
 class Unknown(Exception):
-    """Nobody can tell what the process will take, and why."""
+    """The memory of the process cannot be estimated. The message is the cause."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,10 @@ class Estimator:
     headers: Headers
 
     def need(self, plan: ProcessPlan, paths: Mapping[str, str], *, discrete_gpus: bool) -> Need:
-        """Estimate a process whose files lie at `paths`, by name. Raises Unknown.
+        """Estimate a process whose files are at `paths`, by name. Raises Unknown.
 
-        With `discrete_gpus`, what llama-server offloads counts as GPU memory; else all of it shares the machine's.
+        With `discrete_gpus`, the layers that llama-server offloads count as GPU memory. Otherwise all memory is the
+        machine's.
         """
         if plan.memory_bytes is not None:
             return Need(plan.memory_bytes)
@@ -59,7 +61,7 @@ class Estimator:
         return self.of_llama_server(argv, paths, discrete_gpus=discrete_gpus)
 
     def of_llama_server(self, argv: list[str], paths: Mapping[str, str], *, discrete_gpus: bool) -> Need:
-        """Estimate a llama-server by its arguments, which name real files. Raises Unknown."""
+        """Estimate a llama-server from its arguments, which name real files. Raises Unknown."""
         serving = serving_of(argv)
         found = self._parts(argv, serving, paths)
         if not discrete_gpus or not serving.gpu_layers:
@@ -67,7 +69,7 @@ class Estimator:
         return Need(found.host_bytes, found.total_bytes - found.host_bytes)
 
     def of_running(self, pid: int, plan: ProcessPlan, *, discrete_gpus: bool) -> Need:
-        """Estimate a process that runs, by its own arguments; what cannot be estimated counts as measured."""
+        """Estimate a running process from its arguments. If that fails, its measured memory counts."""
         if plan.memory_bytes is not None:
             return Need(plan.memory_bytes)
         with contextlib.suppress(psutil.Error):
@@ -81,13 +83,13 @@ class Estimator:
 
     def _parts(self, argv: list[str], serving: Serving, paths: Mapping[str, str]) -> MemoryFacts:
         model, draft, projector = (word_of(argv, *names) for names in (_MODEL, _DRAFT, _PROJECTOR))
-        # A file that the plan brings counts, however the process is told of it.
+        # A file of the plan counts even if no argument names it.
         model = model or paths.get("model", "")
         if not model:
             raise Unknown("llama-server fetches its model by itself, so that its size is known only afterwards")
         sets: dict[str, int] = {}
         for name, path in paths.items():
-            # The rest of a set: `file-1`, `file-2`, … beside the model, `draft-file-1`, … beside the draft.
+            # The other files of a set: `file-1`, `file-2`, … for the model, `draft-file-1`, … for the draft.
             if name.startswith(("file-", "draft-file-")) and path not in (model, draft, projector):
                 owner = "draft" if name.startswith("draft-") else "model"
                 sets[owner] = sets.get(owner, 0) + _size(Path(path))
@@ -103,20 +105,20 @@ class Estimator:
 
     def _model(self, path: Path, rest_bytes: int, serving: Serving) -> MemoryFacts:
         size, facts = _known_size(path), self.headers.of(path)
-        # The header of the first of several files tells of its own tensors only.
+        # The header of the first of several files does not describe the tensors of the others.
         weights = size + rest_bytes if rest_bytes else facts.weights_bytes or size
         return model_memory(facts, serving, weights_bytes=weights)
 
 
 class Headers:
-    """Headers of local files, remembered. Thread-safe."""
+    """Caches the headers of local files. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[tuple[str, int, int, int], GgufFacts] = {}
 
     def of(self, path: Path) -> GgufFacts:
-        """Read a file's header; one that is no GGUF file tells nothing. Raises Unknown when it cannot be read."""
+        """Read a file's header. A file that is not GGUF has no facts. Raises Unknown if it cannot be read."""
         try:
             stat = path.stat()
             identity = (str(path), stat.st_size, stat.st_mtime_ns, stat.st_ino)
@@ -150,7 +152,7 @@ def _known_size(path: Path) -> int:
 
 
 def _size(path: Path) -> int:
-    """Size a file, or all files of a directory; 0 where there is none."""
+    """Return the size of a file or of all files in a directory, in bytes; 0 if it does not exist."""
     try:
         if path.is_dir():
             return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())

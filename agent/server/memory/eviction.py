@@ -1,7 +1,7 @@
-"""Decides which process gives way under critical pressure, and which of those that did may come back. Pure.
+"""Decides which process is evicted under critical pressure, and which evicted process may return. Without I/O.
 
-Called by `agent.server.memory.watchdog`, which asks again at its next look: one process at a time, and never more than
-needed. The order is by priority, then by what it brings, then by age; a protected process never gives way.
+Called by `agent.server.memory.watchdog` at each measurement: it evicts one process at a time, and only as many as
+needed. The order is priority, then memory, then age. A protected process is never evicted.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from enum import StrEnum
 from agent.contract import MemoryPressure
 
 GUARD_SHARE = 0.5
-"""Of all memory in use our processes must have this much, or the pressure is somebody else's."""
+"""Herdsman's processes must use at least this share of the used memory. Otherwise other programs cause the pressure."""
 
 
 class Skip(StrEnum):
     """Why nothing is evicted although pressure is critical."""
 
     DISABLED = "disabled"
-    """Nobody allowed it (Host `spec.memoryPressure.eviction`)."""
+    """The Host's `spec.memoryPressure.eviction` does not allow it."""
     NONE = "none"
-    """No process of ours runs."""
+    """No process of Herdsman runs."""
     STOPPING = "stopping"
-    """The last one that gave way still stops."""
+    """The last evicted process is still stopping."""
     BELOW_GUARD = "below_guard"
-    """Our processes have less than half of what is in use: stopping them would not help."""
+    """Herdsman's processes use at most half of the used memory, so stopping them would not help."""
     FLOOR = "floor"
-    """Only one runs; a host that serves nothing is no better."""
+    """Only one process runs, and a host without processes serves nothing."""
     ALL_PROTECTED = "all_protected"
 
 
@@ -40,32 +40,32 @@ SKIPPED = {
     Skip.FLOOR: "nothing is evicted, because only one process runs",
     Skip.ALL_PROTECTED: "nothing is evicted, because every process is protected",
 }
-"""The same for people."""
+"""The same reasons as text for people."""
 
 
 @dataclass(frozen=True)
 class RunningProcess:
-    """A process that runs."""
+    """A running process."""
 
     key: str
     priority: int
     footprint_bytes: int
     started: float
-    """When, on the clock of the caller."""
+    """When it started, on the clock of the caller."""
     protected: bool = False
     stopping: bool = False
 
 
 @dataclass(frozen=True)
 class Eviction:
-    """Whom to evict, or why nobody."""
+    """The process to evict, or the reason for evicting none."""
 
     evict: RunningProcess | None = None
     skip: Skip | None = None
 
 
 def choose(level: MemoryPressure, runners: Iterable[RunningProcess], *, enabled: bool, used_bytes: int) -> Eviction:
-    """Choose at most one process to evict now; neither `evict` nor `skip` where pressure is not critical."""
+    """Choose at most one process to evict now. `evict` and `skip` are both None if pressure is not critical."""
     if level is not MemoryPressure.CRITICAL:
         return Eviction()
     running = list(runners)
@@ -87,12 +87,12 @@ def choose(level: MemoryPressure, runners: Iterable[RunningProcess], *, enabled:
 
 @dataclass(frozen=True)
 class ReturnPolicy:
-    """How long evicted processes stay away."""
+    """How long evicted processes stay stopped."""
 
     calm_s: float = 60.0
-    """Pressure must have been Normal for this long before one comes back."""
+    """Pressure must have been Normal for this long before a process returns."""
     between_s: float = 30.0
-    """At least this long between two that come back."""
+    """Shortest time between two returns."""
     longest_s: float = 1800.0
     forgiven_s: float = 3600.0
     """Evictions longer ago than this do not lengthen the wait."""
@@ -100,18 +100,19 @@ class ReturnPolicy:
 
 @dataclass(frozen=True)
 class EvictedProcess:
-    """A process that was evicted and is not back."""
+    """An evicted process that has not returned."""
 
     key: str
     priority: int
     since: float
     times: int = 1
-    """How often it gave way of late, this time included."""
+    """How often it was evicted recently, this time included."""
     brings_bytes: int = 0
-    """What became available when it went, and will be missing when it is back."""
+    """Memory that its eviction freed and its return will take."""
 
     def may_return_at(self, return_policy: ReturnPolicy) -> float:
-        """Give the earliest time: who gave way again soon after it came back waits twice as long each time."""
+        """Return the earliest time. The wait doubles each time that a process is evicted again soon after
+        its return."""
         return self.since + min(return_policy.longest_s, return_policy.calm_s * 2.0 ** min(self.times - 1, 16))
 
 
@@ -124,10 +125,10 @@ def returning(
     now: float,
     return_policy: ReturnPolicy,
 ) -> EvictedProcess | None:
-    """Choose who comes back now: one at a time, the most important first, and only once pressure is over for good.
+    """Choose one process that returns now, the most important first, after pressure has been Normal for `calm_s`.
 
-    `normal_since` is None while pressure is not Normal. Who would bring the pressure back, because it needs more than
-    the `room_bytes` above what is critical, waits for the longest time before it gets its chance.
+    `normal_since` is None while pressure is not Normal. A process that needs more than `room_bytes`, the memory above
+    the critical threshold, would bring the pressure back. It waits for `longest_s` before it may return.
     """
     if normal_since is None or now - normal_since < return_policy.calm_s:
         return None

@@ -1,8 +1,8 @@
-"""The memory of one host: budget, admission, turns of groups and the watchdog, put together around one supervisor.
+"""The memory of one host: connects budget, admission, groups and watchdog with one supervisor.
 
-Made by `agent.server.main`, which hands `admit`, `reserved` and `on_report` to the workers. One thread looks at the
-memory every few seconds, wakes those that wait when room was freed, and gives groups their turns. Nothing here is
-called with a worker's lock held that would call back into that worker: reports are only noted.
+Made by `agent.server.main`, which passes `admit`, `reserved` and `on_report` to the workers. One thread measures the
+memory every few seconds, wakes waiting processes when memory was freed, and lets groups take turns. Workers may call
+`on_report` under their locks, so it only records the report and never calls back into a worker.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from agent.server.store import ProcessRecord
 from agent.server.telemetry.usage import footprints
 
 PRESSURE = "pressure"
-"""In whose name evicted processes are held."""
+"""The source of the holds of evicted processes."""
 WATCH_S = 10.0
 LEAK_S = 120.0
-"""An admitted process that was not started for so long has its room given to others."""
+"""After this time the memory of an admitted process that was not started is given to others."""
 EVICTION_DRAIN_S = 5.0
 """A host that is about to swap cannot wait for long answers."""
 DAEMONS = "_daemons/"
-"""How the keys of shared daemons begin; the memory of their models is counted model by model."""
+"""Prefix of the keys of shared daemons, whose memory is counted per model."""
 
 _INSIDE = frozenset({ProcessPhase.STARTING, ProcessPhase.READY, ProcessPhase.UNHEALTHY, ProcessPhase.STOPPING})
 _log = structlog.get_logger(__name__)
@@ -48,18 +48,19 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class MemorySettings:
-    """How an agent treats its host's memory."""
+    """How an agent manages its host's memory."""
 
     limits: MemoryLimits = field(default_factory=MemoryLimits)
-    """Options of the agent; the Host object's budget wins over them."""
+    """Options of the agent. The budget of the Host object takes precedence."""
     watch_s: float = WATCH_S
-    """Seconds between two looks; how long levels settle and evicted processes wait is in proportion."""
+    """Seconds between two measurements. The settling time of levels and the waits of evicted processes are multiples of
+    it."""
     meminfo: Path | None = None
-    """A file of the kind of /proc/meminfo to look at instead of the system's."""
+    """A file in the format of /proc/meminfo to read instead of the system's."""
 
 
 class HostMemory:
-    """All that an agent knows and decides of its host's memory. Thread-safe; `start` before the supervisor's."""
+    """All memory decisions of an agent. Thread-safe. Call `start` before the supervisor's."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class HostMemory:
         self._stirred = False
         self._stopping = False
         self.on_pressure: list[Callable[[MemoryPressure], None]] = []
-        """Called in this thread at each change of the level."""
+        """Called in the memory thread at each change of the level."""
         watch_s = settings.watch_s or WATCH_S
         self.watchdog = Watchdog(
             runners=self._runners,
@@ -105,11 +106,11 @@ class HostMemory:
         self._thread = threading.Thread(target=self._run, name="memory", daemon=True)
         self._configure()
 
-    # --- what others ask ----------------------------------------------------------------------------------------------
+    # --- called by other parts of the agent ---------------------------------------------------------------------------
 
     @property
     def budget(self) -> Budget:
-        """What all processes may take together, and who says so."""
+        """The memory that all processes may take together, and its source."""
         return host_budget(self._limits, self.machine.capacity)
 
     @property
@@ -118,16 +119,16 @@ class HostMemory:
 
     @property
     def accelerators(self) -> tuple[Accelerator, ...]:
-        """What llama-server computes on here; empty until it was asked."""
+        """The devices that llama-server uses here. Empty before the first measurement."""
         return self.machine.accelerators
 
     def reserved(self, key: str) -> int | None:
-        """Give what a process was admitted with, in bytes; None where it was not, or nobody could tell."""
+        """Return the memory with which a process was admitted, in bytes. None: not admitted, or unknown."""
         entry = self.ledger.entry(key)
         return (entry.need.total_bytes or None) if entry is not None else None
 
     def explain(self) -> str:
-        """Say in one line how the memory is."""
+        """Describe the current state of the memory in one line."""
         entries = self.ledger.entries()
         memory = self.watchdog.memory
         now = f", {amount(memory.available_bytes)} ({percent(memory.share)}) available" if memory else ""
@@ -135,33 +136,33 @@ class HostMemory:
         return f"Budget {self.budget}; {len(entries)} processes have {taken}; pressure {self.pressure.value}{now}"
 
     def note(self) -> str:
-        """Say what changes seldom: who says what the budget is, and what is done about pressure."""
+        """Describe what rarely changes: the source of the budget, and how pressure is handled."""
         skip, evicted = self.watchdog.skip, sorted(self.watchdog.evicted)
         about = f"; {SKIPPED[skip]}" if skip is not None else ""
         gone = f"; evicted and not yet back: {', '.join(evicted)}" if evicted else ""
         return f"The budget is {self.budget}{about}{gone}."
 
     def set_limits(self, limits: MemoryLimits) -> None:
-        """Take in what the Host object says."""
+        """Apply the limits of the Host object."""
         if limits != self._host_limits:
             self._host_limits = limits
             self._configure()
             self._free()
 
-    # --- what the supervisor asks and tells ---------------------------------------------------------------------------
+    # --- called by the supervisor and its workers ---------------------------------------------------------------------
 
     def attach(self, supervisor: Supervisor) -> None:
-        """Name the supervisor whose processes these are; before `start`."""
+        """Set the supervisor of the processes. Call this before `start`."""
         self._supervisor = supervisor
 
     def admit(self, key: str, desired: Desired, paths: Mapping[str, str]) -> Hold | None:
-        """Say whether a process may start now; what is admitted counts until the process is gone."""
+        """Return None if a process may start now, else the hold. An admitted process counts until it has ended."""
         plan = desired.plan
         if key.startswith(DAEMONS):
             return None
         self.machine.wait()
         need, unknown = self._need(key, plan, paths)
-        # Nobody makes way for one that would be refused then.
+        # No other process must make room for one that admission would refuse afterwards.
         turn = self.groups.refusal(key, plan) if need is not None or plan.memory_check in ("warn", "off") else None
         if turn is not None:
             return turn
@@ -195,7 +196,7 @@ class HostMemory:
         return Hold(ProcessPhase.PENDING, refusal.reason, refusal.message)
 
     def on_report(self, key: str, report: ProcessReport) -> None:
-        """Note how a process is now. Called in workers' threads, with their locks held: only notes."""
+        """Record the state of a process. Called in workers' threads under their locks."""
         if report.phase is ProcessPhase.STOPPED:
             self.ledger.stop_waiting(key)
         if report.phase not in _INSIDE:
@@ -208,7 +209,7 @@ class HostMemory:
     # --- the thread ---------------------------------------------------------------------------------------------------
 
     def start(self, records: Mapping[str, ProcessRecord]) -> None:
-        """Enter what an earlier agent left running, look at the memory once, then go on in a thread."""
+        """Count the processes that an earlier agent left running, measure the memory once, and start the thread."""
         for key, record in records.items():
             running = record.running
             if running is not None and runs(running.pid, running.mark):
@@ -250,7 +251,7 @@ class HostMemory:
                     for key in self.ledger.waiting():
                         self._processes().wake(key)
             except Exception:
-                # The processes go on whatever this thread meets.
+                # An error in this thread must not affect the processes.
                 _log.exception("Failed to look after the memory")
                 groups_at = self._clock() + 1.0
 
@@ -272,13 +273,13 @@ class HostMemory:
             self.watchdog.check(memory, now=self._clock())
 
     def _sweep(self) -> None:
-        """Give back what was admitted for starts that never came about, and count what runs uncounted."""
+        """Release the memory of starts that did not happen, and count running processes without an entry."""
         now, supervisor = self._clock(), self._processes()
         for key, plan in supervisor.plans().items():
             report = supervisor.report(key)
             if report is None or report.phase not in _INSIDE or report.pid is None or self.ledger.entry(key):
                 continue
-            # Found without a record: an earlier agent lost its state.
+            # Found without a record, because an earlier agent lost its state.
             need = self._estimator.of_running(report.pid, plan, discrete_gpus=self.machine.discrete_gpus)
             self.ledger.adopt(key, need, plan.priority, now=now)
         for key, entry in self.ledger.entries().items():
@@ -293,7 +294,7 @@ class HostMemory:
     # --- measuring ----------------------------------------------------------------------------------------------------
 
     def _footprints(self) -> dict[str, int]:
-        """Measure the processes that run, but for daemons and the models in them, which nobody can tell apart."""
+        """Measure the running processes, without shared daemons and their models, which cannot be separated."""
         supervisor = self._processes()
         units, plans = supervisor.handles(), supervisor.plans()
         own = {key: unit.pid for key, unit in units.items() if key in plans and plans[key].daemon_model is None}
@@ -309,12 +310,13 @@ class HostMemory:
         return need, ""
 
     def _adopt(self) -> None:
-        """Count what an earlier agent left running; again once it is known where llama-server's models lie."""
+        """Count the processes of an earlier agent. Repeated after the first measurement shows where models are in
+        memory."""
         for key, (pid, plan) in list(self._adopted.items()):
             need = self._estimator.of_running(pid, plan, discrete_gpus=self.machine.discrete_gpus)
             self.ledger.adopt(key, need, plan.priority, now=self._clock())
 
-    # --- what the parts ask -------------------------------------------------------------------------------------------
+    # --- called by the parts ------------------------------------------------------------------------------------------
 
     @property
     def _limits(self) -> MemoryLimits:

@@ -1,7 +1,7 @@
-"""Measures what a host has for models: its memory and its limits, and what llama-server computes on.
+"""Measures the memory of a host, its limits, and the devices that llama-server uses.
 
-Called by `agent.server.memory.host_memory`. Measured again now and then, because limits change and engines are
-installed; the first answer of a GPU's driver may take seconds, so that the first start waits for it.
+Called by `agent.server.memory.host_memory`. The measurement is repeated from time to time, because limits change and
+engines are installed. The first call of a GPU's driver may take seconds, so the first start of a process waits for it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Machine:
-    """One host's capacity. `measure` and `look` are called by one thread, the rest by any."""
+    """One host's capacity. One thread calls `measure` and `read_memory`; any thread may use the rest."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Machine:
         meminfo_file: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`meminfo_file` is a file of the kind of /proc/meminfo to read instead of the system's own numbers."""
+        """`meminfo_file` is a file in the format of /proc/meminfo to read instead of the system's numbers."""
         self._find_binary = find_binary
         self._meminfo = meminfo_file
         self._clock = clock
@@ -48,20 +48,20 @@ class Machine:
         self._measured_at = 0.0
         self._unreadable = ""
         self.capacity = Capacity(psutil.virtual_memory().total, sys.platform)
-        """Before it was measured: the memory alone."""
+        """Before the first measurement it contains only the memory."""
         self.accelerators: tuple[Accelerator, ...] = ()
 
     @property
     def discrete_gpus(self) -> bool:
-        """Whether models may lie in a memory other than the machine's own."""
+        """Whether models may use GPU memory that is separate from the machine's."""
         return self.capacity.gpu_bytes is not None
 
     def wait(self) -> None:
-        """Wait until it was measured once, but not for ever."""
+        """Wait for the first measurement, with a timeout."""
         self._measured.wait(FIRST_S)
 
     def measure(self) -> bool:
-        """Measure what the host has, if it is time to. True the first time."""
+        """Measure the capacity if it is due. Returns True the first time."""
         first = not self._measured.is_set()
         if not first and self._clock() - self._measured_at < MEASURE_S:
             return False
@@ -85,7 +85,7 @@ class Machine:
         return first
 
     def read_memory(self) -> Memory | None:
-        """Read how the memory is now; None where the system does not say, which is logged once."""
+        """Read the current memory. Returns None if that fails, which is logged once."""
         try:
             memory = meminfo.read(self._meminfo)
         except meminfo.Unreadable as error:

@@ -1,8 +1,8 @@
-"""Read how much memory a host has and how much of it is available: /proc/meminfo and control groups, or macOS's tools.
+"""Reads a host's total and available memory from /proc/meminfo and control groups, or from macOS's tools.
 
-Called by `agent.server.memory.host_memory` at each look. The parsers are pure; `read` does the I/O. Available means
-what can be had without pushing anything out that is in use: MemAvailable on Linux, and on macOS the pages that are
-free, inactive, speculative or purgeable.
+Called by `agent.server.memory.machine`. The parsers have no I/O; `read` does the I/O. Available memory can be allocated
+without displacing memory in use: MemAvailable on Linux, and the free, inactive, speculative and purgeable pages on
+macOS.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ MEMINFO = Path("/proc/meminfo")
 COMMAND_TIMEOUT_S = 10.0
 _MIB = 1 << 20
 _UNLIMITED = 1 << 60
-"""Control groups of version 1 say "no limit" by a number near 2^63."""
+"""Control groups of version 1 represent "no limit" by a number near 2^63."""
 _PAGES = ("Pages free", "Pages inactive", "Pages speculative", "Pages purgeable")
 _LEVELS = {1: MemoryPressure.NORMAL, 2: MemoryPressure.WARNING, 4: MemoryPressure.CRITICAL}
 
 
 class Unreadable(Exception):
-    """The system does not say how its memory is."""
+    """The system does not provide its memory numbers."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """A host's memory at one moment."""
+    """The current memory of a host."""
 
     total_bytes: int
     available_bytes: int
     kernel: MemoryPressure | None = None
-    """macOS: the level that the kernel tells."""
+    """macOS: the pressure level of the kernel."""
     limited: bool = False
-    """These are the numbers of a control group, which has less than the machine."""
+    """These are the numbers of a control group, whose limit is below the machine's memory."""
     kernel_share: float | None = None
-    """macOS: the free share, 0 to 1, that the kernel tells where it tells no level."""
+    """macOS: the free share from the kernel, 0 to 1, if it provides no level."""
 
     @property
     def share(self) -> float:
-        """The share that is available, 0 to 1."""
+        """The available share of the memory, 0 to 1."""
         return self.available_bytes / self.total_bytes if self.total_bytes else 1.0
 
     @property
@@ -54,7 +54,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Group:
-    """A control group's memory."""
+    """The memory of a control group."""
 
     limit_bytes: int
     used_bytes: int
@@ -65,7 +65,7 @@ class Group:
 
 
 def parse_meminfo(text: str) -> Memory:
-    """Read /proc/meminfo. Raises Unreadable when it does not tell total and available memory."""
+    """Parse /proc/meminfo. Raises Unreadable if total or available memory is missing."""
     found = {name: int(kib) * 1024 for name, kib in re.findall(r"^(\w+):\s+(\d+)(?: kB)?\s*$", text, re.MULTILINE)}
     try:
         return Memory(found["MemTotal"], found["MemAvailable"])
@@ -74,7 +74,7 @@ def parse_meminfo(text: str) -> Memory:
 
 
 def parse_group(limit: str, used: str, stat: str) -> Group | None:
-    """Read a control group's limit, use and `memory.stat`; None where it sets no limit."""
+    """Parse a control group's limit, use and `memory.stat`. Returns None if it sets no limit."""
     if not limit.strip().isdecimal() or not used.strip().isdecimal() or int(limit) >= _UNLIMITED:
         return None
     numbers = {name: int(count) for name, count in re.findall(r"^(\w+) (\d+)$", stat, re.MULTILINE)}
@@ -83,9 +83,10 @@ def parse_group(limit: str, used: str, stat: str) -> Group | None:
 
 
 def group_folders(membership: str, root: Path = Path("/sys/fs/cgroup")) -> list[tuple[Path, str]]:
-    """Name the folders of the process's memory control groups, its own and those above: each with its version.
+    """Return the folders of the process's memory control group and its parents, each with the version of control
+    groups.
 
-    `membership` is /proc/self/cgroup.
+    `membership` is the content of /proc/self/cgroup.
     """
     found: list[tuple[Path, str]] = []
     for line in membership.splitlines():
@@ -105,7 +106,7 @@ def group_folders(membership: str, root: Path = Path("/sys/fs/cgroup")) -> list[
 
 
 def within(memory: Memory, group: Group | None) -> Memory:
-    """Give what a control group leaves of the machine's memory."""
+    """Return the memory reduced to the limit of a control group."""
     if group is None or group.limit_bytes >= memory.total_bytes:
         return memory
     left = max(0, group.limit_bytes - group.used_bytes)
@@ -144,7 +145,7 @@ def _read_linux(meminfo: Path) -> Memory:
 
 
 def parse_vm_stat(text: str, *, total_bytes: int) -> Memory:
-    """Read the output of `vm_stat`. Raises Unreadable when it is something else."""
+    """Parse the output of `vm_stat`. Raises Unreadable for any other text."""
     size = re.search(r"page size of (\d+) bytes", text)
     pages = {name: int(count) for name, count in re.findall(r'^"?([A-Za-z -]+?)"?:\s+(\d+)\.?\s*$', text, re.MULTILINE)}
     if size is None or not all(name in pages for name in _PAGES[:2]):
@@ -154,18 +155,18 @@ def parse_vm_stat(text: str, *, total_bytes: int) -> Memory:
 
 
 def parse_kernel_level(text: str) -> MemoryPressure | None:
-    """Read `sysctl -n kern.memorystatus_vm_pressure_level`: 1, 2 or 4."""
+    """Parse `sysctl -n kern.memorystatus_vm_pressure_level`: 1, 2 or 4."""
     return _LEVELS.get(int(text)) if text.strip().isdecimal() else None
 
 
 def parse_free_share(text: str) -> float | None:
-    """Read `memory_pressure -Q`, which tells a percentage; None when it is something else."""
+    """Parse `memory_pressure -Q`, which prints a percentage. Returns None for any other text."""
     found = re.search(r"^System-wide memory free percentage:\s*(\d{1,3})%\s*$", text, re.MULTILINE)
     return int(found[1]) / 100 if found else None
 
 
 def parse_wired_limit(text: str) -> int | None:
-    """Read `sysctl -n iogpu.wired_limit_mb` as bytes; None where it is 0, the system's own choice."""
+    """Parse `sysctl -n iogpu.wired_limit_mb` into bytes. Returns None for 0, which means the default of the system."""
     return int(text) * _MIB if text.strip().isdecimal() and int(text) > 0 else None
 
 
@@ -180,7 +181,7 @@ def _read_mac() -> Memory:
 
 
 def wired_limit() -> int | None:
-    """Ask macOS what somebody allowed the GPU to wire; None elsewhere, or where nobody did."""
+    """Return the configured limit of wired GPU memory on macOS, or None."""
     return parse_wired_limit(_output_of("sysctl", "-n", "iogpu.wired_limit_mb")) if sys.platform == "darwin" else None
 
 
@@ -196,7 +197,7 @@ def _output_of(*command: str) -> str:
 
 
 def read(meminfo: Path | None = None) -> Memory:
-    """Read how the memory is now. `meminfo` is a file of the kind of /proc/meminfo to read instead, on any system.
+    """Read the current memory. `meminfo` is a file in the format of /proc/meminfo to read instead, on any system.
 
     Raises Unreadable.
     """

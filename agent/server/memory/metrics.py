@@ -1,4 +1,4 @@
-"""What Prometheus can read of a host's memory: budget, what is promised of it, pressure, evictions, swaps.
+"""The Prometheus metrics of a host's memory: budget, reserved memory, pressure, evictions, swaps.
 
 Registered by `agent.server.main` with the agent's other metrics.
 """
@@ -23,7 +23,7 @@ class MemoryMetrics(Collector):
         self._memory = memory
 
     def describe(self) -> Iterator[Metric]:
-        # Nothing is looked up for the registration alone.
+        # The registration alone must not read anything.
         return iter(())
 
     def collect(self) -> Iterator[Metric]:

@@ -1,8 +1,8 @@
 """Swaps the models of a group in a host's memory: `residency` decides which run, the others are held.
 
-Called by `agent.server.memory.host_memory` at each start, each report and each moment that a decision names. The proxy
+Called by `agent.server.memory.host_memory` at each start, each report and each time that a decision sets. The proxy
 reports demand (`wanted`, `used`). A process that is swapped out is held, so its worker drains and stops it. A process
-that has not run yet is only refused admission, so that its files are fetched meanwhile.
+that has not run yet is only refused admission, so that its files are fetched in the meantime.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from agent.server.memory.residency import Decision, Member, Rules, decide
 SOURCE = "turns"
 """The source of the holds."""
 WANTED_S = 300.0
-"""After so long without a report of it a request has given up, where the plan does not say how long it waits."""
+"""Demand that is not repeated for this time ends, if the plan sets no wake timeout."""
 _GONE = frozenset({ProcessPhase.FAILED, ProcessPhase.STOPPED})
 
 
 @dataclass(frozen=True)
 class GroupedProcess:
-    """A process of a group, as it is now."""
+    """The current state of a process in a group."""
 
     plan: ProcessPlan
     phase: ProcessPhase
@@ -48,19 +48,19 @@ class ModelGroups:
     """The groups of one host. Thread-safe."""
 
     processes: Callable[[], Mapping[str, GroupedProcess]]
-    """All processes that are in a group, as they are now."""
+    """All processes that are in a group, in their current state."""
     room: Callable[[Iterable[str]], Need]
-    """The memory that these processes may have together: the budget less what all others have."""
+    """The memory that these processes may have together: the budget less the memory of all others."""
     hold: Callable[[str, Hold], None]
     release: Callable[[str], None]
     held: Callable[[], Mapping[str, Hold]]
-    """What was held in the name of `SOURCE`."""
+    """The holds of `SOURCE`."""
     wake: Callable[[str], None]
     clock: Callable[[], float]
     changed: Callable[[], None] = lambda: None
-    """Called when demand came, so that `decide` is called soon. Must not block."""
+    """Called at new demand, so that `decide` is called soon. Must not block."""
     in_flight: Callable[[str], int] = lambda _key: 0
-    """Requests under way by process, as far as a proxy knows."""
+    """Running requests per process, as far as a proxy knows them."""
     rules: Rules = field(default_factory=Rules)
     swaps: int = 0
     """How often a process was swapped out for another."""
@@ -70,7 +70,7 @@ class ModelGroups:
     _too_large: set[str] = field(default_factory=set)
     _serves_since: dict[str, float] = field(default_factory=dict)
     _fetched: dict[str, tuple[FilePlan | None, dict[str, FilePlan] | None]] = field(default_factory=dict)
-    """The files of processes that were ready to start once: fetching them again takes no time."""
+    """The files of processes that were ready to start once, and whose files are therefore already in the store."""
     _demand_lock: threading.Lock = field(default_factory=threading.Lock)
     _decide_lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -91,7 +91,7 @@ class ModelGroups:
             self._demand.setdefault(key, _Demand()).used_at = self.clock()
 
     def refusal(self, key: str, plan: ProcessPlan) -> Hold | None:
-        """Return why a process that is ready to start must wait; None: it may start."""
+        """Return why a process that is ready to start must wait. None: it may start."""
         if plan.residency is None:
             return None
         with self._decide_lock:
@@ -104,9 +104,9 @@ class ModelGroups:
         return _hold(plan, message)
 
     def decide(self, *, requester: str = "") -> float | None:
-        """Decide for each group and act on it. Return when to decide again; None: when something changes.
+        """Decide for each group and act on it. Returns when to decide again; None means when something changes.
 
-        `requester` is a process that is ready to start now, whatever its last report said.
+        `requester` is a process that is ready to start now, regardless of its last report.
         """
         with self._decide_lock:
             now = self.clock()
@@ -118,7 +118,7 @@ class ModelGroups:
             self._drop_met_demand(processes, now)
             for key in self.held():
                 if key not in processes:
-                    # Its plan left the group.
+                    # The plan of the process is no longer in the group.
                     self.release(key)
             groups: dict[str, list[str]] = {}
             for key, process in processes.items():
@@ -206,7 +206,7 @@ class ModelGroups:
         )
 
     def _drop_met_demand(self, processes: Mapping[str, GroupedProcess], now: float) -> None:
-        """Drop demand that was met, that gave up, or whose process is gone."""
+        """Remove demand that was met or timed out, or whose process is gone."""
         with self._demand_lock:
             for key in {*self._fetched, *self._serves_since} - processes.keys():
                 self._fetched.pop(key, None)

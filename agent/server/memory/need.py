@@ -1,6 +1,6 @@
-"""What a process needs of a host's memory, and what it has: amounts in the machine's memory and on discrete GPUs. Pure.
+"""Amounts of memory that a process needs or has, in the machine's RAM and on discrete GPUs. Without I/O.
 
-Where computing shares the machine's own memory, as on Apple silicon, everything counts in `ram_bytes`.
+If the GPU shares the machine's memory, as on Apple silicon, everything counts in `ram_bytes`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 def amount(size_bytes: float) -> str:
-    """Write bytes as people compare them: `512 MiB`, `5.2 GiB`."""
+    """Format bytes for people: `512 MiB`, `5.2 GiB`."""
     mib = size_bytes / (1 << 20)
     if abs(mib) < 1024:
         return f"{mib:.0f} MiB"
@@ -19,7 +19,7 @@ def amount(size_bytes: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Write a share of 1 as `9.5 %`."""
+    """Format a share of 1 as `9.5 %`."""
     return f"{share * 100:.1f} %".replace(".0 %", " %")
 
 
@@ -34,11 +34,11 @@ class Need:
         return Need(self.ram_bytes + other.ram_bytes, self.gpu_bytes + other.gpu_bytes)
 
     def __sub__(self, other: Need) -> Need:
-        """Take away what there is to take; never below nothing."""
+        """Subtract each amount, with 0 as the minimum."""
         return Need(max(0, self.ram_bytes - other.ram_bytes), max(0, self.gpu_bytes - other.gpu_bytes))
 
     def within(self, room: Need) -> bool:
-        """Tell whether it fits."""
+        """Return whether both amounts fit into `room`."""
         return self.ram_bytes <= room.ram_bytes and self.gpu_bytes <= room.gpu_bytes
 
     @property
@@ -53,7 +53,7 @@ class Need:
 
 
 def total(needs: Iterable[Need]) -> Need:
-    """Add amounts up."""
+    """Return the sum of the amounts."""
     found = Need()
     for need in needs:
         found += need

@@ -1,13 +1,19 @@
-"""Decides which models of a group are in a host's memory now, and which wait for their turn. Pure.
+"""Decides which models of a group are in a host's memory now, and which wait for their turn. Without I/O.
 
-Called by `agent.server.memory.model_groups`. As many stay as fit. Of those that do not fit together these come first:
+Called by `agent.server.memory.model_groups`. As many members as fit are in memory. If not all fit, they are ranked:
 
-1. what is pinned, 2. who starts or has not served for its least time, 3. who is in and works on requests, so that those
-for the same model go together, until somebody else waited for too long, 4. who is asked for and out, 5. who was asked
-for a moment ago, 6. what is preferred: it comes back by itself when nobody needs its place, 7. what runs on demand and
-has no proxy that would tell of demand, 8. what runs on demand and is idle: it stays while nobody wants its place.
+1. pinned members;
+2. members that start, or that have been in memory for less than their minimum time;
+3. members in memory that work on requests, so that requests for the same model are served together, until a member
+   outside has waited for too long;
+4. members outside that requests wait for;
+5. members in memory that were used recently;
+6. preferred members, which return by themselves when no other member needs the memory;
+7. on-demand members without a proxy that reports demand;
+8. idle on-demand members, which stay until another member needs the memory.
 
-What runs on demand and is neither in nor asked for stays out. Nobody is pushed out for one that would not fit then.
+An on-demand member that is neither in memory nor requested stays out. No member has to leave for one that would not fit
+afterwards.
 """
 
 from __future__ import annotations
@@ -23,16 +29,16 @@ Residency = Literal["pinned", "preferred", "onDemand"]
 
 @dataclass(frozen=True)
 class Rules:
-    """How patient a group is, in seconds."""
+    """The time limits of a group, in seconds."""
 
     dwell_s: float = 60.0
-    """Who came in stays this long, unless its plan says otherwise."""
+    """Minimum time in memory, unless the plan sets another one."""
     idle_s: float = 60.0
-    """Who was not asked for this long is idle."""
+    """A member without a request for this time is idle."""
     batch_s: float = 2.0
-    """A request this short a time ago means that more for the same model may follow."""
+    """After a request, more requests for the same model are expected for this time."""
     patience_s: float = 30.0
-    """After so long a wait a model that works is no longer preferred to one that is asked for."""
+    """After a wait of this length, a busy member no longer precedes a requested one."""
 
 
 @dataclass(frozen=True)
@@ -42,41 +48,41 @@ class Member:
     key: str
     residency: Residency
     need: Need | None = None
-    """None: not known; it then takes turns with all others."""
+    """None: unknown; the member then needs all of the group's memory."""
     priority: int = 0
     inside_since: float | None = None
-    """Since when it has its memory and serves; None while it is out."""
+    """Since when it serves. None: it is not in memory, or it starts."""
     starting: bool = False
-    """It has its memory and does not serve yet. To push it out now would make its start worth nothing."""
+    """It has its memory and does not serve yet. If it had to leave now, its start would be wasted."""
     ready_to_start: bool = True
-    """Nothing but its turn keeps it from starting. A model that is still being downloaded pushes nobody out."""
+    """It could start immediately. A model that is still being downloaded displaces no other member."""
     wanted_since: float | None = None
     """Since when a request waits for it."""
     used_at: float | None = None
     """When a request for it last began or ended."""
     in_flight: int = 0
     proxied: bool = False
-    """A proxy stands before it and tells what it is asked for."""
+    """A proxy in front of it reports its requests."""
     dwell_s: float | None = None
     idle_s: float | None = None
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Who may be in now."""
+    """Which members may be in memory now."""
 
     inside: tuple[str, ...]
     outside: tuple[str, ...]
     blocked_by: dict[str, tuple[str, ...]]
-    """Who has the place of each that is outside, and claims it."""
+    """For each member outside that claims memory: the members that have it."""
     too_large: dict[str, Need]
-    """Who could not come in if all but the pinned went, and what it would have then."""
+    """Members that would not fit if all but the pinned ones left, and the memory that would then be free."""
     look_again: float | None = None
     """When time alone may change the decision."""
 
 
 def decide(members: Iterable[Member], room: Need, *, now: float, rules: Rules) -> Decision:
-    """Choose who is in, given the memory that the group may have together."""
+    """Choose the members in memory, for the memory that the group may have together."""
     everyone = sorted(members, key=lambda m: m.key)
     longest_wait = max((now - m.wanted_since for m in everyone if m.wanted_since is not None and _out(m)), default=0.0)
     ranks = {m.key: _rank(m, longest_wait, now, rules) for m in everyone}
@@ -85,12 +91,13 @@ def decide(members: Iterable[Member], room: Need, *, now: float, rules: Rules) -
     left, inside = room, list[Member]()
     for member in claiming:
         need = member.need or room
-        # Whatever is pinned is in, if need be with too little room: admission has the last word on its start.
+        # A pinned member is always in, even with too little room: admission decides about its start.
         if member.residency == "pinned" or (need.within(left) and (member.need is not None or left == room)):
             inside.append(member)
             left -= need
     if not any(_out(member) for member in inside):
-        # Nobody would come in for those who would have to go, because they have grown or there is less for all.
+        # If no outside member would come in, none has to leave. This happens when members have grown or the room has
+        # shrunk.
         inside += [member for member in claiming if not _out(member) and member not in inside]
     chosen = {m.key for m in inside}
     outside = [m for m in everyone if m.key not in chosen]
@@ -128,7 +135,7 @@ def _used_within(member: Member, seconds: float, now: float) -> bool:
 
 
 def _rank(member: Member, longest_wait: float, now: float, rules: Rules) -> int | None:
-    """Give the place in the module's list; None for who claims nothing."""
+    """Return the rank in the module's list, or None for a member that claims no memory."""
     if member.residency == "pinned":
         return 1
     inside = not _out(member)
@@ -150,7 +157,7 @@ def _rank(member: Member, longest_wait: float, now: float, rules: Rules) -> int 
 
 
 def _order(member: Member, rank: int) -> tuple[int, int, bool, float, str]:
-    """Within a rank the more important comes first, then who is in, then who has waited longest."""
+    """Return the sort key: rank, then priority, then members in memory, then the longest wait."""
     return rank, -member.priority, _out(member), member.wanted_since or 0.0, member.key
 
 

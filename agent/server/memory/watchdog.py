@@ -1,9 +1,9 @@
-"""Measures the host's memory every few seconds and acts on it: reports its pressure, evicts, lets processes return.
+"""Evaluates the memory of the host every few seconds: reports its pressure, evicts processes, and lets them return.
 
-Called by `agent.server.memory.host_memory` in its own thread. The level of pressure and the choice in `eviction` are
-pure. The watchdog remembers which processes were evicted and how often, and logs each change once. A level is left only
-after the available share was better by a margin for a while, so that a host at the edge of a level reports no change
-every few seconds.
+Called by `agent.server.memory.host_memory` in the memory thread. The level of pressure and the choice in `eviction`
+have no I/O. The watchdog stores which processes were evicted and how often, and logs each change once. A level ends
+only after the available share was better by a margin for some time, so that a host at the edge of a level does not
+report a change every few seconds.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ _ORDER = (MemoryPressure.NORMAL, MemoryPressure.WARNING, MemoryPressure.CRITICAL
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When memory counts as short, as shares of all memory that are available."""
+    """When memory counts as short, as available shares of all memory."""
 
     warning: float = 0.20
     critical: float = 0.10
     margin: float = 0.02
-    """A level is left only with so much more than what led to it…"""
+    """To leave a level, this much more memory must be available…"""
     settle_s: float = 30.0
-    """…for so long."""
+    """…for this time."""
 
 
 @dataclass(frozen=True)
 class Pressure:
-    """How it is, and since when."""
+    """The level of memory pressure, and since when."""
 
     level: MemoryPressure = MemoryPressure.NORMAL
     since: float = 0.0
     better_since: float | None = None
-    """Since when every look would have allowed a better level."""
+    """Since when every measurement would have allowed a better level."""
     better: MemoryPressure = MemoryPressure.NORMAL
-    """The worst of the levels that those looks would have allowed."""
+    """The worst of the levels that those measurements would have allowed."""
 
 
 def severity(level: MemoryPressure) -> int:
-    """Number the levels: 0 is Normal, 2 Critical."""
+    """Return the level as a number: 0 is Normal, 2 is Critical."""
     return _ORDER.index(level)
 
 
 def after(before: Pressure, memory: Memory, thresholds: Thresholds, *, now: float) -> Pressure:
-    """Take in one look at the memory."""
+    """Return the pressure after one measurement."""
     told = level_of(memory, thresholds)
     if severity(told) > severity(before.level):
         return Pressure(told, since=now)
@@ -66,16 +66,16 @@ def after(before: Pressure, memory: Memory, thresholds: Thresholds, *, now: floa
 
 
 def level_of(memory: Memory, thresholds: Thresholds, *, margin: float = 0.0) -> MemoryPressure:
-    """Judge one look by itself; with a margin, so much more must be available for the same answer.
+    """Return the level of one measurement. With a margin, more memory must be available for the same level.
 
-    Where the kernel says how it is, that counts alone: macOS keeps little memory free on purpose, and compresses what
-    rests. The thresholds are for systems that do not say.
+    If the kernel provides a level, only that counts: macOS keeps little memory free on purpose, and compresses idle
+    memory. The thresholds are for systems without such a level.
     """
     if memory.kernel is not None:
         return memory.kernel
     share = memory.share if memory.kernel_share is None else memory.kernel_share
     own = MemoryPressure.NORMAL
-    # Thresholds in the wrong order are no reason to see no pressure at all.
+    # Also report pressure if the thresholds are in the wrong order.
     if share < max(thresholds.warning, thresholds.critical) + margin:
         own = MemoryPressure.WARNING
     if share < thresholds.critical + margin:
@@ -88,31 +88,31 @@ _log = structlog.get_logger(__name__)
 
 @dataclass
 class Watchdog:
-    """The watchdog of one host. Used by one thread; others may read its fields."""
+    """The watchdog of one host. One thread uses it; other threads may read its fields."""
 
     runners: Callable[[], Iterable[RunningProcess]]
-    """All processes that run, measured now. Asked only under pressure."""
+    """All running processes, measured now. Called only under pressure."""
     evict: Callable[[str, str], None]
-    """Stops a process and keeps it from starting; second, why."""
+    """Stops a process (first argument) and keeps it from starting; the second argument is the reason."""
     let_back: Callable[[str], None]
     on_level: Callable[[MemoryPressure], None] = lambda _level: None
-    """Called at each change of the level, Normal included, and of what is done about it."""
+    """Called at each change of the level, including Normal, and when an eviction, a return or a skip happens."""
     thresholds: Thresholds = field(default_factory=Thresholds)
     return_policy: ReturnPolicy = field(default_factory=ReturnPolicy)
     enabled: bool = False
     state: Pressure = field(default_factory=Pressure)
     memory: Memory | None = None
-    """The last look."""
+    """The last measurement."""
     evicted: dict[str, EvictedProcess] = field(default_factory=dict)
     evictions: int = 0
     skipped: dict[Skip, int] = field(default_factory=dict)
-    """Looks under critical pressure at which nobody was evicted, by reason."""
+    """Measurements under critical pressure at which no process was evicted, by reason."""
     _said: Skip | None = None
     _past: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """How often and when last each process was evicted."""
+    """How often and when each process was last evicted."""
     _last_return: float | None = None
     _before: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """What was available when each evicted process was evicted, and how much it had."""
+    """For each evicted process: the available memory at its eviction, and the memory that it had."""
 
     @property
     def level(self) -> MemoryPressure:
@@ -124,10 +124,11 @@ class Watchdog:
         return self._said
 
     def check(self, memory: Memory, *, now: float) -> None:
-        """Take in how the memory is now, and do the one thing that follows from it."""
+        """Evaluate one measurement, and evict or return at most one process."""
         self.memory = memory
         for key, (available, footprint) in self._before.items():
-            # Pages that several processes share, or that the system would have dropped, came with nobody's end.
+            # Count only memory that became available: shared pages and pages that the system would have dropped do not
+            # count.
             gained = min(footprint, memory.available_bytes - available)
             if key in self.evicted and gained > self.evicted[key].brings_bytes:
                 self.evicted[key] = replace(self.evicted[key], brings_bytes=gained)
@@ -148,7 +149,7 @@ class Watchdog:
             self._return_one(memory, now)
 
     def keep_only(self, wanted: Iterable[str]) -> None:
-        """Strike off the evicted that nobody wants any more."""
+        """Remove evicted processes that are no longer wanted."""
         kept = set(wanted)
         for remembered in (self.evicted, self._past, self._before):
             for key in [key for key in remembered if key not in kept]:
@@ -156,7 +157,7 @@ class Watchdog:
 
     def _relieve(self, memory: Memory, now: float) -> None:
         if level_of(memory, self.thresholds) is not MemoryPressure.CRITICAL:
-            # The level is about to be left: what was stopped sufficed.
+            # The level is about to end, so the earlier evictions sufficed.
             return
         runners = list(self.runners())
         verdict = choose(self.level, runners, enabled=self.enabled, used_bytes=memory.used_bytes)
@@ -204,6 +205,6 @@ class Watchdog:
             self.on_level(self.level)
 
     def configure(self, *, warning: float, critical: float, enabled: bool) -> None:
-        """Take in what people wish."""
+        """Set the configured thresholds, and whether evictions are allowed."""
         self.thresholds = replace(self.thresholds, warning=warning, critical=critical)
         self.enabled = enabled
