@@ -201,7 +201,7 @@ class Service:
             self._idle_timer.cancel()
             self._idle_timer = None
 
-    # --- asked by clients -------------------------------------------------------------------------------------
+    # --- called by clients ------------------------------------------------------------------------------------
 
     @property
     def runs(self) -> bool:

@@ -1,9 +1,9 @@
-"""The accelerators of this host, as llama-server lists its devices and as the vendors' tools name them.
+"""The accelerators of this host, as llama-server and the vendors' tools list them.
 
-Called by `agent.server.main` and `agent.server.memory.host_memory`. The devices of llama-server go first, because it
-can use them; the vendors' tools add what other engines can use, and what is there before llama-server is installed. A
-tool that is missing, fails or hangs adds nothing. On Apple silicon llama-server prints Metal's
-recommendedMaxWorkingSetSize, elsewhere the memory of the GPU; it is asked once per installed file.
+Called by `agent.server.main` and `agent.server.memory.machine`. The devices of llama-server come first, because it can
+use them. The vendors' tools add devices for other engines, and work before llama-server is installed. A tool that is
+missing, fails or hangs adds nothing. On Apple silicon llama-server prints Metal's recommendedMaxWorkingSetSize,
+elsewhere the memory of the GPU. It is called once per installed file.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ MIB = 1 << 20
 ASK_TIMEOUT_S = 20.0
 """The first use of a GPU's driver may take seconds."""
 _DIRECTORIES = ("/opt/rocm/bin", "/usr/local/bin", "/usr/bin", "/usr/sbin", "/sbin")
-"""Looked in although launchd and systemd leave some of them out of PATH."""
+"""Searched in addition to PATH, because launchd and systemd omit some of them."""
 
 
 def detect() -> tuple[Accelerator, ...]:
-    """Ask what is here; takes up to some seconds."""
+    """Detect the devices with the vendors' tools. May take some seconds."""
     if platform.system() == "Darwin":
         return _metal() if platform.machine() == "arm64" else ()
     found = (*_nvidia(), *_rocm())
-    # Vulkan drives the same devices; it counts where nothing better does.
+    # Vulkan lists the same devices, so it counts only if no other tool finds one.
     return found or _vulkan()
 
 
 def merged(told: Iterable[Accelerator], detected: Iterable[Accelerator]) -> tuple[Accelerator, ...]:
-    """Add to what an engine told of its devices the kinds that it does not know."""
+    """Return the devices of an engine, plus the detected devices of other types."""
     first = tuple(told)
     known = {each.type for each in first}
     return (*first, *(each for each in detected if each.type not in known))
@@ -47,7 +47,7 @@ def merged(told: Iterable[Accelerator], detected: Iterable[Accelerator]) -> tupl
 
 def _metal() -> tuple[Accelerator, ...]:
     name = _output_of("sysctl", "-n", "machdep.cpu.brand_string").strip()
-    # 0, and no such key before macOS 14: the system's own limit, which only Metal can tell.
+    # The key is 0 by default, and absent before macOS 14. Then the limit is the system's, which only Metal reports.
     limit = _output_of("sysctl", "-n", "iogpu.wired_limit_mb").strip()
     memory = int(limit) * MIB if limit.isdecimal() and int(limit) > 0 else None
     return (Accelerator(type="metal", name=name or "Apple GPU", memory_bytes=memory),)
@@ -59,7 +59,7 @@ def _nvidia() -> tuple[Accelerator, ...]:
 
 
 def parse_nvidia(text: str) -> list[tuple[str, int | None]]:
-    """Read name and bytes of each GPU from nvidia-smi's CSV. Unified memory is told as `[N/A]`."""
+    """Parse name and bytes of each GPU from nvidia-smi's CSV, which shows `[N/A]` for unified memory."""
     found = []
     for line in text.splitlines():
         name, comma, amount = line.rpartition(",")
@@ -75,7 +75,7 @@ def _rocm() -> tuple[Accelerator, ...]:
 
 
 def parse_rocm(text: str) -> list[tuple[str, int | None]]:
-    """Read name and bytes of each GPU from rocm-smi's JSON: an object of cards, with warnings before it at times."""
+    """Parse name and bytes of each GPU from rocm-smi's JSON, an object of cards that warnings may precede."""
     start = text.find("{")
     try:
         cards = json.loads(text[start:]) if start >= 0 else {}
@@ -99,7 +99,7 @@ def _vulkan() -> tuple[Accelerator, ...]:
 
 
 def parse_vulkan(text: str) -> list[tuple[str, int | None]]:
-    """Read the name of each GPU from vulkaninfo's summary; the software renderer is none."""
+    """Parse the name of each GPU from vulkaninfo's summary, without the software renderer."""
     found: list[tuple[str, int | None]] = []
     for part in re.split(r"^GPU\d+:", text, flags=re.MULTILINE)[1:]:
         kind = re.search(r"deviceType\s*=\s*(\S+)", part)
@@ -110,7 +110,7 @@ def parse_vulkan(text: str) -> list[tuple[str, int | None]]:
 
 
 def _grouped(devices: list[tuple[str, int | None]]) -> list[dict[str, Any]]:
-    """Add devices of one name together."""
+    """Group devices of the same name."""
     groups = []
     for name, count in Counter(name for name, _ in devices).items():
         amounts = [amount for each, amount in devices if each == name]
@@ -160,7 +160,7 @@ class Device(NamedTuple):
 
 
 def parse_devices(text: str) -> list[Device]:
-    """Read the answer to `--list-devices`; lines of unknown back ends (BLAS, RPC) are left out."""
+    """Parse the output of `--list-devices`, without unknown back ends (BLAS, RPC)."""
     found = []
     for match in _LINE.finditer(text):
         kind = _KINDS.get(match["id"].upper())
@@ -170,7 +170,7 @@ def parse_devices(text: str) -> list[Device]:
 
 
 def accelerators(devices: Sequence[Device]) -> tuple[Accelerator, ...]:
-    """Add devices of one kind and name together."""
+    """Group devices of the same kind and name."""
     groups: dict[tuple[Kind, str], list[Device]] = {}
     for device in devices:
         groups.setdefault((device.kind, device.name), []).append(device)
@@ -185,7 +185,7 @@ _known: dict[tuple[str, int, int], tuple[Accelerator, ...]] = {}
 
 
 def accelerators_of(llama_server: str | None) -> tuple[Accelerator, ...]:
-    """Ask an installed llama-server what it computes on; nothing where there is none or it does not answer."""
+    """Return the devices of an installed llama-server. Empty if there is none or it does not answer."""
     if llama_server is None:
         return ()
     try:

@@ -1,8 +1,8 @@
-"""Judges, before a process starts, whether the owners of this host allow its plan.
+"""Checks before a start whether the owners of this host allow the plan of a process.
 
-Asked by `agent.server.processes.launching`. The rule is `program.runtimes.host_rules`, which the loop applies before it
-writes a HostProcess; here it meets every plan, whoever wrote it. Two owners may speak: the machine's, by
-`agent run --allow FILE`, and the cluster's, by `spec.allow` of the Host object. A plan must be allowed by both.
+Called by `agent.server.processes.launching`. The rule is `program.runtimes.host_rules`, which the loop applies before
+it writes a HostProcess; here it applies to every plan, whoever wrote it. There are two owners: the machine's, who sets
+`agent run --allow FILE`, and the cluster's, who sets `spec.allow` of the Host object. Both must allow a plan.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from kubeapi.kinds import NAMESPACES
 from program.runtimes.host_rules import UNRESTRICTED, Allowance, Need, allowance_of, refusal
 
 SAVED_FILE = "host-allowance.json"
-"""In the store: `spec.allow` as it was read last, for a start while the API server does not answer."""
+"""File in the store with the last `spec.allow`, for a start while the API server does not answer."""
 LABELS_KEPT_S = 30.0
-"""How long the labels of a namespace are taken as they were read."""
+"""How long the labels of a namespace are cached."""
 
 _log = structlog.get_logger(__name__)
 
@@ -36,7 +36,7 @@ Labels = Callable[[str], Mapping[str, str] | None]
 
 
 class Boundary:
-    """What the owners of one host allow. Safe for use by many threads."""
+    """The limits that the owners of one host set. Thread-safe."""
 
     def __init__(
         self,
@@ -46,9 +46,10 @@ class Boundary:
         in_cluster: bool = False,
         labels: Labels = lambda _namespace: None,
     ) -> None:
-        """`own` is what the machine's owner allows, None without such a word. `in_cluster`: a Host object counts too.
+        """`own` is the machine owner's allowance, None if not set. `in_cluster`: the Host object's allowance applies as
+        well.
 
-        Without either, whoever may hand over plans has the agent's token and so is the owner: nothing is refused.
+        Without either, nothing is refused: a client that can send plans has the agent's token and counts as the owner.
         """
         self._own = own
         self._saved = saved
@@ -56,7 +57,7 @@ class Boundary:
         self._of_host: Allowance | None = _read(saved) if in_cluster else UNRESTRICTED
 
     def set_allowance(self, said: Mapping[str, Any] | None) -> None:
-        """Take `spec.allow` of the Host object, None where there is no such object."""
+        """Set `spec.allow` of the Host object; None if there is no such object."""
         allowance = allowance_of(said)
         if allowance == self._of_host:
             return
@@ -69,19 +70,20 @@ class Boundary:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Directories of the host below which models may lie, beside those of `--allowed-host-path-roots`."""
+        """Directories of the host from which models may be read, in addition to `--allowed-host-path-roots`."""
         found = self._of_host.paths if self._of_host is not None else ()
         return tuple(each for each in found if self._own is None or self._own.grants(Need("path", each)))
 
     def waits(self, key: str) -> Hold | None:
-        """Say that nothing may start yet: the Host object was never read."""
+        """Return a hold while the Host object was never read, else None."""
         if is_daemon_key(key) or self._of_host is not None:
             return None
         why = "the Host object of this host has not been read yet, which says what it allows"
         return Hold(ProcessPhase.PENDING, ProcessReason.NOT_ALLOWED, why)
 
     def refusal(self, key: str, plan: ProcessPlan) -> str:
-        """Say why a plan is not started; empty where it may be. A daemon's plan is made of one that was allowed."""
+        """Return why a plan must not start, or an empty string. A daemon's plan derives from a plan that
+        was allowed."""
         if is_daemon_key(key):
             return ""
         namespace = key.partition("/")[0]
@@ -96,7 +98,7 @@ class Boundary:
 
 
 class NamespaceLabels:
-    """Reads the labels of namespaces, which a selector in `spec.allow` looks at. Thread-safe."""
+    """Reads the labels of namespaces for the selector in `spec.allow`. Thread-safe."""
 
     def __init__(self, client: KubeClient, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
@@ -105,7 +107,7 @@ class NamespaceLabels:
         self._known: dict[str, tuple[float, Mapping[str, str]]] = {}
 
     def __call__(self, namespace: str) -> Mapping[str, str] | None:
-        """Give the labels; None where they cannot be read, so that no selector matches."""
+        """Return the labels, or None if they cannot be read, so that no selector matches."""
         with self._lock:
             at, labels = self._known.get(namespace, (float("-inf"), {}))
         if self._clock() - at < LABELS_KEPT_S:

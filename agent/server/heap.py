@@ -1,4 +1,4 @@
-"""Keeps a process of many mostly sleeping threads small. Agent and loop call it before any thread starts."""
+"""Reduces the memory of a process with many idle threads. Agent and loop call it before any thread starts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ _M_ARENA_MAX = -8
 
 
 def share_one_heap() -> None:
-    """Have all threads allocate from one heap: glibc gives each its own, and what is freed there stays with it."""
+    """Make all threads allocate from one heap. By default glibc gives threads separate heaps, which keep
+    freed memory."""
     if sys.platform != "linux":
         return
     try:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
     except (OSError, AttributeError):
-        return  # another C library, which has no such habit
+        return  # another C library, without separate heaps

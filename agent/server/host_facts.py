@@ -1,6 +1,6 @@
-"""Measures what this host is: address, memory, processors, and which engines are installed.
+"""Measures the properties of this host: address, memory, processors, and installed engines.
 
-Called by `agent.server.main` and `agent.server.cluster.host_lease`.
+Called by `agent.server.main` and the commands `herdsman agent run` and `herdsman agent doctor`.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from agent.version import agent_version
 
 KNOWN_BINARIES = ("llama-server", "ollama", "omlx", "vllm")
 _SLOW = ("vllm",)
-"""Binaries that load half a minute of Python to tell their version, which therefore stays empty."""
+"""Binaries that would load Python for half a minute to print their version, so their version stays empty."""
 USUAL_DIRECTORIES = ("/opt/homebrew/bin", "/usr/local/bin")
-"""Looked in although launchd and systemd leave them out of PATH."""
+"""Searched in addition to PATH, because launchd and systemd omit them."""
 
-# Networks that exist on many machines at once, so that an address in them leads nowhere from outside.
+# Networks that exist on many machines, so their addresses cannot be reached from outside.
 _BRIDGES = tuple(ipaddress.ip_network(n) for n in ("172.17.0.0/16", "192.168.65.0/24", "10.96.0.0/12"))
 _TAILSCALE = ipaddress.ip_network("100.64.0.0/10")
 
 
 class NoAddress(Exception):
-    """The host has no address that others could reach."""
+    """The host has no address that other hosts could reach."""
 
 
 def own_address() -> str:
-    """Choose the address on which others reach this host. Raises NoAddress."""
+    """Return the address on which other hosts reach this host. Raises NoAddress."""
     found = [a.address for addresses in psutil.net_if_addrs().values() for a in addresses if _is_ip(a.family)]
     address = best_address(found)
     if address is None:
@@ -45,7 +45,7 @@ def own_address() -> str:
 
 
 def best_address(addresses: list[str]) -> str | None:
-    """Choose among a host's addresses: IPv4 before IPv6, a Tailscale address before others, no container bridge."""
+    """Choose one of a host's addresses: Tailscale first, then other IPv4, then IPv6, and a container bridge last."""
     candidates: list[tuple[int, int, str]] = []
     for order, text in enumerate(addresses):
         try:
@@ -65,17 +65,18 @@ def _is_ip(family: int) -> bool:
 
 
 class Binaries:
-    """Finds engines on this host and asks them for their version once per installed file."""
+    """Finds engines on this host and reads their version once per installed file."""
 
     def __init__(self, locate: Callable[[str], Path | None] | None = None) -> None:
-        """`locate` is asked first; what it does not know is looked for on PATH and in the usual directories."""
+        """`locate` is called first. Binaries that it does not find are searched on PATH and in the
+        usual directories."""
         self._locate = locate
         self._path = os.pathsep.join([os.environ.get("PATH", os.defpath), *USUAL_DIRECTORIES])
         self._versions: dict[tuple[str, int, int], str] = {}
         self._lock = threading.Lock()
 
     def find(self, name: str) -> str | None:
-        """Give the path of a binary: an absolute one as it is, if it can be run; a bare name where it is found."""
+        """Return the path of a binary, or None. An absolute path is returned as it is if it is executable."""
         if self._locate is not None and "/" not in name:
             located = self._locate(name)
             if located is not None:
@@ -83,7 +84,7 @@ class Binaries:
         return shutil.which(name, path=self._path)
 
     def versions(self) -> dict[str, str]:
-        """Name the version of each known engine that is here."""
+        """Return the version of each known engine that is installed."""
         found = {}
         for name in KNOWN_BINARIES:
             path = self.find(name)
@@ -104,7 +105,7 @@ class Binaries:
 
 
 def measure(*, host: str, address: str, binaries: Binaries, labels: Mapping[str, str]) -> HostFacts:
-    """Describe this host as it is now."""
+    """Return the current facts of this host."""
     return HostFacts(
         host=host,
         address=address,

@@ -22,37 +22,38 @@ from program.runtimes.host_rules import Allowance
 
 @dataclass(frozen=True)
 class AgentSettings:
-    """How one agent runs."""
+    """The settings of one agent."""
 
     host: str
     store: Path
     address: str
-    """Where the cluster finds the processes: what their EndpointSlices name."""
+    """The address of the processes in their EndpointSlices."""
     listen: str = ""
-    """Where processes listen; empty means `address`."""
+    """The address on which processes listen. Empty means `address`."""
     plan_source: Literal["kubernetes", "http"] = "kubernetes"
     namespaces: tuple[str, ...] = ()
-    """Namespaces whose HostProcesses count; empty means all."""
+    """Namespaces whose HostProcesses run here. Empty means all."""
     system_namespace: str = "herdsman-system"
     api: ApiSettings = field(default_factory=ApiSettings)
     keep_processes: bool = False
     """Leave the processes running when the agent stops; the next agent adopts them."""
     source_policy: SourcePolicy = field(default_factory=SourcePolicy)
     locate: Callable[[str], Path | None] | None = None
-    """Where an engine's binary is; asked before PATH."""
+    """Returns the path of an engine's binary. Used before PATH is searched."""
     first_port: int = FIRST
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Given to the Host object that the agent makes where there is none."""
+    """Labels of the Host object that the agent creates if there is none."""
     heartbeat_s: float = RENEW_S
-    """How often the host's Lease is renewed; it lasts 2.4 times as long."""
+    """How often the host's Lease is renewed. Its duration is 2.4 times as long."""
     store_size_bytes: int | None = None
-    """Most that downloaded models may take on disk; None: what the disk has."""
+    """Most disk space for downloaded models. None: limited only by the disk."""
     credentials: Path | None = None
-    """Directory or file of what proves to sources that this host may read them; None: the agent's environment."""
+    """Directory or file with the credentials for sources. None: the agent's environment."""
     secrets: Path = FOLDER
     """Directory with the values of services' secret variables, `<namespace>/<secret>/<key>`."""
     memory: MemorySettings = field(default_factory=MemorySettings)
     engine_user: EngineUser | None = None
-    """Who processes run as; None: the agent's own user."""
+    """The user that processes run as. None: the agent's own user."""
     allowance: Allowance | None = None
-    """What the machine's owner allows plans to ask for; None: what the Host object says, without a cluster all."""
+    """Requests of plans that the machine's owner allows. None: the Host object decides; without a cluster all are
+    allowed."""

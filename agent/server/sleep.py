@@ -1,8 +1,8 @@
 """Puts processes to sleep that get no requests, and wakes them for the next one. A proxy listens in their place.
 
 Made by `agent.server.main`. Workers ask for the port that clients use and pass their reports. Processes are held and
-released through the supervisor, with the source `idle`. Calls of the proxy and of workers are handled in order by one
-thread, so that neither waits. Ports and sleeping processes are written to a small file in the store for the next agent.
+released through the supervisor, with the source `idle`. One thread handles calls of the proxy and of workers in order,
+so that neither waits. Ports and sleeping processes are written to a small file in the store for the next agent.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ FILE = "front-state.json"
 
 
 class SleepRecord(Wire):
-    """What is written of one process that may sleep."""
+    """The stored record of one process that may sleep."""
 
     port: int | None = None
     asleep: str | None = None
-    """Launch hash of the plan that sleeps; None: it does not."""
+    """Launch hash of the sleeping plan. None: the process does not sleep."""
 
 
 class _SleepFile(Wire):
@@ -45,7 +45,7 @@ class _SleepFile(Wire):
 
 
 def load_records(directory: Path) -> dict[str, SleepRecord]:
-    """Read what the agent before wrote, by process. A file that cannot be read counts as empty."""
+    """Read the records of the previous agent, by process. A file that cannot be read counts as empty."""
     try:
         return _SleepFile.model_validate_json((directory / FILE).read_bytes()).fronts
     except (OSError, ValidationError):
@@ -53,7 +53,7 @@ def load_records(directory: Path) -> dict[str, SleepRecord]:
 
 
 def save_records(directory: Path, fronts: dict[str, SleepRecord]) -> None:
-    """Write the records, all or nothing. Raises OSError."""
+    """Write the records atomically. Raises OSError."""
     draft = directory / f".{FILE}.new"
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
@@ -87,10 +87,10 @@ class ProcessSleep:
         wanted: Callable[[str], None] = lambda _key: None,
         used: Callable[[str], None] = lambda _key: None,
     ) -> None:
-        """`address` is where clients reach the host.
+        """`address` is the address at which clients reach the host.
 
-        `wanted` is called with a process that requests wait for, each second while they wait; `used`, which must not
-        block, with one that is in use.
+        `wanted` is called with a process that requests wait for, each second while they wait. `used` is called with a
+        process that is in use, and must not block.
         """
         self.proxy = Proxy("front")
         self._store = store
@@ -104,13 +104,13 @@ class ProcessSleep:
         self._open: dict[str, Limits] = {}
         self._records: dict[str, SleepRecord] = {}
         self._accepting: set[str] = set()
-        """Processes that served once and are asleep or waking: requests are accepted although they do not run."""
+        """Processes that served once and are asleep or waking. Their requests are accepted although they do not run."""
         self._stopping = False
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="front-jobs", daemon=True)
 
     def start(self, supervisor: Supervisor) -> None:
-        """Start, before the supervisor does. A process that slept when the agent before ended goes on sleeping."""
+        """Start, before the supervisor does. A process that slept when the previous agent ended continues to sleep."""
         self._supervisor = supervisor
         known = self._store.load()
         self._records = {key: each for key, each in load_records(self._store.root).items() if key in known}
@@ -120,30 +120,30 @@ class ProcessSleep:
                 self._holds.put(key, SOURCE, _hold(None))
 
     def stop_routing(self) -> None:
-        """Send no further request to the processes, because they are about to stop; those under way go on."""
+        """Send no further request to the processes, because they are about to stop. Running requests continue."""
         self._stopping = True
         with self._lock:
             for key in self._open:
                 self.proxy.set_starting(key)
 
     def stop(self) -> None:
-        """Close all listeners; ports and sleeping processes stay written."""
+        """Close all listeners. The records of ports and sleeping processes stay."""
         self._stopping = True
         self._jobs.put(None)
         if self._thread.is_alive():
             self._thread.join(5.0)
         self.proxy.stop()
 
-    # --- asked by workers -------------------------------------------------------------------------------------
+    # --- called by workers ------------------------------------------------------------------------------------
 
     def port(self, key: str, plan: ProcessPlan) -> int | None:
-        """Return the port that clients use; None for a plan that never sleeps. As `WorkerContext.front_port`."""
+        """Return the port that clients use, or None for a plan that never sleeps. As `WorkerContext.front_port`."""
         if plan.idle_timeout_s is None:
             if key in self._open and not self._stopping:
                 self._close(key)
             return None
         limits = _limits(plan)
-        # A process that was removed may still be asked for a report; only one that is written down is wanted.
+        # A removed process may still be asked for a report. Only a process with a record gets a listener.
         wanted = key in self._open or key in self._store.records()
         if self._open.get(key) != limits and wanted and not self._stopping:
             self._open_or_change(key, limits)
@@ -151,15 +151,15 @@ class ProcessSleep:
         return record.port if record is not None else None
 
     def accepts_requests(self, key: str, phase: ProcessPhase) -> bool:
-        """Tell whether requests are accepted although the process does not run: it sleeps, or is being woken."""
+        """Return whether requests are accepted although the process does not run, because it sleeps or wakes."""
         return phase in _ON_THE_WAY and key in self._accepting
 
     def requests_in_flight(self, key: str) -> int:
-        """Return how many requests are under way or wait."""
+        """Return how many requests are running or wait."""
         return self.proxy.requests_in_flight(key)
 
     def on_report(self, key: str, desired: Desired, report: ProcessReport) -> None:
-        """Handle a report of a process, in the own thread. Never blocks."""
+        """Handle a report of a process in this object's thread. Never blocks."""
         if report.phase is ProcessPhase.STOPPED and key not in self._records:
             return
         if desired.plan.idle_timeout_s is not None and not self._stopping:
@@ -173,14 +173,14 @@ class ProcessSleep:
                 return
             record = self._records.get(key, SleepRecord())
             if not self._thread.is_alive():
-                # Agents without a process that may sleep have no thread for it.
+                # An agent without a process that may sleep does not need the threads.
                 self.proxy.start()
                 self._thread.start()
             try:
                 port = self._ports.claim(_port_key(key), preferred=record.port, address=self._address)
                 self.proxy.open(key, self._address, port, limits, self._callbacks())
             except (NoPortFree, OSError) as error:
-                # The process is not reached then, and its report names no port; the next report tries again.
+                # Clients cannot reach the process then, and its report contains no port. The next report tries again.
                 _log.error("Failed to listen for a process that may sleep", process=key, error=str(error))
                 return
             self._open[key] = limits
@@ -196,7 +196,7 @@ class ProcessSleep:
             used=self._used,
         )
 
-    # --- one after the other, in the own thread ---------------------------------------------------------------
+    # --- in this object's thread ------------------------------------------------------------------------------
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -219,7 +219,7 @@ class ProcessSleep:
             self.proxy.set_failed(key, f"{report.reason}: {report.message.partition(chr(10))[0]}")
         elif report.phase is ProcessPhase.ASLEEP:
             if asleep is not None and asleep != desired.launch_hash:
-                # A new plan has to prove itself once, as a new service does.
+                # A new plan has to start once, as a new service does.
                 self._wake(key)
             else:
                 self._accepting.add(key)
@@ -241,7 +241,7 @@ class ProcessSleep:
             return
         self._accepting.add(key)
         self._write(key, self._record(key).model_copy(update={"asleep": desired.launch_hash}))
-        # Once more, since a report may have led requests to the process after the proxy found it idle.
+        # Repeated, because a report may have routed requests to the process after the proxy found it idle.
         self.proxy.set_asleep(key)
         _log.info("Put a process to sleep", process=key, idle_s=desired.plan.idle_timeout_s)
         self._supervisor.hold(key, SOURCE, _hold(desired.plan.idle_timeout_s))
@@ -256,7 +256,7 @@ class ProcessSleep:
         self._supervisor.release(key, SOURCE)
         report = self._supervisor.report(key)
         if report is not None and report.phase in _SERVING:
-            # It was not stopped yet, and has nothing new to report.
+            # The process was not stopped yet, so it will not send a new report.
             self._route(key)
 
     def _close(self, key: str) -> None:
@@ -271,7 +271,7 @@ class ProcessSleep:
         if record is not None and record.asleep is not None and self._supervisor is not None:
             self._jobs.put(lambda: self._supervisor.release(key, SOURCE) if self._supervisor else None)
 
-    # --- what is written down ---------------------------------------------------------------------------------
+    # --- records ----------------------------------------------------------------------------------------------
 
     def _record(self, key: str) -> SleepRecord:
         return self._records.get(key, SleepRecord())
@@ -289,7 +289,7 @@ class ProcessSleep:
         try:
             save_records(self._store.root, self._records)
         except OSError as error:
-            # A full disk. All that is lost is who sleeps, and the port, should the agent restart now.
+            # The disk is full. Only the sleeping processes and ports would be lost if the agent restarted now.
             _log.warning("Failed to write the processes that sleep", error=str(error))
 
 

@@ -1,8 +1,8 @@
-"""The agent's directory on disk: models, logs, and what a restarted agent must know.
+"""The agent's directory on disk: models, logs, and the state that the next agent needs.
 
-Called by `agent.server.main`, the supervisor and its workers. One agent per directory, ensured by a file lock. Layout:
-`<cache key>/<file>` are models (`models.download`), `logs/` process output, `agent-state.json` the processes,
-`agent-id` the agent's identity across restarts, `agent-token` the secret of the HTTP API.
+Called by `agent.server.main`, the supervisor and its workers. A file lock ensures that only one agent uses a directory.
+Layout: `<cache key>/<file>` are models (`models.download`), `logs/` is the output of processes, `agent-state.json`
+contains the processes, `agent-id` the agent's identity across restarts, `agent-token` the token of the HTTP API.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ LOCK_FILE = "agent.lock"
 
 
 class StoreInUse(Exception):
-    """Another agent works in this directory."""
+    """Another agent uses this directory."""
 
 
 class RunningRecord(Wire):
-    """A process as written down; see `agent.processes.lifecycle.Running`."""
+    """The stored form of `agent.processes.lifecycle.Running`."""
 
     pid: int
     mark: str
@@ -41,11 +41,11 @@ class RunningRecord(Wire):
     started_at: str
     proved: bool = False
     plan: ProcessPlan | None = None
-    """The plan that it was started by, where that is not the one that is wanted."""
+    """The plan of the running process, if it differs from the desired one."""
 
 
 class ProcessRecord(Wire):
-    """What a restarted agent knows of one process before it has read its plan again."""
+    """The record of one process, which a restarted agent uses before it has read its plan again."""
 
     plan: ProcessPlan
     generation: int = 0
@@ -54,7 +54,7 @@ class ProcessRecord(Wire):
     """The last port, tried first at the next start."""
     running: RunningRecord | None = None
     unwanted: bool | None = None
-    """It was to be removed, and the agent ended before it had stopped."""
+    """The process was being removed when the agent ended."""
 
 
 class StateFile(Wire):
@@ -65,7 +65,7 @@ class StateFile(Wire):
 
 
 class Store:
-    """One agent's directory. Safe for use by many threads."""
+    """One agent's directory. Thread-safe."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -75,9 +75,9 @@ class Store:
         self._held: IO[str] | None = None
 
     def open(self) -> str:
-        """Create and lock the directory and give the agent's identity. Raises StoreInUse, OSError."""
+        """Create and lock the directory. Returns the agent's identity. Raises StoreInUse, OSError."""
         self.root.mkdir(parents=True, exist_ok=True)
-        # A log may quote what people asked the model.
+        # A log may contain the prompts of clients.
         self.logs.mkdir(mode=0o700, exist_ok=True)
         held = (self.root / LOCK_FILE).open("a")
         try:
@@ -89,31 +89,31 @@ class Store:
         return _once(self.root / ID_FILE, lambda: secrets.token_hex(8))
 
     def close(self) -> None:
-        """Let the next agent in."""
+        """Release the lock."""
         if self._held is not None:
             self._held.close()
             self._held = None
 
     def log_file(self, key: str) -> Path:
-        """Name the log of a process; `key` is `namespace/name`."""
-        # No Kubernetes name has an underscore, so two processes never share a file.
+        """Return the path of a process's log; `key` is `namespace/name`."""
+        # Kubernetes names contain no underscore, so two processes never share a file.
         return self.logs / f"{key.replace('/', '_')}.log"
 
     @property
     def token_file(self) -> Path:
-        """Where the HTTP API's bearer token lies."""
+        """The file with the bearer token of the HTTP API."""
         return self.root / TOKEN_FILE
 
     def token(self) -> str:
-        """Give the HTTP API's bearer token, made at first use in a file that only its owner can read."""
+        """Return the bearer token of the HTTP API. It is made at first use, in a file that only its owner can read."""
         return _once(self.token_file, lambda: secrets.token_urlsafe(32))
 
     def metrics_token(self) -> str:
-        """Give the token that opens /metrics alone, made at first use as the other is."""
+        """Return the token that is valid for /metrics only. It is made at first use, in the same way."""
         return _once(self.root / METRICS_TOKEN_FILE, lambda: secrets.token_urlsafe(32))
 
     def load(self) -> Mapping[str, ProcessRecord]:
-        """Read what the agent before us wrote down; a file that cannot be read counts as empty."""
+        """Read the records of the previous agent. A file that cannot be read counts as empty."""
         try:
             state = StateFile.model_validate_json((self.root / STATE_FILE).read_bytes())
         except (FileNotFoundError, ValidationError):
@@ -123,19 +123,19 @@ class Store:
         return state.processes
 
     def records(self) -> dict[str, ProcessRecord]:
-        """Give what is written down."""
+        """Return the stored records by process."""
         with self._lock:
             return dict(self._records)
 
     def write_record(self, key: str, record: ProcessRecord) -> None:
-        """Write a process down; no write when nothing changed."""
+        """Store the record of a process if it has changed."""
         with self._lock:
             if self._records.get(key) != record:
                 self._records[key] = record
                 self._write()
 
     def remove_record(self, key: str) -> None:
-        """Strike a process off."""
+        """Remove the record of a process."""
         with self._lock:
             if self._records.pop(key, None) is not None:
                 self._write()
@@ -149,7 +149,7 @@ class Store:
 
 
 def _once(path: Path, make: Callable[[], str]) -> str:
-    """Read a small file, or create it with mode 0600 and what `make` gives."""
+    """Read a small file, or create it with mode 0600 and the result of `make`."""
     try:
         text = path.read_text().strip()
         if text:
@@ -162,7 +162,7 @@ def _once(path: Path, make: Callable[[], str]) -> str:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace a file as a whole by one with mode 0600. Raises OSError."""
+    """Replace a file atomically by one with mode 0600. Raises OSError."""
     draft = path.with_name(f".{path.name}.new")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
@@ -176,19 +176,19 @@ RUN_FILE = "agent-run.json"
 
 
 class RunFile(Wire):
-    """One running agent."""
+    """The properties of a running agent, for commands on the same host."""
 
     pid: int
     version: str
     host: str
     plan_source: str
     http_port: int | None = None
-    """Loopback port of its API; None where it runs none."""
+    """Port of its API on loopback. None: it has no API."""
     endpoint: str = ""
-    """Its API beyond loopback."""
+    """URL of its API beyond loopback."""
     token_file: str = ""
 
 
 def write_run_file(store: Path, run: RunFile) -> None:
-    """Say how this agent can be found. Raises OSError."""
+    """Write the file by which commands find this agent. Raises OSError."""
     write_private(store / RUN_FILE, run.model_dump_json(by_alias=True))

@@ -1,6 +1,6 @@
-"""Keeps a Mac awake while a process runs on it, and the agent's log within its size. One thread, every few seconds.
+"""Keeps a Mac awake while a process runs on it, and limits the size of the agent's log. One thread checks periodically.
 
-Started by `agent.server.main`. launchd does not limit the file that it writes output to, and newsyslog needs root.
+Started by `agent.server.main`. launchd does not limit the size of its output file, and newsyslog needs root.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ _log = structlog.get_logger(__name__)
 
 
 class PowerAssertion:
-    """Keeps an idle Mac from sleeping while it is held: `caffeinate`, which ends with the agent, however that ends."""
+    """Keeps an idle Mac from sleeping while it is held. It is a `caffeinate` process, which ends with the agent in any
+    case."""
 
     def __init__(self, program: str | None) -> None:
-        """`program` None: this machine has no such thing."""
+        """`program` None: this machine has no caffeinate."""
         self._program = program
         self._child: subprocess.Popen[bytes] | None = None
 
     @classmethod
     def of_this_machine(cls) -> PowerAssertion:
-        """Find caffeinate on a Mac; elsewhere nothing is ever held."""
+        """Find caffeinate on a Mac. Other systems need no assertion."""
         return cls(shutil.which("caffeinate", path="/usr/bin:/bin") if sys.platform == "darwin" else None)
 
     @property
@@ -45,14 +46,14 @@ class PowerAssertion:
         return self._child is not None and self._child.poll() is None
 
     def hold(self, wanted: bool) -> None:
-        """Take the assertion or give it back; take it again where somebody ended it."""
+        """Take or release the assertion. If caffeinate was ended, start it again."""
         if self._program is None or wanted == self.is_held:
             return
         if not wanted:
             self._release()
             return
         try:
-            # -i: no idle sleep; the display may sleep, and so does a Mac whose lid is closed.
+            # -i prevents idle sleep. The display may sleep, and a Mac with a closed lid sleeps.
             self._child = subprocess.Popen(
                 [self._program, "-i", "-w", str(os.getpid())],
                 stdin=subprocess.DEVNULL,
@@ -74,10 +75,10 @@ class PowerAssertion:
 
 
 class Upkeep:
-    """One thread that does what is due."""
+    """One thread that does both periodically."""
 
     def __init__(self, serves: Callable[[], bool], *, interval_s: float = INTERVAL_S) -> None:
-        """`serves` tells whether a process runs on this host."""
+        """`serves` returns whether a process runs on this host."""
         self._serves = serves
         self._interval_s = interval_s
         self._assertion = PowerAssertion.of_this_machine()
@@ -88,7 +89,7 @@ class Upkeep:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread and give the power assertion back."""
+        """End the thread and release the power assertion."""
         self._done.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -100,21 +101,21 @@ class Upkeep:
                 self._assertion.hold(self._serves())
                 rotate_own_log(os.environ)
             except Exception as error:
-                # A fault here must not end the thread: the next round may succeed.
+                # An error must not end the thread, because the next round may succeed.
                 _log.warning("Failed to keep the host in order", error=f"{type(error).__name__}: {error}")
             self._done.wait(self._interval_s)
 
 
 def rotate_own_log(environment: Mapping[str, str]) -> bool:
-    """Rotate the file that a service manager sends the agent's output to; tell whether it did. Raises OSError.
+    """Rotate the file to which a service manager writes the agent's output. Returns whether it did. Raises OSError.
 
-    Only the output of an installed agent is rotated, not a file into which a person redirected a command.
+    Only the output of an installed agent is rotated, not a file to which a person redirected a command.
     """
     path = _log_path() if MARK in environment else None
     if path is None:
         return False
     for stream in _STREAMS:
-        # After a truncation the next line must come to the new end.
+        # After a truncation the next line must be written at the new end.
         flags = fcntl.fcntl(stream, fcntl.F_GETFL)
         if not flags & os.O_APPEND:
             fcntl.fcntl(stream, fcntl.F_SETFL, flags | os.O_APPEND)
@@ -122,7 +123,7 @@ def rotate_own_log(environment: Mapping[str, str]) -> bool:
 
 
 def _log_path() -> Path | None:
-    """Find the file of the standard error; None where it is a terminal, a pipe or a socket, as under systemd."""
+    """Return the file of the standard error. None: it is a terminal, pipe or socket, as under systemd."""
     stream = _STREAMS[-1]
     there = os.fstat(stream)
     if not stat.S_ISREG(there.st_mode):

@@ -1,6 +1,6 @@
 """The operating system user that runs the engines if the agent may change users.
 
-Chosen by `automation.cli.agent`, used by `launching`. The agent opens an engine's log before it changes the user, so
+Chosen by `automation.cli.agent_run`, used by `launching`. The agent opens an engine's log before it changes the user, so
 the engine needs no access to the folder of the logs or to the agent's tokens.
 """
 
