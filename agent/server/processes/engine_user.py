@@ -1,7 +1,7 @@
 """The operating system user that runs the engines if the agent may change users.
 
-Chosen by `automation.cli.agent_run`, used by `launching`. The agent opens an engine's log before it changes the user, so
-the engine needs no access to the folder of the logs or to the agent's tokens.
+Chosen by `automation.cli.agent_run`, used by `launching`. The agent opens an engine's log before it changes the user,
+so the engine needs no access to the folder of the logs or to the agent's tokens.
 """
 
 from __future__ import annotations

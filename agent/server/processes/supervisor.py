@@ -171,7 +171,7 @@ class Supervisor:
         path = self._context.store.log_file(daemon)
         return process_log.read(process_log.copy_of(path, 1) if previous else path, tail=tail, offset=offset)
 
-    # --- called by the shared daemons ----------------------------------------------------------------------------------
+    # --- called by the shared daemons ---------------------------------------------------------------------------------
 
     def run_daemon(self, key: str, plan: ProcessPlan, port: int | None) -> None:
         """Keep a shared daemon running as planned; `port` is tried first."""
