@@ -1,1 +1,1 @@
-"""CustomResourceDefinitions and the schemas they are made of; custom resources read by their schema."""
+"""CustomResourceDefinitions and their schemas, and the parsing of custom resources with these schemas."""

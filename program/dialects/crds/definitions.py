@@ -1,8 +1,8 @@
-"""The CustomResourceDefinitions that Herdsman serves, generated from the dialects' schemas.
+"""The CustomResourceDefinitions of Herdsman, generated from the dialects' schemas.
 
 `herdsman crds` prints them. `make crds` (`python -m program.dialects.crds.definitions docs/crds`) writes them to
-docs/crds, one file each, and a test compares the files. The CRDs of a dialect that is optional in a cluster are in a
-folder of their own; `documents()` of `program.dialects.<dialect>.schema.crds` returns them.
+docs/crds, one file each, and a test compares the files. The CRDs of an optional dialect are in a separate folder;
+`documents()` of `program.dialects.<dialect>.schema.crds` returns them.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from program.dialects.hosts.schema import HostSpec, HostStatus
 from program.dialects.llmkube.schema import gpu_quota, model, service
 
 OPTIONAL_DIALECTS = ("kserve", "llmaz")
-"""Dialects whose CRDs come only where they are asked for: the peer's own may be there already."""
+"""Dialects whose CRDs are installed only on request, because the upstream project's CRDs may already exist."""
 
 
 def crd_documents(dialect: str = "") -> list[Json]:
     """Return CRDs as documents ready to apply.
 
-    Without a dialect those that every cluster has: Model, InferenceService, GPUQuota, HostProcess, Host. Else those of
-    one of `OPTIONAL_DIALECTS`; none while it has none.
+    Without a dialect, return the CRDs of every cluster: Model, InferenceService, GPUQuota, HostProcess, Host. Otherwise
+    return those of one of `OPTIONAL_DIALECTS`.
     """
-    # Schemas take half a second to make, and what is given is the caller's to change.
+    # Building the schemas takes 0.5 s. The caller may change the result, so it gets a copy.
     return copy.deepcopy(_documents(dialect))
 
 
@@ -140,7 +140,7 @@ def _always() -> list[Json]:
 
 
 def _described(model: type[BaseModel]) -> Json:
-    """Generate the schema of a wire model, whose integers may be sizes in bytes."""
+    """Return the schema of a wire model, whose integers may be sizes in bytes."""
     return structural_schema(model, integers="int64")
 
 
@@ -169,7 +169,7 @@ def _crd(
 
 
 def as_yaml(document: Json) -> str:
-    """Write one document as YAML in the order of its keys."""
+    """Return one document as YAML, with its keys in their order."""
     return yaml.safe_dump(document, sort_keys=False, width=120)
 
 
@@ -184,7 +184,7 @@ def crd_files() -> dict[str, str]:
 
 
 def main(directory: str) -> None:
-    """Write the files, and delete those of CRDs that are no more."""
+    """Write the files, and delete the files of CRDs that no longer exist."""
     folder = pathlib.Path(directory)
     files = crd_files()
     for stale in {str(path.relative_to(folder)) for path in folder.rglob("*.yaml")} - set(files):

@@ -9,7 +9,7 @@ from kubeapi.json_types import Json
 
 @dataclass(frozen=True)
 class Column:
-    """One column of `kubectl get`; `wide` shows only with `-o wide`."""
+    """One column of `kubectl get`. A `wide` column shows only with `-o wide`."""
 
     name: str
     path: str
@@ -30,21 +30,21 @@ AGE = Column("Age", ".metadata.creationTimestamp", "date")
 
 @dataclass(frozen=True)
 class Version:
-    """One version of a kind: what it holds and how it is listed."""
+    """One version of a kind: its schema and its columns."""
 
     spec: Json
     status: Json
     columns: tuple[Column, ...]
     name: str = "v1alpha1"
     storage: bool = True
-    """Objects are kept in this version; true for exactly one."""
+    """Objects are stored in this version; True for exactly one version."""
     scale: bool = False
     """It has the scale subresource."""
     spec_required: bool = True
     metadata: Json | None = None
-    """Rules for the object's metadata (its name), beside those of Kubernetes."""
+    """Rules for the object's metadata (its name), in addition to those of Kubernetes."""
     rules: tuple[Json, ...] = ()
-    """CEL rules of the whole object, the only ones that see its name."""
+    """CEL rules of the whole object. Only these can read its name."""
 
 
 def crd_document(
@@ -58,7 +58,7 @@ def crd_document(
     namespaced: bool = True,
     conversion: Json | None = None,
 ) -> Json:
-    """Return the document. `conversion` is how one version becomes another, where there are several that differ."""
+    """Return the document. `conversion` is the CRD's conversion, if it has several versions that differ."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",

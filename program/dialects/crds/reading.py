@@ -1,6 +1,6 @@
-"""Reads custom resources: checks identity and metadata, and validates a spec by its schema class. Pure.
+"""Reads custom resources: checks identity and metadata, and validates a spec with its schema class. Pure.
 
-Errors name the field. The API server does the same checks, but objects from files have not passed it.
+Errors name the field. The API server makes the same checks, but not for objects from files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from program.dialects.crds.schema import CrdModel
 _M = TypeVar("_M", bound=CrdModel)
 
 _UNION_BRANCHES = frozenset({"int", "str", "constrained-str"})
-# Values below these may be secrets; an error names the field only.
+# Values below these fields may be secrets, so an error names only the field.
 _PRIVATE = frozenset({"env", "envs"})
 
 
@@ -47,7 +47,9 @@ _WORDS = {
 
 
 def without_nulls(value: Any) -> Any:
-    """Drop null members of objects, deeply: the API server prunes them, so a file read offline must mean the same."""
+    """Drop null members of objects at all depths. The API server prunes them, so an object from a file must mean the
+    same.
+    """
     if isinstance(value, dict):
         return {key: without_nulls(member) for key, member in value.items() if member is not None}
     if isinstance(value, list):
@@ -56,13 +58,13 @@ def without_nulls(value: Any) -> Any:
 
 
 def read(kind: type[_M], value: Any, *, field: str) -> _M:
-    """Validate `value` (nulls dropped) as `kind`. Raises SpecInvalid with the path of the first field that is wrong."""
+    """Validate `value` (nulls dropped) as `kind`. Raises SpecInvalid with the path of the first invalid field."""
     try:
         return kind.model_validate({} if value is None else value)
     except ValidationError as error:
         found = error.errors(include_url=False)
         first, path = found[0], join_path(field, found[0]["loc"])
-        # A value that may be a number or a text has an error for each type.
+        # A value that may be a number or a text has one error for each type.
         same = [each for each in found if join_path(field, each["loc"]) == path]
         why = _in_words(same[-1] if isinstance(first["input"], str) else first, either=len(same) > 1)
         given = first["input"]
@@ -73,7 +75,7 @@ def read(kind: type[_M], value: Any, *, field: str) -> _M:
 
 
 def _in_words(error: ErrorDetails, *, either: bool) -> str:
-    """Say what is wrong with a value, after the value itself."""
+    """Return the error of a value as the end of a sentence that starts with the value."""
     kind, limits = error["type"], error.get("ctx") or {}
     if either and kind == "string_pattern_mismatch":
         shares = limits["pattern"].endswith("%$")
@@ -92,7 +94,7 @@ def _in_words(error: ErrorDetails, *, either: bool) -> str:
 
 
 def join_path(field: str, parts: Sequence[str | int]) -> str:
-    """Write a path as the API server does: `spec.autoscaling.metrics[0].type`."""
+    """Join a path as the API server writes it: `spec.autoscaling.metrics[0].type`."""
     path = field
     for part in parts:
         if isinstance(part, int):
@@ -135,7 +137,7 @@ def check_shape(cr: Json) -> None:
 
 
 def check_referred(obj: Json) -> None:
-    """Check what dialects read of the ConfigMaps and ServiceAccounts that services refer to. Raises SpecInvalid."""
+    """Check the fields that dialects read from a service's ConfigMaps and ServiceAccounts. Raises SpecInvalid."""
     match obj.get("kind"):
         case "ConfigMap":
             _check_texts(obj.get("data"), "data")
@@ -155,9 +157,9 @@ def _check_objects(value: Any, field: str) -> None:
 
 
 def check_metadata(cr: Json) -> None:
-    """Raise SpecInvalid with the path of the first part of an object's identity or metadata that is of a wrong type.
+    """Raise SpecInvalid with the path of the first field of an object's identity or metadata that has a wrong type.
 
-    Nulls count as left out, as they do for the API server.
+    A null counts as absent, as for the API server.
     """
     metadata = cr.get("metadata")
     if metadata is None:

@@ -1,4 +1,4 @@
-"""The classes and functions to declare schemas of custom resources with, and the OpenAPI schema made of them. Pure.
+"""Classes and functions that declare schemas of custom resources, and the generator of their OpenAPI schemas. Pure.
 
 The `schema` package of every dialect declares its kinds with `CrdModel`, `optional` and `required`.
 """
@@ -13,7 +13,7 @@ from pydantic.alias_generators import to_camel
 from kubeapi.json_types import Json
 
 Int64 = Annotated[int, WithJsonSchema({"type": "integer", "format": "int64"})]
-"""An integer that the peer types as int64; plain `int` becomes int32."""
+"""An integer that the upstream project types as int64; plain `int` becomes int32."""
 Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
 """An RFC 3339 time, kept as text."""
 
@@ -45,12 +45,12 @@ class CrdModel(BaseModel):
 
 
 def optional(description: str, default: Any = None, *, name: str | None = None, **rules: Any) -> Any:
-    """Declare a field that may be absent. `name` is its wire name where camelCase would be wrong."""
+    """Declare a field that may be absent. `name` is its wire name, if camelCase would be wrong."""
     return _field(default, description, name, rules)
 
 
 def required(description: str, *, name: str | None = None, **rules: Any) -> Any:
-    """Declare a field that must be there."""
+    """Declare a field that must be present."""
     return _field(..., description, name, rules)
 
 
@@ -58,13 +58,13 @@ def _field(default: Any, description: str, name: str | None, rules: Json) -> Any
     extra = {key.replace("_", "-"): rules.pop(key) for key in list(rules) if key.startswith("x_")}
     if "format" in rules:
         extra["format"] = rules.pop("format")
-    # A type with a schema of its own, such as Int64, would not say these.
+    # A type with its own schema, such as Int64, would not include these.
     extra.update({word: rules[rule] for rule, word in (("ge", "minimum"), ("le", "maximum")) if rule in rules})
     return Field(default, description=description or None, alias=name, json_schema_extra=extra or None, **rules)
 
 
 def rule(expression: str, message: str, *, field: str = "") -> Json:
-    """Write a CEL rule of `x-kubernetes-validations`; `field` is where an error is shown, such as `.minReplicas`."""
+    """Return a CEL rule of `x-kubernetes-validations`. `field` is the path of the error, such as `.minReplicas`."""
     return {"rule": expression, "message": message, **({"fieldPath": field} if field else {})}
 
 
@@ -87,10 +87,10 @@ _KEPT = (
 
 
 def structural_schema(model: type[BaseModel], *, integers: str = "int32") -> Json:
-    """Generate the structural schema of `model`: references inlined, titles dropped, null never a type.
+    """Return the structural schema of `model`: references inlined, titles dropped, null never a type.
 
-    `integers` is the format of integers that say none. A field that may be null although its default is something
-    else stays nullable, because null then means another thing than absence.
+    `integers` is the default format of integers. A field that accepts null and has another default stays nullable,
+    because null and absence then differ.
     """
     document = model.model_json_schema(by_alias=True)
     return _structural(document, document.get("$defs", {}), integers)
@@ -126,7 +126,7 @@ def _structural(node: Json, definitions: Json, integers: str) -> Json:
 
 
 def _choice(node: Json, definitions: Json, integers: str) -> Json:
-    """Resolve a union: with null it is the other type; integer or string is Kubernetes' own `int-or-string`."""
+    """Resolve a union: a type with null is that type; integer or string is Kubernetes' `int-or-string`."""
     options = [option for option in node["anyOf"] if option.get("type") != "null"]
     outer = {k: v for k, v in node.items() if k != "anyOf"}
     if len(options) == 1:

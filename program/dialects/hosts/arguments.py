@@ -1,8 +1,8 @@
 """Translates arguments that were written for a pod into settings of the engine that serves on a host. Pure.
 
 Arguments for the model, the address and the port are left out, because the host chooses these. Arguments that the
-host's engine has settings for are translated, also from another engine's flags. The rest is kept if it is for the same
-engine; otherwise it is reported, if the user wrote it.
+host's engine has settings for are translated, also from another engine's flags. The other arguments are kept if they
+are for the same engine; otherwise they are reported, if the user wrote them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SLOTS: dict[str, tuple[str, ...]] = {
 _DRAFT_MAX = ("--draft", "--draft-n", "--draft-max", "--spec-draft-n-max")
 _DRAFT_MIN = ("--draft-min", "--draft-n-min")
 POD_PATHS = ("/mnt/models", "/mnt/lora", "/workspace/models")
-"""Where pods of KServe and llmaz have their models: no path of a host."""
+"""Directories of models in pods of KServe and llmaz, which do not exist on hosts."""
 
 
 def translate_arguments(
@@ -54,7 +54,7 @@ def translate_arguments(
     field: str,
     draft: DesiredModel | None,
 ) -> tuple[EngineSettings, tuple[Problem, ...]]:
-    """Return the settings of engine `chosen`, made from arguments for engine `written_for`, and what is not supported.
+    """Return settings of engine `chosen` from arguments for engine `written_for`, and the unsupported arguments.
 
     A `preset` is used only for the same engine. The user's `own` arguments, at `field`, follow it.
     """
@@ -110,7 +110,7 @@ class _Settings:
         elif self._from == "llamacpp" and flag.name in _DRAFT_MAX and flag.number is not None:
             self._draft_max = flag.number
         elif self._from == "llamacpp" and flag.name in _DRAFT_MIN:
-            # The older names are gone from llama-server.
+            # llama-server no longer has the older names.
             self._extra += ["--spec-draft-n-min", *flag.words[1:]]
         else:
             return False

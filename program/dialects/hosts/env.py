@@ -1,6 +1,6 @@
 """Decides which environment variables of a service a process on a host gets. Pure.
 
-A value from a Secret is passed as a reference; the host reads the Secret when it starts the process.
+A value from a Secret is passed as a reference. The host reads the Secret when it starts the process.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from program.desired.facts import Problem, unsupported_field
 from program.dialects.annotations import is_name, is_secret_key
 
 SHARED_ENGINES = frozenset({"ollama", "omlx"})
-"""Engines whose process serves all services of a host: a Secret of one namespace does not go there."""
+"""Engines whose process serves all services of a host. Therefore it gets no Secret of one namespace."""
 _ONLY_SECRETS = "cannot be resolved on a host; of valueFrom a host takes secretKeyRef only"
 
 
 def hosted_env(variables: Iterable[Json], *, field: str) -> tuple[Json, ...]:
     """Return the variables that a host can have: those with a value, and those from a Secret.
 
-    Raises SpecInvalid for a reference that cannot name a key of a Secret; `field` is the path of the list.
+    Raises SpecInvalid for a reference that cannot name a key of a Secret. `field` is the path of the list.
     """
     taken = []
     for index, variable in enumerate(variables):
@@ -33,7 +33,7 @@ def hosted_env(variables: Iterable[Json], *, field: str) -> tuple[Json, ...]:
 
 
 def lost_env(variables: Sequence[Json], *, field: str, engine: str) -> Iterator[Problem]:
-    """Name the variables that a process of `engine` on a host cannot have."""
+    """Yield the variables that a process of `engine` on a host cannot have."""
     for index, variable in enumerate(variables):
         if "valueFrom" not in variable:
             continue

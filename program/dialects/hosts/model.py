@@ -1,6 +1,7 @@
-"""The weights of a service of KServe or llmaz on a host: address, file, format, and which engine reads them. Pure.
+"""The weights of a service of KServe or llmaz on a host: address, file, format, and the engine that reads them. Pure.
 
-A host fetches what `agent.contract.FilePlan` can describe, so addresses are converted to those of LLMKube's Models.
+A host fetches files that `agent.contract.FilePlan` can describe, so addresses are converted to those of LLMKube's
+Models.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Accelerator = Literal["cpu", "metal", "cuda", "rocm", "intel", "vulkan"]
 HostEngine = Literal["llamacpp", "omlx", "ollama", "vllm"]
 
 LABEL_ACCELERATOR = "herdsman.dev/accelerator"
-"""Of a Host; in a service's host selector it says for which accelerator the arguments are built."""
+"""Label of a Host. In a service's host selector it sets the accelerator that the arguments are built for."""
 _KSERVE_REVISION = re.compile(r"hf://([^/@:]+/[^/@:]+):([^/@:]+)")
 _ACCELERATORS: tuple[Accelerator, ...] = get_args(Accelerator)
 _WORDS = re.compile(r"[a-z0-9]+")
@@ -32,18 +33,19 @@ class HostedModel:
     """A model as a custom resource names it."""
 
     address: str
-    """`hf://org/repo` (with `@revision` or KServe's `:revision`, and `/file` after either but the latter),
-    `https://host/file`, `s3://bucket/key`, `file:///path`, an absolute path of the host, or `ollama://name[:tag]`."""
+    """`hf://org/repo` (with `@revision` or KServe's `:revision`, and `/file` after the repository or `@revision`),
+    `https://host/file`, `s3://bucket/key`, `file:///path`, an absolute path of the host, or `ollama://name[:tag]`.
+    """
     field: str
     """Path of the field that names it, for errors."""
     name: str = ""
-    """What clients and the model's label call it; empty for the service's own name."""
+    """The name for clients and for the model's label; empty means the service's name."""
     file: str = ""
-    """One file of a repository or below a prefix of a store. Annotation `herdsman.dev/model-file` goes before it."""
+    """One file of a repository or below a prefix of a store. Annotation `herdsman.dev/model-file` overrides it."""
 
 
 def model_of(model: HostedModel, annotations: Mapping[str, str], *, of: str) -> DesiredModel:
-    """Read a model. `of` names it where it has no name. Raises SpecInvalid for what no host can fetch."""
+    """Return the model. `of` is the name of a model without one. Raises SpecInvalid if no host can fetch it."""
     wanted_file = annotations.get(keys.ANNOTATION_MODEL_FILE, "").strip() or model.file
     written = annotations.get(keys.ANNOTATION_MODEL_FORMAT, "").strip()
     if written not in ("", "gguf", "mlx", "safetensors"):
@@ -64,9 +66,9 @@ def model_of(model: HostedModel, annotations: Mapping[str, str], *, of: str) -> 
 
 
 def engine_of(model: DesiredModel, *, asked: str, field: str) -> HostEngine:
-    """Choose who serves a model on a host; the format decides, since that is what an engine can read or cannot.
+    """Return the engine that serves a model on a host. The format decides, because an engine reads only some formats.
 
-    `asked` is the engine of the dialect's pods. Raises SpecInvalid where none that hosts have reads the model.
+    `asked` is the engine of the dialect's pods. Raises SpecInvalid if no engine on hosts reads the model.
     """
     source = model.source
     if source.address.startswith("ollama://"):
@@ -88,7 +90,9 @@ def engine_of(model: DesiredModel, *, asked: str, field: str) -> HostEngine:
 
 
 def accelerator_of(selector: Mapping[str, str], model: DesiredModel, *, gpus: int) -> Accelerator:
-    """Say what the arguments are built for: what the host selector asks for, else what model and pod hint at."""
+    """Return the accelerator for the arguments: from the host selector, else derived from the model's format and the
+    GPUs.
+    """
     wanted = selector.get(LABEL_ACCELERATOR, "")
     for each in _ACCELERATORS:
         if each == wanted:
@@ -99,7 +103,7 @@ def accelerator_of(selector: Mapping[str, str], model: DesiredModel, *, gpus: in
 
 
 def _with_file(address: str, file: str, *, field: str) -> str:
-    """Name one file of a repository, or below a prefix of a store."""
+    """Return the address of one file of a repository, or below a prefix of a store."""
     if not file:
         return address
     scheme = address.partition("://")[0]
@@ -108,14 +112,14 @@ def _with_file(address: str, file: str, *, field: str) -> str:
             field=field, why=f"`{address}` has no file `{file[:64]}` to choose; only hf:// and s3:// have"
         )
     if scheme == "hf" and address.removeprefix("hf://").partition("@")[0].count("/") > 1:
-        return address  # it names one already
+        return address  # it names a file already
     if scheme == "s3" and address.endswith(f"/{file}"):
         return address
     return f"{address.rstrip('/')}/{file}"
 
 
 def _format_of(address: str) -> ModelFormat:
-    """Guess the format as people do: by the name. A file says it by its ending, a repository by a word in its name."""
+    """Guess the format from the name: from a file's suffix, or from a word in a repository's name."""
     path = address.partition("://")[2] or address
     words = _WORDS.findall(path.lower())
     if path.lower().endswith(".gguf") or "gguf" in words or address.startswith("ollama://"):
@@ -142,5 +146,5 @@ def _source(address: str, model_format: ModelFormat, *, field: str) -> ModelSour
 
 
 def _label(name: str) -> str:
-    """Make a label's value of a model's name, which may be a path."""
+    """Return a label value for a model's name, which may be a path."""
     return _NOT_IN_LABELS.sub("-", name).strip("-._")[:63].strip("-._")

@@ -6,11 +6,11 @@ from program.desired.keys import service_dns_name
 
 
 def hosted_service_name(dialect: str, service: str) -> str:
-    """Name the Kubernetes Service that leads to the hosts: as clients know it from the pods of that dialect."""
+    """Return the name of the Kubernetes Service for the hosts. It is the name that pods of the dialect would have."""
     if dialect == "llmkube":
         return service_dns_name(service)
     if dialect == "kserve":
-        # Imported here: most clusters have none of these.
+        # Imported here, because most clusters have no services of KServe.
         from program.dialects.kserve.naming import workload_service
 
         return workload_service(service)

@@ -1,7 +1,7 @@
 """Host of herdsman.dev/v1alpha1: a machine that runs model servers as processes.
 
-Hosts are cluster-scoped like Nodes. A person or the host's agent creates the object. The agent writes its status; for
-a host over SSH the loop does.
+Hosts are cluster-scoped like Nodes. A person or the host's agent creates the object. The agent writes its status; for a
+host over SSH, the loop writes it.
 """
 
 from __future__ import annotations

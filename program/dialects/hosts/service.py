@@ -1,7 +1,7 @@
-"""Makes the desired service of a service of KServe or llmaz that runs on hosts. Pure.
+"""Builds the desired state of a service of KServe or llmaz that runs on hosts. Pure.
 
 llama.cpp, oMLX, Ollama or vLLM serves the model as a process. The result has engine, model and placement, and no pods,
-like that of LLMKube's dialect. Fields that have no effect on a process are returned as problems.
+like that of LLMKube's dialect. Fields without an effect on a process are returned as problems.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _PORTS = {"kserve": 8000}
 
 @dataclass(frozen=True, kw_only=True)
 class HostedArgs:
-    """The arguments that a dialect's own pod would have had for its engine."""
+    """The arguments that the engine of the dialect's own pod would get."""
 
     engine: str = ""
-    """Whose they are: the `kind` of an engine's settings; empty where nobody knows."""
+    """The engine of the arguments: the `kind` of an engine's settings; empty if it is unknown."""
     preset: Sequence[str] = ()
-    """Those of a preset or runtime. They go with the engine: where another one serves, they mean nothing."""
+    """Arguments of a preset or runtime. They are used only if the same engine serves on the host."""
     own: Sequence[str] = ()
-    """The user's. None is dropped in silence."""
+    """The user's arguments. Each argument is used or reported."""
     field: str = "spec"
-    """Path of the list with the user's own."""
+    """Path of the list with the user's arguments."""
 
 
 def on_host(annotated: Annotated) -> bool:
@@ -63,10 +63,13 @@ def hosted_service(
 ) -> Parsed:
     """Return the service as processes on hosts.
 
-    `env` are the user's EnvVars, at `env_field`; `memory` is the quantity that its resources ask for, which engines
-    other than llama.cpp need, because nobody can tell what they take; `gpus` are those that a pod would have asked for.
-    `unsupported` are fields that the dialect found to have no effect on hosts (`not_on_hosts`).
-    Raises SpecInvalid for a model that no host can have, and for one that no engine of a host can read.
+    - `env`: the user's EnvVars, at `env_field`.
+    - `memory`: the quantity in the service's resources. Engines other than llama.cpp need it, because their memory
+      cannot be estimated.
+    - `gpus`: the number of GPUs that a pod would request.
+    - `unsupported`: fields that the dialect found to have no effect on hosts (`not_on_hosts`).
+
+    Raises SpecInvalid for a model that no host can fetch, and for one that no engine on hosts can read.
     """
     metadata = cr["metadata"]
     annotations: Mapping[str, str] = metadata.get("annotations") or {}
@@ -122,7 +125,7 @@ def not_on_hosts(fields: Iterable[str]) -> tuple[Problem, ...]:
 
 
 def of_annotations(annotations: Mapping[str, str]) -> Iterator[Problem]:
-    """List the annotations that have no effect on a process on a host."""
+    """Yield the annotations without an effect on a process on a host."""
     for name in POD_ONLY_ANNOTATIONS:
         if annotations.get(name, "") not in ("", "false"):
             yield unsupported_field(f"metadata.annotations[{name}]", NOT_ON_HOSTS)

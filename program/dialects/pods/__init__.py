@@ -1,1 +1,1 @@
-"""What all dialects' pods have in common: the schema of their pieces, the fields Kubernetes knows, engine, GPUs."""
+"""The common parts of all dialects' pods: the schema of their fields, the fields of Kubernetes, engine and GPUs."""

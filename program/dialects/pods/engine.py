@@ -1,6 +1,6 @@
-"""The engine in pods whose spec a user or a preset writes: which one it is, and which requests it answers. Pure.
+"""Finds the engine in pods whose spec a user or a preset writes, and the requests that it answers. Pure.
 
-The completion check (`automation/serving/completion_check.py`) asks vLLM, llama.cpp and SGLang by default.
+By default the completion check (`automation/serving/completion_check.py`) sends requests to vLLM, llama.cpp and SGLang.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from program.runtimes.flags import dashed, word_of
 Mode = Literal["chat", "embedding", "rerank"]
 
 ASKED = frozenset({"vllm", "llamacpp", "sglang"})
-"""The engines that are asked for a completion unless an annotation says otherwise."""
+"""The engines that get a completion request unless an annotation disables it."""
 
 _WORDS: tuple[tuple[str, str], ...] = (
     ("tensorrt", "tensorrt-llm"),
@@ -31,7 +31,7 @@ _WORDS: tuple[tuple[str, str], ...] = (
     ("llama.cpp", "llamacpp"),
     ("ollama", "ollama"),
 )
-"""Words in an image or a command, and the engine that they stand for."""
+"""Words in an image or a command, and the engine that they indicate."""
 _SETTINGS: dict[str, EngineSettings] = {
     settings.kind: settings for settings in (LlamaCpp(), Vllm(), Sglang(), Tgi(), TensorRtLlm(), Ollama())
 }
@@ -45,7 +45,7 @@ _TASKS: dict[str, Mode] = {
     "embedding": "embedding",
     "score": "rerank",
 }
-"""Values of vLLM's `--task` and `--convert` that a request is known for."""
+"""Values of vLLM's `--task` and `--convert` for which a request is known."""
 _NAME = re.compile(r"[\w./:@+-]+")
 
 
@@ -55,18 +55,18 @@ def argv_of(container: Json) -> list[str]:
 
 
 def engine_in(words: Iterable[str]) -> str:
-    """Recognise an engine by its image or command; empty for none that is known."""
+    """Recognise an engine by its image or command; empty for an unknown one."""
     text = " ".join(words).lower()
     return next((engine for word, engine in _WORDS if word in text), "")
 
 
 def settings_of(engine: str) -> EngineSettings:
-    """Return the settings of an engine by its kind; those of a generic one where it is not known."""
+    """Return the settings of an engine by its kind; those of a generic server for an unknown kind."""
     return _SETTINGS.get(engine) or Generic()
 
 
 def mode_of(engine: str, container: Json) -> Mode | None:
-    """Return what the container's arguments make the engine answer; None for what no request is known for."""
+    """Return the kind of requests that the engine answers, from its arguments; None if no request is known for it."""
     words = _arguments(container)
     if any(flag in words for flag in RERANK_FLAGS) or word_of(words, "--pooling") == "rank":
         return "rerank"
@@ -86,9 +86,9 @@ def mode_of(engine: str, container: Json) -> Mode | None:
 
 
 def served_name_of(engine: str, container: Json) -> str:
-    """Return the model's name in requests, which older releases of vLLM require; empty where none is needed or known.
+    """Return the model's name in requests, which older releases of vLLM require; empty if none is needed or known.
 
-    Without a name in the arguments vLLM gives the model the name of its path.
+    Without a name in the arguments, vLLM uses the model's path as its name.
     """
     if engine not in ("vllm", "sglang"):
         return ""
@@ -100,9 +100,9 @@ def served_name_of(engine: str, container: Json) -> str:
 def wants_check(
     annotations: Mapping[str, str], engine: str, workloads: Workloads, mode: Mode | None, *, annotated: bool
 ) -> bool:
-    """Return whether the replicas are asked for a completion; `annotated` is what the annotation says, or its default.
+    """Return whether the replicas get a completion request. `annotated` is the annotation's value, or its default.
 
-    A pod that only decodes, or only prefills, answers nothing by itself.
+    A pod that only decodes, or only prefills, cannot answer a request alone.
     """
     if mode is None or workloads.pod_set("prefill") is not None:
         return False
@@ -110,7 +110,7 @@ def wants_check(
 
 
 def _arguments(container: Json) -> list[str]:
-    """Split command and arguments, also those in a shell's script, into words; vLLM takes `_` for `-` in flags."""
+    """Split command and arguments, also inside a shell script, into words. vLLM accepts `_` for `-` in flags."""
     more = (each.get("value") or "" for each in container.get("env") or () if each.get("name") == _MORE_ARGUMENTS)
     words = [word.strip("\"'();") for part in (*argv_of(container), *map(str, more)) for word in part.split()]
     return [_dashed(word) for word in words]

@@ -1,4 +1,4 @@
-"""Checks that pod specs have only fields of Kubernetes, with objects and lists where they belong. Pure.
+"""Checks that pod specs contain only fields of Kubernetes, with objects and lists in the right places. Pure.
 
 The API server refuses the same fields, but only when the pods are applied, and its message names the Deployment.
 `tools.pod_fields` writes `pod_fields.json`.
@@ -24,7 +24,7 @@ _MOST_SHOWN = 64
 def check_fields(value: Any, kind: str, *, field: str) -> None:
     """Raise SpecInvalid with the path of the first field below `field` that a `kind` of Kubernetes does not have.
 
-    `kind` is a type of `pod_fields.json`, or `list[<type>]`. Nulls count as left out.
+    `kind` is a type of `pod_fields.json`, or `list[<type>]`. A null counts as absent.
     """
     if value is None:
         return
@@ -47,7 +47,7 @@ def _check_many(value: Any, of: str, kind: str, field: str) -> None:
     if not isinstance(value, dict):
         raise SpecInvalid(field=field, why="is not an object")
     for name, entry in value.items():
-        # Maps of texts may be maps of quantities, which numbers are too.
+        # The values may be texts or quantities, which may be numbers.
         if isinstance(entry, dict | list | bool):
             raise SpecInvalid(field=f"{field}[{str(name)[:_MOST_SHOWN]}]", why="is not a text")
 

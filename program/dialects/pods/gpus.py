@@ -1,4 +1,4 @@
-"""The GPUs of pods whose spec a user or a preset writes, as quotas and queues count them. Pure."""
+"""Counts the GPUs of pods whose spec a user or a preset writes, for quotas and queues. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MORE_ARGUMENTS = "VLLM_ADDITIONAL_ARGS"
 
 
 def gpu_of(pods: PodSet) -> Gpu | None:
-    """Count the GPUs of one replica: of a pod, or of a group's leader and workers together."""
+    """Return the GPUs of one replica: of a pod, or of a group's leader and workers together."""
     worker = _of_pod(pods.template)
     if pods.group is None:
         return worker
@@ -32,7 +32,7 @@ def gpu_of(pods: PodSet) -> Gpu | None:
 
 
 def gpu_of_container(container: Json) -> Gpu | None:
-    """Read the GPUs that a container asks for. Raises SpecInvalid for a count that is no number."""
+    """Return the GPUs that a container requests. Raises SpecInvalid for an amount that is not a whole number."""
     resources = container.get("resources") or {}
     asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
     for resource, amount in asked.items():
@@ -52,10 +52,10 @@ def gpu_of_container(container: Json) -> Gpu | None:
 def ranks_problem(
     pods: PodSet, engine: str, container: str, *, field: str, named: Sequence[str] = ()
 ) -> Problem | None:
-    """Name arguments of a container that make more or fewer ranks than its GPUs; None where they fit, or name none.
+    """Return arguments of a container that create more or fewer ranks than its GPUs; None if they match, or set none.
 
-    `named` are arguments that its start script adds. Ranks of a group are spread over its pods, which only the group's
-    own script knows.
+    `named` are arguments that the container's start script adds. Groups are not checked: the group's own script spreads
+    the ranks over its pods.
     """
     found = next(
         (each for each in pods.template["spec"].get("containers") or () if each.get("name") == container), None

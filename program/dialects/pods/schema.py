@@ -1,7 +1,7 @@
 """Parts of a Pod in the schemas of all dialects: environment, probes, security, placement, volumes.
 
-Names and types are those of Kubernetes' core/v1, so that the API server refuses what a pod cannot have. The values are
-copied into the pod template.
+Names and types are those of Kubernetes' core/v1, so that the API server refuses values that a pod cannot have. The
+values are copied into the pod template.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ QUANTITY = (
 
 
 Divisor = int | Annotated[str, StringConstraints(pattern=QUANTITY)]
-"""A quantity. The pattern is the text's alone: pydantic cannot look for one in a number."""
+"""A quantity. The pattern applies to a text only: pydantic cannot check one in a number."""
 
 
 class LocalObjectReference(CrdModel):

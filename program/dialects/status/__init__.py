@@ -1,1 +1,1 @@
-"""What statuses of every dialect are made of: conditions, the phase, why pods do not serve, what services wait for."""
+"""The parts of every dialect's status: conditions, the phase, why pods do not serve, what services wait for."""

@@ -1,7 +1,7 @@
 """Sets conditions, and Ready, Reconciling and Stalled, which every object of Herdsman has. Pure.
 
-The rules are those of Kubernetes' API conventions (a transition time changes only with the status) and of kstatus
-(Reconciling and Stalled say what Ready=False means).
+The rules follow Kubernetes' API conventions (a transition time changes only with the status) and kstatus (Reconciling
+and Stalled distinguish the causes of Ready=False).
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ _LONGEST_MESSAGE = 32768
 
 
 class Type(StrEnum):
-    """The condition types of our objects: the ready protocol, then the peer's and, last, our own.
+    """The condition types in Herdsman's statuses: Ready, Reconciling and Stalled, then those of the upstream
+    controllers, then Herdsman's own.
 
-    A condition that has nothing to say is left out, rather than kept as it once was.
+    A condition without a current cause is removed instead of keeping its last value.
     """
 
     READY = "Ready"
@@ -35,28 +36,32 @@ class Type(StrEnum):
     VLLM_SPEC_VALID = "VLLMSpecValid"
     SGLANG_SPEC_VALID = "SGLangSpecValid"
     MODEL_TRANSFER_HEALTHY = "ModelTransferHealthy"
-    """False: the container that fetches the model fails, and the reason is the class of the failure."""
+    """False: the container that fetches the model fails. The reason is the class of the failure."""
     DRIVER_COMPATIBLE = "DriverCompatible"
     """False: the node's GPU driver is too old for the engine's image."""
     ROLLOUT_DEFERRED = "RolloutDeferred"
-    """True: a changed pod template is held back while replicas work. False: it was, for as long as allowed."""
+    """True: a changed pod template is held back while replicas work. False: it was held back for the longest time
+    allowed.
+    """
     GATEWAY_READY = "GatewayReady"
     MEMORY_FITS = "MemoryFits"
-    """False: the estimate of what a replica needs is larger than what it asks for, or than any node has."""
+    """False: the estimated memory of a replica is larger than its request, or than the memory of any node."""
     AUTOSCALER_READY = "AutoscalerReady"
-    """False: the autoscaler says that it cannot scale."""
+    """False: the autoscaler reports that it cannot scale."""
     OBJECTS_APPLIED = "ObjectsApplied"
-    """False: the API refuses objects that the service serves without; the message names each, and why."""
+    """False: the API server refuses objects that the service can serve without. The message names each with the
+    cause.
+    """
     ROLLED_BACK = "RolledBack"
     """True: the last pod template that served runs instead of the wanted one."""
     CHANGE_PENDING = "ChangePending"
-    """True: mode Preview or Paused holds a change back; the message has its digest."""
+    """True: mode Preview or Paused holds a change back. The message has its digest."""
     POLICY_COMPLIANT = "PolicyCompliant"
-    """False: a policy is violated; the change is not made where the policy is mandatory."""
+    """False: a policy is violated. If the policy is mandatory, the change is not made."""
     DRIFTED = "Drifted"
-    """True: somebody else changed fields of ours, and the drift policy says to report that."""
+    """True: another client changed fields of Herdsman's objects, and the drift policy says `report`."""
     TEMPLATE_KEPT = "TemplateKept"
-    """True: an adopted service runs the pod template that it came with, until it is changed."""
+    """True: an adopted service runs its original pod template until the service is changed."""
 
 
 class Reason(StrEnum):
@@ -64,13 +69,13 @@ class Reason(StrEnum):
 
     SERVING = "Serving"
     ASLEEP = "Asleep"
-    """Nobody uses the service: no replica runs, and the next request starts them."""
+    """The service is idle: no replica runs, and the next request starts them."""
     WAKING = "Waking"
     """Requests wait while the replicas of a sleeping service start."""
     STOPPED = "Stopped"
-    """Zero replicas are wanted; nothing is wrong."""
+    """Zero replicas are wanted; this is not an error."""
     SUSPENDED = "Suspended"
-    """`spec.suspend` is set; nothing is wrong."""
+    """`spec.suspend` is set; this is not an error."""
 
     APPLYING = "Applying"
     MODEL_NOT_READY = "ModelNotReady"
@@ -81,41 +86,41 @@ class Reason(StrEnum):
     ROLLOUT_DEFERRED = "RolloutDeferred"
     """A changed pod template waits until no replica works on a request."""
     AWAITING_APPROVAL = "AwaitingApproval"
-    """Mode Preview: the change that is pending waits for `herdsman approve`."""
+    """Mode Preview: the pending change waits for `herdsman approve`."""
     PAUSED = "Paused"
-    """Mode Paused: the change that is pending waits for another mode."""
+    """Mode Paused: the pending change waits for another mode."""
     POLICY_VIOLATED = "PolicyViolated"
-    """A mandatory policy does not allow what the spec asks for."""
+    """A mandatory policy forbids a part of the spec."""
 
     WAITING_FOR_GPU = "WaitingForGPU"
     PREEMPTED = "Preempted"
     """A service of higher priority took a replica's place."""
     NO_NODE_FITS = "NoNodeFits"
-    """No node of the cluster could hold a replica, even an empty one: waiting alone does not help."""
+    """No node of the cluster could hold a replica, even if it were empty, so waiting does not help."""
     UNSCHEDULABLE = "Unschedulable"
     UNBINDABLE_MODEL_CACHE = "UnbindableModelCache"
-    """The claim with the model cannot be mounted where the pod could run, or is not there."""
+    """The claim with the model is missing, or cannot be mounted on the nodes where the pod could run."""
     MEMORY_INSUFFICIENT = "MemoryInsufficient"
-    """The estimate says that a replica cannot fit; said before anything is downloaded."""
+    """By the estimate a replica cannot fit. This is reported before anything is downloaded."""
     QUOTA_EXCEEDED = "QuotaExceeded"
-    """A GPUQuota of the namespace leaves no room."""
+    """A GPUQuota of the namespace is used up."""
     PODS_REFUSED = "PodsRefused"
     """The API server refuses the pods: a ResourceQuota, a missing PriorityClass, pod security."""
 
     NODE_LOST = "NodeLost"
-    """The node of a replica is not heard of any more, or says that it cannot run pods."""
+    """The node of a replica no longer reports, or reports that it cannot run pods."""
     IMAGE_PULL_FAILED = "ImagePullFailed"
     OUT_OF_MEMORY = "OutOfMemory"
-    """The kernel killed a container for want of memory."""
+    """The kernel killed a container because memory ran out."""
     DRIVER_TOO_OLD = "DriverTooOld"
     CRASH_LOOPING = "CrashLooping"
-    """A container ends by itself, again and again."""
+    """A container exits repeatedly."""
     PROBES_FAILING = "ProbesFailing"
-    """The kubelet restarts the engine, or keeps requests from it, because its health does not answer."""
+    """The kubelet restarts the engine, or sends it no requests, because its probes fail."""
     COMPLETION_FAILED = "CompletionFailed"
-    """A replica is healthy by its own account and does not answer a completion."""
+    """The engine's health check succeeds, but a completion fails."""
     POD_FAILING = "PodFailing"
-    """A pod cannot run for a reason that has no name of its own here; the message has the kubelet's."""
+    """A pod cannot run for another reason. The message has the kubelet's reason."""
 
     MODEL_SOURCE_UNAUTHORIZED = "ModelSourceUnauthorized"
     MODEL_SOURCE_NOT_FOUND = "ModelSourceNotFound"
@@ -130,43 +135,43 @@ class Reason(StrEnum):
     """The model cannot be fetched for a reason that is none of the above."""
 
     PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
-    """A rollout has made no progress for as long as its Deployment allows."""
+    """A rollout made no progress before its Deployment's deadline."""
     ROLLED_BACK = "RolledBack"
 
     WAITING_FOR_HOST = "WaitingForHost"
     NO_HOST_FITS = "NoHostFits"
-    """No host has what a replica needs, or room for it; tried again when hosts change."""
+    """No host satisfies a replica's requirements, or has room for it. The loop retries when hosts change."""
     NOT_ALLOWED_ON_HOST = "NotAllowedOnHost"
-    """The owner of a host does not allow what the service asks for; the message has the field."""
+    """The owner of a host does not allow a setting of the service. The message has the field."""
     EVICTED = "Evicted"
-    """A host stopped the replica because its memory was short; it comes back when the pressure is over."""
+    """A host stopped the replica because its memory was short. It starts again when the pressure is over."""
     SWAPPED_OUT = "SwappedOut"
-    """Another service of its group has the host's memory now."""
+    """Another service of its group uses the host's memory now."""
     HOST_LOST = "HostLost"
     SECRET_UNAVAILABLE = "SecretUnavailable"  # noqa: S105 - a reason
-    """A host cannot have the value of a variable that the service takes from a Secret."""
+    """A host cannot read the value of a variable that the service takes from a Secret."""
     HOST_PROCESS_FAILING = "HostProcessFailing"
     DEPENDENCY_MISSING = "DependencyMissing"
-    """Something outside that the service needs is not there yet."""
+    """An external object that the service needs does not exist yet."""
     NOT_INSTALLED = "NotInstalled"
-    """An extension of Kubernetes that the service needs has no CustomResourceDefinition here."""
+    """The cluster lacks the CustomResourceDefinition of an extension that the service needs."""
     APPLY_FAILED = "ApplyFailed"
-    """An engine run failed and is tried again."""
+    """An engine run failed, and the loop retries it."""
     ENGINE_OUT_OF_MEMORY = "EngineOutOfMemory"
-    """The kernel killed the engine because the operator's memory was used up; the message has the limit."""
+    """The kernel killed the engine because the operator's memory was used up. The message has the limit."""
     STATE_UNREACHABLE = "StateUnreachable"
-    """Pulumi's state backend does not answer; changes wait for it, and nothing that runs is touched."""
+    """Pulumi's state backend does not answer. Changes wait for it; running replicas are not affected."""
     STATE_LOCKED = "StateLocked"
-    """Somebody else holds the lock of the state; the message says who and since when."""
+    """Another client holds the lock of the state. The message has its name and the time."""
     STATE_SEALED = "StateSealed"
-    """The state holds secrets that the passphrase does not open."""
+    """The state contains secrets that the passphrase does not decrypt."""
 
     MODEL_NOT_FOUND = "ModelNotFound"
     SPEC_INVALID = "SpecInvalid"
     FOREIGN_OBJECT = "ForeignObject"
-    """An object of the wanted name belongs to somebody else."""
+    """An object of the same name belongs to another owner."""
     NAMESPACE_TERMINATING = "NamespaceTerminating"
-    """The namespace is being deleted; nothing more can be made in it."""
+    """The namespace is being deleted, so no object can be created in it."""
 
 
 MODEL_TRANSFER_REASONS = frozenset(
@@ -182,11 +187,11 @@ MODEL_TRANSFER_REASONS = frozenset(
         Reason.MODEL_TRANSFER_FAILED,
     }
 )
-"""Why a model cannot be fetched: the words that `components/model_download.sh` puts before its last line."""
+"""Why a model cannot be fetched: the words that `components/model_download.sh` writes before its last line."""
 
 
 def timestamp(now: datetime) -> str:
-    """Write a time as the API server does: RFC 3339 in UTC, whole seconds."""
+    """Format a time as the API server does: RFC 3339 in UTC, whole seconds."""
     return now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -209,7 +214,7 @@ def set_condition(
         "reason": reason,
         "message": message[:_LONGEST_MESSAGE],
         "observedGeneration": generation,
-        # The peers' schemas do not require the time.
+        # The schemas of the upstream projects do not require the time.
         "lastTransitionTime": (found.get("lastTransitionTime") if found and unchanged else None) or timestamp(now),
     }
     if found is None:
@@ -225,28 +230,28 @@ def drop_conditions(conditions: Sequence[Mapping[str, Any]], *types: str) -> lis
 def mark_ready(
     conditions: Sequence[Mapping[str, Any]], *, reason: str, message: str, generation: int, now: datetime
 ) -> list[Condition]:
-    """The object is as its spec asks: Ready, neither Reconciling nor Stalled."""
+    """Return `conditions` for an object that matches its spec: Ready, neither Reconciling nor Stalled."""
     return _protocol(conditions, ("True", "False", "False"), reason, message, generation, now)
 
 
 def mark_reconciling(
     conditions: Sequence[Mapping[str, Any]], *, reason: str, message: str, generation: int, now: datetime
 ) -> list[Condition]:
-    """The object is not there yet, and waiting helps."""
+    """Return `conditions` for an object that does not match its spec yet, and that waiting helps."""
     return _protocol(conditions, ("False", "True", "False"), reason, message, generation, now)
 
 
 def mark_stalled(
     conditions: Sequence[Mapping[str, Any]], *, reason: str, message: str, generation: int, now: datetime
 ) -> list[Condition]:
-    """The object will not get there until somebody changes something."""
+    """Return `conditions` for an object that cannot match its spec until a person changes something."""
     return _protocol(conditions, ("False", "False", "True"), reason, message, generation, now)
 
 
 def mark_idle(
     conditions: Sequence[Mapping[str, Any]], *, reason: str, message: str, generation: int, now: datetime
 ) -> list[Condition]:
-    """The object is as its spec asks, and that is not to serve."""
+    """Return `conditions` for an object that matches its spec, which asks for no replica."""
     return _protocol(conditions, ("False", "False", "False"), reason, message, generation, now)
 
 

@@ -35,11 +35,11 @@ _WAKING = frozenset(
         Reason.STOPPED,
     }
 )
-"""Reasons that a service has for some time while it wakes."""
+"""Reasons that a service has temporarily while it wakes."""
 
 
 class PhaseDecision(FrozenModel):
-    """The phase of a service and its reason. Status, conditions and Events are all made from it."""
+    """The phase of a service and its reason. Status, conditions and Events are derived from it."""
 
     phase: Phase
     outcome: Literal["ready", "reconciling", "stalled", "idle"]
@@ -56,9 +56,9 @@ def decide_phase(cr: Json, desired: DesiredService | None, facts: ServiceFacts) 
     """Decide from the facts. The first check that applies decides."""
     problem = facts.problem
     if problem is not None and problem.terminal:
-        # What a policy forbids is not made; what was made before it serves on.
+        # A change that a policy forbids is not made. Objects from before the change continue to serve.
         serving = facts.ready_replicas > 0 and _reason(problem) in (Reason.POLICY_VIOLATED, Reason.MODEL_NOT_READY)
-        # A draft Model that failed holds the service as its main Model does.
+        # A failed draft Model makes the service Pending, as a failed main Model does.
         idle: Phase = "Pending" if _reason(problem) is Reason.MODEL_NOT_READY else "Failed"
         return _of_problem(problem, _of_replicas(desired, facts).phase if serving else idle, "stalled")
     if not facts.model_found:
@@ -89,16 +89,16 @@ def decide_phase(cr: Json, desired: DesiredService | None, facts: ServiceFacts) 
 
 
 def is_suspended(cr: Json, desired: DesiredService | None) -> bool:
-    """Return whether the user has suspended the service, parsed or not."""
+    """Return whether the user has suspended the service, from `desired` or else from the spec."""
     return desired.suspended if desired is not None else (cr.get("spec") or {}).get("suspend") is True
 
 
 def approval_text(cr: Json, pending: PendingChange) -> str:
-    """Say what is held back, and what would have it made."""
+    """Return which change is held back, and how to apply it."""
     if pending.paused:
         return f"{pending.summary}; nothing is changed in mode Paused (annotation {ANNOTATION_MODE})"
     metadata = cr["metadata"]
-    # Names are unique only within a kind; where none is said, people mean an InferenceService.
+    # Names are unique only within a kind. A name without a kind means an InferenceService.
     dialect = dialect_of(cr)
     name = f"{dialect}/{metadata['name']}" if dialect not in ("", LLMKUBE) else metadata["name"]
     command = f"herdsman approve {name} -n {metadata['namespace']} --digest {pending.digest}"
@@ -106,7 +106,7 @@ def approval_text(cr: Json, pending: PendingChange) -> str:
 
 
 def memory_shortage(memory: MemoryFacts | None) -> tuple[str, str]:
-    """Say by which measure a replica cannot fit, as the reason and message of a condition; empty if it can."""
+    """Return why a replica cannot fit, as the reason and message of a condition; both empty if it can."""
     if memory is None:
         return "", ""
     need = f"a replica is estimated to need {gib(memory.total_bytes)}"
@@ -123,7 +123,9 @@ def memory_shortage(memory: MemoryFacts | None) -> tuple[str, str]:
 
 
 def _reason(problem: Problem) -> Reason:
-    """Map a problem's reason into the closed list: what is not on it is an invalid spec or a failed engine run."""
+    """Map a problem's reason to the closed list. An unlisted reason becomes SpecInvalid or, without a field,
+    ApplyFailed.
+    """
     try:
         return Reason(problem.reason)
     except ValueError:
@@ -137,7 +139,7 @@ def _of_problem(problem: Problem, phase: Phase, outcome: Literal["reconciling", 
 
 
 def _model_not_ready(cr: Json, facts: ServiceFacts, phase: Phase) -> PhaseDecision:
-    """A Model that is on its way is waited for; one that failed is stuck, and so is the service."""
+    """Reconciling while the Model is not Ready; Stalled after it failed."""
     name = (cr.get("spec") or {}).get("modelRef", "")
     if facts.model_failed:
         message = f"spec.modelRef: Model `{name}` failed: {facts.model_failed}"
@@ -156,9 +158,9 @@ def _suspended(facts: ServiceFacts) -> PhaseDecision:
 
 
 def _sleeping(facts: ServiceFacts, replicas: PhaseDecision) -> PhaseDecision:
-    """A service that sleeps, or wakes, takes requests: it is Ready, as a Knative revision without pods is.
+    """A service that sleeps or wakes accepts requests, so it is Ready, as a Knative revision without pods is.
 
-    Why a replica does not come up is told as ever.
+    The reason why a replica does not start is reported as usual.
     """
     if facts.sleep == "asleep":
         message = "Nobody uses the service: no replica runs, and the next request starts them"
@@ -170,7 +172,7 @@ def _sleeping(facts: ServiceFacts, replicas: PhaseDecision) -> PhaseDecision:
 
 
 def _held(cr: Json, pending: PendingChange, replicas: PhaseDecision, *, nothing: bool) -> PhaseDecision:
-    """A change waits for somebody's consent: what there is goes on as it was."""
+    """A change waits for approval or another mode. Existing replicas stay as they are."""
     reason = Reason.PAUSED if pending.paused else Reason.AWAITING_APPROVAL
     message = f"{replicas.message}; a change is pending: {approval_text(cr, pending)}"
     changed = {"outcome": "reconciling", "reason": reason, "message": message}
@@ -178,7 +180,9 @@ def _held(cr: Json, pending: PendingChange, replicas: PhaseDecision, *, nothing:
 
 
 def _not_yet_as_wanted(facts: ServiceFacts, replicas: PhaseDecision) -> PhaseDecision | None:
-    """All replicas are as many as wanted and serve, or none is wanted; yet they may not be what the spec asks for."""
+    """The wanted number of replicas serves, or none is wanted. Return why they do not match the spec yet; None if they
+    do.
+    """
     rollout = facts.rollout
     changed: dict[str, object] = {}
     if rollout.rolled_back is not None:
@@ -206,7 +210,7 @@ def _of_replicas(desired: DesiredService | None, facts: ServiceFacts) -> PhaseDe
     counted = f"{ready} of {target} replicas ready"
     if ready == target > 0:
         if facts.behind:
-            # The count is of pods before the change.
+            # The numbers describe the pods before the change.
             message = f"{counted}; {facts.behind} was changed, and its controller has not looked at that yet"
             return PhaseDecision(
                 phase="Progressing", outcome="reconciling", reason=Reason.REPLICAS_STARTING, message=message
@@ -225,12 +229,12 @@ def _of_replicas(desired: DesiredService | None, facts: ServiceFacts) -> PhaseDe
         message = "The autoscaler wants no replica now" if scaled else "Zero replicas are wanted"
         return PhaseDecision(phase="Stopped", outcome="idle", reason=Reason.STOPPED, message=message)
     waiting = _on_host(facts.hosted, desired, counted) if facts.hosted else _in_pods(facts, desired, counted)
-    # With some replicas ready the service serves, whatever the others wait for.
+    # If some replicas are ready, the service serves, whatever the others wait for.
     return waiting.model_copy(update={"phase": "Progressing"}) if ready > 0 else waiting
 
 
 def _with_surplus(facts: ServiceFacts, counted: str) -> PhaseDecision:
-    """As many as wanted are ready, and there are more: a rollout is under way, or it is stuck and says why."""
+    """Enough replicas are ready, and there are surplus ones: a rollout is running, or it is stuck with a cause."""
     surplus = facts.replicas - facts.desired_replicas
     cause = worst_cause(facts.pods, facts.memory)
     if cause is not None:
@@ -258,7 +262,7 @@ def _on_host(hosted: HostedFacts, desired: DesiredService | None, counted: str) 
 
 
 def _in_pods(facts: ServiceFacts, desired: DesiredService | None, counted: str) -> PhaseDecision:
-    """Replicas are missing: say why, the most telling first."""
+    """Replicas are missing. Return the most important cause."""
     if facts.replica_failure:
         return _creating(Reason.PODS_REFUSED, f"{counted}; the API refuses the pods: {facts.replica_failure}")
     cause = worst_cause(facts.pods, facts.memory)
@@ -267,7 +271,8 @@ def _in_pods(facts: ServiceFacts, desired: DesiredService | None, counted: str) 
         return creating.model_copy(update={"cause": cause, "outcome": "stalled" if cause.terminal else "reconciling"})
     place = unscheduled(facts, desired)
     if facts.never_fits:
-        # It waits for a GPU as others do, so that `queue` of LLMKube's CLI lists it, and has no place in the queue.
+        # It waits for a GPU like other services, so that `queue` of LLMKube's CLI lists it, but has no position in the
+        # queue.
         gpu = place.waiting_for if place is not None else ""
         fits_nowhere = _creating(
             Reason.NO_NODE_FITS,

@@ -1,4 +1,4 @@
-"""Finds why a pod does not serve, from what kubelet, scheduler and engine report. Pure.
+"""Finds why a pod does not serve, from the reports of kubelet, scheduler and engine. Pure.
 
 A cause follows from the container's reason and its last log lines. A restarted container keeps its cause until the pod
 is ready, so that the status does not flap between a crash and the next start.
@@ -27,11 +27,11 @@ _IMAGE_REASONS = frozenset(
 _ENDED = frozenset({"CrashLoopBackOff", "Error", "Completed", "OOMKilled", "ContainerCannotRun", "StartError"})
 _UNHEALTHY = frozenset({"Unhealthy", "ProbesFailing"})
 _FETCHERS = ("download", "model-loader", "storage-initializer", "modelcar")
-"""Part of the names of init containers that fetch weights: Herdsman's and LLMKube's, llmaz's, KServe's."""
+"""Parts of the names of init containers that fetch weights: Herdsman's and LLMKube's, llmaz's, KServe's."""
 _KILLED = frozenset({137, 143})
-"""Exit codes after SIGKILL and SIGTERM, by which the kubelet ends a container that fails its probes."""
+"""Exit codes after SIGKILL and SIGTERM, with which the kubelet ends a container that fails its probes."""
 
-# What CUDA, the NVIDIA container runtime and HIP print when the node's driver is older than the image needs.
+# Messages of CUDA, the NVIDIA container runtime and HIP if the node's driver is older than the image needs.
 _DRIVER = re.compile(
     r"driver version is insufficient|forward compatibility was attempted|insufficient ?driver"
     r"|driver on your system is too old|unsupported display driver / cuda driver combination"
@@ -40,7 +40,7 @@ _DRIVER = re.compile(
 )
 _ROCM = re.compile(r"\bhip|rocm|ROCk", re.IGNORECASE)
 
-# LLMKube's own script hands on curl's words; its users' pods go on with it until their next rollout.
+# LLMKube's own script prints curl's messages. Pods of its users run this script until their next rollout.
 _CURL = (
     (re.compile(r"returned error: 40[13]\b|AccessDenied|SignatureDoesNotMatch"), Reason.MODEL_SOURCE_UNAUTHORIZED),
     (re.compile(r"returned error: 4(?:04|10)\b|NoSuchKey|NoSuchBucket"), Reason.MODEL_SOURCE_NOT_FOUND),
@@ -91,7 +91,7 @@ def cause_of(pod: PodFacts, memory: MemoryFacts | None = None) -> Cause | None:
     if pod.leaving:
         return None
     if pod.node_lost:
-        # Whatever else is known of the pod is what its kubelet said before.
+        # All other facts about the pod are from its kubelet before the loss.
         return _cause(pod, Reason.NODE_LOST, f"its node {pod.node} is lost: {pod.node_lost}")
     if pod.ready:
         if pod.proof != "failed":
@@ -126,12 +126,12 @@ def cause_of(pod: PodFacts, memory: MemoryFacts | None = None) -> Cause | None:
 
 
 def fetches_model(pod: PodFacts) -> bool:
-    """Return whether the container that the pod waits for is one that fetches a model, by the name that it has."""
+    """Return whether the pod waits for an init container that fetches a model, by the container's name."""
     return pod.init and any(word in pod.container for word in _FETCHERS)
 
 
 def transfer_failure(words: str) -> tuple[Reason, str]:
-    """Read the last words of a container that fetches a model: the class of the failure, and the words for people."""
+    """Return the class of a failed fetch and a message for people, from the container's last log lines."""
     for found in reversed(list(_NAMED.finditer(words))):
         if found["reason"] in MODEL_TRANSFER_REASONS:
             return Reason(found["reason"]), found["text"].strip()
@@ -142,7 +142,7 @@ def transfer_failure(words: str) -> tuple[Reason, str]:
 
 
 def gib(size_bytes: int) -> str:
-    """Write an amount of memory for people: `512 MiB`, `5.1 GiB`."""
+    """Format an amount of memory for people: `512 MiB`, `5.1 GiB`."""
     return f"{size_bytes / (1 << 20):.0f} MiB" if size_bytes < 1 << 30 else f"{size_bytes / (1 << 30):.1f} GiB"
 
 
@@ -151,7 +151,7 @@ def _cause(pod: PodFacts, reason: Reason, message: str, *, terminal: bool = Fals
 
 
 def _has_ended(pod: PodFacts) -> bool:
-    """Return whether a container of the pod ended: it waits to be started again, or runs again and is not ready yet."""
+    """Return whether a container of the pod ended: it waits for its restart, or runs again and is not ready yet."""
     if pod.waiting_reason:
         return pod.waiting_reason in _ENDED
     return pod.restarts > 0 and (pod.oom_killed or pod.exit_code is not None)
@@ -185,6 +185,6 @@ def _out_of_memory(pod: PodFacts, where: str, memory: MemoryFacts | None) -> str
 
 
 def _last_line(words: str, pattern: re.Pattern[str]) -> str:
-    """The last of the lines that match, else the last of all."""
+    """Return the last matching line, else the last line."""
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     return next((line for line in reversed(lines) if pattern.search(line)), lines[-1] if lines else "")

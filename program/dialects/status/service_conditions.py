@@ -1,7 +1,7 @@
-"""The conditions that a service of every dialect has beside those of its upstream controller. Pure.
+"""The conditions of a service of any dialect, in addition to those of its upstream controller. Pure.
 
 The dialects of KServe and llmaz call `decide_service_phase`, set their own conditions in a `ConditionSet`, and call
-`set_common`. LLMKube's dialect sets more detail and calls the parts that it shares. A condition without a cause is
+`set_common`. LLMKube's dialect sets more detail and calls the functions that it shares. A condition without a cause is
 dropped.
 """
 
@@ -44,7 +44,7 @@ COMMON = (
     Type.ROLLED_BACK,
     Type.TEMPLATE_KEPT,
 )
-"""The types that `set_common` sets and drops, in the order in which they are listed after the peer's."""
+"""The types that `set_common` sets and drops, in the order in which they follow those of the upstream controller."""
 
 AUTOSCALER_KINDS = ("HorizontalPodAutoscaler", "ScaledObject")
 
@@ -60,7 +60,7 @@ class ConditionSet:
     """The conditions of a status under construction, changed by `set_condition`."""
 
     def __init__(self, cr: Json, peers: Sequence[str], *, now: datetime) -> None:
-        """Start from what `cr` has. `peers` are the dialect's own types, in the order in which they are listed."""
+        """Start with the conditions of `cr`. `peers` are the dialect's own types, in their order in the status."""
         self._order = [*peers, *(str(kind) for kind in COMMON if kind not in peers)]
         previous = (cr.get("status") or {}).get("conditions") or []
         self._conditions: list[Condition] = [dict(c) for c in previous if c.get("type") in self._order]
@@ -71,11 +71,11 @@ class ConditionSet:
         return self.get(kind) is not None
 
     def get(self, kind: str) -> Condition | None:
-        """Return a condition as it stands; None where there is none."""
+        """Return the current condition of a type; None if there is none."""
         return next((c for c in self._conditions if c["type"] == kind), None)
 
     def is_current(self, kind: str) -> bool:
-        """Return whether a condition is there and judged the generation that counts now."""
+        """Return whether a condition exists and was set for the current generation."""
         found = self.get(kind)
         return found is not None and found.get("observedGeneration") == self._generation
 
@@ -96,7 +96,7 @@ class ConditionSet:
         self._conditions = drop_conditions(self._conditions, *kinds)
 
     def mark(self, verdict: PhaseDecision) -> None:
-        """Set Ready, Reconciling and Stalled as a judgement says."""
+        """Set Ready, Reconciling and Stalled from a phase decision."""
         self._conditions = _MARKS[verdict.outcome](
             self._conditions,
             reason=verdict.reason,
@@ -106,7 +106,7 @@ class ConditionSet:
         )
 
     def listed(self) -> list[Condition]:
-        """Return the conditions in a fixed order, so that the same facts give the same document."""
+        """Return the conditions in a fixed order, so that the same facts result in the same document."""
         return sorted(self._conditions, key=lambda c: self._order.index(c["type"]))
 
 
@@ -130,7 +130,7 @@ def set_common(
     *,
     ready: bool = True,
 ) -> None:
-    """Set every condition of `COMMON`; with `ready` False the dialect has set the ready protocol itself."""
+    """Set every condition of `COMMON`. If `ready` is False, the dialect sets Ready, Reconciling and Stalled itself."""
     if ready:
         conditions.mark(verdict)
     _set_spec_honoured(conditions, desired, facts)
@@ -143,9 +143,9 @@ def set_common(
 
 
 def same_status(status: Json, previous: Json, fields: Sequence[str], peers: Sequence[str]) -> bool:
-    """Return whether `previous` already says all of `status` in `fields`, whatever others added and in whatever order.
+    """Return whether `previous` has the same `fields` as `status`, apart from order and additions by other clients.
 
-    `peers` are the types of conditions that are the dialect's own.
+    `peers` are the dialect's own condition types.
     """
     known = {*peers, *(str(kind) for kind in COMMON)}
     return all(

@@ -1,4 +1,4 @@
-"""What a service waits for: pods for the scheduler, processes for their host. Pure.
+"""Finds what a service waits for: its pods for the scheduler, its processes for their host. Pure.
 
 A GPU is any extended resource that the pod requests and the scheduler lacks: of any vendor, a MIG profile, a custom
 name, or a device claim (dynamic resource allocation).
@@ -15,10 +15,11 @@ from program.dialects.llmkube.schema.status import Phase
 from program.dialects.status.conditions import Reason
 
 DEVICE_CLAIMS = "resourceclaims.resource.k8s.io"
-"""What a service waits for that asks for its GPUs by resource claims."""
+"""The resource that a service waits for if it requests its GPUs by resource claims."""
 PREEMPTED = "Preempted"
-"""Reason of an entry in `ServiceFacts.preemption` that tells to whom this service lost a place; the others tell whose
-place it took."""
+"""Reason of an entry in `ServiceFacts.preemption` about a service that took a place of this one. The other entries are
+about services that lost a place to this one.
+"""
 
 _INSUFFICIENT = re.compile(r"Insufficient ([A-Za-z0-9][A-Za-z0-9./_-]*[A-Za-z0-9])")
 _CLAIMS = re.compile(r"cannot allocate all claims|resourceclaim", re.IGNORECASE)
@@ -37,11 +38,11 @@ class SchedulingState(FrozenModel):
     message: str
     scheduler_said: str
     waiting_for: str = ""
-    """`<resource>: <count>` for a GPU; empty where something else is missing."""
+    """`<resource>: <count>` for a GPU; empty if another resource is missing."""
 
 
 def unscheduled(facts: ServiceFacts, desired: DesiredService | None) -> SchedulingState | None:
-    """Return why pods are not scheduled; None when all are, or nothing is known of them."""
+    """Return why pods are not scheduled; None if all are, or if nothing is known about them."""
     pod = min((pod for pod in facts.pods if pod.unschedulable), key=lambda pod: pod.name, default=None)
     lost = "; ".join(problem.message for problem in facts.preemption if problem.reason == PREEMPTED)
     if pod is None:
@@ -63,7 +64,9 @@ def unscheduled(facts: ServiceFacts, desired: DesiredService | None) -> Scheduli
 
 
 def _between_preemption_and_return(facts: ServiceFacts, lost: str) -> SchedulingState | None:
-    """A pod lost its place, and the one that is to replace it is not there yet, or was not looked at yet."""
+    """Return the state after a preemption, while the replacement pod does not exist or the scheduler has not
+    seen it.
+    """
     if any(pod.node and not pod.preempted and not pod.leaving and not pod.ready for pod in facts.pods):
         return None
     gone = min((pod.name for pod in facts.pods if pod.preempted), default="")
@@ -95,7 +98,7 @@ def _not_for_want_of_gpus(pod: PodFacts, facts: ServiceFacts) -> SchedulingState
 
 
 def _missing_gpu(pod: PodFacts, desired: DesiredService | None) -> str | None:
-    """Name the GPU resource that the scheduler misses and how many of it the pod really asks for."""
+    """Return the GPU resource that the scheduler lacks, with the amount that the pod requests."""
     gpu = desired.gpu if desired is not None else None
     own = gpu.resource_name if gpu is not None else ""
     for resource in _INSUFFICIENT.findall(pod.unschedulable):
@@ -109,15 +112,15 @@ def _missing_gpu(pod: PodFacts, desired: DesiredService | None) -> str | None:
 
 
 STALE_HEARTBEAT_S = 180.0
-"""A host without a Lease that was silent for this long no longer counts as alive."""
+"""A host without a Lease that sent nothing for this many seconds no longer counts as alive."""
 
 _FAILED = frozenset({"Failed", "BackingOff", "Unhealthy"})
-# LLMKube's word, which its users' tooling looks for; it means any host that is to run the process.
+# LLMKube's status, which its users' tooling looks for. It means any host that is to run the process.
 _WAITING = "WaitingForMetalAgent"
 _STALE = "AgentHeartbeatStale"
 _TOLD = {
-    # What the host says of its memory stands; nobody writes over it with a wait for that very host. Reason of the
-    # report: reason and scheduling status of the service, and its phase.
+    # A host's report about its memory is kept and not replaced by a wait for that host. Reason of the report: reason
+    # and scheduling status of the service, and its phase.
     "InsufficientMemory": (Reason.MEMORY_INSUFFICIENT, "InsufficientMemory", "Creating"),
     "MemoryUnknown": (Reason.MEMORY_INSUFFICIENT, "MemoryCheckFailed", "Creating"),
     "Evicted": (Reason.EVICTED, "Evicted", "Creating"),
@@ -128,7 +131,7 @@ _TOLD = {
 
 
 class Wait(FrozenModel):
-    """What a replica on a host waits for."""
+    """The cause for which a replica on a host waits."""
 
     reason: Reason
     status: str
@@ -138,7 +141,7 @@ class Wait(FrozenModel):
 
 
 def wait_for_host(hosted: HostedFacts, desired: DesiredService | None) -> Wait:
-    """Return what the first replica that does not serve waits for."""
+    """Return the wait of the first replica that does not serve."""
     if hosted.host is None and hosted.refusal:
         return Wait(reason=Reason.NO_HOST_FITS, status="NoHostFits", message=hosted.refusal)
     if hosted.host is None:
