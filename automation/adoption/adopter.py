@@ -155,7 +155,10 @@ class Adopter:
     def _wait(
         self, batch: Sequence[Candidate], find: Callable[[Candidate], Result | None], done: str, late: str
     ) -> list[Result]:
-        """Wait until `find` gives a result for each, or the time is over. A result without a state gets `done`."""
+        """Wait until `find` returns a result for each service, or the time is over.
+
+        A result without a state gets `done`.
+        """
         began = self._clock()
         waiting = {one.key: one for one in batch}
         results: dict[object, Result] = {}

@@ -1,8 +1,8 @@
 """Decides which services `herdsman adopt` may take over, by the objects that exist for them.
 
 `read_namespace` reads the objects; all else is pure. Called by `adopter`. A Deployment of LLMKube is found by its name,
-what KServe and llmaz made by its owner. llmaz puts a Service of its own between a Playground and the objects that run:
-that Service owns them, and the Playground owns that Service.
+the objects of KServe and llmaz by their owner. llmaz makes an object of its kind
+Service between a Playground and the objects that run: the Playground owns that Service, which owns the objects.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class State(StrEnum):
 
     ADOPTABLE = "adoptable"
     OURS = "ours"
-    """A loop of this class looks after it and has applied it."""
+    """A loop of this class manages the service and has applied it."""
     ON_HOST = "on a host"
-    """LLMKube's agent runs it, and goes on doing so."""
+    """LLMKube's agent runs the service and continues to run it."""
     FOREIGN = "foreign"
     """Its objects, or the service itself, belong to another owner."""
 
@@ -79,7 +79,7 @@ class Candidate:
     dependents: tuple[Json, ...] = ()
     """The objects that `llmaz_service` owns, which `adopt` gives to the Playground."""
     bindings: tuple[str, ...] = ()
-    """Its ClusterRoleBindings, which no object of a namespace can own: only `herdsman.dev/adopt` takes them over."""
+    """Its ClusterRoleBindings, which no namespaced object can own. Only `herdsman.dev/adopt` takes them over."""
 
     @property
     def key(self) -> ServiceKey:
@@ -174,7 +174,7 @@ def adoption_annotations(one: Candidate) -> dict[str, str]:
 
 
 def preview_notes(one: Candidate) -> tuple[str, ...]:
-    """Say for a preview which owners of objects an adoption changes."""
+    """Describe for a preview which owners of objects an adoption changes."""
     if one.llmaz_service is None:
         return ()
     name = one.llmaz_service["metadata"]["name"]

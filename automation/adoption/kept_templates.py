@@ -1,9 +1,9 @@
 """Keeps the pod templates that an adopted service runs with until the service changes. docs/adr/0022, docs/adr/0029.
 
 Herdsman renders other pod templates than the upstream controllers, and any difference restarts pods. `herdsman adopt`
-therefore writes a digest of each live template on the service. As long as the service asks for the same as then, the
-loop applies the live template. Each Deployment and LeaderWorkerSet notes the template that it keeps and a hash of what
-the service asked of it. A Deployment keeps its selector too, because the API server refuses a change of it.
+therefore writes a digest of each live template on the service. While the service's request is the same as then, the
+loop applies the live template. Each Deployment and LeaderWorkerSet has an annotation with the template's digest and a
+hash of the request. A Deployment keeps its selector too, because the API server refuses a change of it.
 
 The loop calls `KeptTemplates` in each pass, previews call `with_live_templates`. All but `KeptTemplates` is pure.
 """
@@ -44,7 +44,7 @@ class Record(NamedTuple):
     digest: str
     """The digest of the template."""
     request: str
-    """Hash of what the service asked of the object when the service was adopted."""
+    """Hash of the request: the fields that decide the pods, at the time of the adoption."""
 
     def __str__(self) -> str:
         return f"{self.digest}.{self.request}"
@@ -111,7 +111,7 @@ def read_record(obj: Json) -> Record | None:
 
 
 def request_hash(obj: RenderedObject) -> str:
-    """Hash what a rendered object asks of its pods.
+    """Hash the fields of a rendered object that decide its pods.
 
     The commands of init containers do not count: Herdsman writes them, and a release that changes them must not restart
     pods that never ran them.
@@ -153,7 +153,7 @@ def with_live_templates(cr: Json, rendered: RenderedService, live: Mapping[Objec
 
 
 def problem_of(key: ServiceKey, count: int) -> Problem:
-    """Say that `count` templates are kept, and how that ends."""
+    """Return the problem that names the number of kept templates and how to stop keeping them."""
     of = "the pods keep the template" if count == 1 else f"the pods keep the {count} templates"
     name = key.name if key.dialect == LLMKUBE else qualified(key.dialect, key.name)
     message = (
@@ -174,10 +174,10 @@ class KeptTemplates:
     def apply(
         self, key: ServiceKey, cr: Json, rendered: RenderedService, live: Mapping[ObjectName, Json]
     ) -> tuple[RenderedService, Problem | None]:
-        """Return the service with the templates that it keeps, and the problem that says so.
+        """Return the service with its kept templates, and the problem that reports them.
 
         `live` are the service's objects in the caches. An object that the caches lack is read from the API server:
-        what an upstream controller made may carry no label that the caches follow. Raises ApiError.
+        objects of an upstream controller may lack the labels that the caches select by. Raises ApiError.
         """
         digests = kept_digests(key, cr)
         found: dict[ObjectName, Json] = {}
@@ -219,9 +219,10 @@ class KeptTemplates:
         return kept
 
     def _find(self, key: ServiceKey, name: ObjectName, digest: str, *, noted: bool) -> Json | None:
-        """Find a template by its digest: in the live object, or in a ReplicaSet where the object was changed since.
+        """Find a template by its digest: in the live object, or in a ReplicaSet if the object was changed since.
 
-        A noted template that neither has got other defaults by an upgrade of Kubernetes: the live one is kept then.
+        If neither has a noted template, an upgrade of Kubernetes has added defaults to it; the live template is kept
+        then.
         """
         live = self._get(key, name)
         if live is None:
@@ -265,7 +266,10 @@ def _with_templates(
     found: Mapping[ObjectName, Json],
     live: Mapping[ObjectName, Json],
 ) -> RenderedService:
-    """Put kept fields into the rendered objects, and note so. The hash of a kept template stays, whoever wrote it."""
+    """Put kept fields into the rendered objects, and annotate them.
+
+    The hash of a kept template stays, whoever wrote it.
+    """
     objects = []
     for each in rendered.objects:
         name = ObjectName(each.kind, each.name)

@@ -1,8 +1,8 @@
-"""Decides which controller looks after a service, where several controllers have the same kinds. Pure.
+"""Decides which controller manages a service when several controllers have the same kinds. Pure.
 
 Called by `cluster_cache` for the loop, by `adoption`, and by the commands that move services between loop, fleet and
-LLMKube. The rule is that of IngressClass: a loop with a class looks after the services that name the class, a loop
-without one after the services that name no other controller.
+LLMKube. The rule is that of IngressClass: a loop with a class manages the services that name the class; a loop without
+one manages the services that name no other controller.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from kubeapi.json_types import Json
 from program.desired.keys import ANNOTATION_CONTROLLER
 
 HERDSMAN = "herdsman"
-"""The class that `herdsman adopt` writes. A loop without a class looks after these services too."""
+"""The class that `herdsman adopt` writes. A loop without a class manages these services too."""
 LLMKUBE = "llmkube"
-"""The controller of InferenceServices that were given back. No loop looks after them, whatever its class."""
+"""The controller of InferenceServices that were given back. No loop manages them, whatever its class."""
 
 
 def controller_of(cr: Json, namespace_annotations: Mapping[str, str]) -> str:
@@ -25,7 +25,7 @@ def controller_of(cr: Json, namespace_annotations: Mapping[str, str]) -> str:
 
 
 def is_managed(cr: Json, namespace_annotations: Mapping[str, str], controller_class: str) -> bool:
-    """Return whether a loop of this class (empty: a loop without a class) looks after an object."""
+    """Return whether a loop of this class (empty: a loop without a class) manages an object."""
     named = controller_of(cr, namespace_annotations)
     if controller_class:
         return named == controller_class
@@ -37,15 +37,17 @@ def is_model_managed(
 ) -> bool:
     """Return whether a loop writes a Model's status.
 
-    It does when it looks after one of the services that use the Model. While no service uses it, the Model's own
-    annotation decides. A Model may be used by services of two controllers: LLMKube's controller has no class, and is
-    stopped where services are adopted one by one.
+    It does when it manages one of the services that use the Model. While no service uses it, the Model's own annotation
+    decides. A Model may be used by services of two controllers: LLMKube's controller has no class, and is stopped where
+    services are adopted one by one.
     """
     using = [is_managed(user, namespace_annotations, controller_class) for user in users]
     return any(using) if using else is_managed(model, namespace_annotations, controller_class)
 
 
 def controller_changed(old: Json | None, new: Json | None) -> bool:
-    """Return whether an update, creation (`old` is None) or deletion of an object may change who looks after it."""
+    """Return whether a creation (`old` is None), update or deletion of an object may change which controller manages
+    it.
+    """
     before, after = (controller_of(obj, {}) if obj is not None else "" for obj in (old, new))
     return before != after

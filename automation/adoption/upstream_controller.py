@@ -36,7 +36,7 @@ class UpstreamController:
     name: str
     """The name in messages."""
     released_to: str
-    """The annotation `herdsman.dev/controller` of a service that was given back. No loop looks after it."""
+    """The value of `herdsman.dev/controller` for services that were given back. No loop manages them."""
     lease: str
     namespace: str
     deployment: str = ""

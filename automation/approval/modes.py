@@ -25,7 +25,7 @@ from program.desired.service import DesiredService
 Mode = Literal["Apply", "Preview", "Paused"]
 
 MOST_CHANGES = 32
-"""Phrases in a status; for the others only their number is given."""
+"""Phrases in a status. Of further changes only the number is given."""
 LONGEST_CHANGE = 300
 
 _MODES: tuple[Mode, ...] = ("Apply", "Preview", "Paused")
@@ -36,7 +36,7 @@ Compare = Callable[[DesiredService, RenderedService, Json, tuple[LiveObject, ...
 
 
 def mode_of(cr: Json, namespace_annotations: Mapping[str, str]) -> Mode:
-    """Read the mode of a service: its own, or else its namespace's, or else Apply. Raises SpecInvalid."""
+    """Return the mode of a service: its own annotation, else that of its namespace, else Apply. Raises SpecInvalid."""
     namespace = cr["metadata"]["namespace"]
     for said, where in (
         (cr["metadata"].get("annotations") or {}, ""),
@@ -135,16 +135,16 @@ class Modes:
         if known.preview is None or known.of != of:
             known.preview, known.of = self._compare(desired, rendered, cr, live), of
         if not known.preview.changed:
-            # A cache is behind, or only the engine's own books differ: there is nothing that anybody could approve.
+            # A cache is behind, or only the engine's state differs: nothing to approve.
             known.held, known.looked = None, True
             return mode == "Paused"
         if mode == "Preview" and self._may(known, cr):
-            # An approval is of what is there now, and not of what a cache remembers.
+            # An approval is for the live objects, which the caches may not have yet.
             known.preview = self._compare(desired, rendered, cr, live)
             if self._may(known, cr) and self._is_current(cr):
                 known.allowed |= _parts(known.preview)
                 known.spent = approved(cr)
-                # Worked out again after the run, of which nothing may be left.
+                # Computed again after the run, in case something is left.
                 known.of, known.preview, known.held, known.looked = None, None, None, True
                 return False
         known.held, known.looked = pending_change(known.preview, paused=mode == "Paused"), True

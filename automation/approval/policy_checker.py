@@ -33,7 +33,7 @@ LOOK_S = 2.0
 RETRY_S = 90.0
 """The time after which a rule that could not be evaluated is evaluated again."""
 MOST_TOLD = 8
-"""Violations in one message."""
+"""How many violations one message lists."""
 
 
 class Verdict(NamedTuple):

@@ -58,7 +58,7 @@ class DriftWatch:
         requeue: Callable[[ServiceKey, float], None] = lambda _key, _delay_s: None,
         ignored: IgnoredFields | None = None,
     ) -> None:
-        """`ignored` gets, before each submission, the fields of each object that others own."""
+        """`ignored` gets, before each submission, the fields of each object that other clients own."""
         self._client = client
         self._requeue = requeue
         self._ignored = ignored or IgnoredFields()

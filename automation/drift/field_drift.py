@@ -29,7 +29,7 @@ _LONGEST_LIST = 700
 
 @dataclass(frozen=True)
 class FieldDrift:
-    """A field of Herdsman's that another client changed."""
+    """A rendered field that another client changed."""
 
     path: str
     """The path in the notation of Pulumi's property paths."""

@@ -35,7 +35,7 @@ KEPT = 10
 LONGEST_DATA = 256 * 1024
 """Bytes of the largest version that is recorded."""
 RENEW_AGAIN_S = 60.0
-"""Seconds after a failure until the rest of the revisions is renewed."""
+"""Seconds after a failure until the renewal of old revisions continues."""
 MOST = 10_000
 """Versions that may wait to be written."""
 
@@ -97,9 +97,9 @@ class RevisionRecorder:
     def record(
         self, key: ServiceKey, cr: Json, models: Iterable[Json], outcome: ServiceOutcome, *, duration: timedelta
     ) -> None:
-        """Note what came of a version; `duration` is from its submission. Returns at once.
+        """Record the outcome of a version; `duration` is the time since its submission. Returns at once.
 
-        Does nothing for a version that is recorded already, nor for a run that changed nothing.
+        Does nothing for a version that is recorded already, or for a run that changed nothing.
         """
         changes = describe_changes(outcome.changes)
         if self._kept and (changes or outcome.error is not None):
@@ -119,7 +119,7 @@ class RevisionRecorder:
         self._pruned.discard(key)
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Write what is left, for so long at most."""
+        """Write what is left, for at most `timeout_s` seconds."""
         self._stopped.set()
         with suppress(queue.Full):
             self._queue.put_nowait(None)
@@ -165,7 +165,7 @@ class RevisionRecorder:
         owner, digest, failed = entry.cr["metadata"]["uid"], fingerprint_of(data), bool(entry.outcome.error)
         last = self._last.get(entry.key)
         if last is None or last.owner != owner:
-            # Nearly always it is new; where it is not, the name is taken, and the list tells the rest.
+            # The name is nearly always free. If it is not, a list shows the newest revision.
             last = None if self._create(entry, 1, data, digest) else self._find(entry.key, owner)
             if last is None:
                 return
@@ -192,7 +192,7 @@ class RevisionRecorder:
         return True
 
     def _find(self, key: ServiceKey, owner: str) -> _Last:
-        """Learn from the API server which revision is the newest; number 0 where all are another service's."""
+        """Return the newest revision by the API server; number 0 if all belong to another service."""
         newest = next(iter(revision.read_all(self._list(key), owner=owner)), None)
         if newest is None:
             return _Last(owner, 0, "", failed=False)
@@ -201,7 +201,7 @@ class RevisionRecorder:
         return last
 
     def _amend(self, entry: _Entry, last: _Last) -> None:
-        """Write into the revision of a version that failed before that it is applied now."""
+        """Record in the revision of a version that failed before that it is applied now."""
         body = {"metadata": {"annotations": revision.outcome_annotations(entry.outcome)}}
         name = revision.name_of(entry.key, last.number)
         with suppress(NotFound):

@@ -48,7 +48,7 @@ def prune(client: KubeClient, *, kept: int, namespaces: tuple[str, ...], has: Ca
             for metadata in _list_metadata(client, dialect, namespace):
                 number = _NUMBER.search(metadata["name"])
                 owner = next((o["uid"] for o in metadata.get("ownerReferences") or () if o.get("controller")), "")
-                # A LeaderWorkerSet copies the labels of a service to revisions of its own.
+                # A LeaderWorkerSet copies the labels of a service to its revisions.
                 recorded = revision.ANNOTATION_RESULT in (metadata.get("annotations") or {})
                 if number and owner and recorded and has(metadata["namespace"]):
                     by_owner[(metadata["namespace"], owner)].append((int(number[1]), metadata["name"]))

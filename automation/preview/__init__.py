@@ -1,1 +1,1 @@
-"""Says what would change before anything is touched: by dry runs of the API server, without engine, state or lock."""
+"""Shows a change before it is made, by dry runs of the API server: without engine, state or lock."""

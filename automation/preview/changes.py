@@ -77,10 +77,10 @@ class ServicePreview:
 
     @property
     def digest(self) -> str:
-        """Names exactly this change: 16 hex digits; empty when nothing changes.
+        """Identifies exactly this change: 16 hex digits; empty when nothing changes.
 
-        What several services share counts only where nothing else changes: whichever of them comes first makes it, and
-        what was approved for the others would be another change at once.
+        A change of shared objects counts only when nothing else changes. The first of the services makes it, and would
+        otherwise invalidate the approvals of the others.
         """
         counted = [each for each in self.changed if not each.shared] or list(self.changed)
         parts = [[each.op, each.kind, each.name, each.digest] for each in counted]

@@ -31,7 +31,7 @@ _QUIET = frozenset(
 )
 """Annotations in which Herdsman and kubectl note what they applied. Previews do not show them."""
 _ASSIGNED = ("clusterIP", "clusterIPs", "healthCheckNodePort")
-"""Fields of a Service to which the API server assigns another value in each dry run."""
+"""Fields of a Service that get another value from the API server in each dry run."""
 _DIGITS = 16
 
 

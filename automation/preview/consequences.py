@@ -32,10 +32,10 @@ from program.runtimes import runtime_for
 _LOADING = frozenset({"main", "prefill"})
 """Parts of a service whose pods load the model."""
 _MOUNTED = frozenset({"pvc", "host", "oci", "oci+native", "oci+modelcar"})
-"""Schemes of models that are there before the pod starts."""
+"""Schemes of models that are present before the pod starts."""
 _SETS_OF_PODS = frozenset({"Deployment", "LeaderWorkerSet"})
 _RESTING = frozenset({"Pending", "Stopped", "Asleep", "Failed", "BackingOff"})
-"""Phases of a HostProcess in which nothing runs that could be restarted."""
+"""Phases of a HostProcess without a process that could be restarted."""
 
 
 def restarts(dry_runs: Iterable[DryRun]) -> tuple[str, ...]:
@@ -104,14 +104,14 @@ def _runs(process: Json) -> bool:
 
 
 def _launch_hash(process: Json) -> str:
-    """Hash the fields for which the host's agent restarts a process, by the agent's own rule."""
+    """Hash the fields whose change makes the host's agent restart a process, by the agent's rule."""
     from agent.contract import ProcessPlan
     from agent.processes.command_line import launch_hash
 
     try:
         return launch_hash(ProcessPlan.model_validate(_spec(process)), "")
     except ValueError:
-        return ""  # written by a newer release; the agent says what it makes of it
+        return ""  # written by a newer release; the agent decides how to read it
 
 
 # --- downloads --------------------------------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """The custom resources of one kind for a preview: as they are, and as they would be after `kubectl apply` of files.
 
 Called by `requests` and `lookup`. Files are dry-run, so that the API server validates them, sets defaults, and keeps
-what others wrote. A field that a file no longer has is removed if the file had it before, as with kubectl: by the
-annotation in which a client-side apply keeps its last version, or by the API server's record of a server-side apply.
+the fields of other clients. A field that a file does not have any more is removed if the file had it before, as kubectl
+does: by the annotation in which a client-side apply keeps its last version, or by the API server's record of a
+server-side apply.
 """
 
 from __future__ import annotations
@@ -191,9 +192,9 @@ def _send(
 
 
 def three_way(before: Json, wanted: Json, live: Json) -> Json:
-    """Build the merge patch that kubectl would send: set what is wanted, remove what was wanted before and is not now.
+    """Build the merge patch that kubectl would send: set the wanted fields, remove the fields that only `before` has.
 
-    Fields that neither version has belong to others and stay.
+    Fields that neither version has belong to other clients and stay.
     """
     patch: Json = {key: None for key in before if key not in wanted and key in live}
     for key, value in wanted.items():
@@ -208,7 +209,7 @@ def three_way(before: Json, wanted: Json, live: Json) -> Json:
 
 
 def _applicable(wanted: Json) -> Json:
-    """Keep of a document what a user may write: no status, and no identity that the server assigns."""
+    """Return the part of a document that a user may write: no status, and no metadata that the API server assigns."""
     metadata = {key: value for key, value in wanted["metadata"].items() if key in ("name", "namespace", *_METADATA)}
     return {**{key: value for key, value in wanted.items() if key != "status"}, "metadata": metadata}
 
@@ -223,7 +224,7 @@ def _last_applied(live: Json) -> Json:
 
 
 def _server_side_applier(live: Json) -> str:
-    """Return who applies the object by server-side apply (`kubectl apply --server-side`, GitOps tools); else empty."""
+    """Return the manager of a server-side apply (`kubectl apply --server-side`, GitOps tools); empty for none."""
     for entry in live["metadata"].get("managedFields") or ():
         ours = str(entry.get("manager", "")).startswith(naming.FIELD_MANAGER)
         if entry.get("operation") == "Apply" and not entry.get("subresource") and not ours:

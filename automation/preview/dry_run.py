@@ -1,8 +1,8 @@
 """Sends for one object the request that the provider would send, as a dry run. Nothing is ever written.
 
-Called by `previewer`. The rules are the provider's (`components.providers.kubernetes_calls`): what is ours is brought
-to its inputs by server-side apply, what is somebody else's is refused unless adoption is asked for, replicas that an
-autoscaler owns and fields that are left to others stay as they are.
+Called by `previewer`. The rules are the provider's (`components.providers.kubernetes_calls`). Herdsman's objects get
+their inputs by server-side apply. An object of another owner is refused unless adoption is requested. Replicas that an
+autoscaler owns, and fields that are left to other clients, stay as they are.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 
 _ABSENT_VERSION = "1"
-"""A resourceVersion from before the first object was written: the API server refuses it where an object stands."""
+"""A resourceVersion from before the first object was written: the API server refuses it if the object exists."""
 _REPLICAS = ("spec", "replicas")
 _MAX_ROUNDS = 3
 
@@ -140,11 +140,11 @@ def _latest(client: KubeClient, kind: Kind, identity: Identity) -> Json | None:
 
 
 _MAPS = frozenset({"labels", "annotations", "nodeSelector", "limits", "requests"})
-"""Fields whose keys are free, so that no default brings one back."""
+"""Fields with free keys, for which the API server sets no defaults."""
 
 
 def without_left_behind(after: Json, live: Json, wanted: Json, field_manager: str) -> Json:
-    """Take from a dry run's answer the fields whose only owner would be us and that are not `wanted`."""
+    """Remove from a dry run's answer the fields that only Herdsman would own and that are not `wanted`."""
     before = (live.get("metadata") or {}).get("managedFields") or []
     entries = inherited(live, field_manager)
     if entries is None:
@@ -173,7 +173,7 @@ def _members(value: Json, wanted: Json, ours: Json, others: list[Json], *, is_ma
             kept[key] = _kept(child, wanted[key], ours[field], below, key=key)
         elif field not in ours or below or not is_map:
             kept[key] = child
-        # Else nobody but us would own it, and we do not ask for it: it goes.
+        # Otherwise only Herdsman would own the field, and does not apply it: it is removed.
     return kept
 
 

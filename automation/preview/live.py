@@ -1,7 +1,7 @@
 """Reads from a cluster what a preview needs: the objects of services, and the facts that rendering depends on.
 
-Called by `previewer` and `rendering`. Few services are listed by name, many by namespace, so that a preview of one
-change costs a dozen small requests and one of a fleet as many large ones. Nothing is read twice.
+Called by `previewer` and `rendering`. Few services are listed by name, many by namespace: a preview of one change costs
+a dozen small requests, one of a fleet as many large ones. Nothing is read twice.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Answer = TypeVar("Answer")
 
 PAGE = 500
 MOST_BY_NAME = 20
-"""So many services of a namespace are asked for by name; of more all are listed."""
+"""Up to this many services of a namespace are requested by name; of more, all are listed."""
 MOST_NAMESPACES = 8
-"""Of so many namespaces each is listed by itself; of more all at once."""
+"""Up to this many namespaces are listed one by one; of more, all are listed at once."""
 
 
 class Ask(Protocol):
-    """Asks for several things at once, as `Previewer.map` does."""
+    """Calls a function for several items at once, as `Previewer.map` does."""
 
     def __call__(self, ask: Callable[[Item], Answer], items: Iterable[Item], /) -> Iterable[Answer]: ...
 
@@ -200,8 +200,9 @@ class Live:
         )
 
     def deployment(self, key: ServiceKey) -> Json | None:
-        """Return the service's Deployment as `trim.deployment` leaves it; None also where nobody scaled it or put it to
-        sleep, since a preview needs no other field of it.
+        """Return the service's Deployment as `trim.deployment` reduces it, or None.
+
+        None also for a Deployment that nobody scaled or put to sleep: a preview needs no other field of it.
         """
         found = self.objects(key).get(ObjectName("Deployment", naming.deployment_name(key.name)))
         if found is None or not _is_scaled(found):

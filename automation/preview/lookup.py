@@ -46,7 +46,7 @@ class PreviewLookup:
     """The objects that services refer to, as one preview sees them. For one thread."""
 
     reads_model_status: ClassVar[bool] = False
-    """A preview shows also what becomes of a service whose Model is not Ready yet."""
+    """A preview also shows the changes of a service whose Model is not Ready yet."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class PreviewLookup:
         return read
 
     def _list_into(self, kind: Kind, namespace: str | None, identities: set[Identity]) -> Callable[[], None]:
-        """Return what lists a kind, and reads one by one where that is forbidden."""
+        """Return a function that lists a kind, and that reads one by one where the list is forbidden."""
 
         def read() -> None:
             crs = CustomResources(kind)

@@ -42,7 +42,7 @@ class Subject:
     given: frozenset[str] = frozenset()
     """Uids of objects that another controller holds and that are given to the service before anything is applied."""
     notes: tuple[str, ...] = ()
-    """Notes that stand before those of the preview."""
+    """Notes that precede those of the preview."""
 
     @property
     def key(self) -> ServiceKey:
@@ -105,7 +105,7 @@ def _problem_of(error: DesiredError) -> Problem:
 
 
 def _waits_for(cr: Json, live: Live) -> Iterator[str]:
-    """Name what keeps the loop from making the change that the preview shows."""
+    """Yield the reasons why the loop does not make the previewed change now."""
     annotations, of_namespace = (
         cr["metadata"].get("annotations") or {},
         live.namespace_annotations(key_of(cr).namespace),

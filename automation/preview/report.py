@@ -86,7 +86,7 @@ def phrases(service: ServicePreview) -> tuple[str, ...]:
 
 
 def download_text(download: Download) -> str:
-    """Say what is fetched from where to where."""
+    """Describe the download: source, destination and size."""
     size = f"{human_size(download.size_bytes)} " if download.size_bytes else ""
     return f"{size}from {download.source} to {download.where}"
 
@@ -136,7 +136,7 @@ def _services_to_report(preview: Preview) -> Iterator[ServicePreview]:
 
 
 class _Paint:
-    """Colours for a terminal; none where nobody looks."""
+    """Colours for a terminal; none without a terminal."""
 
     def __init__(self, *, on: bool) -> None:
         self._on = on
@@ -188,7 +188,7 @@ def _limited(fields: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def markdown(preview: Preview) -> str:
-    """Write a preview as a comment on a pull request: counts in a table, what happens to each service folded below."""
+    """Write a preview as a comment on a pull request: counts in a table, the changes of each service folded below."""
     lines = [f"### Herdsman preview: {headline(preview)}", ""]
     changes = Counter(each.op for service in preview.services for each in service.changed)
     restarted = sum(len(service.restarts) for service in preview.services)

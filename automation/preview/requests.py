@@ -44,7 +44,7 @@ from program.dialects.registry import (
 from program.manifests import Document, Manifests
 
 SHARED_NAMESPACES = ("", "kserve", "llmaz-system")
-"""Where configs and settings lie that concern services of all namespaces; empty for kinds of the whole cluster."""
+"""Namespaces with configs and settings that concern services of all namespaces; empty for cluster-scoped kinds."""
 
 
 def preview_files(
@@ -72,10 +72,10 @@ def preview_live(
     names: Sequence[str] = (),
     on_progress: Progress | None = None,
 ) -> Preview:
-    """Preview what the loop would do now with services as they stand: with those named (`NAME` or `KIND/NAME`), or with
-    all of a namespace, or of all of them (None).
+    """Preview the changes that the loop would make to services now.
 
-    Raises ApiError when the API server cannot be asked, ValueError for a word that is no kind of service.
+    `names` are `NAME` or `KIND/NAME`; without names all services of `namespace` are previewed, or of all namespaces
+    (None). Raises ApiError when the API server cannot be asked, ValueError for a word that is no kind of service.
     """
     split = [split_name(name) for name in names]
     affected = _find_services(client, previewer.map, namespace=namespace, names=split)
@@ -136,7 +136,7 @@ def _preview(client: KubeClient, previewer: Previewer, affected: _Affected, on_p
 
 
 def _run(ask: Ask, reads: Iterable[Callable[[], str]]) -> list[str]:
-    """Run requests, several at once; return what they say, each once."""
+    """Run requests, several at once; return their messages, each once."""
     return list(dict.fromkeys(note for note in ask(lambda read: read(), list(reads)) if note))
 
 
@@ -178,9 +178,9 @@ def _affected_by_files(client: KubeClient, ask: Ask, manifests: Manifests) -> _A
 
 
 def _edited_config_maps(client: KubeClient, manifests: Manifests) -> set[Identity]:
-    """Find the ConfigMaps of the files that say something else than those of the cluster.
+    """Find the ConfigMaps of the files that differ from those of the cluster.
 
-    They count as they are written, without a dry run: not everybody who may preview may write them.
+    They count as they are written, without a dry run: not everyone who may preview may write them.
     """
     in_cluster, found = PreviewLookup(client), set()
     for document in manifests.config_maps:
@@ -211,8 +211,10 @@ def _identity(kind: Kind, name: Name) -> Identity:
 def _find_services(
     client: KubeClient, ask: Ask, *, namespace: str | None, names: Sequence[tuple[str | None, str]]
 ) -> _Affected:
-    """Find services in the cluster: those named, by dialect or by their name alone, or all of a namespace, or of all
-    (None). Raises ApiError when InferenceServices, or services of a dialect that is named, may not be read.
+    """Find services in the cluster, and the reasons why some cannot be previewed.
+
+    `names` are read by dialect or by name alone. Without names all services of `namespace` are found, or of all
+    namespaces (None). Raises ApiError when InferenceServices, or services of a dialect that is named, may not be read.
     """
     affected, look = _Affected(), PreviewLookup(client)
     found = {dialect: CustomResources(kind) for dialect, kind in KINDS.items()}
@@ -265,7 +267,7 @@ def _left_out(client: KubeClient, hidden: Mapping[str, Forbidden]) -> Iterator[s
 
 
 def _misnamed(names: Sequence[tuple[str | None, str]], affected: _Affected, namespace: str | None) -> Iterator[str]:
-    """Name what means no service, or several."""
+    """Return an error for each name that fits no service, or several."""
     keys = [each.key for each in affected.subjects]
     for dialect, name in names:
         dialects = [key.dialect for key in keys if key.name == name and dialect in (None, key.dialect)]

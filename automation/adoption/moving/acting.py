@@ -1,8 +1,8 @@
-"""Moves services between the loop and a static fleet: the owners of the objects change, and what runs does not.
+"""Moves services between the loop and a static fleet: the owners of the objects change, and the pods keep running.
 
-Called by `herdsman fleet take` and `give` with the plan of `planning`. The objects say whose they are: the loop writes
-owner references, a fleet the annotation `naming.ANNOTATION_FLEET`. The providers of both leave the other's objects
-alone, whatever their state says (`components.providers.kubernetes_ownership`).
+Called by `herdsman fleet take` and `give` with the plan of `planning`. The objects show their owner: the loop writes
+owner references, a fleet the annotation `naming.ANNOTATION_FLEET`. Each side's provider leaves the other side's objects
+alone, whatever its state contains (`components.providers.kubernetes_ownership`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Compares the live objects of a service with what the other side would render. Pure; called by `planning`."""
+"""Compares the live objects of a service with the objects that the other side would render.
+
+Pure; called by `planning`.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Works out whether a service can move between the loop and a static fleet, and what it takes along. Reads only.
+"""Works out whether a service can move between the loop and a static fleet, and which objects it takes along.
 
-On the way to a fleet the service and what it refers to are written into a file, and the file is read as a fleet reads
-it. On the way back the API server is asked by a dry run what it would make of the service, and that is read as the loop
-reads it. `comparing` then compares what either side renders with the live objects, `acting` carries the move out.
+Reads only.
+
+On the way to a fleet, the service and the objects that it refers to are written into a file, and the file is parsed as
+a fleet parses it. On the way back, a dry run of the API server returns the service with its defaults, which is parsed
+as the loop parses it. `comparing` then compares the rendered with the live objects. `acting` carries the move out.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ NOTHING_OF_A_FLEET = "no object in the cluster is a fleet's: there is nothing to
 
 
 def plan_take(client: KubeClient, cr: Json, *, options: RenderOptions) -> Move:
-    """Work out what a service takes along from the loop to a fleet, and whether its pods would stay as they are."""
+    """Work out which objects a service takes along from the loop to a fleet, and whether its pods would stay as they
+    are.
+    """
     move, metadata = Move(key_of(cr)), cr["metadata"]
     if is_part_of_another(cr):
         owner = next(each for each in metadata["ownerReferences"] if each.get("controller"))
@@ -132,7 +136,7 @@ def plan_give(client: KubeClient, document: Document, manifests: Manifests, *, o
 
 
 def _render_as_fleet(move: Move, documents: list[Json], options: RenderOptions) -> RenderedService | None:
-    """Read documents as a fleet reads its files, and render the service; None when that is a problem."""
+    """Parse documents as a fleet parses its files, and render the service. None if there is a problem."""
     manifests = Manifests(move.key.namespace, options=options)
     manifests.read_text("the file", yaml.safe_dump_all(documents))
     found = next((desired for _, desired in manifests.services() if desired.key == move.key), None)
@@ -149,7 +153,10 @@ def _render_as_fleet(move: Move, documents: list[Json], options: RenderOptions) 
 def _render_as_loop(
     client: KubeClient, move: Move, service: Json, referred: Mapping[Identity, Json], options: RenderOptions
 ) -> bool:
-    """Render the service as the loop will, with what would be in the cluster then; False when that is a problem."""
+    """Render the service as the loop will, with the objects that the cluster will have then.
+
+    False if there is a problem.
+    """
     kind = replace(KINDS[move.key.dialect], api_version=str(service["apiVersion"]))
     look = PreviewLookup(client, applied=referred)
     try:
@@ -174,7 +181,7 @@ def _render_as_loop(
 
 
 def _compare_all(client: KubeClient, move: Move) -> None:
-    """Compare what is rendered, if anything is, with all live objects."""
+    """Compare the rendered objects, if there are any, with all live objects."""
     if move.rendered is None:
         return
     move.objects += _cluster_bindings(client, move)
