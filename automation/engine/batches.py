@@ -60,8 +60,9 @@ class BatchReport:
 class Batcher:
     """Runs the engine: one run of a stack at a time, at most `max_parallel` runs of all stacks.
 
-    It owns the requests without an outcome. Requests wait until the state of their namespace is read; when it cannot be
-    read, they fail as after a run. Methods that may wait for the engine or for the state backend say that they block.
+    It holds the requests without an outcome. Requests wait until the state of their namespace is read; when it cannot
+    be read, they fail as after a run. Methods that may wait for the engine or for the state backend are marked
+    "Blocks".
     """
 
     def __init__(
@@ -163,7 +164,7 @@ class Batcher:
         """
         with self._changed:
             if self._sharding.is_loaded(key.namespace):
-                # Placed at its first submission, or as the state says, and until it is removed or released.
+                # A service has a stack from its first submission, or by the state, until it is removed or released.
                 return self._sharding.find(key) is not None
             error = self._unread.pop(key.namespace, None)
             self._loader.load(key.namespace)

@@ -53,7 +53,7 @@ class CliResult:
     killed: bool = False
     """The child did not end within `grace_s`: its lock may remain, and its state is not written."""
     out_of_memory: bool = False
-    """The kernel killed it because the memory of the loop's control group was used up."""
+    """The kernel killed it because the control group's memory limit was reached."""
 
     @property
     def output(self) -> str:

@@ -139,7 +139,7 @@ def shown(value: Json, key: str) -> str:
     if isinstance(value, bool) or value is None:
         text = {True: "true", False: "false", None: "null"}[value]
     else:
-        # The engine's numbers are floats, also where 3 was meant.
+        # The engine's numbers are floats, also for integers.
         text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
     if len(text) > _LONGEST_VALUE or "\n" in text or _CARRIES_SECRET.search(text):
         return ""

@@ -13,7 +13,7 @@ _INTERNAL = "pulumi:"
 
 
 class SecretsInside(Exception):
-    """The stack holds sealed values, which only the loop's key keeper opens."""
+    """The stack contains encrypted values, which only the loop's key keeper decrypts."""
 
 
 def portable(export: Json) -> Json:

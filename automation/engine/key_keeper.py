@@ -73,7 +73,7 @@ def ensure_passphrase(path: pathlib.Path) -> str:
 
 
 class KeyKeeper:
-    """Wraps and unwraps data keys for clients with the token, which the CLI gets by its environment only."""
+    """Wraps and unwraps data keys for clients with the token. Only the CLI gets the token, in its environment."""
 
     def __init__(self, passphrase: str, *, old_passphrase: str | None = None) -> None:
         """`passphrase` wraps and unwraps; the old passphrase only unwraps, for a change of the passphrase."""
@@ -86,7 +86,7 @@ class KeyKeeper:
         self._thread.start()
 
     def environment(self) -> dict[str, str]:
-        """The environment by which the CLI finds the keeper."""
+        """The environment variables by which the CLI finds the keeper."""
         url = f"http://127.0.0.1:{self._server.server_port}"
         return {
             "VAULT_SERVER_URL": url,
@@ -96,7 +96,7 @@ class KeyKeeper:
         }
 
     def new_data_key(self) -> str:
-        """Make a data key for one stack, wrapped, as `encryptedkey` in the stack's settings wants it."""
+        """Make a data key for one stack, wrapped, in the form of `encryptedkey` in the stack's settings."""
         wrapped = self._wrap(secrets.token_bytes(_DATA_KEY_BYTES))
         return base64.b64encode(wrapped.encode()).decode()
 

@@ -44,7 +44,7 @@ def _read(groups: Path, root: Path, name: str) -> str:
 
 
 def _folders(groups: Path, root: Path) -> list[Path]:
-    """The folders that the group may have: by its path, or the root, which is the group's own in a container."""
+    """The directories that the group may have: by its path, or in a container the root."""
     found = []
     try:
         lines = groups.read_text().splitlines()

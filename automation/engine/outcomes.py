@@ -1,7 +1,7 @@
-"""The targets of a CLI run, and what its end means for each service. Pure; called by `pulumi_engine`.
+"""Computes the targets of a CLI run, and from its result the outcome of each service. Pure; called by `pulumi_engine`.
 
-A service succeeded only when every URN that it needs was reported as done, and every URN to delete as deleted. Other
-events of the run do not count.
+A service has succeeded only when every URN that it needs was reported as done, and every URN to delete as deleted.
+Other events of the run do not count.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Targets:
     unwanted: Mapping[ServiceKey, frozenset[str]]
     """URNs that must be deleted after the run: of removed services, and dropped parts of applied ones."""
     accessories: Mapping[ServiceKey, Mapping[str, RenderedObject]]
-    """Those of the wanted objects that the service can serve without."""
+    """The wanted objects without which the service can still serve."""
     shared: frozenset[str]
     released: frozenset[str]
     """Shared URNs that the state drops, because no service is left in it. Their objects stay."""
@@ -78,7 +78,7 @@ class Targets:
         for key in batch.remove:
             wanted.setdefault(key, frozenset())
             unwanted[key] = unwanted.get(key, frozenset()) | index.of(key)
-        # Kept in the state, a cache claim would not be made again after its namespace was.
+        # A cache claim that stayed in the state would not be made again with a new namespace of that name.
         is_last = not batch.apply and index.keys <= set(batch.remove) and any(unwanted.values())
         return Targets(
             tuple(dict.fromkeys(batch.keys)),
@@ -96,7 +96,7 @@ class Targets:
 
 
 _FOREIGN = "exists and is not ours"
-"""The words of the embedded provider."""
+"""A phrase in the error messages of the embedded provider."""
 _MAX_LINES = 12
 _LONGEST_EVENT = 900
 """Bytes. The API takes 1,024 for the message of an Event."""

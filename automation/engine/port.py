@@ -74,7 +74,7 @@ class Change:
 
 
 class EngineFailed(Exception):
-    """The engine could not do what was asked. `urn` names the object at fault, when it is one object's fault."""
+    """The engine could not do what was requested. `urn` names the object at fault, if it is one object's fault."""
 
     retry_cap_s = 300.0
     """The longest wait before the next try."""
@@ -82,7 +82,7 @@ class EngineFailed(Exception):
     def __init__(self, reason: str, message: str, urn: str | None = None) -> None:
         super().__init__(message)
         self.reason = reason
-        """One of the above: a condition's reason. The type of the error tells more."""
+        """One of the above: the reason of a condition. The type of the error is more specific."""
         self.message = message
         self.urn = urn
 
@@ -91,11 +91,11 @@ class EngineFailed(Exception):
 
 
 APPLIED_WITHOUT = "the service is applied without"
-"""How the message of AccessoriesRefused begins, in the result of a revision as well."""
+"""The beginning of the message of AccessoriesRefused, also in the result of a revision."""
 
 
 class AccessoriesRefused(EngineFailed):
-    """All objects of a service exist but those that it can serve without: an autoscaler, a route, a monitor."""
+    """All objects of a service exist but accessories, without which it can serve: an autoscaler, a route, a monitor."""
 
     def __init__(self, refused: Sequence[RefusedObject], urn: str | None = None) -> None:
         message = "; ".join(f"{each.kind} {each.name}: {each.message}" for each in refused)
@@ -125,9 +125,9 @@ class StackLocked(EngineFailed):
     def __init__(self, message: str, *, by: str, since: str, foreign: bool = True) -> None:
         super().__init__(STATE_LOCKED, message)
         self.by = by
-        """user@host (pid)."""
+        """The holder, as user@host (pid)."""
         self.since = since
-        """RFC 3339, as the lock says."""
+        """The time in the lock, RFC 3339."""
         self.foreign = foreign
 
 

@@ -1,7 +1,7 @@
-"""Offers inline programs to the CLI: one gRPC server for all stacks, which runs the program of the stack that asks.
+"""Serves inline programs to the CLI: one gRPC server for all stacks, which runs the program of the calling stack.
 
-`pulumi_engine` offers a program for the length of one run. The SDK starts a server and stops it again for each run;
-everything else here is the SDK's own language server.
+`pulumi_engine` offers a program during one run. The SDK would start and stop a server for each run; everything else
+here is the SDK's language server.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from pulumi.runtime.proto import (
 
 from program.registration import reduce_debug_data
 
-# The SDK opens a connection to each run's CLI, which listens on a port of its own. gRPC shares connections to the same
-# address in a process, also one that waits to dial a CLI that has long ended; a new CLI on a port that was used before
-# was then "refused" without being asked. With the option each run dials for itself. The SDK reads this very list.
+# The SDK opens a connection to each run's CLI, which listens on a new port. gRPC shares connections to the same address
+# in a process, also one that waits to reconnect to an ended CLI. A new CLI on a reused port was then reported as
+# "refused" without an attempt to connect. With this option each run connects separately. The SDK reads this very list.
 _GRPC_CHANNEL_OPTIONS.append(("grpc.use_local_subchannel_pool", 1))
 
 Program = Callable[[], Awaitable[None]]
@@ -37,9 +37,9 @@ class ProgramServer:
 
     def __init__(self, *, max_runs: int) -> None:
         self._programs = _Programs()
-        # A run holds one thread from beginning to end, and the engine asks a few short questions beside it.
+        # A run holds one thread from beginning to end, and the engine sends a few short requests meanwhile.
         self._threads = futures.ThreadPoolExecutor(max_workers=2 * max_runs + 2, thread_name_prefix="program")
-        # Without the option the kernel lets another process listen on the same port and take half of the calls.
+        # Without the option, the kernel lets another process listen on the same port and receive half of the calls.
         options = [*_GRPC_CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)]
         self._server = grpc.server(self._threads, options=options)
         language_pb2_grpc.add_LanguageRuntimeServicer_to_server(self._programs, self._server)
@@ -57,13 +57,13 @@ class ProgramServer:
             self._programs.discard(stack)
 
     def close(self) -> None:
-        """Stop serving; programs under way lose their engine and end."""
+        """Stop the server. Running programs lose their engine and end."""
         self._server.stop(grace=1).wait()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 class ProgramRun:
-    """One program on offer. `error` is what it raised when it was run, if it did."""
+    """One offered program. `error` is the exception that it raised when it was run, if any."""
 
     def __init__(self, program: Program) -> None:
         self._program = program

@@ -73,14 +73,18 @@ class PulumiEngine:
         fence: EngineFence | None = None,
         former: Sequence[FormerLoop] = (),
     ) -> None:
-        """Prepare the directories and start the local servers; no CLI process is started.
+        """Prepare the directories and start the local servers. No CLI process is started.
 
-        `passphrase`, or the one in `passphrase_file`, protects secrets in the state; with neither, one is made beside
-        the state. Raises PassphraseMissing, and ValueError for an invalid URL.
-        With `read_only` a state that cannot be read is an error, and is not made again.
-        `grace_s` is the time for a stopped run to write its state. `sole` returns whether no other process may run
-        engines on this state now, because this process holds the leader lease; see `recovery.check_lock`. `fence` is
-        checked before each CLI process is started; `former` are the loops that led before.
+        - `passphrase`, or the one in `passphrase_file`, protects secrets in the state; with neither, one is made beside
+          the state.
+        - With `read_only`, a state that cannot be read is an error, and is not made again.
+        - `grace_s` is the time for a stopped run to write its state.
+        - `sole` returns whether no other process may run engines on this state now, because this process holds the
+          leader lease; see `recovery.check_lock`.
+        - `fence` is checked before each CLI process is started.
+        - `former` are the loops that led before.
+
+        Raises PassphraseMissing, and ValueError for an invalid URL.
         """
         self._sole = sole
         self._former = tuple(former)
@@ -104,7 +108,7 @@ class PulumiEngine:
 
     @property
     def cli_processes(self) -> int:
-        """CLI processes started so far."""
+        """The number of CLI processes started so far."""
         return self._cli.processes
 
     def close(self) -> None:
@@ -115,11 +119,11 @@ class PulumiEngine:
     # --- the port -------------------------------------------------------------------------------------------------
 
     def up(self, batch: Batch, *, timeout_s: float = 600.0, cancel: threading.Event | None = None) -> BatchOutcome:
-        """Apply and remove, in one CLI process; see `port.Engine.up`."""
+        """Apply and remove services in one CLI process; see `port.Engine.up`."""
         return self._batch("up", batch, Run(timeout_s, cancel))
 
     def preview(self, batch: Batch, *, timeout_s: float = 600.0, cancel: threading.Event | None = None) -> BatchOutcome:
-        """Return what `up` would do; see `port.Engine.preview`."""
+        """Return the changes that `up` would make; see `port.Engine.preview`."""
         return self._batch("preview", batch, Run(timeout_s, cancel))
 
     def destroy(self, stack: Stack, *, timeout_s: float = 600.0, cancel: threading.Event | None = None) -> BatchOutcome:
@@ -222,9 +226,10 @@ class PulumiEngine:
         return index.sizes if index else {}
 
     def holder(self, stack: Stack) -> tuple[str, str] | None:
-        """Return who holds the stack's lock, and since when; None for no lock. Costs a CLI process unless on file://.
+        """Return the holder of the stack's lock and the time in the lock; None for no lock.
 
-        A change is written into the state at its end. Until then, others read the state from before.
+        Costs a CLI process except with file://. A change is written into the state at its end; until then, others read
+        the state from before.
         """
         with self._using(stack, run := Run(QUERY_TIMEOUT_S)):
             return self._states.holder(stack, run)
@@ -292,7 +297,7 @@ class PulumiEngine:
         )
 
     def _heal(self, handle: _StackHandle, remedy: recovery.Remedy, result: CliResult, run: Run) -> None:
-        """Carry out the remedy before a second try, or raise the error that makes one hopeless."""
+        """Carry out the remedy before a second try, or raise the error that makes one pointless."""
         if remedy is recovery.Remedy.UNLOCK:
             record = self._cli.directory(handle.stack).record
             holders = recovery.check_lock(
@@ -331,7 +336,7 @@ class PulumiEngine:
                 handle.checked_leftovers = True
             yield handle
         except (EngineTimeout, EngineCancelled, StateUnreachable):
-            # What was written, if anything, stands in the state and nowhere else.
+            # The state alone shows what was written, if anything, so it is read again.
             handle.index = None
             raise
         finally:

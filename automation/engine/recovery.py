@@ -29,7 +29,7 @@ _UNREADABLE = re.compile(
     r"unexpected end of JSON|json: cannot unmarshal|checksum did not match|error loading stack|unsupported checkpoint|"
     r"corrupt store"
 )
-# The words of the CLI's own storage, so that an API server which does not answer is not taken for it.
+# The phrases of the CLI's storage only, so that an unreachable API server is not mistaken for the backend.
 _UNREACHABLE = re.compile(
     r"unable to open bucket|could not list bucket|error listing stacks|read \"\.pulumi/meta\.yaml\"|"
     r"operation error S3|(failed to load checkpoint|writing the new snapshot file|getting snapshot): .*"
@@ -40,7 +40,7 @@ _BROKEN_CONTENT = re.compile(r"checksum did not match")
 _NOISE = re.compile(
     r"RequestID: \S*, HostID: \S*,? ?|https response error |exceeded maximum number of attempts, \d+, |StatusCode: 0, "
 )
-"""Parts of messages that differ at each try: with them the condition would be written at each try."""
+"""Parts of messages that differ in each try. With them, each try would write the condition again."""
 
 
 class Remedy(Enum):
@@ -101,10 +101,12 @@ def check_lock(
 ) -> tuple[RunRecord, ...]:
     """Check that every reported lock was taken by an engine of this installation that is dead. Raises StackLocked.
 
-    The proof: the record has the holder's pid and host, and the process with that pid and start time has ended. For a
-    holder on another machine or in another container that is not known; there it is enough that only this process may
-    run engines now (`sole`). When the record is on another machine, it is enough that the lock is of the host of a loop
-    that led before, by the Lease. Returns the records of the holders.
+    Returns the records of the holders. One of these proofs is enough:
+
+    - The record has the holder's pid and host, and the process with that pid and start time has ended.
+    - The holder is on another machine or in another container, where this is unknown, and only this process may run
+      engines now (`sole`).
+    - The record is on another machine, and the lock is of the host of a loop that led before, by the Lease.
     """
     found = list(_LOCK.finditer(output))
     if not found and _LOCKED not in output:
@@ -163,7 +165,7 @@ def _predecessor(lock: re.Match[str], former: tuple[FormerLoop, ...]) -> RunReco
 
 
 def stop_leftovers(record: pathlib.Path, *, grace_s: float) -> None:
-    """End CLI processes that outlived the loop that started them: without its program they can only fail."""
+    """End CLI processes that outlived their loop: without its program they can only fail."""
     for entry in read_records(record):
         if entry.is_leftover:
             entry.stop(grace_s=grace_s)

@@ -48,7 +48,7 @@ class RunLog:
     errors: list[str] = field(default_factory=list)
     """Errors that name no resource."""
     summary: dict[str, Any] | None = None
-    """Present when the run ended by itself, with success or not."""
+    """Present when the run ended by itself, whether it succeeded or failed."""
 
     @property
     def succeeded(self) -> bool:
@@ -124,7 +124,7 @@ def _details(metadata: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _name_of(metadata: dict[str, Any], urn: str) -> str:
-    """The object's own name, where the event carries its inputs; else its logical name."""
+    """The name of the object, if the event contains its inputs; else its logical name."""
     for side in ("new", "old"):
         inputs = (metadata.get(side) or {}).get("inputs") or {}
         name = (inputs.get("metadata") or {}).get("name") if isinstance(inputs.get("metadata"), dict) else None

@@ -18,12 +18,12 @@ from automation.workqueue.backoff import backoff_s
 from program.desired.facts import Problem, RefusedObject
 from program.desired.keys import ServiceKey
 
-# The engine needs half a second for one service and some seconds for a hundred; a status that only says "applying" for
-# that long is a write for nothing, times the number of services.
+# A status that only reports "applying" is not worth a write for each service: the engine needs half a second for one
+# service and some seconds for a hundred.
 QUIET_S = 10.0
-# A cache follows its own write within milliseconds; past this it is a real difference.
+# A cache shows a write within milliseconds. A difference that lasts longer is real.
 CACHE_LAG_S = 3.0
-# After this many failures in a row the service is Stalled: Herdsman goes on trying, a person should look.
+# After this many failures in a row the service is Stalled: Herdsman continues to try, and a person should look.
 STALLED_AFTER = 5
 RETRY_BASE_S = 1.0
 RETRY_CAP_S = 300.0
@@ -75,7 +75,7 @@ def hold_off_s(
     if waits and run.retry_at is not None and now < run.retry_at:
         return (run.retry_at - now).total_seconds()
     if run.problem is None and not certain and now < run.at + timedelta(seconds=CACHE_LAG_S):
-        # Applied a moment ago; the caches will show it, and their event brings the key back.
+        # Applied a moment ago. The caches will show it, and their event enqueues the key again.
         return CACHE_LAG_S
     return 0.0
 
@@ -95,7 +95,7 @@ class EngineState:
         return self.pending.fingerprint if self.pending is not None else ""
 
     def quiet_for_s(self, asked: Asked | None = None, *, now: datetime) -> float:
-        """Return the seconds without a status report of a service, because the engine works on it; 0 or less otherwise.
+        """Return the seconds until a service on which the engine works is reported again; 0 or less for at once.
 
         With `asked`, only while the engine works on that request.
         """
@@ -117,7 +117,8 @@ class EngineRuns:
 
     def state(self, key: ServiceKey) -> EngineState:
         """Return what the engine did, and does, for a service."""
-        # The request first: one that ends in between still counts as pending, and its outcome enqueues the service.
+        # The newest request is read first. One that ends in between still counts as pending, and its outcome enqueues
+        # the service.
         pending = self._newest(key)
         return EngineState(pending, self._runs.get(key))
 

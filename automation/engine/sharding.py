@@ -174,7 +174,7 @@ class StateLoader:
         self._parallel = parallel
         self._lock = threading.Condition()
         self._asked: dict[str, int] = {}
-        """Namespaces that wait to be read, or are being read, with how urgent they are."""
+        """Namespaces that wait to be read, or are being read, with their urgency."""
         self._queue: queue.PriorityQueue[tuple[int, int, str]] = queue.PriorityQueue()
         self._numbers = itertools.count()
         self._threads: list[threading.Thread] = []

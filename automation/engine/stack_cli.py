@@ -1,7 +1,7 @@
-"""Runs commands of the Pulumi CLI on one stack: sets directory, environment and timeout, and handles a dead backend.
+"""Runs commands of the Pulumi CLI on one stack: sets directory, environment, timeout, and back-off of the backend.
 
-`pulumi_engine` and `stack_states` call it. Only this module starts the CLI. A cancelled call starts no further process,
-and a backend that does not answer is not called again before its back-off ends, for any service.
+`pulumi_engine` and `stack_states` call it. Only this module starts the CLI. A cancelled call starts no further process.
+A backend that does not answer is not called again before its back-off ends, for any service.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class StackCli:
             raise EngineFailed(APPLY_FAILED, f"cannot run the Pulumi CLI: {error}") from error
         if result.stopped == "timeout":
             if argv[0] in _QUERIES:
-                # A question is answered in a second; a server that takes packets and says nothing gets no next one.
+                # A query takes a second. A server that accepts packets and sends nothing gets no further one.
                 self._outage.failed(f"no answer within {run.timeout_s:.0f} s")
             raise EngineTimeout(f"the run took longer than {run.timeout_s:.0f} s and was stopped")
         if result.stopped == "cancelled":
@@ -141,7 +141,7 @@ class _Outage:
         """Count a failure and return the error for it."""
         with self._lock:
             now = self._clock()
-            # What was under way together failed for one reason, and counts once.
+            # Calls that were under way together failed for one reason, and count once.
             if now >= self._until:
                 self._failures += 1
                 self._until = now + backoff_s(self._failures, base_s=OUTAGE_BASE_S, cap_s=OUTAGE_CAP_S, jitter=0.2)

@@ -1,7 +1,7 @@
-"""The states of the stacks of one backend: read, made, sealed anew, started over. By files if it can, else by the CLI.
+"""Reads, makes, overwrites and re-encrypts the states of one backend's stacks: by files if possible, else by the CLI.
 
 `pulumi_engine` calls it under the lock of the stack; `automation.state` moves, saves and repairs backends with it.
-Nothing here deletes what it cannot read: a file is moved aside, and in a bucket or table the CLI keeps a copy (`.bak`).
+Nothing here deletes an unreadable state: a file is moved aside, and in a bucket or table the CLI keeps a copy (`.bak`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 Deployment = dict[str, Any]
 _SEALED_VALUE = '"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270"'
-"""How Pulumi marks a secret value in a state, in the words of json.dumps."""
+"""Pulumi's mark of a secret value in a state, as json.dumps writes it."""
 
 
 class StackStates:
@@ -36,14 +36,14 @@ class StackStates:
         self._files = files
 
     def stacks(self, run: Run) -> set[Stack]:
-        """Every stack of our project. Costs a CLI process unless the backend is file://.
+        """Return the stacks of Herdsman's project. Costs a CLI process unless the backend is file://.
 
         Raises StateUnreadable when one of them is broken: the CLI reads each to list them.
         """
         return {Stack.parse(name) for name in self.names(run)}
 
     def names(self, run: Run) -> set[str]:
-        """The names of these stacks, also of such as no loop has made. Raises as `stacks`."""
+        """Return the names of all stacks of the project, also of those that no loop has made. Raises as `stacks`."""
         if self._files:
             return self._files.names()
         result = self._cli.call(Stack("-"), ["stack", "ls", "--json"], run, whole_output=True)
@@ -52,7 +52,7 @@ class StackStates:
         return {str(entry["name"]).rpartition("/")[2] for entry in outcomes.parse_query(result)}
 
     def deployment(self, stack: Stack, run: Run) -> Deployment | None:
-        """What the stack holds; empty when nothing was deployed yet, None when there is no such stack.
+        """Return the deployment; empty when nothing was deployed yet, None when there is no such stack.
 
         Raises StateUnreadable.
         """
@@ -60,7 +60,7 @@ class StackStates:
         return None if export is None else export.get("deployment") or {}
 
     def export(self, stack: Stack, run: Run) -> dict[str, Any] | None:
-        """The state as `pulumi stack export` gives it, sealed as it is; None when there is no such stack.
+        """Return the state as `pulumi stack export` does, still encrypted; None when there is no such stack.
 
         Raises StateUnreadable.
         """
@@ -79,7 +79,7 @@ class StackStates:
         return exported
 
     def create(self, stack: Stack, run: Run) -> None:
-        """Make an empty stack; one that is there stays as it is."""
+        """Make an empty stack. An existing one stays as it is."""
         if self._files and self._files.make(stack):
             return
         argv = ["stack", "init", "--no-select", "--secrets-provider", PROVIDER_URL, "--stack", stack.name]
@@ -88,7 +88,7 @@ class StackStates:
             raise outcomes.run_error(RunLog(), result)
 
     def replace(self, stack: Stack, export: dict[str, Any], run: Run) -> None:
-        """Write a whole state over the one that the stack has. Raises StackLocked."""
+        """Overwrite the whole state of a stack. Raises StackLocked."""
         path = self._cli.directory(stack).path / "import.json"
         path.write_text(json.dumps(export))
         path.chmod(0o600)
@@ -103,7 +103,7 @@ class StackStates:
             raise outcomes.run_error(RunLog(), result)
 
     def rebuild(self, stack: Stack, run: Run) -> None:
-        """Start the stack anew: the state is a cache, and the next apply adopts what is ours."""
+        """Replace the state by an empty one. The state is a cache: the next apply adopts Herdsman's objects."""
         log.warning("The state of a stack could not be read and is made anew from what lives", stack_name=stack.name)
         self._workspace.discard_settings(stack)
         if self._files:
@@ -111,13 +111,16 @@ class StackStates:
             self._files.set_aside(stack)
             self.create(stack, run)
             return
-        # A stack that cannot be read cannot be removed either, but it can be overwritten.
+        # An unreadable stack cannot be removed, but it can be overwritten.
         self.replace(stack, {"version": 3, "deployment": {}}, run)
 
     def reseal(self, stack: Stack, run: Run) -> None:
-        """Give a stack whose key our passphrase does not open a new one. Loses nothing, or raises StateSealed.
+        """Give a stack a new key when the passphrase does not open its key.
 
-        The key seals secrets only, and no program of ours puts any into a state; all else in it can be read without.
+        Raises StateSealed if that would lose secrets.
+
+        The key encrypts only secrets, and Herdsman's programs put none into a state. Everything else can be read
+        without the key.
         """
         export = self.export(stack, run)
         if export is None or not export.get("deployment"):
@@ -131,9 +134,10 @@ class StackStates:
         )
 
     def holder(self, stack: Stack, run: Run) -> tuple[str, str] | None:
-        """Who holds the stack's lock, and since when; None when nobody does.
+        """Return the holder of the stack's lock and the time in the lock; None for no lock.
 
-        A renaming to its own name takes the lock and is then refused: it is the one command that asks and does nothing.
+        A rename of a stack to its present name takes the lock and is then refused. No other command reports a lock
+        without a change.
         """
         if self._files:
             return self._files.holder(stack)
@@ -149,7 +153,7 @@ class StackStates:
             raise outcomes.run_error(RunLog(), result)
 
     def remove(self, stack: Stack, run: Run, *, backups: bool = False) -> None:
-        """Drop the stack's state and history; objects stay, and copies of the state unless `backups` are meant."""
+        """Delete the stack's state and history. Objects stay; copies of the state stay unless `backups` is True."""
         argv = ["stack", "rm", "--force", "--yes", "--stack", stack.name]
         result = self._cli.call(stack, [*argv, "--remove-backups"] if backups else argv, run)
         if result.code != 0 and not recovery.is_missing(result.output):
@@ -158,9 +162,10 @@ class StackStates:
 
 
 def resealed(export: dict[str, Any], keeper: KeyKeeper) -> dict[str, Any]:
-    """Put a key of ours into an export: its own where an older passphrase opens it, else a new one. The input stays.
+    """Return a copy of an export with a key that the current passphrase opens.
 
-    Raises StateSealed when that would lose secrets.
+    The key is the export's if the old passphrase opens it, else a new one. Raises StateSealed when that would lose
+    secrets.
     """
     deployment: Deployment = export.get("deployment") or {}
     sealed = ((deployment.get("secrets_providers") or {}).get("state") or {}).get("encryptedkey")
@@ -177,12 +182,15 @@ def resealed(export: dict[str, Any], keeper: KeyKeeper) -> dict[str, Any]:
 
 
 def has_secrets(deployment: Deployment) -> bool:
-    """Whether anything in a deployment is sealed."""
+    """Return whether a deployment contains an encrypted value."""
     return _SEALED_VALUE in json.dumps(deployment)
 
 
 def opens(export: dict[str, Any], keeper: KeyKeeper) -> bool:
-    """Whether the current passphrase opens an export's key. True for one that has none of our kind."""
+    """Return whether the current passphrase opens an export's key.
+
+    True for an export without a key of the key keeper.
+    """
     deployment: Deployment = export.get("deployment") or {}
     provider = deployment.get("secrets_providers") or {}
     state = provider.get("state") or {}

@@ -1,6 +1,6 @@
-"""One state backend with all that working on it takes: URL, passphrase, work directories, CLI. For engine and commands.
+"""One state backend with everything that is needed to use it: URL, passphrase, work directories, CLI.
 
-`pulumi_engine` makes one for the loop's life, `automation.cli.state` one for each backend that a command names.
+`pulumi_engine` makes one for the life of the loop, `automation.cli.state` one for each backend that a command names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from components import naming
 
 
 class StateBackend:
-    """The parts that belong together. Close it."""
+    """The parts for one backend. The caller must close it."""
 
     def __init__(
         self,
@@ -36,11 +36,13 @@ class StateBackend:
         make: bool = True,
         project: str = naming.PROJECT,
     ) -> None:
-        """Prepare directories and the local key server; no CLI process is started, and no backend asked.
+        """Prepare directories and start the local key server.
 
-        `make` makes the directory of a file:// backend, as a loop at its first start needs it. `project` is Pulumi's; a
-        static fleet may have another. Raises ValueError for a URL that makes no sense, PassphraseMissing for a file
-        without a passphrase.
+        No CLI process is started, and the backend gets no request.
+
+        With `make`, the directory of a file:// backend is made, as for the first start of a loop. `project` is the
+        Pulumi project; a static fleet may have another. Raises ValueError for an invalid URL, PassphraseMissing for a
+        file without a passphrase.
         """
         self.url = StateUrl.of(url)
         self.files = StateFiles(self.url.path, project) if self.url.path is not None else None
@@ -59,7 +61,7 @@ class StateBackend:
             url=self.url,
             workspace=self.workspace,
             keeper=self.keeper,
-            # For stacks of Pulumi's own passphrase provider, as static fleets have them.
+            # For stacks with Pulumi's passphrase provider, as static fleets have.
             environment={"PULUMI_CONFIG_PASSPHRASE": passphrase, **(environment or {})},
             grace_s=grace_s,
             fence=fence,

@@ -1,7 +1,7 @@
 """Reads and prunes a file:// state backend without a CLI process. Called by `pulumi_engine`.
 
-The layout is the one of the pinned CLI (`.pulumi/stacks/<project>/<stack>.json`, checkpoint version 3). Only reading
-depends on it: where a file does not look as expected, it counts as unreadable, and the stack is built anew.
+The layout is that of the pinned CLI (`.pulumi/stacks/<project>/<stack>.json`, checkpoint version 3). Only reads depend
+on it: a file with an unexpected layout counts as unreadable, and the stack is made again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class StateFiles:
 
     @staticmethod
     def of_url(url: str) -> StateFiles | None:
-        """The files behind a backend URL; None when it is not a file:// URL."""
+        """Return the files of a backend URL; None for any other URL than file://."""
         if not url.startswith("file://"):
             return None
         path = urllib.parse.unquote(url.removeprefix("file://").partition("?")[0])
@@ -40,7 +40,7 @@ class StateFiles:
 
     @property
     def url(self) -> str:
-        """The backend URL, with an absolute path: the CLI runs in a directory of its own."""
+        """The backend URL with an absolute path, because the CLI runs in another directory."""
         return f"file://{urllib.parse.quote(str(self.root))}"
 
     def create(self) -> None:
@@ -56,7 +56,7 @@ class StateFiles:
         return {Stack.parse(name) for name in self.names()}
 
     def holder(self, stack: Stack) -> tuple[str, str] | None:
-        """Who holds the stack's lock, and since when; None when nobody does."""
+        """Return the holder of the stack's lock and the time in the lock; None for no lock."""
         for path in sorted(self._locks(stack).glob("*.json")):
             try:
                 lock = json.loads(path.read_bytes())
@@ -96,10 +96,10 @@ class StateFiles:
         return latest
 
     def make(self, stack: Stack) -> bool:
-        """Write the checkpoint of a new, empty stack, which spares a CLI process. False when the CLI must do it.
+        """Write the checkpoint of a new, empty stack, which saves a CLI process. False when the CLI must do it.
 
-        Only in a backend that the CLI has marked as its own, in the layout that this module knows: in an unmarked one
-        it would take a checkpoint for that of an older layout.
+        This requires a backend that the CLI has marked, in the layout that this module knows. In an unmarked backend
+        the CLI would take the checkpoint for one of an older layout.
         """
         try:
             marked = (self._book / "meta.yaml").read_text().split() == ["version:", "1"]
@@ -157,7 +157,7 @@ class StateFiles:
         """Delete all but the newest `keep` runs from the stack's history, and all its backups, which are not used."""
         history = self._book / "history" / self._project / stack.name
         for suffix in _HISTORY_SUFFIXES:
-            # The names end in a timestamp, so their order is that of time.
+            # The names contain a timestamp, so they sort by time.
             for path in sorted(history.glob(f"*{suffix}"))[:-keep]:
                 path.unlink(missing_ok=True)
                 path.with_name(path.name + ".attrs").unlink(missing_ok=True)

@@ -43,7 +43,7 @@ class StateIndex:
 
     @property
     def keys(self) -> set[ServiceKey]:
-        # One step under the GIL, so a run that adds a service does not disturb it.
+        # One operation under the GIL, so a run that adds a service does not interfere.
         return set(self._by_service)
 
     @property
@@ -56,7 +56,7 @@ class StateIndex:
         return frozenset(self._by_service.get(key, ()))
 
     def held_for(self, keys: Iterable[ServiceKey]) -> frozenset[str]:
-        """The URNs that go with these services: with the last of all also what they shared."""
+        """The URNs that leave the state with these services; with the last services, also the shared ones."""
         going = set(keys)
         own = frozenset[str]().union(*(self.of(key) for key in going))
         return own | self._others if own and self.keys <= going else own

@@ -1,7 +1,7 @@
-"""The URL of a state backend, with its password taken out. Pure; used wherever such a URL is passed on or shown.
+"""The URL of a state backend, without its password. Pure; used wherever such a URL is passed on or shown.
 
-A URL is printed in errors, also by the CLI itself, and stands in logs and support tickets; a password must not. It goes
-to the CLI as PGPASSWORD instead, the way it should have come.
+A URL appears in errors, also of the CLI, in logs and in support tickets; a password must not. The CLI gets the password
+in PGPASSWORD, which is also the better way to pass it to Herdsman.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class StateUrl:
     """A backend URL that may be shown."""
 
     text: str
-    """What the CLI gets: without a password, and absolute where it is a path."""
+    """The URL for the CLI: without a password, and with an absolute path for file://."""
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What was taken out of it, as the variables that the CLI reads."""
+    """The secrets from the URL, as the environment variables that the CLI reads."""
 
     @staticmethod
     def of(url: str) -> StateUrl:
-        """Take a URL apart. Raises ValueError, whose message holds nothing secret."""
+        """Parse a URL. Raises ValueError; its message contains no secret."""
         scheme, found, rest = url.partition("://")
         if not found:
             raise ValueError("the state is given as a URL; for a directory write file:///path")
@@ -59,7 +59,7 @@ class StateUrl:
 
     @property
     def shown(self) -> str:
-        """For people: without a query, which says how and not where."""
+        """The URL for messages, without its query, which has options of the connection only."""
         return self.text.partition("?")[0]
 
     @property
@@ -68,12 +68,12 @@ class StateUrl:
 
     @property
     def path(self) -> pathlib.Path | None:
-        """The directory of a file:// URL."""
+        """The directory of a file:// URL; None for any other."""
         if self.scheme != "file":
             return None
         return pathlib.Path(urllib.parse.unquote(self.text.removeprefix("file://")))
 
     @property
     def has_secret(self) -> bool:
-        """Whether a password stood in it."""
+        """Whether the URL contained a password."""
         return bool(self.environment)

@@ -17,7 +17,7 @@ from components.rendered import RenderedService
 from program.desired.keys import ServiceKey
 
 Asked = tuple[object, ...]
-"""What a user asks for, as versions that are cheap to compare."""
+"""The versions of a user's request, cheap to compare."""
 
 
 class Removal(Enum):

@@ -31,12 +31,12 @@ class StackDirectory:
 
     @property
     def output(self) -> pathlib.Path:
-        """What the last run printed."""
+        """The output of the last run."""
         return self.path / "last-run.log"
 
     @property
     def record(self) -> pathlib.Path:
-        """The runs that did not come to an end."""
+        """The record of the runs that did not end properly."""
         return self.path / "runs.json"
 
 
@@ -49,7 +49,7 @@ class Workspace:
         self._home = self.root / "home"
 
     def prepare(self) -> None:
-        """Make the home without logs, of which the CLI would keep up to 500 MB, a megabyte for 100 applied services.
+        """Make the home without logs: the CLI would keep up to 500 MB of them, a megabyte for 100 applied services.
 
         It has no option for that; a file in the place of the directory prevents the logs.
         """
@@ -92,21 +92,22 @@ class Workspace:
             "PULUMI_SKIP_UPDATE_CHECK": "true",
             "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
             "PULUMI_AUTOMATION_API": "true",
-            # Shows --event-log.
+            # Enables --event-log.
             "PULUMI_DEBUG_COMMANDS": "true",
-            # The state is written once, at the end. What a crash loses is adopted by the next apply: names are fixed.
+            # The state is written once, at the end. After a crash the next apply adopts the objects by their fixed
+            # names.
             "PULUMI_SKIP_CHECKPOINTS": "true",
             "PULUMI_DIY_BACKEND_DISABLE_CHECKPOINT_BACKUPS": "true",
-            # For each stack that it lists from a database the CLI takes two connections, out of two for each core: ten
-            # stacks at a time, as it would be, wait for each other for ever.
+            # For each stack that it lists from a database, the CLI takes two connections, of a pool of two for each
+            # core. With its default of ten stacks at a time, the requests would wait for each other for ever.
             "PULUMI_DIY_BACKEND_PARALLEL": "1",
-            # One listing less, of stacks in a layout that we never wrote.
+            # Saves one listing, of stacks in a layout that Herdsman never wrote.
             "PULUMI_DIY_BACKEND_NO_LEGACY_WARNING": "true",
-            # A server that takes no connection would hold a run for minutes.
+            # A server that accepts no connection would delay a run for minutes.
             "PGCONNECT_TIMEOUT": os.environ.get("PGCONNECT_TIMEOUT", "10"),
-            # A settings file may be lost or older than the state; the state knows its own key.
+            # A settings file may be lost or older than the state. The state contains its key.
             "PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER": "true",
-            # Most of a small run's memory is made once, at start: collecting it there took a third of the CPU.
+            # Most memory of a small run is allocated once, at its start: collecting it took a third of the CPU.
             "GOGC": os.environ.get("HERDSMAN_ENGINE_GOGC", "400"),
             **extra,
         }
