@@ -1,1 +1,1 @@
-"""What the loop tells about itself and its services: metrics, health, logs, traces, dashboards."""
+"""Metrics, health checks, logs, traces and dashboards of the loop and its services."""

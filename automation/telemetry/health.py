@@ -26,29 +26,32 @@ from kubeapi.informer import Fault
 Check = Callable[[], bool]
 """Returns whether all is well, or raises Unwell with the reason."""
 Notes = Callable[[], Iterable[str]]
-"""Returns what is wrong and no reason to restart, one line each."""
+"""Returns faults that are no reason for a restart, one line each."""
 MOST_NOTES = 20
 
 log = structlog.get_logger(__name__)
 
 
 class Unwell(Exception):
-    """A check failed; the message is the reason."""
+    """A check failed. The message is the reason."""
 
 
 _THIS_MACHINE = (ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("::1"))
-"""Not all of 127.0.0.0/8: the sidecar of a mesh passes on the requests of other pods from 127.0.0.6."""
+"""Not all of 127.0.0.0/8: the sidecar of a service mesh forwards requests of other pods from 127.0.0.6."""
 
 
 class HealthServer:
     """Serve /healthz, /readyz and /metrics until `stop()`.
 
-    Loopback is the default because metrics tell about services. In a pod the address is given, for its probes; whoever
-    asks for /metrics from beyond loopback must send the token that is in `metrics_token_file`, and without such a file
-    nobody there gets them. Port 0 picks a free port, which `port` then tells. A check of `live` fails both /healthz and
-    /readyz; one that raises has failed. While `standby` holds, /readyz?standby=ok is well whatever `ready` says: a loop
-    that waits for its turn is as ready as it gets. `notes` are shown by /healthz and /readyz and change no
-    answer's code. Who may not have metrics gets no notes and no reasons, since these name objects.
+    - The default address is loopback, because metrics describe services. In a pod the address is set, for the probes.
+    - A client beyond loopback gets /metrics only with the token in `metrics_token_file`; without such a file it gets
+      none.
+    - Port 0 picks a free port; `port` returns it.
+    - A check of `live` that fails or raises fails both /healthz and /readyz.
+    - While `standby` returns True, /readyz?standby=ok succeeds whatever `ready` returns: a loop that waits for the
+      lease is ready.
+    - /healthz and /readyz show `notes`, which do not change the status code. A client without a right to metrics gets
+      no notes and no reasons, because these name objects.
     """
 
     def __init__(
@@ -79,7 +82,7 @@ class HealthServer:
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The port on which the server listens."""
         return int(self._server.server_address[1])
 
     @property
@@ -89,7 +92,7 @@ class HealthServer:
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     def start(self) -> None:
-        """Begin to serve; returns at once."""
+        """Start to serve; returns at once."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -101,12 +104,12 @@ class HealthServer:
 
 
 def may_scrape(client: str, authorization: str, token_file: pathlib.Path | None) -> HTTPStatus:
-    """Tell whether a client at this address may have metrics: 200, 401 for a wrong token, 403 where none would do."""
+    """Return the status for a client of /metrics: 200, 401 for a wrong token, or 403 when no token is configured."""
     address = ipaddress.ip_address(client.partition("%")[0])
     if (getattr(address, "ipv4_mapped", None) or address) in _THIS_MACHINE:
         return HTTPStatus.OK
     try:
-        # Read each time: a Secret that is changed changes the file.
+        # Read for each request, because the file changes with its Secret.
         token = token_file.read_text().strip() if token_file is not None else ""
     except OSError:
         token = ""
@@ -119,11 +122,11 @@ def may_scrape(client: str, authorization: str, token_file: pathlib.Path | None)
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    # Prometheus and probes come again and again from the same ports; a restart must not wait for old ones.
+    # Prometheus and probes reuse their ports; a restart must not wait for old connections.
     allow_reuse_address = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hung up is no news."""
+        """A client that disconnected is no error."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -195,20 +198,21 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name of the overridden method's
-        """Probes every few seconds are not worth a line."""
+        """Log nothing for probes, which come every few seconds."""
 
 
 def _one_line(text: str) -> str:
-    """Make text that may quote an object fit for one line of an answer."""
+    """Make a text that may quote an object safe for one line of a response."""
     return " ".join("".join(each if each.isprintable() else " " for each in text).split())[:500]
 
 
 PASS_HANGS_AFTER_S = 600.0
-"""No pass waits for a model or for the engine; each of its requests has a time-out of 30 s."""
+"""A pass that lasts longer hangs: no pass waits for a model or for the engine, and each request has a timeout of 30 s.
+"""
 
 
 class LoopLiveness:
-    """The checks of one loop. Everything is well until `watch` names what there is to look at."""
+    """The checks of one loop. They succeed until `watch` is called."""
 
     def __init__(self, *, hangs_after_s: float = PASS_HANGS_AFTER_S) -> None:
         self._hangs_after_s = hangs_after_s
@@ -217,7 +221,7 @@ class LoopLiveness:
         self._faults: Callable[[], Iterable[Fault]] = tuple
         self._stopping = False
         self._failing: set[str] = set()
-        """Checks that failed when they were last asked."""
+        """Checks that failed at the last call."""
 
     def watch(
         self,
@@ -226,13 +230,13 @@ class LoopLiveness:
         workers: Iterable[threading.Thread],
         faults: Callable[[], Iterable[Fault]],
     ) -> None:
-        """Look after these from now on; the workers have been started."""
+        """Check these queues and workers from now on. The workers are running."""
         self._queues = dict(queues)
         self._workers = tuple(workers)
         self._faults = faults
 
     def stop(self) -> None:
-        """Take the end of workers for meant from now on."""
+        """Do not report ended workers from now on."""
         self._stopping = True
 
     def workers(self) -> bool:
@@ -240,11 +244,11 @@ class LoopLiveness:
         return self._checked("workers", self._why_workers())
 
     def informers(self) -> bool:
-        """Raise Unwell for a fault of an informer that a restart may mend."""
+        """Raise Unwell for a fault of an informer that a restart may fix."""
         return self._checked("informers", next((f.what for f in self._faults() if f.restart_helps), ""))
 
     def notes(self) -> Iterable[str]:
-        """Name the faults of informers that concern one object each."""
+        """Return the faults of informers that each concern one object."""
         return (fault.what for fault in self._faults() if not fault.restart_helps)
 
     def _checked(self, check: str, why: str) -> bool:

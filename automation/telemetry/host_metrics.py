@@ -1,6 +1,7 @@
-"""Metrics of hosts as the loop sees them, read from its book at the moment of a scrape.
+"""Metrics of hosts, read from the loop's host allocations at each scrape.
 
-What a host says of itself, its agent serves (`herdsman_host_memory_bytes` and more); this is what placement counts by.
+They show the capacity that placement uses. The agent serves the host's measurements (`herdsman_host_memory_bytes` and
+more).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class HostCollector(Collector):
         self._book = book
 
     def describe(self) -> Iterable[Metric]:
-        """Name the metrics without reading anything, so that a registration costs nothing."""
+        """Return the metrics' names without values, so that a registration costs nothing."""
         return _families()
 
     def collect(self) -> Iterable[Metric]:

@@ -1,8 +1,8 @@
-"""One log for everything: our own lines and those of pulumi, kubernetes and urllib3, by structlog.
+"""One log for Herdsman's lines and those of pulumi, kubernetes and urllib3, by structlog.
 
-Set up once by `automation.cli`. Modules log with `structlog.get_logger()`, or, in `kubeapi`, with the standard library
-and `extra=`. Workers bind namespace and name with `structlog.contextvars.bound_contextvars`. No
-line uses a key of `RESERVED`, which structlog's renderers treat apart.
+`automation.cli` configures it once. Modules log with `structlog.get_logger()`, or, in `kubeapi`, with the standard
+library and `extra=`. Workers bind namespace and name with `structlog.contextvars.bound_contextvars`. No line uses a key
+of `RESERVED`, which structlog's renderers treat differently.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Format = Literal["auto", "console", "json"]
 
 REDACTED = "[redacted]"
 RESERVED = frozenset({"event", "exception", "level", "logger", "logger_name", "stack", "timestamp"})
-"""Keys with a meaning for the renderers. The console writes `stack`, for one, on a line of its own."""
+"""Keys with a meaning for the renderers. For example, the console renderer writes `stack` on a separate line."""
 _SECRET_KEY = re.compile(
     r"(?:^|[_\-.])(?:authorization|(?:access|bearer|id|refresh|sa|auth|hf)?[_\-]?token|password|passwd|passphrase|secret"
     r"|api[_\-]?key|private[_\-]?key|client[_\-]?key[_\-]?data)$",
@@ -38,14 +38,17 @@ _NOISY = ("urllib3", "kubernetes", "pulumi", "paramiko", "fabric", "invoke", "as
 
 
 def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Blank secrets, by the names of keys at any depth and by the looks of text. A structlog processor."""
+    """Replace secrets, which are recognized by key names at any depth and by patterns in text.
+
+    A structlog processor.
+    """
     return {key: _redacted(key, value) for key, value in event.items()}
 
 
 def configure_logging(log_format: Format | None = None, level: str = "info", *, stream: TextIO | None = None) -> None:
     """Send all logging to `stream` (stderr by default): coloured lines on a terminal, JSON objects otherwise.
 
-    May be called again; the last call holds. Raises ValueError for an unknown level.
+    May be called again; the last call counts. Raises ValueError for an unknown level.
     """
     out = stream if stream is not None else sys.stderr
     number = logging.getLevelNamesMapping().get(level.upper())
@@ -76,7 +79,7 @@ def configure_logging(log_format: Format | None = None, level: str = "info", *, 
     root.addHandler(handler)
     root.setLevel(number)
     for name in _NOISY:
-        # Their informative lines describe single requests; at debug they are wanted.
+        # Their lines of level info describe single requests, which are useful only for debugging.
         logging.getLogger(name).setLevel(logging.DEBUG if number <= logging.DEBUG else max(number, logging.WARNING))
     structlog.configure(
         processors=[

@@ -1,7 +1,7 @@
-"""Every metric of the loop that is counted up, on a registry that is passed in.
+"""The counters and histograms of the loop, on a registry that the caller passes.
 
-Made once by the loop, counted up by its parts, served by `health`. What the caches know (phases, replicas, the GPU
-queue, quotas) is not counted here: `service_metrics` reads it at each scrape. docs/observability.md lists all names.
+The loop makes them once, its parts update them, and `health` serves them. Values from the caches (phases, replicas, the
+GPU queue, quotas) are not here: `service_metrics` reads them at each scrape. docs/observability.md lists all names.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Metrics:
         self.leader = Gauge("herdsman_leader", "1 while this process holds the lease", registry=self.registry)
 
     def count_requests(self, client: KubeClient) -> None:
-        """Count every request that `client` makes from now on."""
+        """Count every request of `client` from now on."""
         client.on_request = self.on_api_request
 
     def on_api_request(self, verb: str, status: int) -> None:
@@ -126,24 +126,24 @@ class Metrics:
         self.informer_relists.labels(kind.kind).inc()
 
     def on_informer_failure(self, kind: Kind, cause: str) -> None:
-        """Count one object that an informer could not read or hand on; fits `Informer(on_failure=…)`."""
+        """Count one object that an informer could not parse or process; fits `Informer(on_failure=…)`."""
         self.informer_failures.labels(kind.kind, cause).inc()
 
     def on_completion_check(self, result: str) -> None:
-        """Count one completion that an engine was asked for: proved, failed, unknown or loading."""
+        """Count one completion check by its result: proved, failed, unknown or loading."""
         self.completion_checks.labels(result).inc()
 
     def on_stalled(self, namespace: str, name: str) -> None:
-        """Count one replica of a service that was replaced because it made no token."""
+        """Count one replica that was replaced because it produced no token."""
         self.stalled_replicas.labels(namespace, name).inc()
 
     def drop_service(self, namespace: str, name: str) -> None:
-        """Drop what is counted for a service; each series would stay for the life of the loop."""
+        """Drop the series of a service, which would otherwise stay for the life of the loop."""
         with suppress(KeyError):
             self.stalled_replicas.remove(namespace, name)
 
     def drop_model(self, namespace: str, name: str) -> None:
-        """Drop what is counted for a model."""
+        """Drop the series of a model."""
         with suppress(KeyError):
             self.download_bytes.remove(namespace, name)
 

@@ -1,7 +1,7 @@
-"""Metrics of services, models, the GPU queue and quotas, read from the loop's caches at the moment of a scrape.
+"""Metrics of services, models, the GPU queue and quotas, read from the loop's caches at each scrape.
 
-Registered by the loop beside `metrics.Metrics`, served by `health`. Nothing is kept here, so nothing can be stale: what
-the last status said is what a scrape says, and a service that is gone is gone from it. 2,000 services take 0.1 s.
+The loop registers them beside `metrics.Metrics`; `health` serves them. Nothing is stored here: a scrape shows the last
+status, and no series of deleted services. A scrape of 2,000 services takes 0.1 s.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kubeapi.json_types import Json, JsonView
 from program.dialects.registry import LLMKUBE, is_part_of_another
 
 IDLE_PHASES = frozenset({"Stopped", "Suspended"})
-"""Nobody asks such a service to serve, so it is neither ready nor not."""
+"""Such a service is intentionally not served, so it is neither ready nor unready."""
 
 RECONCILING = "Reconciling"
 """A condition that every status of Herdsman has, and that upstream controllers never write."""
@@ -36,7 +36,7 @@ _REPLICAS = (
 
 
 class ServiceCollector(Collector):
-    """A collector for a `CollectorRegistry`. Calls the functions it was given, in the thread of the scrape."""
+    """A collector for a `CollectorRegistry`. Calls the given functions in the thread of the scrape."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class ServiceCollector(Collector):
         self._quotas = quotas
 
     def describe(self) -> Iterable[Metric]:
-        """Name the metrics without reading anything, so that a registration costs nothing."""
+        """Return the metrics' names without values, so that a registration costs nothing."""
         return (
             *_service_families({}),
             *_dialect_families([]),
@@ -104,7 +104,7 @@ def _service_families(services: Mapping[tuple[str, str], JsonView]) -> Iterable[
             if not well:
                 reason.add_metric((*key, str(condition.get("reason", "Unknown"))), 1.0)
         for state, field in _REPLICAS:
-            # Unproved replicas are rare; a series that is always 0 tells nothing.
+            # Replicas without a completion check are rare, and a series that is always 0 is useless.
             if field in status:
                 replicas.add_metric((*key, state), float(status[field]))
         if conditions.get("RolloutDeferred", {}).get("status") == "True":
@@ -121,9 +121,10 @@ def _service_families(services: Mapping[tuple[str, str], JsonView]) -> Iterable[
 
 
 def _dialect_families(services: Iterable[tuple[str, Json]]) -> tuple[Metric, ...]:
-    """Read the conditions of services of KServe and llmaz, whose statuses have no phase.
+    """Build metrics from the conditions of KServe's and llmaz's services, whose statuses have no phase.
 
-    They are Ready, Reconciling (wait for other objects), Stalled (wait for an edit), or none of these when stopped.
+    The states are Ready, Reconciling (waits for other objects) and Stalled (waits for an edit). With none of these
+    conditions True, a service is Stopped.
     """
     state = GaugeMetricFamily(
         "herdsman_dialect_service_state",
@@ -144,7 +145,7 @@ def _dialect_families(services: Iterable[tuple[str, Json]]) -> tuple[Metric, ...
         metadata = cr["metadata"]
         conditions = {each.get("type"): each for each in (cr.get("status") or {}).get("conditions") or ()}
         if is_part_of_another(cr) or (conditions and RECONCILING not in conditions):
-            # The upstream controller looks after it, and has metrics of its own.
+            # The upstream controller manages it and has metrics of it.
             continue
         key, now = (dialect, metadata["namespace"], metadata["name"]), _state(conditions)
         state.add_metric((*key, now), 1.0)
@@ -152,14 +153,14 @@ def _dialect_families(services: Iterable[tuple[str, Json]]) -> tuple[Metric, ...
             continue
         ready.add_metric(key, float(now == "Ready"))
         if now != "Ready":
-            # KServe's Ready repeats what its conditions of parts say; these reasons are the same for all dialects.
+            # KServe's Ready repeats the reasons of other conditions. The reasons of `now` are the same in all dialects.
             found = conditions.get(now) or conditions.get("Ready") or {}
             reason.add_metric((*key, str(found.get("reason") or "Unknown")), 1.0)
     return state, ready, reason
 
 
 def _state(conditions: Mapping[Any, Json]) -> str:
-    """Say in one word what the conditions say together."""
+    """Return the conditions' combined state as one word."""
     true = [name for name in ("Ready", "Stalled", RECONCILING) if conditions.get(name, {}).get("status") == "True"]
     if true:
         return true[0]

@@ -1,6 +1,6 @@
-"""Traces of what the loop does, by OpenTelemetry; off unless `settings.trace_endpoint` names a collector.
+"""Traces of the loop by OpenTelemetry; off unless `settings.trace_endpoint` names a collector.
 
-The loop calls `start_tracing` once; whoever does something worth a span says so, and pays nothing while tracing is off:
+The loop calls `start_tracing` once. Other modules open spans, which cost nothing while tracing is off:
 
     with span("reconcile", key=str(key)) as here:
         with span("observe"):
@@ -9,8 +9,8 @@ The loop calls `start_tracing` once; whoever does something worth a span says so
             wanted = want(...)
         here.note(action=plan.action)
 
-Spans nest within a thread. What goes into a span is a name, a count or a result: no spec, no message of an error, since
-those may quote what a user wrote.
+Spans nest within a thread. A span contains names, counts and results only: no spec and no error message, because these
+may quote a user's text.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 Value = str | int | float | bool
 
 EXPORT_TIMEOUT_S = 5.0
-"""For one attempt to hand spans over; a collector that is away delays the end of the loop by no more."""
+"""Timeout of one attempt to send spans. A collector that is away delays the end of the loop by this time at most."""
 _TRACES_PATH = "/v1/traces"
 
 
 class TracingUnavailable(Exception):
-    """Traces are asked for and cannot be made; the message says what to install."""
+    """Traces are requested and cannot be made. The message says what to install."""
 
 
 class Span(Protocol):
-    """What a block under `span` may say of itself."""
+    """The methods of a span inside its `with` block."""
 
     def note(self, **attributes: Value) -> None:
         """Add attributes to the span."""
 
 
 class _Nothing(AbstractContextManager["_Nothing"]):
-    """The span of a loop that makes none: one object for all, that does nothing."""
+    """The span while tracing is off: one shared object without effect."""
 
     def __enter__(self) -> _Nothing:
         return self
@@ -59,16 +59,16 @@ _tracer: trace.Tracer | None = None
 
 
 def span(name: str, /, **attributes: Value) -> AbstractContextManager[Span]:
-    """Measure a block as a span; what it raises marks the span as failed and goes on its way."""
+    """Measure a block as a span. An exception marks the span as failed and is raised again."""
     if _tracer is None:
         return _NOTHING
     return _recorded(_tracer, name, attributes)
 
 
 def start_tracing(endpoint: str) -> Callable[[], None]:
-    """Begin to send spans to an OTLP collector (`http://collector:4318`); returns what ends it and sends the last ones.
+    """Start to send spans to an OTLP collector (`http://collector:4318`). Return the function that ends it.
 
-    Raises TracingUnavailable without the extra `tracing`, and for an endpoint that is no URL.
+    Raises TracingUnavailable without the extra `tracing`, and for an invalid URL.
     """
     if not endpoint.startswith(("http://", "https://")):
         raise TracingUnavailable(f"trace_endpoint `{endpoint}` is no URL; write for example http://collector:4318")
@@ -82,7 +82,7 @@ def start_tracing(endpoint: str) -> Callable[[], None]:
             f"trace_endpoint is set, but {error.name or 'OpenTelemetry'} is not installed: "
             "pip install 'herdsman[tracing]', or leave HERDSMAN_TRACE_ENDPOINT out"
         ) from error
-    global _tracer  # one process, one collector; a span must not need to be handed around
+    global _tracer  # one process, one collector; so a span needs no argument for it
     version = metadata.version("herdsman")
     provider = TracerProvider(resource=Resource.create({"service.name": "herdsman", "service.version": version}))
     exporter = OTLPSpanExporter(endpoint=_traces_url(endpoint), timeout=EXPORT_TIMEOUT_S)
@@ -120,6 +120,6 @@ def _recorded(tracer: trace.Tracer, name: str, attributes: dict[str, Value]) -> 
         try:
             yield _Recorded(recorded)
         except BaseException as error:
-            # The type alone: an error's message may quote what a user wrote.
+            # Only the type: the error's message may quote a user's text.
             recorded.set_status(Status(StatusCode.ERROR, type(error).__name__))
             raise

@@ -1,7 +1,7 @@
 """Registers the conversion webhook with the API server: `spec.conversion` of KServe's CRDs.
 
-Only CRDs that Herdsman installed are changed, unless the operator's settings include KServe's own: those have KServe's
-webhook, which works as long as its controller runs. A CRD serves only its stored version until it is registered.
+Only CRDs that Herdsman installed are changed, unless the settings include KServe's own. Those have KServe's webhook,
+which works as long as its controller runs. A CRD serves only its stored version until it is registered.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Endpoint:
 
     path: str
     authority: bytes
-    """PEM; while a certificate is replaced, of both authorities."""
+    """PEM. During the replacement of a certificate, the authorities of both."""
     url: str = ""
-    """`https://host:port`; empty where a Service is named."""
+    """`https://host:port`; empty if a Service is named."""
     service: tuple[str, str, int] | None = None
-    """Namespace, name and port of a Service before the loop."""
+    """Namespace, name and port of a Service in front of the loop."""
 
     def conversion(self) -> Json:
         """Return the value of `spec.conversion` for a CRD."""
@@ -50,7 +50,7 @@ class Endpoint:
 
 
 def register(client: KubeClient, endpoint: Endpoint, *, peers_too: bool) -> bool:
-    """Register the endpoint in the CRDs; returns whether all of them have it. Raises ApiError.
+    """Register the endpoint in the CRDs. Return whether all of them have it. Raises ApiError.
 
     Missing CRDs do not count, and KServe's own only with `peers_too`.
     """
@@ -85,7 +85,7 @@ def _register(client: KubeClient, name: str, endpoint: Endpoint, *, peers_too: b
         if _version(client, name) == crd["metadata"]["resourceVersion"]:
             log.warning("The API server refused where conversions are made", crd=name, why=str(error))
         else:
-            # Somebody else changed it at the same moment; the next look comes soon.
+            # Another client changed the CRD at the same moment; the next attempt follows soon.
             log.info("The CRD was not told where conversions are made", crd=name, why=str(error))
         return False
     log.info("Told the CRD where conversions are made", crd=name)

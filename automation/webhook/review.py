@@ -1,4 +1,4 @@
-"""Answers one ConversionReview of apiextensions.k8s.io/v1. Pure; `server` asks.
+"""Answers one ConversionReview of apiextensions.k8s.io/v1. Pure; called by `server`.
 
 An invalid review is answered with a failure, which the API server returns to the client that requested the object.
 """
@@ -41,8 +41,8 @@ def answer(body: bytes) -> bytes:
     except _Refused as refused:
         response = {"uid": uid, "result": {"status": "Failure", "message": str(refused)}}
     except Exception as error:
-        # Nothing that somebody has put into an object may keep others from being converted. A traceback would show the
-        # object, which may hold what is not for logs.
+        # No content of one object may prevent the conversion of others. A traceback would show the object, which may
+        # contain data that does not belong in logs.
         frame = traceback.extract_tb(error.__traceback__)[-1]
         log.warning("A conversion failed", error=type(error).__name__, at=f"{frame.name}:{frame.lineno}")
         response = {
@@ -53,7 +53,7 @@ def answer(body: bytes) -> bytes:
 
 
 class _Refused(Exception):
-    """Why none of the objects is converted."""
+    """The reason why no object is converted."""
 
 
 def _converted(request: Json) -> list[Json]:
@@ -71,7 +71,7 @@ def _one(obj: Any, convert: Callable[[Json], Json]) -> Json:
     if not isinstance(obj, dict):
         raise _Refused("an object is none")
     version, kind = obj.get("apiVersion"), obj.get("kind")
-    # A list's items are handed over one by one; the API server names kinds of lists only in a list's own metadata.
+    # A list's items are passed one by one; the API server names list kinds only in the list's metadata.
     if version not in _CONVERT or kind not in KINDS:
         raise _Refused(f"`{str(version)[:64]} {str(kind)[:64]}` is nothing that is converted here")
     if not isinstance(obj.get("metadata", {}), dict):

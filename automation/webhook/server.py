@@ -1,8 +1,8 @@
-"""Listens for ConversionReviews over TLS. `registration` tells the API server where.
+"""Listens for ConversionReviews over TLS. `registration` tells the API server the address.
 
-The API server shows no credentials to a webhook as a rule, so that the path is the secret: it is made anew at each
-start, stands in the CRD, which only administrators read as a rule, and whoever does not know it is answered with 404
-before anything of his is read. Conversion itself gives nothing away: it returns what it is sent.
+The API server usually sends no credentials to a webhook, so the path is the secret. It is random for each start and
+stored in the CRD, which usually only administrators read. A request with another path gets 404 before its body is read.
+A conversion reveals nothing: it returns the data that was sent.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ MAX_BODY = 32 << 20
 """Bytes of one request. The API server sends a whole list at once; a list of 2,000 services is 10 MB."""
 MAX_CONNECTIONS = 32
 MAX_CONVERSIONS = 2
-"""At the same time, so that large lists do not fill the memory together."""
+"""Conversions at the same time, so that several large lists do not fill the memory."""
 TIMEOUT_S = 30.0
-"""For the handshake, and for each wait for more of a request."""
+"""Timeout of the TLS handshake, and of each read."""
 
 
 class ReviewServer(ThreadingHTTPServer):
@@ -36,7 +36,7 @@ class ReviewServer(ThreadingHTTPServer):
     request_queue_size = 32
 
     def __init__(self, address: tuple[str, int], path: str) -> None:
-        """`path` is where reviews are sent to; nobody else may know it."""
+        """`path` receives the reviews; it must be secret."""
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.path = path
         self.conversions = threading.BoundedSemaphore(MAX_CONVERSIONS)
@@ -45,11 +45,11 @@ class ReviewServer(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def serve_with(self, context: ssl.SSLContext) -> None:
-        """Use this certificate for connections that come from now on."""
+        """Use this certificate for new connections."""
         self._tls = context
 
     def server_bind(self) -> None:
-        # HTTPServer's own looks up a name in DNS, which may take long and is used by nothing here.
+        # HTTPServer's method looks up a name in DNS, which may take long, and the name is not used.
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
@@ -73,7 +73,7 @@ class ReviewServer(ThreadingHTTPServer):
     def finish_request(self, request: Any, client_address: Any) -> None:
         assert self._tls is not None
         request.settimeout(TIMEOUT_S)
-        # In the connection's own thread, so that a client that never finishes keeps nobody waiting.
+        # In the connection's thread, so that a slow client delays no others.
         secured = self._tls.wrap_socket(request, server_side=True)
         try:
             super().finish_request(secured, client_address)
@@ -81,7 +81,7 @@ class ReviewServer(ThreadingHTTPServer):
             self.shutdown_request(secured)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that leaves, speaks no TLS or is too slow is not our error."""
+        """Ignore a client that disconnects, speaks no TLS or is too slow."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -129,11 +129,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
         if close:
-            # What was not read would be taken for the next request.
+            # Otherwise the unread body would be parsed as the next request.
             self.send_header("Connection", "close")
         self.end_headers()
         with contextlib.suppress(OSError):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's own name for it
-        """Say nothing: the request line holds the path."""
+        """Log nothing: the request line contains the path."""

@@ -1,10 +1,10 @@
-"""The conversion webhook of a loop that leads: a certificate, a server, and the CRDs that know of them.
+"""The conversion webhook of a leading loop: a certificate, a server, and the registration in the CRDs.
 
-Called by the loop, which starts it when it begins to lead and closes it when it ends. Whoever leads next tells the CRDs
-its own address; until then only clients of v1alpha1 wait, since everything is stored in v1alpha2.
+The loop starts it when it begins to lead and closes it when it ends. The next leader registers another address. Until
+then only clients of v1alpha1 wait, because everything is stored in v1alpha2.
 
-A certificate is replaced without a gap: the CRDs name the authorities of both, then the server changes, then the CRDs
-name the new one alone.
+A certificate is replaced without a gap: the CRDs get the authorities of both certificates, then the server changes,
+then the CRDs get only the new authority.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ log = structlog.get_logger(__name__)
 RENEW_AFTER = 0.5
 """A certificate is replaced after this part of its lifetime."""
 RETRY_S = 5.0
-"""After the API server did not take the address."""
+"""Pause after the API server refused the registration."""
 SETTLE_S = 10.0
-"""Every API server knows what a CRD says this long after it was written."""
+"""Time after the write of a CRD until every API server has it."""
 LOOPBACK = "127.0.0.1"
 
 
@@ -57,9 +57,9 @@ class ConversionServer:
     ) -> None:
         """Listen on `port` (0: a free one).
 
-        `address` is the IP address or name by which the API server reaches this machine; empty means the pod's own
-        (`$POD_IP`), else this machine alone. `service` (namespace, name, port) goes before it: a Service that leads
-        here. `peer_crds` tells also CRDs that are not of our making. `lifetime` is that of a certificate.
+        `address` is the IP address or name by which the API server reaches this machine; empty means the pod's
+        (`$POD_IP`), or loopback outside a pod. `service` (namespace, name, port), if given, is registered instead. With
+        `peer_crds`, CRDs that Herdsman did not install are registered as well. `lifetime` is that of a certificate.
         """
         self._client = client
         self._port = port
@@ -70,7 +70,7 @@ class ConversionServer:
         self._check_every_s = check_every_s
         self._settle_s = settle_s
         self._clock = clock
-        # Where a CRD names a Service, the API server refuses a path with capital letters or underscores.
+        # If a CRD names a Service, the API server refuses a path with capital letters or underscores.
         self._path = f"/convert/{secrets.token_hex(32)}"
         self._stop = threading.Event()
         self._server: ReviewServer | None = None
@@ -78,17 +78,17 @@ class ConversionServer:
         self._served: dict[str, bytes] = {}
         self._renewal = clock()
         self._next: dict[str, bytes] = {}
-        """The files that are served with as soon as every API server knows their authority; empty most of the time."""
+        """The files of the next certificate, until every API server has its authority; usually empty."""
         self._told_at: float | None = None
-        """When the CRDs had all been told of the authority of `_next`, on the monotonic clock."""
+        """The time, on the monotonic clock, when all CRDs had the authority of `_next`."""
 
     @property
     def port(self) -> int:
-        """The port that it listens on; 0 before it was started."""
+        """The port on which the server listens; 0 before the start."""
         return self._server.server_port if self._server is not None else 0
 
     def start(self) -> None:
-        """Listen, and tell the CRDs in the background. Raises OSError when the port is taken."""
+        """Start to listen, and register in the background. Raises OSError when the port is taken."""
         server = ReviewServer((self._listening(), self._port), self._path)
         self._server = server
         self._serve(server, self._issue())
@@ -98,7 +98,7 @@ class ConversionServer:
             self._threads.append(thread)
 
     def close(self) -> None:
-        """Stop listening; waits until the threads have ended."""
+        """Stop the server, and wait until its threads have ended."""
         self._stop.set()
         if self._server is not None:
             self._server.shutdown()
@@ -107,9 +107,9 @@ class ConversionServer:
             thread.join()
 
     def _listening(self) -> str:
-        """Choose the address to listen on: the told one where it is one of this machine's, else all."""
+        """Return the IP address to listen on. For a name or a Service: the pod's, or outside a pod all addresses."""
         if self._service is not None or not _is_ip(self._address):
-            return os.environ.get("POD_IP", "") or "0.0.0.0"  # noqa: S104 - a name or a Service leads here by another
+            return os.environ.get("POD_IP", "") or "0.0.0.0"  # noqa: S104 - of a name or Service the address is unknown
         return self._address
 
     def _issue(self) -> dict[str, bytes]:
@@ -143,7 +143,7 @@ class ConversionServer:
             self._stop.wait(wait_s)
 
     def _look(self, server: ReviewServer) -> float:
-        """See to it that the CRDs lead here and that the certificate is not old; returns seconds until the next look.
+        """Check the registration and the age of the certificate. Return the seconds until the next check.
 
         Raises KubeError.
         """
@@ -172,7 +172,7 @@ def _is_ip(address: str) -> bool:
 
 
 def _context(files: dict[str, bytes]) -> ssl.SSLContext:
-    """Make a server's context; the ssl module takes a key only from a file, which lives as long as that takes."""
+    """Make the server's TLS context. The ssl module reads a key only from a file, which is deleted right after that."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     with tempfile.TemporaryDirectory() as directory:

@@ -1,4 +1,4 @@
-"""The alert rules: what a person should be told of, and where docs/observability.md says what to do. Pure."""
+"""The alert rules. docs/observability.md describes what to do about each alert. Pure."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Alert:
     name: str
     expr: str
     lasts: str
-    """For how long the expression holds before somebody is told."""
+    """How long the expression must hold before the alert fires."""
     severity: Literal["critical", "warning", "info"]
     summary: str
     about: str
 
     def rule(self) -> Json:
-        """The rule as Prometheus reads it."""
+        """The rule in the format of Prometheus."""
         return {
             "alert": self.name,
             "expr": self.expr,
@@ -38,13 +38,13 @@ class Alert:
         }
 
 
-# A counter that appears with its first count was never seen to grow: its appearance is looked for as well.
+# A counter that appears with its first count was never seen to grow, so its appearance counts as well.
 _STALLED = (
     "increase(herdsman_stalled_replicas_total[30m]) > 0 "
     "or (herdsman_stalled_replicas_total unless herdsman_stalled_replicas_total offset 30m) > 0"
 )
 
-# What waits for its turn, or for room that a quota leaves, is told of elsewhere.
+# Services that wait for a GPU or for quota have other alerts.
 _HELD_BACK = 'herdsman_dialect_service_not_ready{reason=~"WaitingForGPU|QuotaExceeded"}'
 _DESCRIBE = "`herdsman describe {{ $labels.dialect }}/{{ $labels.name }} -n {{ $labels.namespace }}` says why."
 

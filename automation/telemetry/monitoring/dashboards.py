@@ -1,4 +1,4 @@
-"""What the dashboards show: loop, services, GPU queue, hosts and engines. Pure; `documents` writes them."""
+"""The contents of the dashboards: loop, services, GPU queue, hosts and engines. Pure; `documents` writes them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _OF_PODS = '{namespace=~"$namespace", service=~"$service"}'
 
 
 def dashboards() -> dict[str, Json]:
-    """Give all dashboards, by file name without its end."""
+    """Return all dashboards, by file name without suffix."""
     return {
         "loop": _loop(),
         "services": _services(),
@@ -162,7 +162,7 @@ def _services() -> Json:
 
 
 def _of_dialects() -> tuple[Panel, ...]:
-    """Show the services of KServe and llmaz, whose conditions are all there is to count."""
+    """Return panels for services of KServe and llmaz, which have conditions and no phase."""
     return (
         Panel.of(
             "Services of KServe and llmaz, by state",

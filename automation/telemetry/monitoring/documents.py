@@ -14,7 +14,7 @@ _HEADER = "# Made by `herdsman monitoring`; do not edit.\n"
 
 
 def documents() -> dict[str, str]:
-    """Give each file's text by its path below the directory; the same on every call."""
+    """Return each file's text by its path below the directory; the same in every call."""
     files = {f"dashboards/{name}.json": json.dumps(board, indent=2) + "\n" for name, board in dashboards().items()}
     files["alerts/rules.yaml"] = _yaml(rules_file())
     files["alerts/prometheus-rule.yaml"] = _yaml(prometheus_rule())

@@ -1,4 +1,4 @@
-"""The form of a Grafana dashboard: panels laid out by themselves, a data source and other things to choose. Pure."""
+"""The form of a Grafana dashboard: panels in rows, a data source and variables. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from kubeapi.json_types import Json
 
 SCHEMA_VERSION = 39
-"""Of Grafana 10.4 and newer."""
+"""The schema of Grafana 10.4 and newer."""
 COLUMNS = 24
 _DATA_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
@@ -25,7 +25,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel. `unit` is Grafana's own word: short, s, bytes, percentunit, reqps."""
+    """One panel. `unit` is Grafana's name of the unit: short, s, bytes, percentunit, reqps."""
 
     title: str
     queries: tuple[Query, ...]
@@ -38,22 +38,22 @@ class Panel:
 
     @classmethod
     def of(cls, title: str, expr: str, legend: str = "", **fields: Any) -> Panel:
-        """A panel of one query."""
+        """Make a panel with one query."""
         return cls(title=title, queries=(Query(expr, legend),), **fields)
 
 
 def stat(title: str, expr: str, *, about: str = "", unit: str = "short") -> Panel:
-    """A single number, a quarter of the width."""
+    """Make a panel with a single number, a quarter of the width."""
     return Panel(title, (Query(expr, instant=True),), about=about, unit=unit, kind="stat", width=6, height=4)
 
 
 def table(title: str, expr: str, *, about: str = "", width: int = COLUMNS) -> Panel:
-    """A row for each series, with its labels as columns."""
+    """Make a table with a row for each series and its labels as columns."""
     return Panel(title, (Query(expr, instant=True),), about=about, kind="table", width=width, height=9)
 
 
 def dashboard(uid: str, title: str, about: str, panels: Sequence[Panel], *, variables: Sequence[Json] = ()) -> Json:
-    """Put a dashboard together; the same input gives the same document."""
+    """Build a dashboard. The same input gives the same document."""
     return {
         "uid": uid,
         "title": title,
@@ -80,7 +80,10 @@ _DATA_SOURCE_VARIABLE: Json = {
 
 
 def choice(name: str, metric: str, *, label: str) -> Json:
-    """A variable that lists the values of a metric's label of the same name; all of them unless some are chosen."""
+    """Make a variable that lists the values of a metric's label of the same name.
+
+    Without a choice, all are selected.
+    """
     return {
         "name": name,
         "label": label,

@@ -1,4 +1,4 @@
-"""The dashboard of hosts: what the loop counts by, and what agents tell of themselves and their processes. Pure."""
+"""The dashboard of hosts: the capacity by the loop, and the measurements of agents and their processes. Pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from kubeapi.json_types import Json
 
 _RATE = "$__rate_interval"
 _ON_HOSTS = '{name!=""}'
-"""An agent names the process in what it passes on; a pod's series have no such label."""
+"""Series that agents forward have the label `name` of the process; series of pods do not."""
 
 
 def hosts_dashboard() -> Json:
-    """Show hosts, their memory and their processes."""
+    """Build the dashboard of hosts, their memory and their processes."""
     return dashboard(
         "herdsman-hosts",
         "Herdsman / Hosts",
