@@ -46,8 +46,6 @@ def is_model_managed(
 
 
 def controller_changed(old: Json | None, new: Json | None) -> bool:
-    """Return whether a creation (`old` is None), update or deletion of an object may change which controller manages
-    it.
-    """
+    """Return whether a creation (`old` is None), update or deletion of an object may change its controller."""
     before, after = (controller_of(obj, {}) if obj is not None else "" for obj in (old, new))
     return before != after

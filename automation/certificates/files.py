@@ -1,6 +1,7 @@
 """Makes the serving certificate of a service's pods and its key. Pure except for the random keys.
 
-Called by `issuing`. Each certificate has its own authority, whose key is never stored, so it signs nothing else.
+Called by `issuing`. Each certificate has a separate authority. The authority's key is never stored, so it signs nothing
+else.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Issues the certificates of pods outside the engine, whose state must hold no key; notices deleted ones.
+"""Issues the certificates of pods outside the engine, whose state must contain no key; notices deleted ones.
 
-The controller calls `ensure` in each pass of a service that needs one. The loop may create and patch Secrets and not
-get, list or watch them (docs/adr/0028): it reads what it has issued from the metadata in the answers to its own writes,
-and does not keep the key. `CertificateWatch` looks for deleted Secrets, one at a time, by a patch that changes nothing.
+The controller calls `ensure` in each pass of a service that needs one. The loop may create and patch Secrets, but not
+get, list or watch them (docs/adr/0028). So it reads the metadata of its Secrets from the answers to its writes, and
+does not keep the key. `CertificateWatch` looks for deleted Secrets, one at a time, by a patch that changes nothing.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class CertificateIssuer:
             why = "may not be written; grant the loop create and patch on Secrets (docs/install/rbac.yaml)"
             return _problem(REASON_FAILED, certificate, why)
         except (Invalid, BadRequest, Conflict) as error:
-            # Their messages may repeat what was sent, which holds the key.
+            # The messages of errors may repeat the request, which contains the key.
             return _problem(REASON_FAILED, certificate, f"was refused by the API server ({error.reason})")
         except ValueError as error:
             return _problem(REASON_FAILED, certificate, str(error))
@@ -161,7 +161,7 @@ class CertificateIssuer:
         self, key: ServiceKey, certificate: Certificate, owner: Owner, live: Json, now: datetime.datetime
     ) -> _Issued:
         body, issued = _secret(key, certificate, owner, now)
-        # The very object that was looked at, so that a Secret of somebody else's is never written over.
+        # Only the object that was read, so that another owner's new Secret is never overwritten.
         body["metadata"]["uid"] = live["uid"]
         self._client.request(
             "PATCH",
@@ -240,7 +240,7 @@ MOST_PER_TICK = 25
 
 
 class CertificateWatch:
-    """Checks all Secrets of the issuer periodically, in a thread of its own."""
+    """Checks all Secrets of the issuer periodically, in a separate thread."""
 
     def __init__(
         self,
@@ -287,6 +287,6 @@ class CertificateWatch:
                 log.info("Missed the certificate of a service", service=str(key))
                 self._requeue(key, 0.0)
         except ApiError:
-            pass  # the next look asks again, and passes say what is wrong
+            pass  # the next check tries again, and passes report the error
         except Exception:
             log.exception("Failed to look at a certificate", service=str(key))

@@ -1,1 +1,1 @@
-"""What commands print of text that others wrote, and of what a check found."""
+"""Output of commands: text from other sources, and the results of checks."""

@@ -1,4 +1,4 @@
-"""The result of one check. Made by `herdsman doctor` and by the doctors of state, hosts and agents."""
+"""The result of one check. `herdsman doctor` and the doctors of state, hosts and agents make them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ class Check:
 
     check: str
     state: str
-    """ok, warning or missing (an agent's: failed); only the last ends the command with exit code 1."""
+    """ok, warning or missing (for an agent: failed). Only missing or failed makes the command exit with code 1."""
     detail: str
     hint: str = ""

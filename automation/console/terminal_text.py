@@ -1,8 +1,8 @@
-"""Cleans text that others wrote before a terminal gets it: statuses, names, messages, logs, fields of manifests.
+"""Cleans text from other sources before a terminal gets it: statuses, names, messages, logs, fields of manifests.
 
-A terminal obeys control characters in what it shows: they move the cursor, rewrite lines, set the title, turn the order
-of letters around. Every command prints by `automation.cli.output`, which calls this. A control character becomes
-visible, as `\\x1b`; nothing else changes. Pure.
+Control characters in a text make a terminal move the cursor, rewrite lines, set the title or reverse the order of
+letters. Every command prints by `automation.cli.output`, which calls this module. A control character becomes visible,
+as `\x1b`; nothing else changes. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BEYOND_ASCII: Final = (
     r"\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     r"\ud800-\udfff\U000e0000-\U000e007f"
 )
-"""DEL and the C1 controls, marks of direction, separators of lines, what has no width, lone surrogates, tags."""
+"""DEL and the C1 controls, bidirectional marks, line separators, zero-width characters, lone surrogates, tags."""
 _NOT_IN_A_LINE = re.compile(rf"[\x00-\x1f{_BEYOND_ASCII}]")
 _NOT_IN_LINES = re.compile(rf"[\x00-\x08\x0b-\x1f{_BEYOND_ASCII}]")
 _NOT_IN_JSON = re.compile(rf"[{_BEYOND_ASCII}]")
@@ -26,27 +26,27 @@ _BEGUN = re.compile(r"\x1b(\[[0-9;:]{0,40})?\Z|\r\Z")
 
 
 def one_line(text: str) -> str:
-    """Make all control characters visible, those that end a line included."""
+    """Make all control characters visible, including line ends."""
     return _NOT_IN_A_LINE.sub(_visible, text)
 
 
 def lines(text: str) -> str:
-    """Make control characters visible; lines and tabs stay."""
+    """Make control characters visible, except line ends and tabs."""
     return _NOT_IN_LINES.sub(_visible, text)
 
 
 def json_text(text: str) -> str:
-    """Escape in a JSON text what a terminal would obey; it means the same afterwards."""
+    """Escape control characters in a JSON text; its meaning stays the same."""
     return _NOT_IN_JSON.sub(_json_escape, text)
 
 
 def is_clean(text: str) -> bool:
-    """Tell whether `lines` would change nothing."""
+    """Return whether `lines` would change nothing."""
     return _NOT_IN_LINES.search(text) is None
 
 
 def cleaned(value: T) -> T:
-    """Clean all texts of a value by `lines`: in tuples, lists, dicts, dataclasses and models."""
+    """Clean all texts in a value by `lines`: in tuples, lists, dicts, dataclasses and models."""
     return cast("T", _cleaned(value))
 
 
@@ -54,7 +54,7 @@ def _cleaned(value: Any) -> Any:
     if type(value) is str:
         return lines(value)
     if hasattr(value, "model_copy"):
-        # A model of pydantic's, whose import no command should wait for.
+        # A pydantic model. pydantic is not imported for this check, because the import is slow.
         return value.model_copy(update={name: _cleaned(getattr(value, name)) for name in type(value).model_fields})
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = (field.name for field in dataclasses.fields(value) if field.init)
@@ -69,11 +69,11 @@ def _cleaned(value: Any) -> Any:
 
 
 class LogText:
-    """Cleans a log piece by piece, for a terminal. Colours go; a line that is written over becomes lines."""
+    """Cleans a log in pieces for a terminal. Removes colours; a line that overwrites itself becomes several lines."""
 
     def __init__(self) -> None:
         self._begun = ""
-        """The end of the last piece, which may be the beginning of a sequence."""
+        """The end of the last piece, if it may be the beginning of a sequence."""
 
     def __call__(self, piece: str) -> str:
         text = self._begun + piece
@@ -84,7 +84,7 @@ class LogText:
         return lines(text)
 
     def rest(self) -> str:
-        """Give what was held back, once nothing follows."""
+        """Return the text that was held back, after the last piece."""
         text, self._begun = self._begun, ""
         return lines(text.replace("\r", "\n"))
 

@@ -1,1 +1,1 @@
-"""What an installation in a cluster consists of, and how it gets there: one source for `install`, docs and chart."""
+"""The parts of an installation, and how they are applied: one source for `install`, docs and chart."""

@@ -1,7 +1,7 @@
-"""Manifests with blanks: one tree, which `filled` makes objects of and `as_yaml` text or a Helm template. Pure.
+"""Manifests with blanks: trees from which `filled` makes objects, and `as_yaml` YAML or a Helm template. Pure.
 
-`objects` writes the trees. A blank is a value that the options give; what only some options want stands under a
-condition. Both have a name here, and each reader knows what the name means to it.
+`objects` builds the trees. A blank is a value that the options provide. A part for some options only has a condition.
+Both have a name; each reader maps the names to values.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import yaml
 
 @dataclass(frozen=True)
 class Value:
-    """A value that the options give: text, or a number."""
+    """A value that the options provide: text, or a number."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class When:
-    """An entry of a mapping, or an item of a list, that is there only under a condition."""
+    """An entry of a mapping, or an item of a list, that is present only under a condition."""
 
     condition: str
     then: Any
@@ -32,11 +32,11 @@ class When:
 
 @dataclass(frozen=True)
 class Each:
-    """Items of a list, one for each entry of a mapping among the options, in the order of their keys."""
+    """Items of a list, one for each entry of a mapping in the options, sorted by key."""
 
     name: str
     item: Callable[[str, Any], Any]
-    """Makes an item of key and value, which may be text for a template."""
+    """Makes an item from key and value, which may be text for a template."""
 
 
 @dataclass(frozen=True)
@@ -49,15 +49,15 @@ class Remark:
 
 @dataclass(frozen=True)
 class Raw:
-    """Text that is written as it stands: an expression of a template."""
+    """Text that is written unchanged: an expression of a template."""
 
     text: str
 
 
 def filled(tree: Any, values: Mapping[str, Any], conditions: Mapping[str, bool], *, remarks: bool = False) -> Any:
-    """Fill the blanks: gives plain data, or with `remarks` a tree that holds those still.
+    """Fill the blanks. Return plain data, or with `remarks` a tree that still has those.
 
-    Raises KeyError for a name that nobody knows.
+    Raises KeyError for an unknown name.
     """
     if isinstance(tree, Value):
         return values[tree.name]
@@ -140,7 +140,7 @@ def _item(item: Any, language: Language) -> list[str]:
 
 
 def comment(text: str) -> list[str]:
-    """Break a comment into lines."""
+    """Wrap a comment into lines."""
     lines, line = [], "#"
     for word in text.split():
         if len(line) + 1 + len(word) > _WIDTH:
@@ -159,7 +159,7 @@ def _indented(lines: list[str]) -> list[str]:
 
 
 def _short(value: Any, language: Language) -> str | None:
-    """Write what fits on one line: a scalar, a blank, a list of words, nothing; None for anything else."""
+    """Write a value that fits on one line (a scalar, a blank, a list of words, nothing); None for any other."""
     if isinstance(value, Value):
         return language.value(value.name)
     if isinstance(value, Raw):
@@ -172,7 +172,7 @@ def _short(value: Any, language: Language) -> str | None:
 
 
 def _scalar(value: Any) -> str:
-    """Write a scalar as YAML would read it back."""
+    """Write a scalar so that YAML reads the same value."""
     if isinstance(value, str) and _BARE.fullmatch(value) and yaml.safe_load(value) == value and value[-1] != ":":
         return value
     return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))

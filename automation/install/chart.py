@@ -1,7 +1,7 @@
 """The Helm chart, from the same trees as `herdsman install`: equal values make equal objects. Pure.
 
-`generate` keeps charts/herdsman. CRDs are in the chart's crds/, which Helm installs once, never changes and never
-deletes; the options that contradict each other are refused by the schema of the values, as `InstallOptions` does.
+`generate` writes charts/herdsman. The CRDs are in the chart's crds/, which Helm installs once, never changes and never
+deletes. The schema of the values refuses contradictory options, as `InstallOptions` does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kubeapi.json_types import Json
 from program.dialects.crds.definitions import crd_files
 
 KEEP = {"helm.sh/resource-policy": "keep"}
-"""On what outlives the operator: `helm uninstall` leaves it."""
+"""For objects that outlive the operator: `helm uninstall` keeps them."""
 GENERATED = "# Generated from automation/install by `make install-files`."
 
 
@@ -54,7 +54,7 @@ LANGUAGE = Language(
         "several": f"gt (int {_is('replicas')}) 1",
         "identities_deny": f'eq {_is("host_identities")} "deny"',
         "identities_warn": f'eq {_is("host_identities")} "warn"',
-        # Not by `.Capabilities.APIVersions`: `helm template` knows none of the cluster's kinds and would drop them.
+        # Not by `.Capabilities.APIVersions`: `helm template` knows no kinds of the cluster and would drop the policies.
         "admission_policies": f'semverCompare ">={identities.KUBERNETES}-0" .Capabilities.KubeVersion.Version',
         "elsewhere": f'ne .Release.Namespace "{SYSTEM_NAMESPACE}"',
     },
@@ -63,7 +63,7 @@ assert LANGUAGE.conditions.keys() == CONDITIONS.keys()
 
 
 def chart_files() -> dict[str, str]:
-    """Give the content of each file of the chart, by its path there."""
+    """Return the content of each file of the chart, by its path in the chart."""
     return {
         "Chart.yaml": _chart(),
         "values.yaml": _values(),
@@ -140,14 +140,14 @@ def _schema() -> Json:
 
 
 def _templates() -> Iterator[tuple[str, str]]:
-    """One file for each object; those of one kind and name that differ in their namespace share one."""
+    """Yield one file for each object. Objects of one kind and name in different namespaces share a file."""
     texts: dict[str, list[str]] = {}
     for part in parts():
         if part.kind == "CustomResourceDefinition":
             continue
         name = part.tree["metadata"]["name"]
         if isinstance(name, Value):
-            continue  # the release's own namespace is Helm's
+            continue  # Helm makes the release's namespace
         texts.setdefault(f"templates/{part.kind.lower()}-{name}.yaml", []).append(_template(part))
     for path, documents in texts.items():
         yield path, f"{GENERATED}\n" + "---\n".join(documents)

@@ -1,6 +1,6 @@
-"""Says what an installation would do to a cluster, object by object, from dry runs. Writes nothing.
+"""Computes the changes of an installation to a cluster, object by object, by dry runs. Writes nothing.
 
-Called by `installer`. Of what is not ours it also says whose it is: nothing of somebody else is changed unasked.
+Called by `installer`. It also names the owners of other objects, because those are not changed without permission.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from kubeapi.errors import ApiError, NotFound
 from kubeapi.json_types import Json
 
 MANAGER = "herdsman-install"
-"""The field manager of an installation; the loop's own is another."""
+"""The field manager of an installation; the loop has another."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One object of an installation beside what is in the cluster."""
+    """One object of an installation, compared with the live object."""
 
     rendered: RenderedObject
     change: ObjectChange
     holder: str = ""
-    """Whose it is, where it is there and not ours."""
+    """The owner of a live object that no installation of Herdsman made; empty otherwise."""
 
     @property
     def namespace(self) -> str:
@@ -39,7 +39,10 @@ class Compared:
 
     @property
     def needs_leave(self) -> bool:
-        """Whether something of somebody else's would change. A namespace that was made before is labelled unasked."""
+        """Whether an object of another owner would change.
+
+        A namespace counts not: it gets its labels without permission.
+        """
         return bool(self.holder) and self.change.op != "same" and self.rendered.kind != kinds.NAMESPACES.kind
 
 
@@ -57,7 +60,7 @@ def _compare(client: KubeClient, each: RenderedObject) -> Compared:
     try:
         after = client.apply(kind, namespace, manifest, field_manager=MANAGER, force=True, dry_run=True)
     except NotFound:
-        # Its namespace comes with this same installation.
+        # The same installation makes its namespace.
         return Compared(each, created(each))
     except ApiError as error:
         return Compared(each, rejected(each, live, str(error)), holder)
@@ -65,7 +68,7 @@ def _compare(client: KubeClient, each: RenderedObject) -> Compared:
 
 
 def leftovers(client: KubeClient, unwanted: Iterable[tuple[Part, Json]]) -> tuple[tuple[Compared, str], ...]:
-    """Find objects of the operator that these options do not ask for, and their uids: ours alone, not others'."""
+    """Find Herdsman's objects of the operator that these options do not include, with their uids."""
     found = []
     for part, manifest in unwanted:
         kind = client.mapping(str(manifest["apiVersion"]), part.kind)
@@ -80,14 +83,14 @@ def leftovers(client: KubeClient, unwanted: Iterable[tuple[Part, Json]]) -> tupl
 
 
 def other_operators(client: KubeClient, namespace: str) -> tuple[str, ...]:
-    """Name the other namespaces in which an operator runs. There is one for a cluster: names of roles are fixed."""
+    """Return the other namespaces with an operator. A cluster has only one: names of roles are fixed."""
     selector = ",".join(f"{key}={value}" for key, value in SELECTOR.items())
     items = client.list(kinds.DEPLOYMENTS, label_selector=selector)["items"]
     return tuple(sorted({item["metadata"]["namespace"] for item in items} - {namespace}))
 
 
 def find(client: KubeClient, kind: kinds.Kind, namespace: str | None, name: str) -> Json | None:
-    """Read an object; None when it is not there."""
+    """Return an object, or None."""
     try:
         return client.get(kind, namespace, name)
     except NotFound:

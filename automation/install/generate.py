@@ -1,6 +1,6 @@
-"""Writes the files that are made of the installation: docs/install and charts/herdsman.
+"""Writes the files that are generated from the installation: docs/install and charts/herdsman.
 
-`python -m automation.install.generate ROOT` (`make install-files`) writes them under the checkout; a test compares.
+`python -m automation.install.generate ROOT` (`make install-files`) writes them in the checkout. A test compares them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _POLICIES = frozenset(kind.kind for kind in identities.KINDS)
 
 
 def files() -> dict[str, str]:
-    """Give the content of each generated file, by its path in the checkout."""
+    """Return the content of each generated file, by its path in the checkout."""
     options = InstallOptions()
     everything = [part for part in objects.chosen(options) if part.kind not in _OF_CLUSTER]
     roles = [part for part in everything if part.kind in _ROLES or part.kind == "Namespace"]
@@ -48,7 +48,7 @@ def files() -> dict[str, str]:
 
 
 def main(root: pathlib.Path) -> None:
-    """Write the files, and delete those of the chart that are no more."""
+    """Write the files, and delete files of the chart that are not generated any more."""
     wanted = files()
     for path in sorted((root / CHART).rglob("*")):
         if path.is_file() and str(path.relative_to(root)) not in wanted:

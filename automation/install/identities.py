@@ -1,9 +1,9 @@
-"""The admission policies that bind an agent to its own host, as trees. Pure; `objects` makes parts of them.
+"""The admission policies that restrict an agent to its host, as trees. Pure; `objects` makes parts of them.
 
-RBAC cannot say "of its own host": a role that allows to write one Host allows to write each. So the API server asks
-these policies at each write of a Host, its status, a HostProcess's status, and a Lease in Herdsman's namespace. Whoever
-may write the plans themselves (the loop, an administrator) is let through. Everybody else is an agent, and may write
-for one host: the ServiceAccount of that name in Herdsman's namespace, or a member of the group
+RBAC cannot express "only its host": a role that allows writes of one Host allows writes of all. So the API server
+evaluates these policies at each write of a Host, its status, a HostProcess's status, and a Lease in Herdsman's
+namespace. A client that may write the plans themselves (the loop, an administrator) is allowed. Any other client is an
+agent, and may write for one host: the ServiceAccount of that name in Herdsman's namespace, or a member of the group
 `herdsman:host:<name>` (docs/adr/0033).
 """
 
@@ -25,11 +25,11 @@ KINDS = (
     Kind(API, BINDING, "validatingadmissionpolicybindings", False),
 )
 KUBERNETES = "1.30.0"
-"""The first version that serves these kinds."""
+"""The first version of Kubernetes that serves these kinds."""
 GROUP = "herdsman:host:"
-"""Before the name of a host: the group whose members are that host's agent."""
+"""Prefix of a host's name in the group whose members are that host's agent."""
 ACCOUNT = f"system:serviceaccount:{SYSTEM_NAMESPACE}:"
-"""Before the name of a host: the user that is that host's agent."""
+"""Prefix of a host's name in the user that is that host's agent."""
 _OURS = "herdsman.dev"
 _LEASE = lease_name("")
 
@@ -52,7 +52,7 @@ _WRITES_LEASES = (
 
 
 def policies() -> list[tuple[Json, str]]:
-    """Give each policy and each binding, with what is to be said of it."""
+    """Return each policy and each binding, with a comment."""
     found: list[tuple[Json, str]] = []
     for tree, why in (
         (_hosts(), "An agent makes and reports its own Host, and no Host over SSH."),
@@ -64,7 +64,7 @@ def policies() -> list[tuple[Json, str]]:
 
 
 def names() -> tuple[str, ...]:
-    """Name the policies; each binding has the name of its policy."""
+    """Return the names of the policies; each binding has the name of its policy."""
     return tuple(str(tree["metadata"]["name"]) for tree, _ in policies() if tree["kind"] == POLICY)
 
 

@@ -1,6 +1,6 @@
-"""Looks at an installation: is the operator there, does it lead, are the CRDs of this version, may it do its work.
+"""Checks an installation: the operator, its leader, the version of the CRDs, and its permissions.
 
-For `herdsman doctor`. Reads only. What is found is put into words here, so that the command merely prints it.
+For `herdsman doctor`. Reads only. The results are texts, which the command only prints.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _REVIEWS = "/apis/authorization.k8s.io/v1"
 
 
 def inspect(client: KubeClient, *, now: datetime) -> list[Check]:
-    """Look at everything. Raises KubeError when the cluster cannot be asked at all."""
+    """Run all checks. Raises KubeError when the cluster cannot be asked at all."""
     checks = list(_crds(client))
     namespace = ""
     try:
@@ -111,7 +111,7 @@ def _some(names: list[str]) -> str:
 
 
 def judge_operator(deployments: list[Json]) -> list[Check]:
-    """Say whether the operator is there and runs. Pure."""
+    """Check whether the operator exists and runs. Pure."""
     if not deployments:
         return [Check("operator", "warning", "is not in this cluster", "`herdsman install`, or `herdsman run` here")]
     checks = []
@@ -164,7 +164,7 @@ def _leases(client: KubeClient, namespace: str, *, now: datetime) -> Iterator[Ch
 
 
 def judge_lease(lease: Json, *, now: datetime) -> Check:
-    """Say who leads. Pure; by this machine's clock, so a few seconds mean nothing."""
+    """Name the leader. Pure; by this machine's clock, so a few seconds mean nothing."""
     spec = lease.get("spec") or {}
     name = f"leader {lease['metadata']['namespace']}/{lease['metadata']['name']}"
     holder = spec.get("holderIdentity") or ""
@@ -183,7 +183,7 @@ def judge_lease(lease: Json, *, now: datetime) -> Check:
 
 
 def _permissions(client: KubeClient, namespace: str) -> Check:
-    """Ask for each row of the table: of the operator's account where there is one, else of whoever asks."""
+    """Check each row of the permissions: for the operator's account, or for the caller where there is no operator."""
     where = namespace or SYSTEM_NAMESPACE
     rows = [(*request, "") for request in permissions.requests(permissions.LOOP)]
     rows += [(*request, where) for request in permissions.requests(permissions.LOOP_LEASES)]
@@ -191,7 +191,7 @@ def _permissions(client: KubeClient, namespace: str) -> Check:
 
 
 def _dialects(client: KubeClient, namespace: str) -> Iterator[Check]:
-    """Ask the same for each dialect whose CRDs are there; nobody needs the rights of another."""
+    """Check the same for each dialect whose CRDs exist; other dialects' permissions are not needed."""
     try:
         answer = served(lambda path: client.request("GET", path), KINDS.values())
     except KubeError as error:
@@ -225,7 +225,7 @@ def _granted(
 
 
 def _identities(client: KubeClient) -> Check:
-    """Look whether the API server binds each agent to its own host."""
+    """Check whether the API server restricts each agent to its host."""
     check, kind_of_binding = "agents' identities", identities.KINDS[1]
     try:
         answer = served(lambda path: client.request("GET", path), identities.KINDS)
@@ -274,5 +274,5 @@ def _allowed(client: KubeClient, account: str, group: str, resource: str, verb: 
 
 
 def utc_now() -> datetime:
-    """The time by this machine's clock."""
+    """Return the time by this machine's clock."""
     return datetime.now(UTC)

@@ -1,8 +1,9 @@
-"""Puts an installation into a cluster, and takes it out again: by our own engine, with a small state of its own.
+"""Installs into a cluster, and uninstalls: by Herdsman's engine, with a small separate state.
 
-Called by `herdsman install` and `herdsman uninstall`. One engine run for each stage, in their order, because what is in
-a namespace waits for it. The state is a cache on the machine of whoever installs, one for each cluster: who has another
-machine, or lost it, finds the same names and adopts what is ours; what only older options had is found by its name.
+Called by `herdsman install` and `herdsman uninstall`. Each stage is one engine run, in order, because objects in a
+namespace need the namespace first. The state is a cache on the machine of the caller, one for each cluster. On another
+machine, or after the loss of the state, the names are the same and Herdsman's objects are adopted; objects of earlier
+options are found by their names.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from tools import toolchain
 
 TIMEOUT_S = 180.0
 _DIALECT = cast(Dialect, "install")
-"""In the place of a dialect: no stack of services holds a key like this."""
+"""Takes the place of a dialect: no stack of services contains such a key."""
 _COMPONENTS = {
     "cluster": naming.TYPE_FOUNDATION,
     "kept": naming.TYPE_FOUNDATION,
@@ -43,20 +44,20 @@ _COMPONENTS = {
 
 
 class InstallRefused(Exception):
-    """The installation would do harm, or cannot be done; the message says what to do."""
+    """The installation would do harm, or is impossible. The message says what to do."""
 
 
 class TakeOverNeeded(InstallRefused):
-    """Somebody else's objects would change, and nobody has said that they may."""
+    """Objects of another owner would change, and the caller has not allowed that."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What an installation would change."""
+    """The changes that an installation would make."""
 
     wanted: tuple[Compared, ...]
     unwanted: tuple[tuple[Compared, str], ...]
-    """What an older installation made and these options do not ask for, with its uid."""
+    """Objects of an earlier installation that these options do not include, with their uids."""
 
     @property
     def all(self) -> tuple[Compared, ...]:
@@ -68,7 +69,7 @@ class Comparison:
 
     @property
     def foreign(self) -> tuple[Compared, ...]:
-        """What is somebody else's and would change."""
+        """Objects of another owner that would change."""
         return tuple(each for each in self.wanted if each.needs_leave)
 
     @property
@@ -77,14 +78,17 @@ class Comparison:
 
 
 class Installer:
-    """Installs into one cluster. `directory` holds state and work of the engine, for all clusters."""
+    """Installs into one cluster. `directory` contains state and work directories of the engine, for all clusters."""
 
     def __init__(self, client: KubeClient, directory: pathlib.Path) -> None:
         self._client = client
         self._directory = directory
 
     def compare(self, options: InstallOptions) -> Comparison:
-        """Say what `install` would do. Raises ApiError; InstallRefused where another operator is in the way."""
+        """Return the changes that `install` would make.
+
+        Raises ApiError; InstallRefused if another operator is in the way.
+        """
         self._check_alone(options)
         unserved = self.unserved()
         stages = (rendered(options, stage, unserved) for stage in objects.STAGES)
@@ -92,9 +96,9 @@ class Installer:
         return Comparison(wanted, leftovers(self._client, _unwanted(options)))
 
     def install(self, options: InstallOptions, *, take_over: bool = False) -> tuple[Change, ...]:
-        """Make everything as the options say, and give what was changed. Nothing is done when something is refused.
+        """Apply all objects by the options, and return the changes. Nothing is done when any change is refused.
 
-        What is somebody else's is changed with `take_over` only. Raises InstallRefused, ApiError, EngineFailed.
+        Objects of another owner are changed only with `take_over`. Raises InstallRefused, ApiError, EngineFailed.
         """
         comparison = self.compare(options)
         if comparison.refused:
@@ -122,9 +126,9 @@ class Installer:
         return tuple(changes)
 
     def uninstall(self, namespace: str) -> tuple[Change, ...]:
-        """Take the operator out of a namespace. What serves stays, and what it needs: see `objects.STAGES`.
+        """Delete the operator of a namespace. The services and what they need stay: see `objects.STAGES`.
 
-        Raises ApiError, EngineFailed; InstallRefused when the operator there is not of our making.
+        Raises ApiError, EngineFailed; InstallRefused when another tool installed that operator.
         """
         options = InstallOptions(namespace=namespace)
         everything = [(part, _manifest(part, options)) for part in objects.parts() if part.stage == "operator"]
@@ -144,7 +148,7 @@ class Installer:
         return tuple(changes)
 
     def unserved(self) -> frozenset[str]:
-        """Name the kinds of an installation that this API server does not serve and that can be left out.
+        """Return the optional kinds of an installation that this API server does not serve.
 
         Raises ApiError.
         """
@@ -172,7 +176,7 @@ class Installer:
             )
 
     def _take_over(self, each: Compared) -> None:
-        """Become a manager of an object, after which the engine knows it as ours."""
+        """Become a manager of an object, so that the engine takes it for Herdsman's."""
         manifest = each.rendered.manifest
         kind = self._client.mapping(str(manifest["apiVersion"]), each.rendered.kind)
         self._client.apply(kind, each.namespace or None, manifest, field_manager=MANAGER, force=True)
@@ -188,7 +192,10 @@ class Installer:
 
     @contextlib.contextmanager
     def _engine(self) -> Iterator[Engine]:
-        """Our engine on the state of this cluster, which its system namespace names whatever its address is."""
+        """Make an engine with the state of this cluster.
+
+        The uid of kube-system identifies it, whatever its address is.
+        """
         try:
             cluster = self._client.get(kinds.NAMESPACES, None, "kube-system")["metadata"]["uid"]
         except ApiError as error:
@@ -211,7 +218,7 @@ class Installer:
 
 
 def rendered(options: InstallOptions, stage: str, unserved: frozenset[str] = frozenset()) -> RenderedService:
-    """One stage of an installation without the kinds that are not served, ready for the engine."""
+    """Return one stage of an installation, without the kinds that are not served, ready for the engine."""
     made = []
     for document in objects.documents(options, (stage,), unserved=unserved):
         metadata = document["metadata"]
@@ -226,7 +233,7 @@ def _key(namespace: str, stage: str) -> ServiceKey:
 
 
 def _unwanted(options: InstallOptions) -> list[tuple[Part, Json]]:
-    """The operator's parts that only other options ask for."""
+    """Return the operator's parts that these options do not include."""
     wanted = {_name(document) for document in objects.documents(options, ("operator",))}
     others = ((part, _manifest(part, options)) for part in objects.parts() if part.stage == "operator")
     return [(part, manifest) for part, manifest in others if _name(manifest) not in wanted]

@@ -1,4 +1,7 @@
-"""Names and labels of an installation. Fixed, so that an installation whose state was lost is found again."""
+"""Names and labels of an installation.
+
+They are fixed, so that an installation is found again after the loss of its state.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ PART_OF = {"app.kubernetes.io/part-of": NAME}
 
 
 def metadata(name: str, *, namespace: Any = None, labels: Json = LABELS) -> Json:
-    """Write the metadata of an object; `namespace` may be a blank, and is left out of cluster-scoped objects."""
+    """Write the metadata of an object. `namespace` may be a blank, and is left out of cluster-scoped objects."""
     found: Json = {"name": name}
     if namespace is not None:
         found["namespace"] = namespace

@@ -1,7 +1,7 @@
 """The objects of an installation, each as a tree with blanks. Pure.
 
-`documents` fills the blanks for `herdsman install`, `chart` writes the same trees as templates, and `generate` keeps
-the files in docs/install. The trees of the operator itself are in `operator`, what roles allow is in `permissions`.
+`documents` fills the blanks for `herdsman install`, `chart` writes the same trees as templates, and `generate` writes
+the files in docs/install. The operator's trees are in `operator`, the rules of roles in `permissions`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EDIT_ROLE = "herdsman-edit"
 PREVIEW_ROLE = "herdsman-preview"
 
 DIALECTS = {"kserve": "KServe", "llmaz": "llmaz"}
-"""The dialects whose rights are granted apart, by name."""
+"""The dialects whose permissions are granted separately, by name."""
 
 CONDITIONS: dict[str, Callable[[InstallOptions], bool]] = {
     "claim": lambda o: not o.state and not o.state_secret,
@@ -48,7 +48,7 @@ CONDITIONS: dict[str, Callable[[InstallOptions], bool]] = {
     "identities_warn": lambda o: o.host_identities == "warn",
     "admission_policies": lambda _: True,
 }
-"""What the trees ask of the options."""
+"""The conditions in the trees, as functions of the options."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,12 @@ class Part:
     """One object of an installation."""
 
     stage: str
-    """`cluster`: CRDs, namespaces and classes. `kept`: what must outlive the operator. `operator`: the operator."""
+    """`cluster`: CRDs, namespaces and classes. `kept`: objects that must outlive the operator. `operator`: the
+    operator."""
     tree: Json
     why: str = ""
     condition: str = ""
-    """There only then; always, when empty."""
+    """The condition under which the part exists; empty for always."""
 
     @property
     def kind(self) -> str:
@@ -68,11 +69,11 @@ class Part:
 
 
 STAGES = ("cluster", "kept", "operator")
-"""In the order in which they are made. An uninstallation takes the last alone: what serves needs the others."""
+"""In the order in which they are made. An uninstallation removes only the last, because services need the others."""
 
 
 def parts() -> list[Part]:
-    """All objects, in the order in which they are made; the last one is the Deployment."""
+    """Return all objects, in the order in which they are made; the last one is the Deployment."""
     return [
         Part("cluster", _namespace(Value("namespace"))),
         Part(
@@ -107,7 +108,7 @@ def parts() -> list[Part]:
 def chosen(
     options: InstallOptions, stages: tuple[str, ...] = STAGES, *, unserved: frozenset[str] = frozenset()
 ) -> list[Part]:
-    """The parts of these stages that these options ask for, but for kinds that the API server does not serve."""
+    """Return the parts of these stages by the options, without kinds that the API server does not serve."""
     asked_for = (each for each in parts() if each.stage in stages and _is_asked_for(each, options))
     return [each for each in asked_for if each.kind not in unserved]
 
@@ -115,12 +116,12 @@ def chosen(
 def documents(
     options: InstallOptions, stages: tuple[str, ...] = STAGES, *, unserved: frozenset[str] = frozenset()
 ) -> list[Json]:
-    """The objects of these stages that these options ask for, in the order in which they are made."""
+    """Return the objects of these stages by the options, in the order in which they are made."""
     return [filled(each.tree, *_answers(options)) for each in chosen(options, stages, unserved=unserved)]
 
 
 def manifest(wanted: Iterable[Part], options: InstallOptions) -> str:
-    """Write parts as one file of YAML, with what is to be said of them."""
+    """Write parts as one YAML file with comments."""
     texts = []
     for part in wanted:
         said = "".join(f"{line}\n" for line in comment(part.why)) if part.why else ""
@@ -137,7 +138,7 @@ def _answers(options: InstallOptions) -> tuple[dict[str, Any], dict[str, bool]]:
 
 
 def _namespace(name: Any) -> Json:
-    # The label is what makes it ours to see: of an apply that sets nothing the API server keeps no record.
+    # The label lets Herdsman recognize the namespace: the API server records no manager for an apply that sets nothing.
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": dict(PART_OF)}}
 
 

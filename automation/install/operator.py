@@ -1,6 +1,6 @@
-"""The operator's own objects, as trees with blanks: where its state lies, how it is reached, the pod it runs in. Pure.
+"""The operator's objects, as trees with blanks: its state, its network access, its pod. Pure.
 
-Called by `objects`, which says what becomes of them.
+Called by `objects`, which describes the use of the trees.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ CONTAINER = "loop"
 HEALTH_PORT = 8081
 CONVERSION_PORT = 9443
 USER = 10001
-"""The user of the image; it owns what it writes by fsGroup."""
+"""The user of the image. It owns the files that it writes by fsGroup."""
 
 
 def claim() -> Json:
-    """Where the engine keeps its state, if nowhere else."""
+    """The claim for the engine's state, unless the state is elsewhere."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -35,7 +35,7 @@ def claim() -> Json:
 
 
 def metrics_service() -> Json:
-    """The way to the metrics, and to the webhook that converts."""
+    """The Service for the metrics and the conversion webhook."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -51,7 +51,7 @@ def metrics_service() -> Json:
 
 
 def network_policy() -> Json:
-    """What may come in."""
+    """The NetworkPolicy: the allowed incoming traffic."""
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -73,7 +73,7 @@ def network_policy() -> Json:
 
 
 def budget() -> Json:
-    """With several loops one always stays."""
+    """The PodDisruptionBudget: of several loops, one always stays."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -83,14 +83,15 @@ def budget() -> Json:
 
 
 def deployment() -> Json:
-    """The loop itself."""
+    """The Deployment of the loop."""
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": metadata(NAME, namespace=Value("namespace")),
         "spec": {
             "replicas": Value("replicas"),
-            # A claim that one pod holds is not handed over while it runs, and of two loops one may always go.
+            # A pod's claim is not attached to another pod while the first one runs. Of two loops, one may always be
+            # stopped.
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
             "selector": {"matchLabels": dict(SELECTOR)},
             "template": {"metadata": {"labels": dict(LABELS)}, "spec": _pod()},
@@ -109,10 +110,10 @@ def _pod() -> Json:
         "serviceAccountName": NAME,
         "automountServiceAccountToken": True,
         "enableServiceLinks": False,
-        # The loop must not be process 1: nobody could end it there, which its guard must, and nobody would reap for it.
+        # The loop must not be process 1: its guard could not kill it there, and nothing would reap its children.
         "shareProcessNamespace": True,
         "imagePullSecrets": When("pull_secret", [{"name": Value("pull_secret")}]),
-        # A batch under way is let to its end, and the lease is released last.
+        # The current batch ends first, and the lease is released last.
         "terminationGracePeriodSeconds": 90,
         "topologySpreadConstraints": When("several", [spread]),
         "securityContext": {
@@ -152,7 +153,7 @@ def _container() -> Json:
             When("kserve", {"name": "conversion", "containerPort": CONVERSION_PORT, "protocol": "TCP"}),
         ],
         "livenessProbe": _probe("/healthz", periodSeconds=20, failureThreshold=4),
-        # Also ready: a loop that waits for the lease. A rollout would else wait for ever for the second one.
+        # A loop that waits for the lease is ready as well. Otherwise a rollout would wait for ever for the second loop.
         "readinessProbe": _probe("/readyz?standby=ok", periodSeconds=5, failureThreshold=3),
         "resources": {
             "requests": {"cpu": "200m", "memory": Value("memory")},
@@ -195,13 +196,14 @@ def _environment() -> list[Any]:
         When("passphrase", plain("HERDSMAN_PASSPHRASE_FILE", "/etc/herdsman/passphrase/passphrase")),
         When("metrics", plain("HERDSMAN_METRICS_TOKEN_FILE", "/etc/herdsman/metrics/token")),
         When("policies", plain("HERDSMAN_POLICIES", "/etc/herdsman/policies")),
-        # The kubelet asks from outside the pod; beyond it metrics take the token.
+        # The kubelet probes from outside the pod. Other machines need the token for metrics.
         plain("HERDSMAN_HEALTH_ADDRESS", "0.0.0.0"),  # noqa: S104 - in the pod's own network
         plain("HERDSMAN_HEALTH_PORT", str(HEALTH_PORT)),
         {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
         When("kserve", plain("HERDSMAN_CONVERSION_PORT", str(CONVERSION_PORT))),
-        # Of two loops only the leader converts, and a Service would lead to either: then the CRDs name the pod itself.
+        # Of two loops only the leader converts, and a Service would route to either. So the CRDs contain the pod's
+        # address.
         When("kserve_alone", plain("HERDSMAN_CONVERSION_SERVICE", f"$(POD_NAMESPACE)/{NAME}")),
         plain("HOME", "/tmp"),  # noqa: S108 - a path in the pod
         Each("settings", setting),

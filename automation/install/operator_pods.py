@@ -1,4 +1,4 @@
-"""Says why the operator's pods do not run, or ended before, from their status and their claim. Pure.
+"""Finds out why the operator's pods do not run, or ended before, from their status and their claim. Pure.
 
 Called by `inspection`.
 """
@@ -15,7 +15,7 @@ from automation.install.operator import CLAIM, CONTAINER
 from kubeapi.json_types import Json
 
 RECENT = timedelta(days=1)
-"""An end that is longer ago is not told of a pod that is Ready."""
+"""For a pod that is Ready, an earlier end is reported only for this long."""
 ENOUGH = "docs/install.md says how much memory a number of services needs"
 _IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 _UNREMARKABLE = frozenset({"ContainerCreating", "PodInitializing", "CrashLoopBackOff"})
@@ -23,7 +23,7 @@ _QUANTITY = re.compile(r"([0-9]+)(\.[0-9]+)?([A-Za-z]*)")
 
 
 def judge_pods(pods: list[Json], *, now: datetime, claim_is_there: bool = True) -> list[Check]:
-    """Name each pod that does not run or that ended within the last day; empty when all is well."""
+    """Return a check for each pod that does not run or that ended within the last day; empty when all is well."""
     found = []
     for pod in sorted(pods, key=lambda each: str(each["metadata"]["name"])):
         if not pod["metadata"].get("deletionTimestamp"):
@@ -32,7 +32,7 @@ def judge_pods(pods: list[Json], *, now: datetime, claim_is_there: bool = True) 
 
 
 def judge_engine_memory(events: list[Json], deployment: Json, *, now: datetime) -> list[Check]:
-    """Tell of engines that the kernel killed for want of memory while the loop went on; empty where none was.
+    """Return a check if the kernel killed an engine for lack of memory while the loop ran on; empty otherwise.
 
     `events` are those of services with that reason. The API server keeps Events for an hour.
     """
@@ -52,7 +52,7 @@ def judge_engine_memory(events: list[Json], deployment: Json, *, now: datetime) 
 
 
 def uses_claim(pod: Json) -> bool:
-    """Whether the pod keeps the engine's state on the operator's own claim."""
+    """Return whether the pod has the engine's state on the operator's claim."""
     return any(
         (volume.get("persistentVolumeClaim") or {}).get("claimName") == CLAIM
         for volume in pod["spec"].get("volumes") or ()
@@ -63,7 +63,7 @@ def _judge(pod: Json, *, now: datetime, claim_is_there: bool) -> Iterator[Check]
     metadata, status = pod["metadata"], pod.get("status") or {}
     check = f"pod {metadata['namespace']}/{metadata['name']}"
     if status.get("phase") == "Failed":
-        # The Deployment has made another in its place.
+        # The Deployment has replaced the pod.
         detail = f"{status.get('reason') or 'failed'}: {status.get('message') or 'the kubelet gives no reason'}"
         yield Check(check, "warning", detail, f"`kubectl -n {metadata['namespace']} delete pod {metadata['name']}`")
         return
@@ -117,7 +117,7 @@ def _more_memory(limit: str) -> str:
 
 
 def doubled(quantity: str) -> str:
-    """Twice an amount of memory, in the same unit (`512Mi` is `1Gi`); empty for what is no amount."""
+    """Return twice an amount of memory, in the same unit (`512Mi` gives `1Gi`); empty for an invalid amount."""
     match = _QUANTITY.fullmatch(quantity)
     if match is None:
         return ""

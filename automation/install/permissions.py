@@ -1,7 +1,7 @@
-"""What the loop and the agents may do in a cluster, and why: the one table from which every role is made.
+"""The permissions of the loop and the agents in a cluster, with reasons: the table from which all roles are generated.
 
-`objects` makes the roles of an installation of it, docs/install/rbac.yaml and the chart are generated from those, and
-`herdsman doctor` asks the API server row by row. A permission that no code needs any more is deleted here.
+`objects` makes the roles of an installation from it; docs/install/rbac.yaml and the chart are generated from those.
+`herdsman doctor` checks the table row by row against the API server. Delete a permission that no code needs any more.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Permission:
     resources: tuple[str, ...]
     verbs: tuple[str, ...]
     why: str = ""
-    """A sentence or two, which become a comment; empty where it goes without saying."""
+    """A sentence or two, which become a comment; empty if the reason is obvious."""
     names: tuple[str, ...] = ()
-    """Of these objects only; empty: of all."""
+    """The names of the objects that the rule applies to; empty for all."""
 
     @property
     def rule(self) -> Json:
@@ -40,7 +40,7 @@ class Permission:
 
     @property
     def requests(self) -> tuple[tuple[str, str, str], ...]:
-        """Each (group, resource, verb) that the rule allows."""
+        """Return each (group, resource, verb) that the rule allows."""
         return tuple((self.group, resource, verb) for resource in self.resources for verb in self.verbs)
 
 
@@ -141,7 +141,7 @@ LOOP = (
     ),
     Permission("", ("events",), ("create", "patch")),
 )
-"""Of the loop, in all namespaces. It reads no Secrets: pods take them by secretKeyRef."""
+"""For the loop, in all namespaces. It reads no Secrets: pods use them by secretKeyRef."""
 
 GROUPS = Permission("leaderworkerset.x-k8s.io", ("leaderworkersets",), MAKE, "Groups of pods over several nodes.")
 SETTINGS = Permission(
@@ -224,7 +224,7 @@ DIALECTS: dict[str, tuple[Permission, ...]] = {
         SETTINGS,
     ),
 }
-"""Of the loop, by dialect, beside `LOOP`: granted only where the dialect is used."""
+"""For the loop, by dialect, besides `LOOP`: granted only if the dialect is used."""
 
 LOOP_LEASES = (
     Permission(
@@ -233,7 +233,7 @@ LOOP_LEASES = (
         (*READ, "create", "update", "patch"),
     ),
 )
-"""Of the loop, in its own namespace: the leader's lease, and those by which hosts say that they live."""
+"""For the loop, in its namespace: the leader's Lease, and the Leases that hosts renew."""
 
 AGENT_HOST = (
     Permission(
@@ -245,17 +245,17 @@ AGENT_HOST = (
     Permission("", ("namespaces",), ("get",), "A Host may be for namespaces with some labels only."),
     Permission(OURS, ("hosts/status",), ("patch",)),
 )
-"""Of the agent of a host, which says how its host is. The policies of `identities` bind it to its own."""
+"""For the agent of a host, which reports the host's status. The policies of `identities` restrict it to its host."""
 
 AGENT = (
     *AGENT_HOST,
     Permission(OURS, ("hostprocesses",), READ, "Its plan. RBAC cannot tell the plans of one host from another's."),
     Permission(OURS, ("hostprocesses/status",), ("patch",)),
 )
-"""Of the agent of a host that serves all namespaces; bound in one namespace, what it needs of that one."""
+"""For the agent of a host that serves all namespaces; with a binding in one namespace, its permissions there."""
 
 AGENT_LEASES = (Permission("coordination.k8s.io", ("leases",), ("get", "create", "update")),)
-"""Of the agent of a host: its Lease, in the system namespace alone."""
+"""For the agent of a host: its Lease, in the system namespace only."""
 
 _WRITE = ("create", "update", "patch", "delete")
 USER_VIEW = (
@@ -263,10 +263,10 @@ USER_VIEW = (
     Permission(OURS, ("hostprocesses",), READ),
     Permission(OURS, ("hosts",), READ, "Of the cluster: counts where the role is bound by a ClusterRoleBinding."),
 )
-"""Of a person who looks at services: Herdsman's kinds, beside Kubernetes' own role `view`."""
+"""For a person who looks at services: Herdsman's kinds, besides Kubernetes' role `view`."""
 
 USER_EDIT = (*USER_VIEW, Permission(LLMKUBE, ("models", "inferenceservices"), _WRITE))
-"""Of a person who writes services: Herdsman's kinds, beside Kubernetes' own role `edit`."""
+"""For a person who writes services: Herdsman's kinds, besides Kubernetes' role `edit`."""
 
 _KSERVE_KINDS = ("llminferenceservices", "llminferenceserviceconfigs")
 USER_DIALECTS: dict[str, tuple[tuple[Permission, ...], tuple[Permission, ...]]] = {
@@ -282,7 +282,7 @@ USER_DIALECTS: dict[str, tuple[tuple[Permission, ...], tuple[Permission, ...]]] 
         (Permission("inference.llmaz.io", ("playgrounds", "services"), _WRITE),),
     ),
 }
-"""The same of the other dialects, to look and to write, where the dialect is used."""
+"""The same for the other dialects, to view and to edit, if the dialect is used."""
 
 PREVIEW = (
     Permission(
@@ -293,12 +293,12 @@ PREVIEW = (
         names=("herdsman",),
     ),
 )
-"""Of a person who previews, in the operator's namespace."""
+"""For a person who previews, in the operator's namespace."""
 
 OPTIONAL_GROUPS = frozenset({"gateway.networking.k8s.io", "keda.sh", "monitoring.coreos.com", "pyrra.dev"})
-"""Groups of extensions that a cluster may have or not."""
+"""API groups of extensions that a cluster may lack."""
 
 
 def requests(permissions: tuple[Permission, ...]) -> tuple[tuple[str, str, str], ...]:
-    """Each (group, resource, verb) that the rules allow, in the order of the table."""
+    """Return each (group, resource, verb) that the rules allow, in the order of the table."""
     return tuple(request for permission in permissions for request in permission.requests)

@@ -1,8 +1,8 @@
-"""Takes the CRDs away, and with them every object of their kinds: asked for twice, never by an uninstallation alone.
+"""Deletes the CRDs, and with them every object of their kinds. An uninstallation alone never does that.
 
-Called by `herdsman uninstall --crds`. Objects go before the operator does, so that it takes what it made for them out
-of the cluster and off the hosts. They go before their kinds do, too: where the kind of an owner is gone, Kubernetes'
-garbage collector cannot tell what is garbage.
+`herdsman uninstall --crds` calls it, after two confirmations. Objects are deleted before the operator, so that it
+removes their objects from the cluster and the processes from the hosts. They are also deleted before their kinds:
+without the kind of an owner, Kubernetes' garbage collector cannot decide what is garbage.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _MADE = (
     kinds.HOST_PROCESSES,
     *kinds.OPTIONAL,
 )
-"""What services consist of."""
+"""The kinds of objects made for services."""
 
 
 def _kinds() -> Iterator[kinds.Kind]:
-    """Our kinds, those first that others are made for."""
+    """Yield Herdsman's kinds. Kinds for which other objects are made come first."""
     found = {}
     for document in crd_documents():
         spec = document["spec"]
@@ -48,16 +48,16 @@ def _kinds() -> Iterator[kinds.Kind]:
 
 
 def count_objects(client: KubeClient) -> Mapping[str, int]:
-    """Count the objects that would go, by kind; kinds without any, and those not served, are left out."""
+    """Count the objects that would be deleted, by kind, without kinds that have none or are not served."""
     counts = {kind.kind: sum(1 for _ in _objects(client, kind)) for kind in _kinds()}
     return {kind: count for kind, count in counts.items() if count}
 
 
 def remove_objects(client: KubeClient, *, timeout_s: float) -> None:
-    """Delete every object of our kinds, and see what was made for services go too.
+    """Delete every object of Herdsman's kinds, and wait until the objects made for services are gone.
 
-    The operator and the garbage collector have `timeout_s` for that. What is left then has lost its owner, as when the
-    CRDs were deleted once before it, and is deleted here.
+    The operator and the garbage collector have `timeout_s` for that. The rest has lost its owner, as after an earlier
+    deletion of the CRDs, and is deleted here.
     """
     for kind in _kinds():
         for obj in list(_objects(client, kind)):
@@ -73,7 +73,7 @@ def remove_objects(client: KubeClient, *, timeout_s: float) -> None:
 
 
 def remove_crds(client: KubeClient) -> tuple[str, ...]:
-    """Delete the CRDs, and name those that were there."""
+    """Delete the CRDs. Return the names of those that existed."""
     gone = []
     for document in crd_documents():
         name = document["metadata"]["name"]

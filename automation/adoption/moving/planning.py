@@ -58,9 +58,7 @@ NOTHING_OF_A_FLEET = "no object in the cluster is a fleet's: there is nothing to
 
 
 def plan_take(client: KubeClient, cr: Json, *, options: RenderOptions) -> Move:
-    """Work out which objects a service takes along from the loop to a fleet, and whether its pods would stay as they
-    are.
-    """
+    """Work out which objects a service takes along from the loop to a fleet, and whether its pods would restart."""
     move, metadata = Move(key_of(cr)), cr["metadata"]
     if is_part_of_another(cr):
         owner = next(each for each in metadata["ownerReferences"] if each.get("controller"))
