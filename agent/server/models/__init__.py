@@ -1,1 +1,1 @@
-"""Models on a host: fetched once, verified, kept within the store's size; headers read before and after."""
+"""Models on a host: downloads, verification, the size limit of the store, and the headers of GGUF files."""

@@ -1,8 +1,8 @@
-"""Have a model's file in the store: whole, verified, fetched once however many ask for it.
+"""Brings a model's file into the store, complete and verified. Concurrent calls for one file download it once.
 
-Called by `processes.worker`, in a thread of its own. Calls `model_store` for the place,
-`store_space` for room there, `source_access` for who asks, `transfer` for the
-bytes, and `agent.server.models.repository` where a plan wants a whole repository.
+Called by `agent.server.main` for the workers, in their threads. Calls `model_store` for the place in the store,
+`store_space` for the size limit, `source_access` for the credentials, `transfer` for the bytes, and `repository` for a
+whole repository.
 """
 
 from __future__ import annotations
@@ -54,14 +54,15 @@ def download(
     access: SourceAccess = SourceAccess(),
     space: StoreSpace | None = None,
 ) -> Path:
-    """Return the path of the plan's file, fetching it if it is not in the store as planned.
+    """Return the path of the plan's file. Downloads it if it is not in the store as planned.
 
-    With `plan.directory` that is the directory of its set: the other files of the set have plans of their own, or the
-    source is a repository and all of it is fetched.
-    Blocks until the file is there. `on_progress(done_bytes, total_bytes)` is called in this thread, a few times a
-    second. Setting `cancel` ends it with Cancelled: soon, or, before a server has begun to answer, after the stall
-    timeout; what has arrived is kept for the next call. Local sources are used where they lie. Raises a FileError.
-    Nothing but the whole, verified file ever stands under the path that is returned.
+    With `plan.directory` the path is the directory of the set. The other files of the set have their own plans, or the
+    source is a repository and all of its files are downloaded.
+
+    Blocks until the file is complete. `on_progress(done_bytes, total_bytes)` is called in this thread, a few times a
+    second. Setting `cancel` raises Cancelled soon or, while a server has not begun to answer, after the stall timeout.
+    Received bytes are kept for the next call. A local source is not copied; its path is returned. Raises a FileError.
+    Only the complete, verified file ever has the returned path.
     """
     local = _local_path(plan.source)
     if local is not None:
@@ -79,7 +80,7 @@ def download(
 
 @dataclass(frozen=True)
 class _Task:
-    """What is the same for every file of one call."""
+    """The values that are the same for every file of one call."""
 
     policy: SourcePolicy
     settings: DownloadSettings
@@ -153,13 +154,14 @@ def _is_in_store(slot: Slot, plan: FilePlan, cancel: threading.Event) -> bool:
     try:
         verify(slot.final, slot.verified, plan, cancel)
     except (SizeMismatch, ChecksumMismatch):
-        # The plan was edited, or the disk lies. The file stays until its successor is whole: somebody may serve it.
+        # The plan was edited, or the file is damaged. It stays until its replacement is complete, because a process may
+        # use it.
         return False
     return True
 
 
 def _fetch(plan: FilePlan, slot: Slot, task: _Task, on_progress: Progress) -> None:
-    """Fetch, verify and publish; start over when the file changes underneath, a few times."""
+    """Download, verify and publish the file. If it changes during the download, start again, a few times."""
     place = task.access.request_for(plan.source)
     for restart in range(_RESTARTS + 1):
         try:
@@ -169,7 +171,7 @@ def _fetch(plan: FilePlan, slot: Slot, task: _Task, on_progress: Progress) -> No
             if restart == _RESTARTS:
                 raise
         except (GgufInvalid, SizeMismatch, ChecksumMismatch):
-            # Useless bytes may not stay.
+            # Invalid bytes must not be kept.
             slot.discard_partial()
             raise
         else:
@@ -189,7 +191,7 @@ def _fetch_version(
     if file.size_bytes is not None and plan.size_bytes is not None and file.size_bytes != plan.size_bytes:
         raise SizeMismatch(f"{place.url.shown} has {file.size_bytes} bytes instead of {plan.size_bytes}")
     if afresh or (file.validator is None and not plan.sha256):
-        # Without a validator two ranges may come from two files, and only a checksum would tell.
+        # Without a validator two ranges may come from different versions, which only a checksum would detect.
         file = file._replace(accepts_ranges=False)
     expected = file.size_bytes if file.size_bytes is not None else plan.size_bytes
     space = task.space
@@ -216,7 +218,7 @@ def _fetch_version(
         try:
             _bring(plan, place, slot, transfer, on_progress, task.cancel)
         except NoSpace:
-            # Bytes that hold a disk full may not stay, unless something older can go instead.
+            # Bytes that fill the disk must not stay, unless an older model can be removed instead.
             if task.space is None or not task.space.relieve(slot, expected):
                 slot.discard_partial()
             raise
@@ -234,7 +236,7 @@ def _bring(
 
 
 def _asked(question: Callable[[], Answered], what: str, task: _Task) -> Answered:
-    """Ask about a file as patiently as for its bytes."""
+    """Request information about a file, with the same retries as for its bytes."""
     failures = 0
     while True:
         try:
@@ -248,7 +250,7 @@ def _asked(question: Callable[[], Answered], what: str, task: _Task) -> Answered
 
 
 def _report_other(slot: Slot, on_progress: Progress) -> None:
-    """While another thread or process downloads the file, report how far it is."""
+    """Report the progress of another thread or process that downloads the file."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         state = json.loads(slot.state.read_bytes())
         done = sum(at - start for start, at, _ in state["segments"])

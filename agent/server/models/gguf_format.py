@@ -1,7 +1,7 @@
 """Keys, value types, tensor types and file types of GGUF, from the constants of the package `gguf`.
 
-Used by `gguf_header`. A newer release of the package brings new quantisations without a change here. Only
-`gguf.constants` is imported, because the package itself imports numpy (ADR 47).
+Used by `gguf_header`. A newer release of the package adds quantizations without a change here. Only `gguf.constants` is
+imported, because the package itself imports numpy (ADR 47).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ INTEGERS = {
     int(_VALUE.UINT64): "Q",
     int(_VALUE.INT64): "q",
 }
-"""Codes of `struct`, by the type of an integer."""
+"""Codes of `struct`, by integer type."""
 _OTHERS = {BOOLEAN: "?", int(_VALUE.FLOAT32): "f", int(_VALUE.FLOAT64): "d"}
 SIZES = {value: struct.calcsize(f"<{code}") for value, code in (INTEGERS | _OTHERS).items()}
-"""Bytes of a value of fixed size, by its type."""
+"""Bytes of a value of fixed size, by type."""
 
 # --- keys ---------------------------------------------------------------------------------------------------------
 
@@ -48,9 +48,9 @@ LICENSE: str = _GENERAL.LICENSE
 FILE_TYPE: str = _GENERAL.FILE_TYPE
 TOKENS: str = _GGUF.Keys.Tokenizer.LIST
 TOKENIZER = TOKENS.partition(".")[0] + "."
-"""How the keys of the tokenizer begin."""
+"""Prefix of the tokenizer's keys."""
 
-# These follow the architecture's name and a dot.
+# In the file these keys have the prefix `<architecture>.`.
 CONTEXT_LENGTH = _after_architecture(_MODEL.CONTEXT_LENGTH)
 EMBEDDING_LENGTH = _after_architecture(_MODEL.EMBEDDING_LENGTH)
 BLOCK_COUNT = _after_architecture(_MODEL.BLOCK_COUNT)
@@ -81,19 +81,19 @@ _QUANTIZATIONS: dict[int, str] = {
 
 
 def quantization_name(file_type: int) -> str:
-    """Name llama.cpp's number for the mix of tensor types: 15 is Q4_K_M; `Unknown` for a number it does not know."""
-    # The writer sets the flag where it guessed the mix from the tensors.
+    """Return the name of llama.cpp's number for a mix of tensor types, such as Q4_K_M for 15, or `Unknown`."""
+    # The writer sets the flag if it guessed the mix from the tensors.
     return _QUANTIZATIONS.get(file_type & ~_GUESSED, "Unknown")
 
 
 def tensor_bytes(kind: int, numbers: int) -> int | None:
-    """Return the bytes that so many numbers of a tensor type take; None for a type that the package does not know."""
+    """Return the size of that many numbers of a tensor type in bytes, or None for an unknown type."""
     block = _BLOCKS.get(kind)
     return None if block is None else -(-numbers // block[0]) * block[1]
 
 
 def normalised_license(text: str) -> str:
-    """Return the licence in its common spelling; any other text is returned as it is."""
+    """Return the license in its common spelling. Any other text is returned unchanged."""
     lowered = text.lower()
     if "apache" in lowered:
         return "apache-2.0"

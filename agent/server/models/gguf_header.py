@@ -1,9 +1,9 @@
-"""Read what a GGUF file says of itself from its first bytes, whoever wrote them.
+"""Reads the facts in the header of a GGUF file, without trusting the file.
 
-Called by `agent.server.models.remote` (over ranges of a remote file) and `automation.models` (over local files). Pure:
-bytes come from a `Reader`. The format is that of the GGUF specification, versions 2 and 3, little-endian. Every length
-and count is hostile until checked: nothing is kept but two dozen short values, and the bytes read are bounded. A key or
-a text that is longer than any that is kept is passed over without becoming a Python text.
+Called by `header_probe` for remote files and by `agent.server.memory.estimates` and `automation.models` for local
+files. Without I/O: a `Reader` provides the bytes. The format is the GGUF specification, versions 2 and 3,
+little-endian. Every length and count is checked before use. Only two dozen short values are kept, and the number of
+bytes read is limited. Keys and texts that are longer than any useful one are skipped without being decoded.
 """
 
 from __future__ import annotations
@@ -21,48 +21,48 @@ from program.desired.model import GgufFacts
 
 
 class Reader(Protocol):
-    """A file from its start. `read(n)` gives the next n bytes, fewer only where the available bytes end."""
+    """A file from its start. `read(n)` returns the next n bytes, fewer only at the end of the available bytes."""
 
     def read(self, size: int, /) -> bytes: ...
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a header may claim before it counts as hostile. Real headers stay far below each bound."""
+    """Limits above which a header counts as hostile. Real headers are far below each of them."""
 
     header_bytes: int = 64 << 20
     """A tokenizer of 500,000 merges takes about 20 MiB."""
     key_bytes: int = 65_535
-    """The specification's own bound."""
+    """The limit of the specification."""
     string_bytes: int = 10 << 20
     array_items: int = 10_000_000
     array_depth: int = 4
     arrays: int = 1 << 18
-    """Arrays in all, those in other arrays included."""
+    """All arrays, including nested ones."""
     keys: int = 8192
-    """The metadata of a real file has fewer than a hundred."""
+    """Real files have fewer than a hundred keys."""
     all_keys_bytes: int = 1 << 20
     """All keys together."""
     architectures: int = 16
-    """Names before the dot of the numbers that stand before `general.architecture`, which says which of them count."""
+    """Architectures with numbers before `general.architecture`, the key that determines which of them is valid."""
     tensors: int = 1 << 18
     tensor_dimensions: int = 8
     layers: int = 1024
-    """Numbers of an array that are kept one by one."""
+    """Longest array whose numbers are kept one by one."""
     number: int = 1 << 40
     kept_characters: int = 256
-    """Names and licences are cut at this length; they end up in a status and in a file's name."""
+    """Names and licenses are cut at this length, because they become part of a status and of a file name."""
 
 
 _LONGEST_KEY = 256
-"""In bytes. Every key that is looked for is shorter."""
+"""In bytes. Every key that is used is shorter."""
 _LONGEST_TEXT = 4096
-"""In bytes: so much of a name or a licence is looked at."""
+"""Number of bytes of a name or license that are read."""
 _CHUNK = 1 << 20
 _AHEAD = 1 << 15
 
 _GENERAL_TEXT = frozenset({form.ARCHITECTURE, form.NAME, form.LICENSE})
-# After the architecture's name. Some of them are lists with one number for each layer; the largest is kept.
+# Keys after the architecture's name. Some of them are lists with one number per layer; the largest is kept.
 _ARCHITECTURE_NUMBERS = frozenset(
     {
         *(form.CONTEXT_LENGTH, form.EMBEDDING_LENGTH, form.BLOCK_COUNT, form.FEED_FORWARD_LENGTH, form.VOCAB_SIZE),
@@ -76,11 +76,11 @@ _ARCHITECTURE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def read_header(reader: Reader, *, limits: Limits = Limits()) -> GgufFacts:
-    """Read the facts that a header states: the metadata, and what all tensors take together.
+    """Read the facts in a header: the metadata and the total size of the tensors.
 
-    Raises GgufInvalid for anything that is not a little-endian GGUF 2 or 3, or that exceeds `limits`; raises
-    NeedMoreBytes when the reader ends first. Once all that the tokenizer does not tell is known, an end is no error:
-    the facts are those that came.
+    Raises GgufInvalid for anything that is not a little-endian GGUF 2 or 3, or that exceeds `limits`. Raises
+    NeedMoreBytes if the reader ends too early. If only the tokenizer or the tensors are missing, the facts so far are
+    returned.
     """
     header = Header(reader, limits)
     try:
@@ -92,22 +92,22 @@ def read_header(reader: Reader, *, limits: Limits = Limits()) -> GgufFacts:
 
 
 class Header:
-    """A header while it is read. `facts` may be asked for as soon as `tells_enough`, also when `read` ended early."""
+    """A header while it is read. `facts` may be called once `tells_enough` is true, even if `read` ended early."""
 
     def __init__(self, reader: Reader, limits: Limits = Limits()) -> None:
         self._reader = reader
         self._limits = limits
         self._buffer = b""
         self._next = 0
-        """Where the next byte lies in the buffer…"""
+        """Position of the next byte in the buffer."""
         self._passed = 0
-        """…and how many bytes of the file lie before the buffer."""
+        """Number of bytes of the file before the buffer."""
         self._version = 0
         self._tensors = 0
         self._arrays = 0
         self._key_bytes = 0
         self._architectures: set[str] = set()
-        """Those that have numbers, while `general.architecture` is not known."""
+        """Architectures with numbers, before `general.architecture` is known."""
         self._metadata_read = False
         self._tokenizer_seen = False
         self._texts: dict[str, str] = {}
@@ -118,8 +118,8 @@ class Header:
 
     @property
     def tells_enough(self) -> bool:
-        """Whether all of the metadata that Herdsman cannot do without was there."""
-        # Writers put every other key before the tokenizer; only quantizing moves file_type behind it.
+        """Whether all required metadata was read."""
+        # Writers put every other key before the tokenizer, except that quantizing moves file_type behind it.
         architecture = self._texts.get(form.ARCHITECTURE, "")
         return self._metadata_read or (
             self._tokenizer_seen
@@ -129,7 +129,7 @@ class Header:
         )
 
     def read(self) -> None:
-        """Read to the end of the header. Raises GgufInvalid, NeedMoreBytes, and whatever the reader raises."""
+        """Read to the end of the header. Raises GgufInvalid, NeedMoreBytes, and all errors of the reader."""
         magic = self._read_bytes(4)
         if magic != form.MAGIC:
             raise GgufInvalid(f"not a GGUF file: it begins with {magic!r}")
@@ -152,7 +152,7 @@ class Header:
         self._weights_bytes = self._tensor_bytes()
 
     def facts(self) -> GgufFacts:
-        """Give what was read so far. Raises GgufInvalid where the architecture has no sensible name."""
+        """Return the facts so far. Raises GgufInvalid if the architecture has an invalid name."""
         architecture = self._check_architecture()
         file_type = self._numbers.get(form.FILE_TYPE)
 
@@ -160,7 +160,7 @@ class Header:
             return self._numbers.get(f"{architecture}.{name}")
 
         pattern = self._lists.get(f"{architecture}.{form.SLIDING_WINDOW_PATTERN}", ())
-        # With latent attention the cache keeps one compressed vector for key and value together.
+        # With latent attention the cache contains one compressed vector for key and value together.
         latent = number(form.KEY_LENGTH_MLA) is not None
         return GgufFacts(
             architecture=architecture,
@@ -187,7 +187,7 @@ class Header:
         )
 
     def _feed_forward(self, architecture: str) -> int | None:
-        """Give the width of what one token passes through: with experts, of all that it uses together."""
+        """Return the width of the feed-forward layer per token: with experts, of all experts that a token uses."""
         dense = self._numbers.get(f"{architecture}.{form.FEED_FORWARD_LENGTH}")
         if not self._numbers.get(f"{architecture}.{form.EXPERT_COUNT}"):
             return dense
@@ -206,7 +206,7 @@ class Header:
     # --- metadata -------------------------------------------------------------------------------------------------
 
     def _key(self) -> str:
-        """Read a key; empty for one that is longer than all that are looked for."""
+        """Read a key. Returns an empty string if it is longer than every key that is used."""
         length = self._length(self._limits.key_bytes, "a key")
         self._key_bytes += length
         if self._key_bytes > self._limits.all_keys_bytes:
@@ -217,7 +217,7 @@ class Header:
         return self._read_bytes(length).decode("utf-8", "replace")
 
     def _value(self, key: str, value_type: int) -> None:
-        """Read one value; keep it if it is looked for and of a sensible type, else pass over it."""
+        """Read one value. Keep it if its key is used and its type fits, else skip it."""
         if value_type == form.STRING and key in _GENERAL_TEXT:
             self._texts[key] = self._kept_text(key)
             if key == form.ARCHITECTURE:
@@ -240,7 +240,8 @@ class Header:
         return name == form.SLIDING_WINDOW_PATTERN and self._may_be(architecture)
 
     def _may_be(self, architecture: str) -> bool:
-        """Tell whether numbers of `architecture` are kept. Before the file has named its own, a few others are, too."""
+        """Return whether numbers of `architecture` are kept. Before the file names its architecture, several
+        are kept."""
         named = self._texts.get(form.ARCHITECTURE)
         if named:
             return architecture == named
@@ -274,7 +275,7 @@ class Header:
         return numbers
 
     def _array(self, key: str, *, depth: int) -> None:
-        """Pass over an array. If `key` is given keep of integers the largest, and what `_keep_list` keeps."""
+        """Skip an array. If `key` is given, keep the largest integer and the list for `_keep_list`."""
         item_type, items = struct.unpack("<IQ", self._read_bytes(12))
         self._arrays += 1
         if items > self._limits.array_items:
@@ -299,7 +300,8 @@ class Header:
             raise GgufInvalid(f"an array holds values of type {item_type} at depth {depth}")
 
     def _keep_list(self, key: str, numbers: tuple[int, ...]) -> None:
-        """Keep the largest number, and a list that is read: of windows, and of key and value heads that differ."""
+        """Keep the largest number, and the lists that are used: attention windows, and KV head counts that differ by
+        layer."""
         name = key.partition(".")[2]
         pattern = name == form.SLIDING_WINDOW_PATTERN
         if pattern or (name == form.HEAD_COUNT_KV and min(numbers) != max(numbers)):
@@ -318,7 +320,7 @@ class Header:
     # --- tensors --------------------------------------------------------------------------------------------------
 
     def _tensor_bytes(self) -> int | None:
-        """Add up all tensors; None where one is of a type that is not known here."""
+        """Return the total size of the tensors, or None if one has an unknown type."""
         total, known = 0, True
         for _ in range(self._tensors):
             name = self._read_bytes(self._length(self._limits.key_bytes, "a tensor's name"))
@@ -353,7 +355,7 @@ class Header:
         return int(length)
 
     def _skip_strings(self, items: int) -> None:
-        """Pass over the strings of a list, hundreds of thousands in a tokenizer: in one loop, without a copy of any."""
+        """Skip the strings of a list without copying them. A tokenizer has hundreds of thousands."""
         unpack = struct.Struct("<Q").unpack_from
         while items:
             buffer, at, end = self._buffer, self._next, len(self._buffer)
@@ -366,7 +368,7 @@ class Header:
             self._next = at
             self._check_bound(0)
             if items:
-                # The next one goes on past what is there.
+                # The next string continues after the end of the buffer.
                 self._skip(self._length(self._limits.string_bytes, "a string"))
                 items -= 1
 
@@ -386,7 +388,7 @@ class Header:
         return data
 
     def _fill(self, size: int) -> None:
-        """Have the next `size` bytes in the buffer, and some more, since most reads are of eight bytes."""
+        """Fill the buffer with at least `size` bytes. It reads ahead, because most reads are of eight bytes."""
         missing = size - (len(self._buffer) - self._next)
         if missing <= 0:
             return

@@ -1,7 +1,6 @@
-"""Read the header of a remote GGUF file without the file: by ranges, a few MiB at most.
+"""Reads the header of a remote GGUF file by ranges of a few MiB, without downloading the file.
 
-Called by `automation.models`. Calls `remote` for each range and `gguf_header` for what
-the bytes mean.
+Called by `automation.models`. Calls `remote` for each range and `gguf_header` to parse the bytes.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from program.desired.model import GgufFacts
 from program.desired.web_address import WebAddress
 
 PEEK_CHUNKS = (1 << 20, 4 << 20)
-"""Bytes asked for first, and with each request after that. A tokenizer of 150,000 tokens ends in the second or third
-piece; what is asked for beyond the header's end is not read, but may already be on its way."""
+"""Bytes of the first request, and of each later one. A tokenizer of 150,000 tokens ends in the second or third range.
+Bytes after the header's end are not read, but the server may already have sent them."""
 
 
 class ProbedHeader(NamedTuple):
-    """A remote file's header and state."""
+    """The facts in a remote file's header, and the file's size and ETag."""
 
     facts: GgufFacts
     size_bytes: int | None
@@ -34,10 +33,10 @@ class ProbedHeader(NamedTuple):
 def probe_header(
     address: WebAddress, *, policy: SourcePolicy, timeout_s: float = 30.0, signer: Signer | None = None
 ) -> ProbedHeader:
-    """Read the header of a remote GGUF file by ranges, or from the start of the stream where ranges are not served.
+    """Read the header of a remote GGUF file by ranges, or from the start of the stream if the server has no ranges.
 
-    Raises GgufInvalid if it is another kind of file, SourceUnreachable also when `timeout_s` in all is not enough for
-    what stands before the tokenizer.
+    Raises GgufInvalid for another kind of file. Raises SourceUnreachable also if the metadata before the tokenizer does
+    not arrive within `timeout_s` in total.
     """
     reader = _RangeReader(address, policy, deadline=Deadline(timeout_s), signer=signer)
     header = Header(reader)
@@ -61,7 +60,7 @@ def probe_header(
 
 
 class _RangeReader:
-    """A remote file as a `gguf_header.Reader`: ranges, asked for as they are needed."""
+    """A remote file as a `gguf_header.Reader` that requests ranges when they are needed."""
 
     def __init__(self, address: WebAddress, policy: SourcePolicy, *, deadline: Deadline, signer: Signer | None) -> None:
         self._address = address
@@ -92,7 +91,7 @@ class _RangeReader:
             self._open = None
 
     def _next_request(self) -> bool:
-        """Open the next range; False at the end of the file."""
+        """Open the next range. Returns False at the end of the file."""
         if self.file is not None and (
             not self.file.accepts_ranges or self.file.size_bytes is None or self._fetched >= self.file.size_bytes
         ):

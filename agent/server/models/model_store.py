@@ -1,8 +1,8 @@
-"""The directory that holds downloaded models: where a file lies, who may write it, and whether it is the right one.
+"""The directory of downloaded models: the paths of a file, its lock, and its verification.
 
-Called by `download` and `transfer`. A file appears under its own name only when it is whole
-and verified, by one rename. Beside it lie, with a leading dot, the lock, an unfinished download and its state, and the
-record of the last verification, so that a 40 GB file is hashed once and not at each start.
+Called by `download` and `transfer`. A file gets its final name, by a rename, only when it is complete and verified.
+Files with a leading dot beside it are the lock, an unfinished download and its state, and the result of the last
+verification, so that a 40 GB file is hashed once and not at each start.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from agent.contract import FilePlan
 from agent.sources.errors import Cancelled, ChecksumMismatch, FileError, NoSpace, PlanInvalid, SizeMismatch, StoreFailed
 
 PARTIAL = ".partial"
-"""How the name of an unfinished download ends."""
+"""Suffix of the name of an unfinished download."""
 LOCK = ".lock"
 _HASH_CHUNK = 4 << 20
 _LOCK_POLL_S = 0.1
@@ -30,10 +30,10 @@ _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class Slot:
-    """The place of one file in the store."""
+    """The paths of one file in the store."""
 
     def __init__(self, root: Path, file_name: str) -> None:
-        """`root` is the model's directory; a file of a set may have folders in its name."""
+        """`root` is the model's directory. The name of a file of a set may contain folders."""
         self.root = root
         self.final = root / file_name
         self.directory = self.final.parent
@@ -45,22 +45,23 @@ class Slot:
 
     @classmethod
     def of(cls, store: Path, plan: FilePlan) -> Slot:
-        """Find the place of a plan's file. Raises PlanInvalid if it would not lie below its own directory."""
+        """Return the slot of a plan's file. Raises PlanInvalid if it would be outside of the model's directory."""
         for part in (plan.cache_key, *plan.file_name.split("/")):
             if not part or part.startswith(".") or "/" in part or "\0" in part or len(os.fsencode(part)) > 220:
                 raise PlanInvalid(f"`{part}` cannot be the name of a file or directory in the store")
         return cls(store / plan.cache_key, plan.file_name)
 
     def prepare(self) -> None:
-        """Make the directory."""
+        """Create the directory."""
         with storing(self.directory):
             self.directory.mkdir(parents=True, exist_ok=True)
 
     @contextmanager
     def locked(self, cancel: threading.Event, waiting: Callable[[], None]) -> Iterator[None]:
-        """Hold this directory against every other thread and process; the kernel lets go if we die.
+        """Lock the model's directory against other threads and processes. The kernel releases the lock if the process
+        ends.
 
-        `waiting` is called now and then while another holds it. Raises Cancelled.
+        `waiting` is called repeatedly while another process holds the lock. Raises Cancelled.
         """
         while True:
             handle = try_lock(self.root)
@@ -70,20 +71,20 @@ class Slot:
             if cancel.wait(_LOCK_POLL_S):
                 raise Cancelled(f"stopped waiting for another download of `{self.final}`")
         try:
-            # Who made room may have removed what was there.
+            # A process that made room may have removed the directory.
             self.prepare()
             yield
         finally:
             os.close(handle)
 
     def discard_partial(self) -> None:
-        """Remove what is left of an unfinished download."""
+        """Remove an unfinished download and its state."""
         for path in (self.partial, self.state):
             with storing(path):
                 path.unlink(missing_ok=True)
 
     def publish(self, sha256: str | None) -> None:
-        """Put the whole, verified partial file in its place: from one moment to the next, and for good."""
+        """Rename the complete, verified partial file atomically, and sync it to the disk."""
         with storing(self.final):
             handle = os.open(self.partial, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -92,14 +93,14 @@ class Slot:
                 os.close(handle)
             self.partial.replace(self.final)
             _sync_directory(self.directory)
-        # The file is there; what is only remembered about it may fail.
+        # The file is in place. Failures to update its records are ignored.
         with contextlib.suppress(FileError, OSError):
             self.state.unlink(missing_ok=True)
             if sha256:
                 record(self.verified, self.final, sha256)
 
     def check_space(self, needed_bytes: int) -> None:
-        """Raise NoSpace if the disk cannot take `needed_bytes` more."""
+        """Raise NoSpace if the disk has less than `needed_bytes` free."""
         with storing(self.directory):
             stats = os.statvfs(self.directory)
         free = stats.f_bavail * stats.f_frsize
@@ -109,14 +110,15 @@ class Slot:
 
 
 def try_lock(directory: Path) -> int | None:
-    """Lock a model's directory and give the handle to close; None while another holds it. Raises a FileError."""
+    """Lock a model's directory. Returns the handle to close, or None if another process holds the lock. Raises a
+    FileError."""
     path = directory / LOCK
     with storing(path):
         directory.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # The lock of a file that was removed since, with its directory, protects nothing.
+        # The lock of a file that was removed with its directory protects nothing.
         if os.path.samestat(os.fstat(handle), path.stat()):
             return handle
     except FileNotFoundError:
@@ -130,7 +132,7 @@ def try_lock(directory: Path) -> int | None:
 
 
 def verify(path: Path, remembered: Path, plan: FilePlan, cancel: threading.Event) -> None:
-    """Check a file that is in place against the plan's size and SHA-256; the result of a hash is remembered.
+    """Check a file in the store against the plan's size and SHA-256. The hash is stored for the next call.
 
     Raises SizeMismatch, ChecksumMismatch, StoreFailed, Cancelled.
     """
@@ -141,20 +143,20 @@ def verify(path: Path, remembered: Path, plan: FilePlan, cancel: threading.Event
     if not plan.sha256:
         return
     actual = recalled(remembered, path) or sha256_of(path, cancel)
-    # A file that cannot be remembered (a read-only disk) is hashed again next time.
+    # If the hash cannot be stored, as on a read-only disk, the file is hashed again next time.
     with contextlib.suppress(FileError):
         record(remembered, path, actual)
     check_sha256(actual, plan.sha256, str(path))
 
 
 def check_sha256(actual: str, expected: str, what: str) -> None:
-    """Raise ChecksumMismatch unless both are the same digest."""
+    """Raise ChecksumMismatch unless both digests are equal."""
     if actual != expected.lower():
         raise ChecksumMismatch(f"the SHA-256 of `{what}` is {actual} instead of {expected.lower()}", actual=actual)
 
 
 def sha256_of(path: Path, cancel: threading.Event | None = None) -> str:
-    """Hash a file. Raises StoreFailed, Cancelled."""
+    """Return the SHA-256 of a file. Raises StoreFailed, Cancelled."""
     digest = hashlib.sha256()
     with storing(path), path.open("rb", buffering=0) as file:
         while chunk := file.read(_HASH_CHUNK):
@@ -165,7 +167,7 @@ def sha256_of(path: Path, cancel: threading.Event | None = None) -> str:
 
 
 def recalled(remembered: Path, path: Path) -> str | None:
-    """Give the SHA-256 found earlier if the file has not been touched since."""
+    """Return the stored SHA-256 if the file has not changed since, else None."""
     try:
         entry = json.loads(remembered.read_bytes())
         same = entry["identity"] == _identity(path)
@@ -175,14 +177,14 @@ def recalled(remembered: Path, path: Path) -> str | None:
 
 
 def record(remembered: Path, path: Path, sha256: str) -> None:
-    """Remember a file's SHA-256 together with what changes when the file does."""
+    """Store a file's SHA-256 with the file's size, time of change and inode."""
     with storing(remembered):
         remembered.parent.mkdir(parents=True, exist_ok=True)
     write_whole(remembered, {"sha256": sha256, "identity": _identity(path)})
 
 
 def write_whole(path: Path, value: object) -> None:
-    """Write a small JSON file so that it is never seen half written."""
+    """Write a small JSON file atomically."""
     beside = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     with storing(path):
         try:
@@ -194,7 +196,7 @@ def write_whole(path: Path, value: object) -> None:
 
 @contextmanager
 def storing(path: Path) -> Iterator[None]:
-    """Give the operating system's errors on `path` their types."""
+    """Convert the operating system's errors on `path` to FileErrors."""
     try:
         yield
     except OSError as error:
@@ -202,7 +204,7 @@ def storing(path: Path) -> Iterator[None]:
 
 
 def stored(error: OSError, path: Path) -> FileError:
-    """Name what the operating system said about `path`."""
+    """Return the FileError for an operating system error on `path`."""
     why = error.strerror or str(error)
     if error.errno in _NO_SPACE:
         return NoSpace(f"`{path}` cannot be written: {why}; free some space")

@@ -1,9 +1,8 @@
-"""Speak HTTP to the servers that hold models: guarded, pinned, bounded in time, with typed errors.
+"""The HTTP client for servers of models: checked addresses, time limits, typed errors.
 
-Called by `download` (ranges of a file), `header_probe` (its header) and `automation.models` (its
-state). Calls `source_policy` before each connection. An address is resolved once and that very address is
-dialled; each redirect is checked like a first request. Proxies of the environment are not used: a proxy would dial for
-us, unguarded.
+Called by `download`, `transfer`, `repository`, `header_probe` and `automation.models`. Calls `source_policy` before
+each connection. A host name is resolved once, and the connection goes to exactly that address. Each redirect is checked
+like a first request. Proxy settings of the environment are ignored, because a proxy would connect without these checks.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _MAX_ADDRESSES = 3
 
 
 class RemoteFile(NamedTuple):
-    """What a server says of a file without sending it."""
+    """The properties of a file in the headers of a response."""
 
     size_bytes: int | None
     etag: str | None
@@ -58,7 +57,7 @@ class RemoteFile(NamedTuple):
 
     @property
     def validator(self) -> str | None:
-        """What If-Range may carry: a strong ETag, else the time of the last change, else nothing (RFC 9110, 13.1.5)."""
+        """The value for If-Range: a strong ETag, else the time of the last change, else None (RFC 9110, 13.1.5)."""
         if self.etag and not self.etag.startswith("W/"):
             return self.etag
         return self.last_modified
@@ -66,7 +65,7 @@ class RemoteFile(NamedTuple):
 
 @dataclass(eq=False)
 class SourceResponse:
-    """An answer whose body is still to be read. Reading raises only FileErrors."""
+    """A response whose body was not read yet. Reading raises only FileErrors."""
 
     status: int
     headers: Mapping[str, str]
@@ -75,25 +74,26 @@ class SourceResponse:
     _deadline: Deadline | None = None
 
     def read1(self, size: int) -> bytes:
-        """Give what has arrived, at most `size` bytes, waiting for at least one; empty at the end of the body."""
+        """Return received bytes, at most `size`. Waits for at least one byte; returns empty bytes at the end of the
+        body."""
         try:
             data = self._response.read1(size)
         except _READ_ERRORS as error:
             raise _translated(error, self.address, self._deadline) from None
         if not data and self._deadline is not None and self._deadline.expired:
-            # The end of the connection is then ours and not the body's.
+            # In this case the deadline closed the connection before the end of the body.
             raise self._deadline.missed(self.address.shown)
         return data
 
     def shutdown(self) -> None:
-        """Wake a thread that waits in `read1`; it then fails or finds the end. Callable from any thread."""
+        """Make a thread in `read1` fail or reach the end of the body. Thread-safe."""
         try:
             self._response.shutdown()
         except _READ_ERRORS:
             return
 
     def remote_file(self) -> RemoteFile:
-        """Read the file's state out of the headers of a 200 or 206."""
+        """Return the file's properties from the headers of a 200 or 206."""
         total = _total(self.headers) if self.status in (206, 416) else _length(self.headers)
         return RemoteFile(
             size_bytes=total,
@@ -103,7 +103,7 @@ class SourceResponse:
         )
 
     def first_byte(self) -> int:
-        """Tell where in the file a 206's body begins; -1 if the server does not say."""
+        """Return the position of a 206's body in the file, or -1 if the server did not send it."""
         match = _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
         return int(match[1]) if match and match[1] else -1
 
@@ -121,12 +121,13 @@ def get(
     signer: Signer | None = None,
     deadline: Deadline | None = None,
 ) -> Iterator[SourceResponse]:
-    """Ask for bytes `first` to `last` (inclusive; None: the end) of a file, or for all of it without a range.
+    """Request bytes `first` to `last` (inclusive; None means the end) of a file, or with `whole` the file without a
+    range.
 
-    `signer` proves who asks, to the server of `address` and to none that it redirects to.
-    `read_timeout_s` counts from byte to byte, `deadline` for everything, the body included.
-    Yields a SourceResponse with status 200 (the whole file comes), 206, or 416. Raises a FileError for anything else.
-    The connection is closed at the end, however much of the body was read.
+    `signer` adds credentials for the server of `address` only, not for redirects to other servers. `read_timeout_s`
+    limits the time between two bytes, `deadline` the whole request with its body. Yields a SourceResponse with status
+    200 (the whole file), 206, or 416. Raises a FileError for any other status. Closes the connection at the end, even
+    if the body was not read completely.
     """
     headers = {"User-Agent": _USER_AGENT, "Accept": "*/*", "Accept-Encoding": "identity"}
     if not whole:
@@ -155,7 +156,7 @@ def get(
 def stat(
     address: WebAddress, *, policy: SourcePolicy, timeout_s: float = 30.0, signer: Signer | None = None
 ) -> RemoteFile:
-    """Ask for a file's size and validators. Uses a range of one byte, because signed URLs often forbid HEAD."""
+    """Request a file's size and validators. Uses a range of one byte, because signed URLs often forbid HEAD."""
     with get(
         address, policy=policy, read_timeout_s=timeout_s, last=0, signer=signer, deadline=Deadline(timeout_s)
     ) as answer:
@@ -240,7 +241,7 @@ def _tls(ca_file: str | None) -> ssl.SSLContext:
 
 
 def _redirected(address: WebAddress, location: str) -> WebAddress:
-    """Follow one redirect. TLS is never left."""
+    """Return the target of a redirect. Refuses a redirect from https to http."""
     try:
         target = address.redirected(location)
     except AddressInvalid as error:
@@ -275,7 +276,7 @@ def _length(headers: Mapping[str, str]) -> int | None:
 
 
 def _watched(kind: type[Any], watch: Watch) -> type[Any]:
-    """Give a kind of connections that are watched from the moment they are made, before TLS."""
+    """Return a class of connections that are watched from their creation, before TLS."""
 
     class Watched(kind):  # type: ignore[misc] # urllib3 names its connections by protocols
         def _new_conn(self) -> socket.socket:
@@ -287,7 +288,7 @@ def _watched(kind: type[Any], watch: Watch) -> type[Any]:
 
 
 def _translated(error: Exception, address: WebAddress, deadline: Deadline | None) -> FileError:
-    """Give a foreign error its type. Only the certificate's own failure is final; the network may recover."""
+    """Convert a foreign error to a FileError. Only an invalid certificate is final; the network may recover."""
     if deadline is not None and deadline.expired:
         return deadline.missed(address.shown)
     seen: BaseException | None = error
@@ -301,5 +302,5 @@ def _translated(error: Exception, address: WebAddress, deadline: Deadline | None
 
 def _cause(error: Exception) -> str:
     text = str(error)
-    # urllib3 puts the connection's repr in front; the cause is what follows the last colon of that.
+    # urllib3 puts the connection's repr in front; the cause follows its last colon.
     return re.sub(r"^.*?(HTTPS?Connection(Pool)?\([^)]*\)|<[^>]*>): ", "", text).strip() or type(error).__name__

@@ -1,8 +1,8 @@
-"""What a whole repository of Hugging Face is made of, for engines that read a directory of files.
+"""Lists the files of a whole Hugging Face repository, for engines that read a directory of files.
 
-Called by `download`. The Hub tells of a revision its commit and of each file size and, where the file is
-large, its SHA-256, so that all files come from one commit and are checked. The list is kept beside the files: once
-they are there, a start needs no Hub.
+Called by `download`. For a revision the Hub reports the commit, the size of each file and, for large files, the
+SHA-256. So all files come from one commit and are verified. The list is stored beside the files, so that later starts
+do not need the Hub.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ LIST_FILE = ".repository.json"
 _LARGEST_LIST = 16 << 20
 _NOT_WEIGHTS = (".gguf", ".h5", ".jpeg", ".jpg", ".md", ".mp4", ".msgpack", ".onnx", ".ot", ".pdf", ".png", ".gif")
 _OTHER_WEIGHTS = (".bin", ".ckpt", ".pt", ".pth")
-"""Left out where the repository has the same weights as safetensors."""
+"""Omitted if the repository has safetensors files."""
 
 
 @dataclass(frozen=True)
 class Repository:
-    """The name of a repository and a revision of it."""
+    """The name of a repository and one of its revisions."""
 
     name: str
     revision: str = "main"
 
     @classmethod
     def of(cls, source: str) -> Repository:
-        """Read `hf://org/name[@revision]`. Raises PlanInvalid."""
+        """Parse `hf://org/name[@revision]`. Raises PlanInvalid."""
         name, _, revision = source.partition("://")[2].partition("@")
         parts = name.split("/")
         if len(parts) != 2 or not all(part and not part.startswith(".") for part in parts):
@@ -45,7 +45,7 @@ class Repository:
 
 
 def listed(plan: FilePlan, directory: Path) -> tuple[FilePlan, ...] | None:
-    """Give the files as they were listed when they were fetched; None when they never were, or of another source."""
+    """Return the stored list of files, or None if there is none for this source."""
     try:
         kept = json.loads((directory / LIST_FILE).read_bytes())
         if kept["source"] != plan.source:
@@ -58,7 +58,7 @@ def listed(plan: FilePlan, directory: Path) -> tuple[FilePlan, ...] | None:
 def look_up(
     plan: FilePlan, *, access: SourceAccess, policy: SourcePolicy, timeout_s: float = 30.0
 ) -> tuple[FilePlan, ...]:
-    """Ask the Hub for the files of a plan's repository. Raises a FileError."""
+    """Request the list of files of a plan's repository from the Hub. Raises a FileError."""
     repository = Repository.of(plan.source)
     revision = quote(repository.revision, safe="")
     place = access.web_request(f"{access.hub.url}/api/models/{quote(repository.name)}/revision/{revision}?blobs=true")
@@ -79,7 +79,7 @@ def look_up(
 
 
 def keep(plan: FilePlan, files: tuple[FilePlan, ...], directory: Path) -> None:
-    """Write the list down, once every file is there. Raises StoreFailed, NoSpace."""
+    """Store the list after all files were downloaded. Raises StoreFailed, NoSpace."""
     written = [file.model_dump(mode="json", by_alias=True, exclude_none=True) for file in files]
     write_whole(directory / LIST_FILE, {"source": plan.source, "files": written})
 

@@ -1,8 +1,8 @@
-"""How this host reads a source: the address of a plan's file, and the credentials that the request carries.
+"""Access of this host to a source: the address of a plan's file, and the credentials of the request.
 
-Called by `download`, `repository` and `remote`; `automation.models` makes `Credentials` out of a Secret.
-The credentials of an agent are the host's own: plans come from whoever may write services, and carry none. A token for
-Hugging Face is sent only to Hugging Face, or to the endpoint that the host's owner set by HF_ENDPOINT; S3 keys sign
+Called by `download`, `repository` and `remote`; `automation.models` makes `Credentials` from a Secret. An agent uses
+only the credentials of its host: plans contain none, because anyone who may write services can write plans. A token for
+Hugging Face is sent only to Hugging Face or to the endpoint that the host's owner set by HF_ENDPOINT. S3 keys sign
 requests to AWS_ENDPOINT_URL or to AWS. The signature is AWS Signature Version 4, as the S3 API reference defines it.
 """
 
@@ -29,14 +29,15 @@ DEFAULT_REGION = "us-east-1"
 
 
 class Signer(Protocol):
-    """Gives the headers that prove a GET of `address`."""
+    """Returns the headers with the credentials for a GET of `address`."""
 
     def headers(self, address: WebAddress) -> dict[str, str]: ...
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a Secret says about a source; every field may be empty. Its text shows none of the secrets."""
+    """The credentials for sources in a Secret or environment. Every field may be empty. The repr contains
+    no secrets."""
 
     hub_token: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
@@ -48,7 +49,7 @@ class Credentials:
 
     @classmethod
     def of(cls, values: Mapping[str, str]) -> Credentials:
-        """Read the environment that a downloader would get; line breaks at the ends are cut off, as shells do."""
+        """Read the variables of a downloader's environment. White space at both ends is removed."""
 
         def value(*names: str) -> str:
             return next((found for name in names if (found := values.get(name, "").strip())), "")
@@ -64,20 +65,21 @@ class Credentials:
         )
 
     def for_web(self, *, hub: bool) -> Signer | None:
-        """Give the signer of a web address, `hub` for one of Hugging Face or of what stands in for it."""
+        """Return the signer for a web address. `hub`: the address belongs to Hugging Face or its configured
+        replacement."""
         token = (self.hub_token or self.token) if hub else self.token
         return BearerToken(token) if token else None
 
     def for_s3(self) -> Signer | None:
-        """Give the signer of S3 requests; None without keys, which asks as anybody."""
+        """Return the signer for S3 requests. Without keys it is None, and requests are anonymous."""
         if not self.access_key_id or not self.secret_access_key:
             return None
         return S3Signer(self.access_key_id, self.secret_access_key, self.session_token, self.region or DEFAULT_REGION)
 
     def s3_address(self, bucket: str, key: str) -> WebAddress:
-        """Name an object by its path on the endpoint, which every S3-compatible store understands.
+        """Return the path-style address of an object on the endpoint, which every S3-compatible store supports.
 
-        Raises AddressInvalid where the endpoint is no address, or the key one that no request can name.
+        Raises AddressInvalid if the endpoint is not a valid address, or if no request can contain the key.
         """
         endpoint = self.endpoint or f"https://s3.{self.region or DEFAULT_REGION}.amazonaws.com"
         base = WebAddress.parse(endpoint.rstrip("/"))
@@ -88,7 +90,7 @@ class Credentials:
 
 @dataclass(frozen=True)
 class BearerToken:
-    """Sends a token (RFC 6750). One that is no single printable word is not sent at all."""
+    """Sends a token (RFC 6750). A token that is not one printable word is not sent."""
 
     token: str = field(repr=False)
 
@@ -111,7 +113,7 @@ class S3Signer:
     clock: Callable[[], datetime] = _now
 
     def headers(self, address: WebAddress) -> dict[str, str]:
-        """Sign host, date and the empty body; other headers, such as Range, may be added freely."""
+        """Sign host, date and the empty body. Other headers, such as Range, are not signed."""
         path, _, query = address.target.partition("?")
         now = self.clock()
         stamp, day = now.strftime("%Y%m%dT%H%M%SZ"), now.strftime("%Y%m%d")
@@ -154,7 +156,7 @@ _NAMES = (
 
 
 class SourceRequest(NamedTuple):
-    """One remote file, and who asks for it."""
+    """The address of a remote file and the signer of its request."""
 
     url: WebAddress
     signer: Signer | None
@@ -162,17 +164,17 @@ class SourceRequest(NamedTuple):
 
 @dataclass(frozen=True)
 class SourceAccess:
-    """What a host knows that lets it fetch."""
+    """The credentials and the hub endpoint of a host."""
 
     credentials: Credentials = field(default_factory=Credentials)
     hub: Hub = field(default_factory=Hub)
 
     @classmethod
     def of_host(cls, path: Path | None, environment: Mapping[str, str] | None = None) -> SourceAccess:
-        """Read the host's credentials anew: those at `path`, else those of the agent's environment.
+        """Read the host's current credentials, from `path` or else from the agent's environment.
 
-        `path` is a directory with a file for each variable, as a mounted Secret is, or a file of `NAME=VALUE` lines.
-        Raises StoreFailed when it cannot be read, or names an endpoint that is no address.
+        `path` is a directory with one file per variable, like a mounted Secret, or a file of `NAME=VALUE` lines. Raises
+        StoreFailed if it cannot be read, or if an endpoint is not a valid address.
         """
         values = {name: value for name, value in (environment or os.environ).items() if name in _NAMES}
         if path is not None:
@@ -189,7 +191,7 @@ class SourceAccess:
         return cls(credentials, hub)
 
     def request_for(self, source: str) -> SourceRequest:
-        """Find the file of a plan that is neither local nor a whole repository. Raises PlanInvalid."""
+        """Return the request for a plan's file that is neither local nor a whole repository. Raises PlanInvalid."""
         scheme, _, rest = source.partition("://")
         if scheme.lower() == "s3":
             bucket, _, key = rest.partition("/")
@@ -207,7 +209,7 @@ class SourceAccess:
         return self.web_request(source)
 
     def web_request(self, url: str) -> SourceRequest:
-        """Find a file behind a URL, which is one of the Hub's or of anybody's. Raises PlanInvalid."""
+        """Return the request for a URL. The Hub's token is added only for addresses of the Hub. Raises PlanInvalid."""
         try:
             address = self.hub.location(WebAddress.parse(url))
         except AddressInvalid as error:

@@ -1,8 +1,8 @@
-"""Keeps the models of a host's store within a size: what nobody names makes room, the longest unused first.
+"""Keeps the models of a host's store within a size limit by removing unused models, those unused for longest first.
 
-Asked by `agent.server.models.download` before a file comes, by `agent.server.main` at the start, and by
-`herdsman agent store`. What a plan names, or what a running process was started with, is never removed. Directories
-that LLMKube's agent left in the store (`<model>/<file>`) count and go like our own.
+Called by `agent.server.models.download` before a download, by `agent.server.main` at the start, and by `herdsman agent
+store`. A model in a plan or of a running process is never removed. Directories that LLMKube's agent left in the store
+(`<model>/<file>`) count and are removed in the same way.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from agent.server.store import ProcessRecord
 from agent.sources.errors import FileError, NoSpace
 
 USED = ".used"
-"""File of a model's directory whose time is that of the last start with it."""
+"""File in a model's directory. Its modification time is the last start with the model."""
 ABANDONED_AFTER_S = 7 * 86400.0
-"""An unfinished download that nobody has continued for so long is removed."""
+"""Unfinished downloads that did not continue for this time are removed."""
 _REMOVED = ".removed-"
 _OTHERS = frozenset({"logs"})
 
@@ -41,19 +41,19 @@ class StoredModel:
 
     key: str
     size_bytes: int
-    """On the disk, unfinished downloads included."""
+    """On the disk, including unfinished downloads."""
     used_at: float
-    """Seconds since 1970."""
+    """Unix time in seconds."""
     files: tuple[str, ...]
-    """What is whole, by relative path."""
+    """Relative paths of the complete files."""
     partial: tuple[Path, ...]
     ours: bool
-    """False: another agent's layout."""
+    """False: the layout of LLMKube's agent."""
 
 
 @dataclass(frozen=True)
 class StoreUsage:
-    """How full the store is."""
+    """The used and free space of the store."""
 
     used_bytes: int
     limit_bytes: int | None
@@ -63,7 +63,7 @@ class StoreUsage:
 
 
 def stored_models(root: Path) -> list[StoredModel]:
-    """List the models of a store, the longest unused first. What vanishes meanwhile is left out."""
+    """List the models of a store, those unused for longest first. Ignores models that disappear meanwhile."""
     found = []
     with storing(root), contextlib.suppress(FileNotFoundError):
         for entry in sorted(root.iterdir()):
@@ -76,7 +76,7 @@ def stored_models(root: Path) -> list[StoredModel]:
 
 
 def named_by(records: Iterable[ProcessRecord], root: Path) -> frozenset[str]:
-    """Tell which directories of the store plans name, or processes were started with that still run."""
+    """Return the directories of the store that plans or running processes use."""
     names = set()
     for record in records:
         started_by = record.running.plan if record.running is not None else None
@@ -85,27 +85,27 @@ def named_by(records: Iterable[ProcessRecord], root: Path) -> frozenset[str]:
                 if file is not None:
                     names |= {file.cache_key, _below(file.source.removeprefix("file://"), root)}
         if record.running is not None and runs(record.running.pid, record.running.mark):
-            # The plan may have changed since; the process still reads what it was started with.
+            # The plan may have changed, but the process still reads the files of its start.
             with contextlib.suppress(psutil.Error):
                 names |= {_below(argument, root) for argument in psutil.Process(record.running.pid).cmdline()}
     return frozenset(names - {""})
 
 
 class StoreSpace:
-    """The size of one store. Safe for use by many threads, and beside other processes."""
+    """The size limit of one store. Thread-safe, and safe beside other processes."""
 
     def __init__(
         self, root: Path, named: Callable[[], frozenset[str]], *, clock: Callable[[], float] = time.time
     ) -> None:
-        """`named` tells which directories must stay."""
+        """`named` returns the directories that must not be removed."""
         self._root = root
         self._named = named
         self._clock = clock
         self._lock = threading.Lock()
         self._coming: dict[Path, int] = {}
-        """Whole size of each file that is on its way, by its unfinished file."""
+        """Size of each file that is being downloaded, by the path of its partial file."""
         self.limit_bytes: int | None = None
-        """Most that all models may take; None: what the disk has."""
+        """Most disk space for all models. None: limited only by the disk."""
 
     def usage(self) -> StoreUsage:
         """Measure the store. Raises StoreFailed."""
@@ -115,7 +115,7 @@ class StoreSpace:
         return StoreUsage(used, self.limit_bytes, stats.f_bavail * stats.f_frsize, stats.f_blocks * stats.f_frsize)
 
     def touch(self, key: str) -> None:
-        """Remember that a process starts with this model now."""
+        """Record that a process starts with this model now."""
         path = self._root / key / USED
         with contextlib.suppress(OSError):
             if path.parent.is_dir():
@@ -124,7 +124,8 @@ class StoreSpace:
 
     @contextmanager
     def room_for(self, slot: Slot, total_bytes: int | None) -> Iterator[None]:
-        """Have room for a whole file while it comes. Raises NoSpace, with what would help, and then removes nothing."""
+        """Reserve room for a file during its download. Raises NoSpace, which names a remedy, without removing any
+        model."""
         with self._lock:
             self._make_room(slot, total_bytes or 0)
             self._coming[slot.partial] = total_bytes or 0
@@ -135,14 +136,14 @@ class StoreSpace:
                 self._coming.pop(slot.partial, None)
 
     def grow(self, slot: Slot, total_bytes: int) -> None:
-        """Have room for a file that is larger than `room_for` was told. Raises NoSpace, and then removes nothing."""
+        """Reserve room for a file that is larger than announced. Raises NoSpace without removing any model."""
         with self._lock:
             if total_bytes > self._coming.get(slot.partial, 0):
                 self._make_room(slot, total_bytes)
                 self._coming[slot.partial] = total_bytes
 
     def relieve(self, slot: Slot, total_bytes: int | None) -> bool:
-        """Make room on a disk that ran full while a file came; False when nothing can go."""
+        """Make room on a disk that became full during a download. Returns False if no model can be removed."""
         with self._lock:
             try:
                 return bool(self._make_room(slot, total_bytes or 0))
@@ -150,7 +151,7 @@ class StoreSpace:
                 return False
 
     def sweep(self) -> list[StoredModel]:
-        """Remove abandoned downloads, and what nobody names as far as the store is too large. Gives what went."""
+        """Remove abandoned downloads, and unused models until the limit is met. Returns the removed models."""
         with self._lock:
             self._sweep_abandoned()
             if self.limit_bytes is None:
@@ -159,7 +160,7 @@ class StoreSpace:
             return self._remove(self._choose(surplus)[0]) if surplus > 0 else []
 
     def prune(self) -> list[StoredModel]:
-        """Remove everything that nobody names. Gives what went."""
+        """Remove all unused models. Returns the removed models."""
         with self._lock:
             self._sweep_abandoned()
             return self._remove(self._removable())
@@ -212,7 +213,8 @@ class StoreSpace:
         if handle is None:
             return False
         try:
-            # Whoever wants it by now is written down, or waits for this lock and fetches it again.
+            # A process that needs the model now is in the records, or waits for this lock and then downloads the model
+            # again.
             if model.key in self._named():
                 return False
             with storing(directory):
@@ -243,7 +245,7 @@ class StoreSpace:
 
 
 def _read_model(directory: Path) -> StoredModel | None:
-    """Describe one directory; None where it is no model's."""
+    """Describe one directory. Returns None if it contains no model."""
     files, partial, size, newest = [], [], 0, 0.0
     ours = (directory / LOCK).is_file()
     try:
@@ -252,7 +254,7 @@ def _read_model(directory: Path) -> StoredModel | None:
             size += stat.st_blocks * 512
             if path.is_dir():
                 if not ours:
-                    # LLMKube's agent makes no folders there: this is something else.
+                    # LLMKube's agent creates no folders here, so the directory is not one of its models.
                     return None
                 continue
             newest = max(newest, stat.st_mtime, 0.0 if ours else stat.st_atime)
@@ -296,7 +298,7 @@ def _is_older(path: Path, than: float) -> bool:
 
 
 def _below(text: str, root: Path) -> str:
-    """Name the directory of the store that a path leads into; empty for anything else."""
+    """Return the directory of the store in an argument or a path, or an empty string."""
     value = text.partition("=")[2] if text.startswith("-") else text
     if not value.startswith(f"{root}/"):
         return ""

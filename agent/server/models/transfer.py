@@ -1,7 +1,7 @@
-"""Bring the bytes of one remote file into its partial file, by one stream or by several ranges at a time.
+"""Downloads one remote file into its partial file, in one stream or in several ranges at the same time.
 
-Called by `download` with the store's lock held; calls `remote`. What has arrived is written
-down beside the partial file, so that the next attempt, by whatever process, asks only for the rest.
+Called by `download` with the store's lock held; calls `remote`. The received ranges are recorded beside the partial
+file, so that the next attempt, in any process, requests only the rest.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ from program.desired.web_address import WebAddress
 
 Progress = Callable[[int, int | None], None]
 Grow = Callable[[int], None]
-"""Has room for a file of so many bytes in all. Raises NoSpace."""
+"""Reserves room for a file of this total size. Raises NoSpace."""
 _ROOM_STEP = 8 << 20
-"""Room that is made at a time for a file whose length no server says."""
+"""Room that is reserved at a time for a file of unknown size."""
 
 
 @dataclass(frozen=True)
 class DownloadSettings:
-    """How a download behaves."""
+    """Time limits, retries and parallelism of downloads."""
 
     stall_timeout_s: float = 30.0
-    """No byte for this long breaks the connection."""
+    """A connection without a byte for this time is closed."""
     attempts: int = 8
-    """Tries in a row that bring no byte, after which the download fails."""
+    """Attempts in a row without a byte before the download fails."""
     backoff_base_s: float = 0.5
     backoff_cap_s: float = 30.0
     streams: int = 4
-    """Ranges fetched at a time, where the server serves ranges."""
+    """Number of ranges that are downloaded at the same time, if the server supports ranges."""
     parallel_from_bytes: int = 64 << 20
-    """Smaller files come as one stream."""
+    """Smaller files are downloaded in one stream."""
     chunk_bytes: int = 1 << 20
     save_interval_s: float = 3.0
-    """A killed agent loses at most what arrived in this time."""
+    """A killed agent loses at most the bytes of this time."""
     progress_interval_s: float = 0.2
 
     def backoff_s(self, failures: int, error: SourceUnreachable) -> float:
-        """How long to wait after so many failures in a row: with jitter, and as the server asked where it did."""
+        """Return the wait after that many failures in a row, with jitter, and at least the server's Retry-After."""
         jitter = random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, guards no secret
         delay_s: float = min(self.backoff_cap_s, self.backoff_base_s * 2.0 ** (failures - 1)) * jitter
         return min(self.backoff_cap_s, max(delay_s, error.retry_after_s or 0.0))
@@ -68,7 +68,7 @@ class DownloadSettings:
 
 @dataclass
 class Segment:
-    """The bytes from `start` to `end` (exclusive; None: to the end of the file); those before `at` are here."""
+    """The bytes from `start` to `end` (exclusive; None means the end of the file). Bytes before `at` were received."""
 
     start: int
     at: int
@@ -118,16 +118,17 @@ class Transfer:
 
     @property
     def size_bytes(self) -> int | None:
-        """The whole file's size, as far as the server said it."""
+        """Size of the whole file, if the server reported it."""
         return self._file.size_bytes
 
     @property
     def done_bytes(self) -> int:
-        """How much of the file is here."""
+        """Number of received bytes of the file."""
         return sum(segment.at - segment.start for segment in self._segments)
 
     def run(self, on_progress: Progress) -> None:
-        """Fetch what is missing. Raises a FileError; SourceChanged means that all must be fetched anew."""
+        """Download the missing bytes. Raises a FileError; after SourceChanged the whole file must be
+        downloaded again."""
         with storing(self._slot.partial):
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             handle = os.open(self._slot.partial, flags, 0o644)
@@ -169,7 +170,7 @@ class Transfer:
         on_progress(self.done_bytes, self.size_bytes)
 
     def _halt(self, threads: list[threading.Thread]) -> None:
-        """Stop the workers if they still run: one failed, the caller cancelled, or `on_progress` raised."""
+        """Stop running workers, after a failure, after a cancellation, or if `on_progress` raised."""
         while any(thread.is_alive() for thread in threads):
             self._stop.set()
             with self._lock:
@@ -189,7 +190,7 @@ class Transfer:
             self._wake.set()
 
     def _fetch(self, handle: int, segment: Segment) -> None:
-        """Fetch one segment, however many connections it takes; bytes that arrive restore the patience."""
+        """Download one segment with as many connections as necessary. Received bytes reset the number of attempts."""
         failures = 0
         while not segment.done and not self._stop.is_set():
             before = segment.at
@@ -199,14 +200,14 @@ class Transfer:
             except SourceChanged:
                 raise
             except SourceUnreachable as error:
-                # Without ranges the next connection begins anew, so its bytes were no progress.
+                # Without ranges the next connection starts at the beginning, so its bytes are no progress.
                 failures = 1 if segment.at > before and self._file.accepts_ranges else failures + 1
                 if failures >= self._settings.attempts:
                     raise
                 self._stop.wait(self._settings.backoff_s(failures, error))
 
     def _fetch_once(self, handle: int, segment: Segment) -> bool:
-        """Fetch on one connection; True when the end of a file of unknown size was seen."""
+        """Download on one connection. Returns True at the end of a file of unknown size."""
         ranged = self._file.accepts_ranges
         with remote.get(
             self._address,
@@ -237,7 +238,7 @@ class Transfer:
         return True
 
     def _check_answer(self, answer: SourceResponse, handle: int, segment: Segment) -> None:
-        """Make sure that the body is the part that was asked for, of the file that was begun."""
+        """Check that the body is the requested part of the file whose download began."""
         seen = answer.remote_file()
         if answer.status == 206:
             if answer.first_byte() != segment.at or (seen.size_bytes, seen.validator) != (
@@ -248,7 +249,7 @@ class Transfer:
             return
         if answer.status != 200 or len(self._segments) > 1:
             raise SourceChanged(f"{self._address.shown} no longer serves the range that was asked for")
-        # The whole file comes, from its start: the file changed, or the server serves no ranges.
+        # The response contains the whole file: the file changed, or the server has no ranges.
         if None not in (self._expect_bytes, seen.size_bytes) and self._expect_bytes != seen.size_bytes:
             raise SizeMismatch(f"{self._address.shown} has {seen.size_bytes} bytes instead of {self._expect_bytes}")
         if seen.size_bytes is not None and seen.size_bytes > self._room_bytes:
@@ -278,13 +279,13 @@ class Transfer:
                 self._check_magic(handle)
 
     def _check_magic(self, handle: int) -> None:
-        """Notice a login page or an error text before gigabytes of something else are on the disk."""
+        """Detect a login page or an error text before gigabytes of it are on the disk."""
         begins = os.pread(handle, len(MAGIC), 0)
         if begins != MAGIC:
             raise GgufInvalid(f"{self._address.shown} is not a GGUF file: it begins with {begins!r}")
 
     def _make_room(self, needed_bytes: int) -> None:
-        """Have room for the next bytes of a file of unknown length, and for more where there is more."""
+        """Reserve room for the next bytes of a file of unknown size, and for a larger step if possible."""
         try:
             self._grow(needed_bytes + _ROOM_STEP)
             self._room_bytes = needed_bytes + _ROOM_STEP
@@ -308,10 +309,10 @@ class Transfer:
         bounds = [size * number // count for number in range(count + 1)]
         return [Segment(first, first, end) for first, end in itertools.pairwise(bounds) if first < end]
 
-    # --- what has arrived -----------------------------------------------------------------------------------------
+    # --- received ranges ------------------------------------------------------------------------------------------
 
     def _version(self) -> dict[str, object]:
-        """What must be the same for bytes of an earlier attempt to count."""
+        """Return the values that must be equal before the bytes of an earlier attempt are used."""
         return {
             "url": hashlib.sha256(self._address.text.encode()).hexdigest(),
             "validator": self._file.validator,
@@ -338,7 +339,7 @@ class Transfer:
         return segments if chained and sane and edges[-1] == self._file.size_bytes else None
 
     def _save(self, handle: int) -> None:
-        """Write down what has arrived, after making sure that it is on the disk."""
+        """Record the received ranges, after their bytes were synced to the disk."""
         if self._file.size_bytes is None:
             return
         arrived = [[segment.start, segment.at, segment.end] for segment in self._segments]
