@@ -1,6 +1,7 @@
-"""Talks to an agent's HTTP API; the other end is `agent.server.api.http_api`.
+"""Client of an agent's HTTP API, `agent.server.api.http_api`.
 
-Called by `components.providers.host_plugin`. Errors of urllib3 become those of `agent.client.port`.
+Called by `components.providers.host_transports` and `herdsman logs`. Converts errors of urllib3 to those of
+`agent.client.port`.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ TIMEOUT_S = 30.0
 
 
 def token_from(path: Path) -> Callable[[], str]:
-    """Read the bearer token from a file at each request, so that a new one counts at once."""
+    """Return a function that reads the bearer token from the file each time, so that a new token is
+    used immediately."""
     return lambda: path.expanduser().read_text().strip()
 
 
 class HttpHost:
-    """One host behind the URL of its agent. Safe for use by many threads."""
+    """One host, reached by the URL of its agent. Thread-safe."""
 
     def __init__(
         self,
@@ -41,12 +43,12 @@ class HttpHost:
         timeout_s: float = TIMEOUT_S,
         keep_token: bool = False,
     ) -> None:
-        """`endpoint` is `https://address:port`, or `http://…` on this machine alone: a token goes with each request.
+        """`endpoint` is `https://address:port`, or `http://…` for loopback only, because each request contains a token.
 
-        `ca_file` has the authorities that count, or the agent's own certificate; without it the system's do.
-        `fingerprint`, the SHA-256 of the certificate in hex, pins that one instead. With `keep_token`, for an endpoint
-        that somebody else names, each request holds a proof of the token and not the token: this needs the fingerprint.
-        Raises HostRefused.
+        `ca_file` contains the trusted authorities, or the agent's own certificate; without it the system's authorities
+        are trusted. `fingerprint`, the SHA-256 of the certificate in hex, pins the certificate instead. `keep_token` is
+        for an endpoint that comes from another source: each request then contains a proof of the token instead of the
+        token. It requires the fingerprint. Raises HostRefused.
         """
         if keep_token and not (fingerprint and endpoint.startswith("https://")):
             why = f"`{endpoint}` is named without https:// or a fingerprint, so the token cannot be proven to it"
@@ -81,7 +83,7 @@ class HttpHost:
             return
 
     def log(self, key: str, *, tail: int | None = None, offset: int | None = None, previous: bool = False) -> LogPiece:
-        """Read a part of a process's log: the last `tail` lines, or what follows `offset`. Raises ProcessNotFound."""
+        """Read the last `tail` lines of a process's log, or the text after `offset`. Raises ProcessNotFound."""
         asked = {"tail": tail, "offset": offset, "previous": "true" if previous else None}
         query = urlencode({name: value for name, value in asked.items() if value is not None})
         return LogPiece.model_validate(self._request("GET", f"/v1/processes/{key}/logs?{query}"))
@@ -130,7 +132,7 @@ class HttpHost:
 
 def _pool(endpoint: str, ca_file: Path | None, fingerprint: str) -> urllib3.PoolManager:
     try:
-        # What is looked at here and what urllib3 dials must be the same: the token goes there.
+        # The checks below and urllib3 must use the same address, because urllib3 sends the token to it.
         address = WebAddress.parse(endpoint)
     except AddressInvalid as error:
         raise HostRefused(
@@ -148,7 +150,7 @@ def _pool(endpoint: str, ca_file: Path | None, fingerprint: str) -> urllib3.Pool
         digits = fingerprint.replace(":", "").lower()
         if not re.fullmatch(r"[0-9a-f]{64}", digits):
             raise HostRefused("FingerprintInvalid", "a fingerprint is the certificate's SHA-256: 64 hexadecimal digits")
-        # The pin says more than any name or authority in the certificate.
+        # The pinned fingerprint replaces the checks of name and authority.
         return urllib3.PoolManager(maxsize=4, cert_reqs="CERT_NONE", assert_fingerprint=digits, assert_hostname=False)
     authorities = str(ca_file.expanduser()) if ca_file is not None else None
     return urllib3.PoolManager(maxsize=4, cert_reqs="CERT_REQUIRED", ca_certs=authorities)

@@ -1,6 +1,7 @@
-"""What any way to a host can do: hand over the plan of a process, take it back, and say how all is.
+"""The interface of every transport to a host: set or delete the plan of a process, and read the reports.
 
-Implemented by `agent.client.http` (an agent's HTTP API); called by `components.providers.host_plugin` and the CLI.
+Implemented by `agent.client.http` (an agent's HTTP API) and `agent.client.ssh.host`; called by
+`components.providers.host_provider` and the CLI.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from agent.contract import HostPlan, HostReport, ProcessPlan, ProcessReport
 
 
 class HostError(Exception):
-    """A host did not do what it was asked. `reason` is CamelCase; `message` is for people."""
+    """A host did not do what was requested. `reason` is CamelCase; `message` is for people."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -21,11 +22,11 @@ class HostError(Exception):
 
 
 class HostUnreachable(HostError):
-    """No answer came; whether the request took effect is unknown. Trying again is safe."""
+    """No answer arrived. It is unknown whether the request took effect; a retry is safe."""
 
 
 class HostRefused(HostError):
-    """The host answered no: an invalid plan, a wrong token, a plan that comes from elsewhere."""
+    """The host refused: an invalid plan, a wrong token, or plans that come from another source."""
 
 
 class ProcessNotFound(HostRefused):
@@ -34,9 +35,9 @@ class ProcessNotFound(HostRefused):
 
 @dataclass(frozen=True)
 class ProcessState:
-    """One process: what is wanted and what is. `plan` is None while it is being removed.
+    """The plan and the report of one process. `plan` is None while the process is being removed.
 
-    The report speaks of this plan once its `observed_generation` is `generation`.
+    The report belongs to this plan once its `observed_generation` equals `generation`.
     """
 
     plan: ProcessPlan | None
@@ -48,21 +49,21 @@ class HostClient(Protocol):
     """One host. Keys are `namespace/name`. Every method may raise HostError."""
 
     def plan(self) -> HostPlan:
-        """Give all that the host should run."""
+        """Return the plan of the host."""
         ...
 
     def report(self) -> HostReport:
-        """Give what the host is and all that it runs."""
+        """Return the facts of the host and the reports of its processes."""
         ...
 
     def get(self, key: str) -> ProcessState:
-        """Give one process. Raises ProcessNotFound."""
+        """Return one process. Raises ProcessNotFound."""
         ...
 
     def put(self, key: str, plan: ProcessPlan) -> ProcessState:
-        """Want a process to run so; the same plan again changes nothing. Returns at once, before it runs."""
+        """Run a process with this plan. The same plan again changes nothing. Returns before the process runs."""
         ...
 
     def delete(self, key: str) -> None:
-        """Want a process gone; no error when it is. Returns at once, before it has stopped."""
+        """Remove a process. No error if it does not exist. Returns before the process has stopped."""
         ...

@@ -1,4 +1,4 @@
-"""The one connection to a host: made at the first need, kept, and made again after it broke. Calls `session`."""
+"""The connection to a host: opened at the first use, kept, and opened again after it broke. Calls `session`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 COMMAND_TIMEOUT_S = 60.0
 TAIL = 400
-"""Characters of a command's last words that an error repeats."""
+"""Number of characters from the end of a command's output that an error contains."""
 _SUDO_WORDS = (
     "a password is required",
     "a terminal is required",
@@ -29,17 +29,17 @@ _SECRET_WORDS = ("key", "token", "password", "secret")
 
 
 class SshConnection:
-    """A host's connection. Safe for use by many threads; every method may raise the errors of `errors`."""
+    """A host's connection. Thread-safe. Every method may raise the errors of `errors`."""
 
     def __init__(self, target: SshTarget) -> None:
         self.target = target
         self._session: Session | None = None
         self._lock = threading.Lock()
         self.opened = 0
-        """How many times it was made."""
+        """Number of times that the connection was opened."""
 
     def close(self) -> None:
-        """Close it; the next use makes it again."""
+        """Close it. The next use opens it again."""
         with self._lock:
             session, self._session = self._session, None
         if session is not None:
@@ -55,9 +55,9 @@ class SshConnection:
         arguments: Sequence[str] = (),
         timeout_s: float = COMMAND_TIMEOUT_S,
     ) -> str:
-        """Run a script of POSIX shell and give its output. Raises CommandRefused when it ends with another code than 0.
+        """Run a POSIX shell script and return its output. Raises CommandRefused if its exit code is not 0.
 
-        `what` names it in errors; `arguments` are its $1, $2, ….
+        `what` names the script in errors; `arguments` are its $1, $2, ….
         """
         said = self.run(["sh", "-c", script, "sh", *arguments], what=what, stdin=stdin, sudo=sudo, timeout_s=timeout_s)
         if said.code != 0:
@@ -73,7 +73,7 @@ class SshConnection:
         sudo: bool = False,
         timeout_s: float = COMMAND_TIMEOUT_S,
     ) -> CommandResult:
-        """Run a command to its end, whatever its code. `sudo` counts only where the target allows it."""
+        """Run a command to its end, whatever its exit code. `sudo` is ignored if the target does not allow it."""
         raised = sudo and self.target.sudo
         command = shlex.join(["env", "LC_ALL=C", *(("sudo", "-n", "--") if raised else ()), *argv])
         session = self._open()
@@ -90,11 +90,11 @@ class SshConnection:
         return said
 
     def http(self, address: str, port: int, /, *, timeout: float) -> http.client.HTTPConnection:
-        """Make an HTTP connection that leads through SSH to a port as the host itself sees it."""
+        """Return an HTTP connection through SSH to an address and port, as the host itself reaches them."""
         return _Tunnelled(self, address, port, timeout)
 
     def session(self) -> Session:
-        """Give the live session, for streams."""
+        """Return the live session, for streams."""
         return self._open()
 
     def _open(self) -> Session:
@@ -104,7 +104,7 @@ class SshConnection:
             if self._session is not None:
                 self._session.close()
                 self._session = None
-            # Here and not above: whoever never speaks SSH does not pay for it.
+            # Imported here, so that programs which never use SSH do not load it.
             from agent.client.ssh.session import Session
 
             self._session = Session(self.target)
@@ -142,13 +142,13 @@ class _Tunnelled(http.client.HTTPConnection):
 
 
 def tail(said: CommandResult) -> str:
-    """Give the last words of a command, in one line of limited length."""
+    """Return the end of a command's output, in one line of limited length."""
     text = (said.stderr.strip() or said.stdout.strip()).decode("utf-8", "replace")
     return " ".join(text.split())[-TAIL:] or "it said nothing"
 
 
 def redacted(argv: Sequence[str]) -> str:
-    """Write a command for people, without what follows a flag or a name that means a secret."""
+    """Format a command for people, with the values of secret flags and variables hidden."""
     shown, hide = [], False
     for argument in argv:
         name, equals, _ = argument.partition("=")

@@ -1,15 +1,15 @@
-"""What can go wrong on the way to a host over SSH, told apart by type and by reason.
+"""Errors of the connection to a host over SSH, by type and reason.
 
     HostError
     ├── HostUnreachable
-    │   └── SshUnreachable          Unreachable: no answer, or the connection broke; trying again is safe
+    │   └── SshUnreachable          Unreachable: no answer, or the connection broke; a retry is safe
     └── HostRefused
         ├── HostKeyRefused          HostKeyUnknown, HostKeyChanged
         ├── AuthenticationFailed    AuthenticationFailed, IdentityUnusable
         ├── CommandRefused          CommandFailed
         └── SudoRefused             SudoRefused
 
-Raised by `session`, `machine` and `host`. Errors of paramiko and fabric never pass this border.
+Raised by `session` and `connection`, which convert all errors of paramiko and fabric.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SshUnreachable(HostUnreachable):
 
 
 class HostKeyRefused(HostRefused):
-    """The server's key is not among those that were given for it. Nothing was sent to it."""
+    """The server's key is not among the known ones. Nothing was sent to the server."""
 
     def __init__(self, reason: str, message: str, *, fingerprint: str) -> None:
         super().__init__(reason, message)
@@ -33,21 +33,21 @@ class HostKeyRefused(HostRefused):
 
 
 class AuthenticationFailed(HostRefused):
-    """The server did not take the key, or the key cannot be used."""
+    """The server refused the key, or the key cannot be used."""
 
     def __init__(self, message: str, *, reason: str = "AuthenticationFailed") -> None:
         super().__init__(reason, message)
 
 
 class CommandRefused(HostRefused):
-    """A command on the host ended with a code that means failure."""
+    """A command on the host ended with an exit code other than 0, or did not end in time."""
 
     def __init__(self, message: str) -> None:
         super().__init__("CommandFailed", message)
 
 
 class SudoRefused(HostRefused):
-    """`sudo -n` wants a password, or does not let the user do this."""
+    """`sudo -n` requires a password, or does not allow the command."""
 
     def __init__(self, message: str) -> None:
         super().__init__("SudoRefused", message)

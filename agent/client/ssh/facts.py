@@ -1,7 +1,7 @@
-"""What a host is, asked by one command when a connection is made. `read_facts` is pure; called by `processes`.
+"""The facts of a host, read by one command when a connection is opened. `read_facts` has no I/O; called by
+`preparation`.
 
-The command is `scripts/facts.sh`. It prints lines `name value`: a tool that is missing leaves out a line and spoils
-nothing.
+The command is `scripts/facts.sh`, which prints lines `name value`. If a tool is missing, only its line is missing.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from agent.contract import Accelerator, HostFacts, ProcessPlan
 
 
 class FactsIncomplete(ValueError):
-    """The answer lacks what no host can do without."""
+    """The output lacks a required fact."""
 
 
 @dataclass(frozen=True)
 class SshFacts:
-    """What was learnt of a host."""
+    """The facts of a host."""
 
     os: Literal["linux", "darwin"]
     arch: str
@@ -32,15 +32,15 @@ class SshFacts:
     cpus: int
     memory_bytes: int
     address: str
-    """The host's own end of the connection: where it can surely listen."""
+    """The host's own address on the connection, on which it can certainly listen."""
     tools: frozenset[str] = frozenset()
     binaries: dict[str, str] = field(default_factory=dict)
-    """Path of each engine found."""
+    """Path of each engine that was found."""
     versions: dict[str, str] = field(default_factory=dict)
     accelerators: tuple[Accelerator, ...] = ()
 
     def of_host(self, host: str, address: str, version: str) -> HostFacts:
-        """Say it in the words of the contract; `address` is where Services lead to, `version` ours."""
+        """Return the facts in the form of the contract. `address` is the one in Services, `version` the caller's."""
         return HostFacts(
             host=host,
             address=address,
@@ -55,7 +55,7 @@ class SshFacts:
 
 
 def read_facts(text: str) -> SshFacts:
-    """Read what the script said. Raises FactsIncomplete."""
+    """Parse the output of the script. Raises FactsIncomplete."""
     said: dict[str, str] = {}
     tools, binaries, versions, accelerators = set(), {}, {}, []
     for line in text.splitlines():
@@ -104,7 +104,7 @@ def _version(words: str) -> str:
 def _accelerator(kind: str, value: str, host_memory: int) -> Accelerator:
     first, _, name = value.partition(" ")
     if kind == "metal":
-        # 0 is the system's own choice, of which only Metal itself knows the number.
+        # 0 means the default of the system, which only Metal reports.
         wired = _int(first) << 20
         return Accelerator(type="metal", name=name.strip(), memory_bytes=min(wired, host_memory) or None)
     if kind == "cuda":
@@ -113,7 +113,7 @@ def _accelerator(kind: str, value: str, host_memory: int) -> Accelerator:
 
 
 def _together(found: list[Accelerator]) -> tuple[Accelerator, ...]:
-    """Count those of one kind and name as one entry."""
+    """Group devices of the same type and name."""
     grouped: dict[tuple[str, str], list[Accelerator]] = {}
     for each in found:
         grouped.setdefault((each.type, each.name), []).append(each)
@@ -144,7 +144,7 @@ _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 
 
 class Binaries:
-    """The programs of one host, while a connection lasts."""
+    """The programs of one host, cached for one connection."""
 
     def __init__(self, connection: SshConnection, facts: SshFacts) -> None:
         self._connection = connection
@@ -152,17 +152,18 @@ class Binaries:
         self._flags: dict[str, frozenset[str]] = {}
 
     def find(self, name: str) -> str:
-        """Give the path of a program, empty where it is not on the host; an absolute path is taken as it is."""
+        """Return the path of a program, or an empty string if it is not on the host. An absolute path is returned
+        unchanged."""
         if name.startswith("/") or not name:
             return name
         if not self._found.get(name):
             told = self._connection.shell(_FIND, what=f"looking for {name}", arguments=[name]).strip()
-            # A shell's own words and functions have no path.
+            # Keywords and functions of the shell have no path.
             self._found[name] = told if told.startswith("/") else ""
         return self._found[name]
 
     def flags(self, plan: ProcessPlan, binary: str) -> frozenset[str]:
-        """Name the long flags that a llama-server's help lists; empty for other engines."""
+        """Return the long flags in the help of a llama-server. Empty for other engines."""
         if plan.runtime != "llamacpp":
             return frozenset()
         if binary not in self._flags:

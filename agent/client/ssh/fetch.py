@@ -1,7 +1,7 @@
-"""Brings model files to a host over SSH: starts `scripts/fetch.sh` there, and reads how far it is.
+"""Downloads model files on a host over SSH: starts `scripts/fetch.sh` there, and reads its progress.
 
-Called by `processes`. The script goes on when the connection breaks; one that was killed goes
-on from its part when it is started again.
+Called by `preparation`. The script continues when the connection breaks. If the script was killed, the next start
+continues with the partial file.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from agent.sources.source_policy import NOT_PUBLIC, Network, SourcePolicy
 
 _IN_NAMES = frozenset(string.ascii_lowercase + string.digits + ".-_:")
 SUM_TIMEOUT_S = 900.0
-"""For the SHA-256 of a file that lies on the host already."""
+"""For the SHA-256 of a file that is already on the host."""
 
 
 @dataclass(frozen=True)
 class FileState:
-    """How far a file is on the host."""
+    """The state of a file on the host."""
 
     path: str
     there: bool
@@ -34,11 +34,11 @@ class FileState:
     done_bytes: int = 0
     total_bytes: int | None = None
     failure: tuple[Reason, str] | None = None
-    """Of the last try, while none is running."""
+    """The failure of the last download, if none is running."""
 
 
 def read_state(text: str, path: str, wanted_sum: str | None) -> FileState:
-    """Read what the host said of a file. Pure."""
+    """Parse the host's output about a file. Without I/O."""
     said = {name: value.strip() for name, _, value in (line.partition(" ") for line in text.splitlines())}
     there = "there" in said and (not wanted_sum or said.get("sum") == wanted_sum)
     running = "running" in said
@@ -60,17 +60,17 @@ def read_state(text: str, path: str, wanted_sum: str | None) -> FileState:
 
 
 class Fetcher:
-    """The files of one host. `policy` None: whoever wrote the plan decides what may be fetched."""
+    """The files of one host. `policy` None: the plan may name any source."""
 
     def __init__(self, connection: SshConnection, layout: Layout, policy: SourcePolicy | None) -> None:
         self._connection = connection
         self._layout = layout
         self._policy = policy
         self._summed: set[tuple[str, str]] = set()
-        """Local files whose sum was found right."""
+        """Local files whose checksum was correct."""
 
     def refusal(self, plan: FilePlan) -> tuple[Reason, str] | None:
-        """Say why a file may not be had at all; None when it may. Asks nobody."""
+        """Return why a file must not be downloaded at all, or None. Does not contact the host."""
         try:
             path = local_path(plan.source)
             self._layout.model(plan)
@@ -91,7 +91,7 @@ class Fetcher:
         return None
 
     def state(self, plan: FilePlan) -> FileState:
-        """Look how far a file is. Changes nothing."""
+        """Return the state of a file. Changes nothing."""
         path = self._layout.model(plan)
         local = local_path(plan.source) is not None
         text = self._connection.shell(script("fetch_state"), what=f"looking at {path}", arguments=[path])
@@ -103,7 +103,7 @@ class Fetcher:
         return seen
 
     def verify_local(self, plan: FilePlan, path: str) -> tuple[Reason, str] | None:
-        """Compare the sum of a file of the host's own, once; None when it is right or none is given."""
+        """Check the SHA-256 of a file that the host already had, once. Returns None if it is correct or not given."""
         if not plan.sha256 or local_path(plan.source) is None or (path, plan.sha256) in self._summed:
             return None
         tool = 'if command -v sha256sum >/dev/null; then sha256sum "$1"; else shasum -a 256 "$1"; fi'
@@ -120,7 +120,7 @@ class Fetcher:
         return None
 
     def start(self, plan: FilePlan) -> None:
-        """Begin to fetch a file, or go on; returns at once. One that is being fetched is left alone."""
+        """Start or continue the download of a file, without waiting. A running download is not affected."""
         path = self._layout.model(plan)
         job = job_text(path, plan, self._policy) + script("fetch")
         self._connection.shell(
@@ -129,7 +129,7 @@ class Fetcher:
 
 
 def job_text(path: str, plan: FilePlan, policy: SourcePolicy | None) -> str:
-    """Write the variables that the script reads. Raises LayoutInvalid."""
+    """Return the variables for the script. Raises LayoutInvalid."""
     networks, names = policy.allowances() if policy is not None else ((), ())
     values = {
         "file": path,

@@ -1,7 +1,7 @@
-"""A host over SSH as a `HostClient`: what an agent does by its own threads is driven here, while somebody waits for it.
+"""A host over SSH as a `HostClient`. A thread of this process does the work of an agent, as long as the caller runs.
 
-Called by `components.providers.host_provider`, and so by `pulumi up`. The loop drives `processes` itself. A plan
-that was written down and not reached when the caller ends is gone on with at the next `put` of it.
+Called by `components.providers.host_transports`, and so by `pulumi up`. The loop uses `processes` directly. If the
+caller ends before a plan is reached, the next `put` of the plan continues.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from agent.steps.step import Outcome
 
 PASS_S = 0.3
 IDLE_S = 60.0
-"""The driving thread ends after so long with nothing to do."""
+"""The thread ends after this time without work."""
 
 _log = structlog.get_logger(__name__)
 
 
 class SshHost:
-    """One host behind SSH (`agent.client.port.HostClient`). Safe for use by many threads."""
+    """One host over SSH (`agent.client.port.HostClient`). Thread-safe."""
 
     def __init__(
         self,
@@ -44,23 +44,23 @@ class SshHost:
         self._processes = SshProcesses(self._connection, host=host, policy=policy)
         self._sleep = sleep
         self._lock = threading.RLock()
-        """Held while the host is spoken to: one conversation at a time."""
+        """Held during each exchange with the host, so that there is only one at a time."""
         self._driven: dict[str, ProcessPlan | None] = {}
-        """What is still on its way, by key; None: to its end."""
+        """The plans that are not reached yet, by key. None: the process is being removed."""
         self._states: dict[str, ProcessState] = {}
-        """Of what is driven, as the last pass left it."""
+        """The state of these processes after the last pass."""
         self._errors: dict[str, HostError] = {}
         self._driver: threading.Thread | None = None
         self._closed = threading.Event()
 
     def close(self) -> None:
-        """Stop driving and close the connection; what runs on the host goes on."""
+        """Stop the thread and close the connection. Processes on the host continue."""
         self._closed.set()
         with self._lock:
             self._connection.close()
 
     def changes(self, key: str, plan: ProcessPlan | None) -> list[Outcome]:
-        """Say step by step what `put` (or, for None, `delete`) would lead to. Touches nothing."""
+        """Return the steps that `put` (or, for None, `delete`) would perform. Changes nothing."""
         with self._lock:
             return self._processes.changes(_valid(key), plan)
 
@@ -84,7 +84,7 @@ class SshHost:
             if error is not None:
                 raise error
             if key in self._driven and key in self._states:
-                # It was looked at a moment ago, and will be in a moment.
+                # The last pass observed it a moment ago, and the next one will soon.
                 return self._states[key]
             seen = self._processes.list_processes().get(_valid(key))
             if seen is None:
@@ -150,7 +150,7 @@ class SshHost:
                     del self._driven[key]
                     self._states.pop(key, None)
         except HostError as error:
-            # Whoever waits hears of it by `get`; what is on its way is gone on with.
+            # `get` raises the error to the caller. The next pass tries again.
             self._errors.update(dict.fromkeys(self._driven, error))
         except Exception:
             _log.exception("Failed to drive a process over SSH", host=self.host)

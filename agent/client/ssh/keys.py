@@ -1,4 +1,4 @@
-"""Reads known_hosts: which public keys are a host's. Pure; used by `target` and `session`."""
+"""Reads known_hosts: the public keys of a host. Without I/O; used by `target` and `session`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEY_TYPES = (
 
 
 class KnownHostsInvalid(ValueError):
-    """A line names no host key."""
+    """A line is not a host key."""
 
 
 @dataclass(frozen=True)
@@ -38,21 +38,21 @@ class HostKey:
 
 @dataclass(frozen=True)
 class KnownHosts:
-    """The keys that a host may show, and those that it must never show again."""
+    """The keys that are accepted for a host, and the revoked ones."""
 
     keys: tuple[HostKey, ...] = ()
     revoked: tuple[HostKey, ...] = ()
 
 
 def fingerprint(blob: bytes) -> str:
-    """Give the SHA-256 fingerprint of a public key, as OpenSSH shows it."""
+    """Return the SHA-256 fingerprint of a public key, as OpenSSH shows it."""
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
 def own_keys(lines: Iterable[str]) -> KnownHosts:
-    """Read lines that were written down for one host: of known_hosts, whatever name they have, or `type base64`.
+    """Parse lines for one host: lines of known_hosts, whose names are ignored, or `type base64`.
 
-    Raises KnownHostsInvalid for a line that is neither, and where no key is left.
+    Raises KnownHostsInvalid for any other line, or if there is no key.
     """
     keys: list[HostKey] = []
     revoked: list[HostKey] = []
@@ -68,9 +68,9 @@ def own_keys(lines: Iterable[str]) -> KnownHosts:
 
 
 def keys_in_file(text: str, address: str, port: int) -> KnownHosts:
-    """Find the keys of a host in the text of a known_hosts file, hashed names included.
+    """Return the keys of a host in the text of a known_hosts file, including hashed names.
 
-    Lines that cannot be read are passed over, as OpenSSH does. Raises KnownHostsInvalid where no line is the host's.
+    Ignores invalid lines, as OpenSSH does. Raises KnownHostsInvalid if no line matches the host.
     """
     name = address.lower() if port == 22 else f"[{address.lower()}]:{port}"
     keys: list[HostKey] = []
@@ -88,7 +88,7 @@ def keys_in_file(text: str, address: str, port: int) -> KnownHosts:
 
 
 def _parse(line: str) -> tuple[str, str, HostKey] | None:
-    """Give marker, names and key of a line; None for a comment."""
+    """Return marker, names and key of a line, or None for a comment."""
     words = line.split()
     if not words or words[0].startswith("#"):
         return None
@@ -119,7 +119,7 @@ def _is_named(names: str, name: str) -> bool:
             return False
     matched = False
     for pattern in names.lower().split(","):
-        # Brackets stand for themselves here, and are no character class.
+        # Brackets are literal here, not a character class.
         glob = pattern.removeprefix("!").replace("[", "[[]")
         if fnmatch.fnmatchcase(name, glob):
             if pattern.startswith("!"):

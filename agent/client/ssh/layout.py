@@ -1,10 +1,12 @@
-"""Where things are on a host over SSH, how its units are called, and what is written down of each process. Pure.
+"""The paths on a host over SSH, the names of its units, and the record of each process. Without I/O.
 
-<store>/models/<cache key>/<file>         shared by all processes
-<store>/processes/<unit>.json             the plan of a process, its port: the record
-<store>/processes/<unit>.env              values of its secret variables, readable by the owner alone
-<store>/processes/<unit>.proved           which start of it has answered a completion
-<store>/logs/<unit>.log
+The store of a host has these files:
+
+    <store>/models/<cache key>/<file>         shared by all processes
+    <store>/processes/<unit>.json             the record: the plan of a process and its port
+    <store>/processes/<unit>.env              values of its secret variables, readable by the owner alone
+    <store>/processes/<unit>.proved           the start of the process that has answered a completion
+    <store>/logs/<unit>.log
 """
 
 from __future__ import annotations
@@ -20,30 +22,31 @@ from program.desired.web_address import AddressInvalid, WebAddress, shown
 
 UNIT_PREFIX = "herdsman-process-"
 LAUNCH = "HERDSMAN_LAUNCH"
-"""Environment variable with the launch hash: tells of a running process by which plan it was started."""
+"""Environment variable with the launch hash of a running process."""
 _LONGEST_UNIT = 200
 
 
 class LayoutInvalid(ValueError):
-    """A key or a file's name that would leave its directory."""
+    """A key or a file name that would leave its directory."""
 
 
 class Record(BaseModel):
-    """What a host remembers of a process. Fields of later versions are kept out of the way of earlier ones."""
+    """The stored record of a process. Unknown fields are ignored, so that earlier versions can read records of later
+    ones."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     key: str
     plan: ProcessPlan
     generation: int = 0
-    """Counts the plans; a HostProcess brings its own."""
+    """Incremented at each new plan. A HostProcess provides its generation instead."""
     port: int
     removing: bool = False
-    """Nobody wants it any more."""
+    """The process is being removed."""
 
 
 def read_record(text: str) -> Record | None:
-    """Read a record; None for one that makes no sense, which a newer Herdsman may have written."""
+    """Parse a record. Returns None if it is invalid, for example written by a newer Herdsman."""
     try:
         return Record.model_validate_json(text)
     except ValidationError:
@@ -51,7 +54,7 @@ def read_record(text: str) -> Record | None:
 
 
 def unit_name(key: str) -> str:
-    """Name the unit of a process, `herdsman-process-<namespace>.<name>`. Raises LayoutInvalid."""
+    """Return the name of a process's unit, `herdsman-process-<namespace>.<name>`. Raises LayoutInvalid."""
     namespace, _, name = key.partition("/")
     for part in (namespace, name):
         if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", part):
@@ -70,7 +73,7 @@ class Layout:
 
     @classmethod
     def of(cls, store: str, home: str) -> Layout:
-        """Resolve `~` as the host's user would. Raises LayoutInvalid."""
+        """Return the layout, with `~` resolved for the host's user. Raises LayoutInvalid."""
         path = home + store[1:] if store == "~" or store.startswith("~/") else store
         if not path.startswith("/") or "\n" in path:
             raise LayoutInvalid(f"the store `{store}` is no absolute path")
@@ -105,7 +108,8 @@ class Layout:
         return f"{self.logs}/{unit_name(key)}.log"
 
     def model(self, plan: FilePlan) -> str:
-        """Say where a file lies, or will: one of the host's own in its place. Raises LayoutInvalid."""
+        """Return the path of a file: for a local source the path itself, else a path in the store. Raises
+        LayoutInvalid."""
         local = local_path(plan.source)
         if local is not None:
             return local
@@ -115,13 +119,14 @@ class Layout:
         return f"{self.models}/{plan.cache_key}/{plan.file_name}"
 
     def named(self, plan: FilePlan) -> str:
-        """Say what stands for a file in the arguments: its path, or the directory of its set. Raises LayoutInvalid."""
+        """Return the value of a file's token in the arguments: its path, or the directory of its set. Raises
+        LayoutInvalid."""
         path = self.model(plan)
         return f"{self.models}/{plan.cache_key}" if plan.directory and path.startswith(self.models) else path
 
 
 def local_path(source: str) -> str | None:
-    """Give the path of a source that lies on the host itself; None for one that is fetched. Raises LayoutInvalid."""
+    """Return the path of a source on the host itself, or None for one that is downloaded. Raises LayoutInvalid."""
     if source.startswith("/"):
         return source
     scheme, _, rest = source.partition("://")
@@ -136,7 +141,7 @@ def local_path(source: str) -> str | None:
 
 
 def web_address(source: str) -> WebAddress:
-    """Read the address of a source that is fetched. Raises LayoutInvalid."""
+    """Parse the address of a source that is downloaded. Raises LayoutInvalid."""
     try:
         return WebAddress.parse(source)
     except AddressInvalid as error:

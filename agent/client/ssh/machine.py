@@ -1,6 +1,7 @@
-"""A machine over SSH, for the steps of `agent.steps`: its commands and files, POSIX tools only, Linux and macOS alike.
+"""A machine over SSH for the steps of `agent.steps`: commands and files on Linux and macOS, with POSIX tools only.
 
-A connection that breaks raises HostUnreachable past the steps: nobody knows then what was done, and the next run looks.
+A connection that breaks raises HostUnreachable past the steps. The result of the step is then unknown, and the next run
+checks it.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from agent.client.ssh.scripts import script
 from agent.steps.machine import CommandFailed, Facts, FileStat, Finished, MachineError, NotPermitted
 
 _NOTHING_THERE = 44
-"""Exit status with which a script says that there is no such path."""
+"""Exit code of the scripts for a path that does not exist."""
 _FACTS = 'printf "%s\\n" "$(uname -s)" "$(id -u)" "$(id -un)" "$HOME"'
 _READ = f'[ -e "$1" ] || exit {_NOTHING_THERE}; cat -- "$1"'
 
 
 class SshMachine:
-    """A machine behind a connection (`agent.steps.machine.Machine`)."""
+    """A machine reached by a connection (`agent.steps.machine.Machine`)."""
 
     def __init__(self, connection: SshConnection) -> None:
         self._connection = connection
@@ -37,7 +38,7 @@ class SshMachine:
 
     @property
     def may_be_root(self) -> bool:
-        """Whether root's rights are there to be taken."""
+        """Whether commands can run as root."""
         return self.facts.is_root or self._connection.target.sudo
 
     def run(
@@ -50,7 +51,7 @@ class SshMachine:
     ) -> Finished:
         self._allow(sudo, f"run {redacted(argv)}")
         try:
-            # Over SSH there is no session bus in the environment, and `systemctl --user` needs one.
+            # Over SSH the environment contains no session bus, which `systemctl --user` needs.
             bus = 'XDG_RUNTIME_DIR="${XDG_RUNTIME_DIR:-/run/user/$(id -u)}"; export XDG_RUNTIME_DIR; '
             said = self._connection.run(
                 ["sh", "-c", bus + 'exec "$@"', "sh", *argv],

@@ -1,6 +1,6 @@
-"""How the processes of a host are, as `scripts/look.sh` prints it, and what the state of a unit means. Pure.
+"""Parses the output of `scripts/look.sh` about a host's processes, and interprets the state of units. Without I/O.
 
-The script reads the records of the store and asks the service manager about the unit of each. Called by `processes`.
+The script reads the records of the store and asks the service manager about each unit. Called by `processes`.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ class ObservedProcess:
 
     record: Record
     active: str = "inactive"
-    """systemd's word: active, activating, deactivating, failed, inactive."""
+    """State in systemd's terms: active, activating, deactivating, failed, inactive."""
     pid: int = 0
     restarts: int = 0
     result: str = ""
     launch: str = ""
-    """The launch hash that the running process was started by."""
+    """The launch hash of the running process."""
     installed: str = ""
-    """The one in the unit's file."""
+    """The launch hash in the unit's file."""
     unit: str = ""
-    """Checksum of the unit's file; empty: there is none."""
+    """Checksum of the unit's file. Empty: there is none."""
     started: str = ""
-    """When the process was started, by the host's wall clock, which may be set meanwhile."""
+    """When the process was started, by the host's wall clock, which may change."""
     started_in_boot: str = ""
-    """The boot, and when in it the process was started: ticks of the kernel, or the number of launchd's start."""
+    """The boot, and the start within it: ticks of the kernel, or the number of launchd's start."""
     proved: str = ""
-    """The start that has answered a completion, as `start` or `former_start` names it."""
+    """The start that has answered a completion, in the form of `start` or `former_start`."""
 
     @property
     def runs(self) -> bool:
@@ -49,22 +49,22 @@ class ObservedProcess:
 
     @property
     def start(self) -> str:
-        """Tells this start of the process from any other."""
+        """Distinguishes this start of the process from all others."""
         return f"{self.pid} {self.launch} {self.started_in_boot}" if self.started_in_boot else self.former_start
 
     @property
     def former_start(self) -> str:
-        """Name the start as earlier versions did, which may have written it down."""
+        """The same in the form of earlier versions, which may be stored on the host."""
         return f"{self.pid} {self.launch} {self.started}"
 
     @property
     def is_proved(self) -> bool:
-        """Tell whether this start has answered a completion."""
+        """Whether this start has answered a completion."""
         return self.proved != "" and self.proved in (self.start, self.former_start)
 
 
 def read_processes(text: str) -> tuple[dict[str, ObservedProcess], tuple[str, ...]]:
-    """Read what the script said: processes by key, and units whose record cannot be read."""
+    """Parse the output of the script. Returns processes by key, and units whose record is invalid."""
     found: dict[str, ObservedProcess] = {}
     unread: list[str] = []
     for first, lines in _blocks(text):
@@ -97,7 +97,7 @@ def read_processes(text: str) -> tuple[dict[str, ObservedProcess], tuple[str, ..
 
 
 def status_of_start(status: ProcessStatus, seen: ObservedProcess, *, now: float) -> ProcessStatus:
-    """Return the status of the start that runs: a new one if the service manager started the process since."""
+    """Return the status of the running start. It is a new one if the service manager restarted the process."""
     if not seen.runs or (status.running is not None and status.running.mark == seen.start):
         return status
     running = Running(
@@ -113,11 +113,11 @@ def status_of_start(status: ProcessStatus, seen: ObservedProcess, *, now: float)
 
 
 def observe_unit(seen: ObservedProcess | None, status: ProcessStatus, launch_hash: str, *, now: float) -> Observed:
-    """Return what is known of the process of a unit. `launch_hash` is that of the plan, empty without one."""
+    """Return the observed state of a unit's process. `launch_hash` is the plan's, empty without a plan."""
     if seen is None:
         return Observed()
     if not seen.runs:
-        # The service manager starts a unit of this very plan again, or has given up.
+        # The service manager restarts a unit of this plan, or has given up.
         is_managed = seen.active in ("activating", "failed")
         return Observed(has_given_up=is_managed and seen.installed == launch_hash)
     if status.running is None or status.running.mark != seen.start:
@@ -128,7 +128,7 @@ def observe_unit(seen: ObservedProcess | None, status: ProcessStatus, launch_has
 def phase_of(
     seen: ObservedProcess | None, status: ProcessStatus, launch_hash: str, *, last_words: str = ""
 ) -> tuple[ProcessPhase, str, str]:
-    """Return phase, reason and message of a planned process whose files are not being fetched."""
+    """Return phase, reason and message of a planned process whose files are not being downloaded."""
     if seen is not None and seen.runs and seen.launch == launch_hash:
         if status.running is None or status.running.mark != seen.start:
             return ProcessPhase.STARTING, "", ""
@@ -140,7 +140,7 @@ def phase_of(
         if seen.active == "failed":
             return ProcessPhase.FAILED, ProcessReason.CRASH_LOOP, f"it ended too often ({seen.result}){words}"
         if seen.active == "activating":
-            # launchd tells a code, and with 78 that it cannot start the job at all.
+            # launchd reports an exit code. 78 means that it cannot start the job at all.
             code = f" ({seen.result})" if seen.result.startswith("exit code") else ""
             return ProcessPhase.BACKING_OFF, ProcessReason.EXITED, f"it ended{code} and is started again{words}"
     if status.attempts:
@@ -151,14 +151,14 @@ def phase_of(
 
 
 def report_of_stopped(phase: ProcessPhase, reason: str, message: str, generation: int) -> ProcessReport:
-    """Report on a process that does not run."""
+    """Return the report of a process that does not run."""
     return ProcessReport(phase=phase, reason=reason, message=message, observed_generation=generation)
 
 
 def report_of_download(
     state: FileState, generation: int, report: ProcessReport | None, *, still_serves: bool
 ) -> ProcessReport:
-    """Report the progress of a download; `report` is that of the process that runs meanwhile."""
+    """Return the report of a download; `report` is that of the process that runs in the meantime."""
     progress = {"downloaded_bytes": state.done_bytes, "total_bytes": state.total_bytes}
     if report is None:
         return report_of_stopped(ProcessPhase.DOWNLOADING, "", "", generation).model_copy(update=progress)
@@ -168,7 +168,7 @@ def report_of_download(
 
 def _blocks(text: str) -> list[tuple[str, list[str]]]:
     blocks: list[tuple[str, list[str]]] = []
-    # `splitlines` knows more ends of lines than a newline.
+    # `splitlines` would also split at other characters than a newline.
     for line in text.split("\n"):
         if line.startswith(f"process {UNIT_PREFIX}"):
             blocks.append((line.partition(" ")[2].strip(), []))

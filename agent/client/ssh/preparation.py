@@ -1,6 +1,6 @@
-"""What a process on a host over SSH needs before it starts: permission, its engine, files, a port and Secrets.
+"""Prepares the start of a process on a host over SSH: permission, engine, files, port and Secrets.
 
-Made by `processes` for each connection's host. Asks the host through the connection; starts downloads by `fetch`.
+Made by `processes`. Reads facts through the connection; starts downloads by `fetch`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _REFUSED = 45
 
 
 class SecretFiles:
-    """The directory on a host where its owner put values of secret variables.
+    """The directory on a host in which its owner puts values of secret variables.
 
-    A file counts under the conditions that an agent sets on its own machine (`agent.processes.secret_values`).
+    The conditions for a file are those of an agent on a machine (`agent.processes.secret_values`).
     """
 
     def __init__(self, machine: SshMachine, folder: str) -> None:
@@ -44,7 +44,8 @@ class SecretFiles:
         self._folder = folder
 
     def read(self, parts: tuple[str, str, str]) -> bytes | None:
-        """Read one value; None where the host has no file for it. Raises SecretUnavailable, HostError, MachineError."""
+        """Read one value. Returns None if the host has no file for it. Raises SecretUnavailable, HostError,
+        MachineError."""
         facts = self._machine.facts
         folder = self._folder
         if folder == "~" or folder.startswith("~/"):
@@ -62,15 +63,15 @@ class SecretFiles:
 
 FIRST_PORT = 18000
 PORTS = 10000
-"""As the agent's: below the ranges from which Linux and macOS take the ports of outgoing connections."""
+"""As for the agent: below the ranges that Linux and macOS use for outgoing connections."""
 
 
 class NoPortFree(Exception):
-    """Every port of the range is taken."""
+    """Every port of the range is in use."""
 
 
 def choose_port(key: str, taken: Collection[int], *, preferred: int | None = None) -> int:
-    """Choose a port that nobody has: the one it had, else one that follows from the key. Raises NoPortFree."""
+    """Return a free port: `preferred` if possible, else one that follows from the key. Raises NoPortFree."""
     if preferred and preferred not in taken:
         return preferred
     start = zlib.crc32(key.encode()) % PORTS
@@ -82,7 +83,7 @@ def choose_port(key: str, taken: Collection[int], *, preferred: int | None = Non
 
 
 def read_ports(text: str) -> frozenset[int]:
-    """Read what the script said."""
+    """Parse the output of the script."""
     found = set()
     for line in text.splitlines():
         base, _, number = line.partition(" ")
@@ -94,21 +95,21 @@ def read_ports(text: str) -> frozenset[int]:
 
 
 def free_port(connection: SshConnection, key: str, promised: Collection[int], *, preferred: int | None = None) -> int:
-    """Choose a port on which nobody listens on the host, and which no other process was promised. Raises NoPortFree."""
+    """Return a port that is not in use on the host and not reserved for another process. Raises NoPortFree."""
     listening = read_ports(connection.shell(script("ports"), what="listing the ports"))
     return choose_port(key, listening | set(promised), preferred=preferred)
 
 
 RUNTIME_AGAIN_S = 60.0
-"""How often a host without a wanted engine is asked for it anew."""
+"""How often facts are read again while a required engine is missing."""
 
 
 class StartDeferred(HostRefused):
-    """A process cannot be brought into being now; why, in the words of a report."""
+    """A process cannot start now. Reason and message are those of its report."""
 
 
 class Preparation:
-    """What a start needs, for all processes of one host. Methods raise StartDeferred where a start has to wait."""
+    """Prepares the starts of all processes of one host. Methods raise StartDeferred if a start has to wait."""
 
     def __init__(
         self,
@@ -122,7 +123,7 @@ class Preparation:
         on_connect: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_connect` is called when the host was asked anew what it is; the others are those of `SshProcesses`."""
+        """`on_connect` is called after the facts were read again. The other arguments are those of `SshProcesses`."""
         self._host = host
         self._connection = connection
         self._machine = machine
@@ -136,12 +137,12 @@ class Preparation:
         self._fetcher: Fetcher | None = None
         self._binaries: Binaries | None = None
         self._retrying: set[str] = set()
-        """Keys whose failed fetch was begun again after its back-off."""
+        """Keys whose failed download was started again after its back-off."""
         folder = connection.target.secrets
         self._secrets = SecretValues(PurePosixPath(folder), SecretFiles(machine, folder).read, secret_api)
 
     def remote_host(self, *, anew: bool = False) -> RemoteHost:
-        """Ask what the host is, once for each connection."""
+        """Return the facts of the host, read once per connection."""
         if self._remote is None or anew or self._remote_of != self._connection.opened:
             target = self._connection.target
             text = self._connection.shell(script("facts"), what="asking what the host is", timeout_s=90.0)
@@ -161,13 +162,13 @@ class Preparation:
         return self._remote
 
     def file_steps(self, plan: ProcessPlan) -> list[Step]:
-        """List the steps to the plan's files."""
+        """Return the steps that download the plan's files."""
         self.remote_host()
         assert self._fetcher is not None
         return file_steps(plan, self._fetcher)
 
     def secret_steps(self, record: Record) -> list[Step]:
-        """List the steps to the file with the values of the plan's secret variables."""
+        """Return the steps that write the file with the values of the plan's secret variables."""
         try:
             return secret_steps(record, self._secrets.of(record.key, record.plan), self.remote_host())
         except (SecretUnavailable, MachineError) as error:
@@ -176,10 +177,10 @@ class Preparation:
             raise StartDeferred(ProcessReason.PLAN_INVALID, str(error)) from None
 
     def fetch(self, record: Record, attempts: int) -> FileState | None:
-        """Begin to fetch the files of a plan; return the state of the one that is not there yet, None when all are.
+        """Start downloads for a plan. Returns the state of the first file that is missing, or None if none is.
 
-        `attempts` counts the failed attempts of the process in a row: a failure that the host shows is raised before
-        it is tried again, so that the back-off comes first.
+        `attempts` is the number of failed attempts of the process in a row. A failed download is raised before it is
+        retried, so that the back-off comes first.
         """
         self.remote_host()
         fetcher = self._fetcher
@@ -202,14 +203,14 @@ class Preparation:
         return None
 
     def _wait_or_retry(self, key: str, failure: tuple[str, str], attempts: int) -> None:
-        """Let a failure that the host shows have its back-off first; after that it may be tried again."""
+        """Raise the failure of a download once, for its back-off. At the next call the download may be retried."""
         if key in self._retrying or not attempts:
             self._retrying.discard(key)
             raise StartDeferred(*failure)
         self._retrying.add(key)
 
     def record(self, key: str, plan: ProcessPlan, generation: int, seen: dict[str, ObservedProcess]) -> Record:
-        """Make the record of a plan; the port stays that of the record before, if there is one."""
+        """Return the record of a plan. It keeps the port of an earlier record."""
         before = seen.get(key)
         if before is not None:
             port = before.record.port
@@ -218,7 +219,7 @@ class Preparation:
         return Record(key=key, plan=plan, generation=generation, port=port)
 
     def with_free_port(self, record: Record, promised: set[int]) -> Record:
-        """Choose another port for a process whose own was taken while it did not run. `promised` belong to others."""
+        """Return the record with a new port if its port is in use. `promised` ports belong to other processes."""
         return record.model_copy(update={"port": self._port(record.key, promised, preferred=record.port)})
 
     def _port(self, key: str, promised: set[int], *, preferred: int | None = None) -> int:
@@ -228,7 +229,7 @@ class Preparation:
             raise StartDeferred(ProcessReason.LAUNCH_FAILED, str(error)) from error
 
     def service(self, record: Record) -> Service:
-        """Build the unit of a process. Raises StartDeferred where the host has no engine that can run the plan."""
+        """Return the unit of a process. Raises StartDeferred if the host has no engine for the plan."""
         remote, plan = self.remote_host(), record.plan
         name = plan.argv[0] if plan.argv else ""
         assert self._binaries is not None
@@ -251,14 +252,14 @@ class Preparation:
         return service
 
     def check_runtime(self, plan: ProcessPlan) -> None:
-        """Refuse plans that only an agent can carry out. Raises StartDeferred."""
+        """Raise StartDeferred for plans that require an agent."""
         if plan.runtime in SHARED or plan.daemon_model is not None:
             raise StartDeferred(
                 ProcessReason.PLAN_INVALID, f"runtime `{plan.runtime}` takes an agent on the host; this one is over SSH"
             )
 
     def check_allowed(self, key: str, plan: ProcessPlan) -> None:
-        """Refuse to start what the host's owner does not allow. Raises StartDeferred."""
+        """Raise StartDeferred if the host's owner does not allow the plan."""
         remote = self.remote_host()
         why = self._refusal(key, plan)
         if not why and remote.machine.is_root and not self._connection.target.allow_root:
@@ -271,5 +272,5 @@ class Preparation:
             raise StartDeferred(ProcessReason.NOT_ALLOWED, why)
 
     def drop_process(self, key: str) -> None:
-        """Drop what is remembered of the downloads of a process that is gone."""
+        """Remove what is stored about the downloads of a removed process."""
         self._retrying.discard(key)

@@ -1,6 +1,6 @@
-"""Asks a process on a host over SSH, through the connection: its health, one completion, whether it is busy, its log.
+"""Checks of a process on a host through the SSH connection: health, one completion, running requests, and its log.
 
-No port of the host has to be open for that. Called by `processes`.
+The host needs no open port for this. Called by `processes`.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _LAST_WORDS = 'tail -n 12 -- "$1" 2>/dev/null || exit 0'
 
 
 class ProcessProbes:
-    """Questions to the processes of one host, one at a time. Answers None, or what is wrong."""
+    """Checks of the processes of one host, one at a time. Health and completion return None or the failure."""
 
     def __init__(self, connection: SshConnection) -> None:
         self._connection = connection
         self._probe = EngineProbe(connection.http)
 
     def health(self, record: Record, remote: RemoteHost) -> str | None:
-        """Ask for its health."""
+        """Check the health of a process."""
         return self._probe.health(remote.facts.address, record.port, record.plan.health_path, timeout_s=TIMEOUT_S)
 
     def completion(self, record: Record, remote: RemoteHost) -> str | None:
-        """Ask for the smallest real answer; a plan without a path for that is content with health."""
+        """Send the smallest real request. Returns None if the plan has no path for it."""
         path = record.plan.completion_path
         if path is None:
             return None
@@ -40,7 +40,7 @@ class ProcessProbes:
         )
 
     def busy(self, record: Record, remote: RemoteHost) -> bool | None:
-        """Ask whether a request is under way; None when it does not say."""
+        """Return whether a request is running, or None if that is unknown."""
         for question in idle_questions(record.plan):
             status, body = self._probe.get(remote.facts.address, record.port, question.path, timeout_s=TIMEOUT_S)
             told = True if status == 0 else is_busy_by(question, status, body)
@@ -49,10 +49,10 @@ class ProcessProbes:
         return None
 
     def last_words(self, key: str, remote: RemoteHost) -> str:
-        """Give the end of its log, as far as it can be read."""
+        """Return the end of a process's log, or an empty string if it cannot be read."""
         path = remote.layout.log(key)
         try:
-            # A unit of the system has its log opened by root.
+            # For a system unit, root opens the log.
             said = self._connection.shell(_LAST_WORDS, what="reading the log", arguments=[path], sudo=True)
         except HostRefused:
             return ""

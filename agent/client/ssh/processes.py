@@ -1,8 +1,8 @@
-"""All processes of one host over SSH: observes them, and performs for each the next action towards its plan.
+"""All processes of one host over SSH: observes them, and performs the next action of each.
 
-`advance` never waits for what takes long (a download, a drain, a start): it is called again, and goes on from what the
-host shows. `agent.processes.lifecycle` decides. Called by `host` and by `automation.hosts.ssh_worker`, by one thread at
-a time.
+`advance` never waits for a download, a drain or a start. The next call continues from the observed state of the host.
+`agent.processes.lifecycle` decides the action. Called by `host` and by `automation.hosts.ssh_worker`, from one thread
+at a time.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ POLICY = Policy(
 
 
 class SshProcesses:
-    """The processes of one host. Every method may raise HostError; it then can be called again."""
+    """The processes of one host. Every method may raise HostError and can then be called again."""
 
     def __init__(
         self,
@@ -71,11 +71,12 @@ class SshProcesses:
         refusal: Callable[[str, ProcessPlan], str] = lambda _key, _plan: "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`address` is what reports say: where clients find the processes; empty: the host's own end of the connection.
+        """`address` is the clients' address of the processes in reports; empty means the host's own address on the
+        connection.
 
-        `policy` None lets plans name any source. `secret_api` looks up Secrets of which the host has no file; None:
-        nobody does. `may_repair` is asked where somebody changed a unit. `refusal` is asked before a start: why the
-        host's owner does not allow a plan, empty where it is allowed.
+        `policy` None lets plans name any source. `secret_api` reads Secrets if the host has no file for them; None
+        means that only files count. `may_repair` is called when a unit was changed. `refusal` is called before a start
+        and returns why the host's owner does not allow a plan, or an empty string.
         """
         self.host = host
         self._connection = connection
@@ -96,23 +97,23 @@ class SshProcesses:
             clock=clock,
         )
         self._awake: dict[str, str] = {}
-        """By key the start for whose time the host stays awake."""
+        """By key, the start of the process that keeps the Mac awake."""
         self._probes = ProcessProbes(connection)
 
-    # What is there
+    # Observation
 
     def facts(self) -> HostFacts:
-        """Say what the host is."""
+        """Return the facts of the host."""
         remote = self.remote_host()
         address = self._address or remote.facts.address
         return remote.facts.of_host(self.host, address, agent_version())
 
     def remote_host(self) -> RemoteHost:
-        """Ask what the host is, once for each connection."""
+        """Return the facts of the host, read once per connection."""
         return self._preparation.remote_host()
 
     def list_processes(self) -> dict[str, ObservedProcess]:
-        """Ask by one command how all processes are."""
+        """Observe all processes with one command."""
         remote = self.remote_host()
         manager = remote.facts.init or "systemd"
         arguments = [remote.layout.root, manager, "user" if remote.own_user else "system", remote.units]
@@ -124,7 +125,7 @@ class SshProcesses:
         return seen
 
     def changes(self, key: str, plan: ProcessPlan | None) -> list[Outcome]:
-        """Say what `advance` or `remove` would do, step by step. Touches nothing."""
+        """Return the steps that `advance` or `remove` would perform. Changes nothing."""
         remote, seen = self.remote_host(), self.list_processes()
         if plan is None:
             return run_steps(removal_steps(key, remote), self._machine, dry_run=True)
@@ -138,7 +139,7 @@ class SshProcesses:
         return run_steps([*steps, Started(service, remote, before)], self._machine, dry_run=True)
 
     def write(self, key: str, plan: ProcessPlan, generation: int, seen: dict[str, ObservedProcess]) -> Record:
-        """Write a plan down on the host, if it is another, and keep its port."""
+        """Write the record of a plan on the host if it has changed. The port stays."""
         before = seen.get(key)
         record = self._preparation.record(key, plan, generation, seen)
         if before is not None and before.record == record:
@@ -147,7 +148,7 @@ class SshProcesses:
         return record
 
     def advance(self, key: str, plan: ProcessPlan, generation: int, seen: dict[str, ObservedProcess]) -> ProcessReport:
-        """Perform the next action towards a plan, and report the process. `seen` is of this moment."""
+        """Perform the next action towards a plan, and report the process. `seen` is the current observation."""
         status, now = self._statuses.get(key, ProcessStatus()), self._clock()
         try:
             remote, before = self.remote_host(), seen.get(key)
@@ -175,7 +176,7 @@ class SshProcesses:
             return report_of_stopped(ProcessPhase.BACKING_OFF, reason, error.message, generation)
 
     def remove(self, key: str, seen: dict[str, ObservedProcess]) -> ProcessReport | None:
-        """Perform the next action towards the removal of a process; None when it is gone."""
+        """Perform the next action towards the removal of a process. Returns None after the removal."""
         remote, before = self.remote_host(), seen.get(key)
         if before is None:
             self._drop_process(key)
@@ -201,7 +202,7 @@ class SshProcesses:
         return None
 
     def observe(self, key: str, seen: ObservedProcess) -> ProcessReport:
-        """Report a process: it is asked whether it serves, and nothing is changed."""
+        """Report a process after checking its health. Changes nothing on the host but the record of a proved start."""
         record, remote = seen.record, self.remote_host()
         if record.removing:
             return report_of_stopped(ProcessPhase.STOPPING, "", "", record.generation)
@@ -209,7 +210,7 @@ class SshProcesses:
         status = status_of_start(self._statuses.get(key, ProcessStatus()), seen, now=self._clock())
         if seen.runs:
             if seen.launch == launch_hash:
-                # Nobody observes often enough here to wait for more failures in a row.
+                # Observations are too rare here to wait for several failures in a row.
                 status = self._check(record, remote, seen, status, replace(POLICY, unhealthy_after=1))
             self._keep(key, status)
         return self._report(record, seen, status, launch_hash)
@@ -223,13 +224,13 @@ class SshProcesses:
         status: ProcessStatus,
         desired: Desired,
     ) -> ProcessReport:
-        """Fetch the files, then stop the process that runs, if any, and start that of the plan."""
+        """Download the files, stop a running process, and start that of the plan."""
         key = record.key
         download = self._preparation.fetch(record, self._statuses.get(key, ProcessStatus()).attempts)
         if download is not None:
             self._keep(key, status)
             report = self._report(record, before, status, desired.launch_hash) if before is not None else None
-            # The process of the plan before goes on until all files of the new one are there.
+            # The process of the earlier plan continues until all files of the new plan are on the host.
             still_serves = (
                 before is not None and before.runs and status.ready_since is not None and status.drain is None
             )
@@ -255,7 +256,7 @@ class SshProcesses:
     def _watch(self, record: Record, remote: RemoteHost, seen: ObservedProcess, status: ProcessStatus) -> ProcessStatus:
         self._repair_unit(record, remote, seen)
         if remote.facts.os == "darwin" and self._awake.get(record.key) != seen.start:
-            # An idle Mac sleeps, and then nothing on it serves.
+            # An idle Mac sleeps, and its processes then do not serve.
             self._connection.shell(script("keep_awake"), what="keeping the Mac awake", arguments=[str(seen.pid)])
             self._awake[record.key] = seen.start
         if status.attempts:
@@ -265,7 +266,7 @@ class SshProcesses:
     def _check(
         self, record: Record, remote: RemoteHost, seen: ObservedProcess, status: ProcessStatus, policy: Policy
     ) -> ProcessStatus:
-        """Check health and completion where that is due, and write down on the host that the process proved itself."""
+        """Check health and completion if they are due, and record a proved start on the host."""
         if self._clock() < status.check_at:
             return status
         failure = self._probes.health(record, remote)
@@ -278,12 +279,12 @@ class SshProcesses:
         return status
 
     def _repair_unit(self, record: Record, remote: RemoteHost, seen: ObservedProcess) -> None:
-        """Bring unit and files of a running process in order: once, and where somebody changed the unit since."""
+        """Write unit and files of a running process, once per connection and after a change by another program."""
         changed = self._units.change(record.key, seen)
         if changed is None or (changed.words and not self._may_repair(record.key, changed.words, changed.is_news)):
             return
         unit, start = seen.unit, seen.start
-        with suppress(StartDeferred):  # it serves; what is wrong with its unit is told when it has to be started again
+        with suppress(StartDeferred):  # it serves; a problem with its unit is reported when it has to be started again
             service = self._preparation.service(record)
             steps = unit_steps(service, remote)
             self._run([*written_steps(record, remote), *steps])
@@ -294,7 +295,7 @@ class SshProcesses:
         self._units.in_order(record.key, unit, start)
 
     def _drain(self, seen: ObservedProcess, remote: RemoteHost, status: ProcessStatus) -> tuple[ProcessStatus, bool]:
-        """Ask once whether requests are under way in the process that runs; True: it may be stopped."""
+        """Check once whether the running process works on requests. The second value is True if it may be stopped."""
         busy = self._probes.busy(seen.record, remote)
         timeout_s = drain_timeout_of(seen.record.plan)
         if status.ready_since is None and status.drain is None and not seen.proved:

@@ -1,6 +1,6 @@
-"""One live SSH connection: fabric's, but it trusts no key that was not given, and reads nobody's configuration.
+"""One live SSH connection. It uses fabric, but trusts only the given host keys and reads no configuration files.
 
-Imported only when a connection is made, because fabric and paramiko cost 25 MB. Called by `connection`.
+Imported only when a connection is opened, because fabric and paramiko take 25 MB. Called by `connection`.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from agent.client.ssh.errors import AuthenticationFailed, HostKeyRefused, SshUnr
 from agent.client.ssh.keys import fingerprint
 from agent.client.ssh.target import SshServer, SshTarget, SshTimeouts
 
-# What goes wrong is told by errors; a process that does not listen yet is none.
+# Problems are reported by exceptions, and a process that does not listen yet is not a problem.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)
 
 _CHUNK = 65536
 _NAP_S = (0.002, 0.1)
-"""Between two looks at a channel: a quick command is not kept waiting, nor a long one watched closely."""
+"""Shortest and longest wait between two checks of a channel: short for a quick command, long for a slow one."""
 _KEY_CLASSES = (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey)
 MOST_OUTPUT = 16 << 20
-"""A command that says more is cut off; nothing that is asked here does."""
+"""Most output of a command, in bytes. No command here prints more."""
 
 
 @dataclass(frozen=True)
 class CommandResult:
-    """What a command answered. `code` is 255 where a signal or a lost channel left none."""
+    """The result of a command. `code` is 255 if a signal or a lost channel left no exit code."""
 
     code: int
     stdout: bytes
@@ -44,7 +44,7 @@ class CommandResult:
 
 
 class _StrictPolicy(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
-    """Compares the server's key with those that were given. Asked always: paramiko is given no keys of its own."""
+    """Compares the server's key with the given ones. Always called, because paramiko gets no known keys."""
 
     def __init__(self, server: SshServer) -> None:
         self._server = server
@@ -75,7 +75,7 @@ class _StrictPolicy(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
 
 
 class _Connection(fabric.Connection):  # type: ignore[misc]
-    """Fabric's connection with limits where it has none."""
+    """Fabric's connection with a timeout for the channel through the bastion."""
 
     timeouts = SshTimeouts()
 
@@ -88,7 +88,7 @@ class _Connection(fabric.Connection):  # type: ignore[misc]
 
 
 class Session:
-    """One connection, opened by the constructor. Safe for use by many threads."""
+    """One connection, opened by the constructor. Thread-safe."""
 
     def __init__(self, target: SshTarget) -> None:
         """Raises SshUnreachable, HostKeyRefused, AuthenticationFailed."""
@@ -113,13 +113,13 @@ class Session:
             self._gateway.close()
 
     def run(self, command: str, *, stdin: bytes = b"", timeout_s: float) -> CommandResult:
-        """Run a line of shell to its end. Raises SshUnreachable when the connection breaks, TimeoutError."""
+        """Run a line of shell to its end. Raises TimeoutError, or SshUnreachable if the connection breaks."""
         deadline = time.monotonic() + timeout_s
         name = self._target.server.name
         try:
             channel = self._connection.transport.open_session(timeout=self._target.timeouts.channel_s)
             with channel:
-                # paramiko waits for the server's word without end.
+                # paramiko waits for the server's answer without a timeout.
                 guard = threading.Timer(self._target.timeouts.channel_s, channel.close)
                 guard.daemon = True
                 guard.start()
@@ -134,7 +134,8 @@ class Session:
             raise SshUnreachable(f"the connection to {name} broke: {_words(error)}") from error
 
     def channel_to(self, address: str, port: int, *, timeout_s: float) -> socket.socket:
-        """Open a stream to an address as the host sees it (direct-tcpip). Raises OSError where nobody listens."""
+        """Open a stream to an address as the host reaches it (direct-tcpip). Raises OSError if nothing
+        listens there."""
         try:
             transport = self._connection.transport
             channel = transport.open_channel("direct-tcpip", (address, port), ("127.0.0.1", 0), timeout=timeout_s)
@@ -147,7 +148,7 @@ class Session:
 
     def _connect(self, server: SshServer, gateway: _Connection | None) -> _Connection:
         timeouts = self._target.timeouts
-        # Neither ~/.ssh/config nor fabric's own files are read: what counts is what the target says.
+        # Neither ~/.ssh/config nor fabric's files are read. Only the target counts.
         config = fabric.Config(
             lazy=True, ssh_config=paramiko.SSHConfig(), overrides={"load_ssh_configs": False, "forward_agent": False}
         )
@@ -191,11 +192,11 @@ class Session:
 
 
 class _TooLong(Exception):
-    """The deadline passed."""
+    """The deadline has passed."""
 
 
 def _tune(sock: Any, give_up_s: float) -> None:
-    """Send each question at once, and have the kernel break a connection whose other end acknowledges no more."""
+    """Disable Nagle's algorithm, and let the kernel close a connection whose peer no longer acknowledges."""
     if not isinstance(sock, socket.socket):
         return  # a channel through a bastion
     with contextlib.suppress(OSError):
@@ -206,7 +207,7 @@ def _tune(sock: Any, give_up_s: float) -> None:
 
 
 def _transport(server: SshServer, *args: Any, **kwargs: Any) -> Any:
-    """Make a transport that asks first for the types of key that are known, as a server may have several."""
+    """Return a transport that prefers the types of the known keys, because a server may have several."""
     transport = paramiko.Transport(*args, **kwargs)
     options = transport.get_security_options()
     known = {key.type for key in server.known_hosts.keys}
@@ -219,7 +220,7 @@ def _transport(server: SshServer, *args: Any, **kwargs: Any) -> Any:
 
 
 def _exchange(channel: Any, stdin: bytes, deadline: float) -> CommandResult:
-    """Send the input and take the output, whichever goes, until the command has ended."""
+    """Send the input and read the output until the command has ended."""
     out, err, nap = bytearray(), bytearray(), _NAP_S[0]
     rest = memoryview(stdin)
     if not rest:
@@ -256,7 +257,7 @@ def _exchange(channel: Any, stdin: bytes, deadline: float) -> CommandResult:
 
 
 def _identity(target: SshTarget) -> Any:
-    """Load the private key, from memory or its file; it is never written anywhere. Raises AuthenticationFailed."""
+    """Load the private key from memory or from its file. The key is never written. Raises AuthenticationFailed."""
     where = target.identity_file or "the Secret's key `ssh-privatekey`"
     try:
         text = target.identity or Path(target.identity_file).expanduser().read_text()

@@ -1,7 +1,7 @@
-"""The steps to one process on a host over SSH: directories, plan, model files, unit, a process started by it.
+"""The steps for one process on a host over SSH: directories, record, model files, unit, start.
 
-Each step looks before it acts, so that a second run finds all in order, and a preview touches nothing. Called by
-`processes`.
+Each step compares before it acts, so that a second run changes nothing and a preview never does. Called by `processes`
+and `preparation`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from program.desired.web_address import shown
 MODEL = "model"
 RESTART_DELAY_S = 2
 MAX_STARTS = 6
-"""Within five minutes; then systemd gives up, and the process is Failed until its plan changes."""
+"""Starts within five minutes before systemd gives up. The process is then Failed until its plan changes."""
 
 
 @dataclass(frozen=True)
 class RemoteHost:
-    """What the steps of all processes of a host share."""
+    """The facts of a host that the steps of all its processes share."""
 
     facts: SshFacts
     machine: Facts
@@ -41,7 +41,7 @@ class RemoteHost:
 
     @property
     def own_user(self) -> bool:
-        """Whether units belong to the user's own manager: nobody gave us root's rights."""
+        """Whether units belong to the user's own service manager, because commands cannot run as root."""
         return not self.sudo and not self.machine.is_root
 
     @property
@@ -57,17 +57,17 @@ class RemoteHost:
 
 
 def files_of(plan: ProcessPlan) -> dict[str, FilePlan]:
-    """Name all files of a plan."""
+    """Return all files of a plan by name."""
     return {**({MODEL: plan.file} if plan.file else {}), **(plan.files or {})}
 
 
 def hash_of(plan: ProcessPlan, address: str) -> str:
-    """Hash what a running process depends on, as the agent does."""
+    """Return the launch hash, as the agent calculates it."""
     return launch_hash(plan, address)
 
 
 def service_of(record: Record, remote: RemoteHost, *, binary: str, known_flags: frozenset[str]) -> Service:
-    """Say what the service manager is to run. Raises command_line.FileMissing, NotExpressible."""
+    """Return the service for the service manager. Raises command_line.FileMissing, NotExpressible."""
     plan = record.plan
     paths = {name: remote.layout.named(each) for name, each in files_of(plan).items()}
     model = paths.pop(MODEL, None)
@@ -94,20 +94,20 @@ _TO_FILE = {"log_to_file": True} if "log_to_file" in Service.__dataclass_fields_
 
 
 def written_steps(record: Record, remote: RemoteHost) -> list[Step]:
-    """List the steps to a plan that is written down on the host."""
+    """Return the steps that write the record of a plan on the host."""
     layout = remote.layout
     content = record.model_dump_json(by_alias=True).encode()
-    # Not shown in a preview: the plan's own difference is, and better.
+    # A preview does not show this file, because it shows the difference of the plan itself.
     return [Store(layout), File(layout.record(record.key), content, mode=0o600, secret=True, what="plan")]
 
 
 def file_steps(plan: ProcessPlan, fetcher: Fetcher) -> list[Step]:
-    """List the steps to model files that are on the host."""
+    """Return the steps that download the model files."""
     return [ModelFile(fetcher, each) for each in files_of(plan).values()]
 
 
 def secret_steps(record: Record, values: Mapping[str, str], remote: RemoteHost) -> list[Step]:
-    """List the steps to a file with the values of the secret variables, which nobody else on the host can read."""
+    """Return the steps that write the values of the secret variables to a file that only its owner can read."""
     path = remote.layout.secrets(record.key)
     if not record.plan.secret_env:
         return [NoFile(path, what="no secret variables")]
@@ -116,7 +116,7 @@ def secret_steps(record: Record, values: Mapping[str, str], remote: RemoteHost) 
 
 
 def unit_steps(service: Service, remote: RemoteHost) -> list[Step]:
-    """List the steps to a unit that the service manager knows and starts at boot. Raises MachineError."""
+    """Return the steps that install a unit and enable it at boot. Raises MachineError."""
     if remote.facts.os == "darwin":
         if remote.own_user:
             raise MachineError(launchd.REFUSED_AGENT, hint="set `sudo: true`: the process still runs as its user")
@@ -145,12 +145,12 @@ def unit_steps(service: Service, remote: RemoteHost) -> list[Step]:
 
 
 def file_in(steps: list[Step]) -> bytes:
-    """Give the content of the unit's file that these steps write."""
+    """Return the content of the unit's file that these steps write."""
     return next(step.content for step in steps if isinstance(step, File))
 
 
 def removal_steps(key: str, remote: RemoteHost) -> list[Step]:
-    """List the steps to no such process; its model files stay for others."""
+    """Return the steps that remove a process. Its model files stay for other processes."""
     name, layout = unit_name(key), remote.layout
     notes: list[Step] = [
         NoFile(layout.secrets(key)),
@@ -166,7 +166,7 @@ def removal_steps(key: str, remote: RemoteHost) -> list[Step]:
 
 @dataclass(frozen=True)
 class Store:
-    """The directories of the store, readable by nobody else. One step, since each question is a way there and back."""
+    """The directories of the store, closed to other users. It is one step, to save round trips."""
 
     layout: Layout
 
@@ -184,7 +184,7 @@ class Store:
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A file of the plan is on the host. `do` only begins to fetch it: `processes` waits."""
+    """A file of the plan is on the host. `apply` only starts the download; `processes` waits for it."""
 
     fetcher: Fetcher
     plan: FilePlan
@@ -210,7 +210,8 @@ class ModelFile:
 
 @dataclass(frozen=True)
 class Started:
-    """The process runs, started by this plan. What runs by the same plan under an older unit is left alone."""
+    """The process of this plan runs. A process with the same launch hash is not restarted when only its
+    unit changed."""
 
     service: Service
     remote: RemoteHost
@@ -228,7 +229,7 @@ class Started:
         return None
 
     def apply(self, machine: Machine) -> None:
-        # The health check says whether it stays up; that takes longer than any step should.
+        # The health check shows later whether it stays up, because that takes longer than a step should.
         if self.remote.facts.os == "darwin":
             launchd.Running(self.service.label, self.service.mark, self.service.stop_timeout_s, settle_s=0.0).apply(
                 machine

@@ -1,4 +1,5 @@
-"""How a host is reached over SSH: addresses, host keys, the user's key. Values; used by all `agent.client.ssh_…`."""
+"""The parameters of a connection over SSH: addresses, host keys, the user's key. Used by the modules of
+this package."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ DEFAULT_STORE = "~/.local/share/herdsman"
 
 @dataclass(frozen=True)
 class SshServer:
-    """One SSH server and the keys that prove it to be the one that is meant."""
+    """One SSH server, and the host keys that identify it."""
 
     address: str
     user: str
@@ -22,40 +23,40 @@ class SshServer:
 
     @property
     def name(self) -> str:
-        """For messages: `user@address:port`."""
+        """`user@address:port`, for messages."""
         at = f"[{self.address}]" if ":" in self.address else self.address
         return f"{self.user}@{at}:{self.port}"
 
 
 @dataclass(frozen=True)
 class SshTimeouts:
-    """How long each part of the way may take, in seconds."""
+    """Time limits of the parts of a connection, in seconds."""
 
     connect_s: float = 10.0
     """Until TCP is connected."""
     greet_s: float = 15.0
-    """Until the server has sent its version, and again until it has judged the key."""
+    """Until the server has sent its version, and again until it has checked the key."""
     channel_s: float = 15.0
     """Until a channel is open."""
     keepalive_s: float = 15.0
-    """Between two signs of life on an idle connection, so that one that is dead is noticed."""
+    """Interval of keepalive messages, which detect a dead connection."""
 
 
 @dataclass(frozen=True)
 class SshTarget:
-    """A host without an agent, and what it takes to work there. Exactly one of the identities is given."""
+    """A host without an agent, and how to connect to it. Exactly one of the identities is set."""
 
     server: SshServer
     identity_file: str = ""
-    """Path of the private key, on this machine."""
+    """Path of the private key on this machine."""
     identity: str = field(default="", repr=False)
     """Text of the private key."""
     bastion: SshServer | None = None
-    """Where the connection goes through; the same key is used there."""
+    """Jump host of the connection. It accepts the same key."""
     sudo: bool = False
-    """Take root's rights by `sudo -n` where they are needed; else everything is the user's own."""
+    """Run commands as root by `sudo -n` if necessary. Otherwise everything belongs to the user."""
     allow_root: bool = False
-    """Processes may run as root, where that is the user on the host."""
+    """Allow processes to run as root if the user on the host is root."""
     store: str = DEFAULT_STORE
     """Directory on the host for models, logs and state."""
     secrets: str = DEFAULT_SECRETS

@@ -1,7 +1,7 @@
-"""Notices that somebody changed or deleted the unit of a process that runs. No I/O.
+"""Detects that another program changed or deleted the unit of a running process. Without I/O.
 
-`processes` reports each unit that it wrote or found in order, and passes each observation, which has the checksum of
-the unit's file.
+`processes` calls `in_order` for each unit that it wrote or found correct, and passes each observation, which contains
+the checksum of the unit's file.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ from dataclasses import dataclass
 from agent.client.ssh.observed import ObservedProcess
 
 MayRepair = Callable[[str, str, bool], bool]
-"""Called with the key, what happened to its unit, and whether that is news; returns whether to restore the unit."""
+"""Called with the key, a description of the change, and whether it is new. Returns whether to restore the unit."""
 
 
 @dataclass(frozen=True)
 class UnitChange:
-    """What somebody did to a unit."""
+    """A change of a unit by another program."""
 
     words: str = ""
     """Empty: the unit was not compared yet."""
     restarted: bool = False
-    """The process was started again since, perhaps by the changed unit."""
+    """The process was restarted since, perhaps with the changed unit."""
     is_news: bool = True
 
 
 class UnitWatch:
-    """The units of one host's processes that were found in order."""
+    """The units of one host's processes that were correct."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[str, str]] = {}
-        """By key the checksum that the unit must have, and the last start of the process while it had it."""
+        """By key, the expected checksum of the unit, and the last start of the process with it."""
         self._reported: dict[str, str] = {}
 
     def in_order(self, key: str, unit: str, start: str = "") -> None:
-        """Note the checksum that the unit has now. `start`: of the process, unless it is being started anew."""
+        """Record the current checksum of a unit. `start` is the process's start, empty if it is being restarted."""
         self._known[key] = (unit, start)
         self._reported.pop(key, None)
 
     def change(self, key: str, seen: ObservedProcess) -> UnitChange | None:
-        """Compare a unit that was in order with its checksum now; None: it did not change."""
+        """Compare the unit with its expected checksum. Returns None if it has not changed."""
         if key not in self._known:
             return UnitChange()
         expected, start = self._known[key]
@@ -57,13 +57,13 @@ class UnitWatch:
         self._reported.pop(key, None)
 
     def drop_units(self) -> None:
-        """Drop all that is known, after a new connection."""
+        """Remove all records, after a new connection."""
         self._known.clear()
         self._reported.clear()
 
 
 def checksum(content: bytes) -> str:
-    """Compute what cksum(1) prints of a file: POSIX' CRC, and the size."""
+    """Return the output of cksum(1) for this content: the POSIX CRC and the size."""
     size = len(content)
     crc = 0
     for byte in content + size.to_bytes((size.bit_length() + 7) // 8, "little"):
