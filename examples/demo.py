@@ -1,7 +1,7 @@
-"""`make demo` and `make demo-down`: from nothing to an answered chat completion, all on this machine.
+"""`make demo` and `make demo-down`: from an empty machine to an answered chat completion.
 
-Starts, each only if it does not run yet: the local cluster, the loop and an agent; makes a tiny model, applies
-`01-first-service`, waits until it serves, and asks it. Everything is left running.
+Starts the local cluster, the loop and an agent unless they run. Makes a tiny model, applies `01-first-service`, waits
+until the service is ready, and sends a request to it. Everything keeps running.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ console = Console(highlight=False, soft_wrap=True)
 
 
 class DemoFailed(Exception):
-    """The demo cannot go on; the message says what to look at."""
+    """The demo cannot continue; the message says where to look."""
 
 
 class Demo:
-    """The demo's processes and files, all under one directory."""
+    """The demo's processes and files, all in one directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -57,7 +57,7 @@ class Demo:
         self.model = directory / "models" / "tiny.gguf"
 
     def up(self) -> None:
-        """Start what does not run, apply the example, wait for it and ask it."""
+        """Start what does not run, apply the example, wait for it and send it a request."""
         (self.directory / "logs").mkdir(parents=True, exist_ok=True)
         self._step("Local cluster", self._start_cluster)
         client = KubeClient.from_kubeconfig(str(self.cluster.kubeconfig))
@@ -72,7 +72,7 @@ class Demo:
         client.close()
 
     def down(self) -> None:
-        """Stop what `up` started, and nothing else. The data stays for the next time."""
+        """Stop the processes that `up` started, and no others. The data stays for the next `up`."""
         state = State.read(self.state_file)
         for name in ("loop", "agent"):
             record = state.processes.pop(name, None)
@@ -117,7 +117,7 @@ class Demo:
             f"--kubeconfig={self.cluster.kubeconfig}",
             f"--store={self.directory}/store",
             f"--allowed-host-path-roots={self.model.parent}",
-            # Services lead to an address of this machine; on loopback, where it would listen, nobody could follow.
+            # EndpointSlices need an address of this machine. The default, loopback, is not reachable from the cluster.
             f"--listen={own_address()}",
         ]
 
@@ -179,7 +179,7 @@ class Demo:
             completion = json.load(answer)
         text = completion["choices"][0]["message"]["content"]
         console.print(f"\nPOST {url}\n> {QUESTION}")
-        # The tiny model has random weights: what it says is noise, but llama-server computed every token of it.
+        # The tiny model has random weights: the text is noise, but llama-server computed every token.
         printable = "".join(c if c.isprintable() else "·" for c in text)
         console.print(Panel(printable or "(no text)", title="answer of a model with random weights", expand=False))
         usage = completion.get("usage") or {}
@@ -229,13 +229,13 @@ def install_crds(client: KubeClient) -> str:
 
 
 def default_directory() -> Path:
-    """Where the demo keeps its cluster, model, state and logs."""
+    """Return the folder of the demo's cluster, model, state and logs."""
     base = os.environ.get("XDG_STATE_HOME")
     return (Path(base).expanduser() if base else Path.home() / ".local" / "state") / "herdsman" / "demo"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run `up` or `down`; 0 when done, 1 with words when not."""
+    """Run `up` or `down`; returns 0, or 1 after an error message."""
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
     parser.add_argument("action", choices=("up", "down"))
     parser.add_argument("--dir", type=Path, default=default_directory(), help="where everything is kept")

@@ -1,1 +1,1 @@
-"""The programs Herdsman runs beside itself: where they are, how they are built, and a local cluster made of them."""
+"""Programs that Herdsman runs besides itself: where they are, how they are built, and a local cluster made of them."""

@@ -1,8 +1,8 @@
-"""Makes the programs that are missing, once for all checkouts. `herdsman tools install` and `cluster up` call it.
+"""Builds missing programs once for all checkouts. Called by `herdsman tools install` and `cluster up`.
 
-Each lands in the cache under its version by one rename, so that a reader sees all of it or nothing. A lock of the
-whole cache keeps it to one build at a time: more would ask for more memory and cores than a small machine has.
-`python -m tools.build [NAME...]` does the same without the command line.
+Each program gets into the cache under its version by one rename, so that a reader sees the complete program or none. A
+lock of the whole cache allows one build at a time, because several would need more memory and cores than a small
+machine has. `python -m tools.build [NAME...]` builds without the command line.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ from tools.versions import NEEDED, Tool
 __all__ = ["BuildFailed", "cached_for", "ensure", "ensure_for", "ensure_tool"]
 
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
-"""Architectures as Go names them and as Linux does."""
+"""Architectures in Go's names and in Linux' names."""
 
 
 def ensure(names: Iterable[str] = NEEDED, *, stream: TextIO | None = None) -> dict[str, Path]:
-    """Return where each program is, after making those that were nowhere.
+    """Return the path of each program; missing programs are built first.
 
     Raises:
         ToolMissing: an unknown name, or a compiler is missing.
-        BuildFailed: a build failed; what was made before it stays.
+        BuildFailed: a build failed; programs that were built before it stay.
     """
     out = stream or sys.stderr
     return {name: ensure_tool(tool_named(name), stream=out) for name in names}
 
 
 def ensure_tool(tool: Tool, *, stream: TextIO) -> Path:
-    """Return where one program is, after making it if it was nowhere. Raises as `ensure`."""
+    """Return the path of one program; if it is missing, it is built first. Raises as `ensure`."""
     try:
         return find(tool).path
     except NotBuilt:
-        pass  # an override that points nowhere is the user's to correct: a build would not be used
+        pass  # a wrong override raises: the user must correct it, because a build would not be used
     with one_build_at_a_time(stream) as lock:
         target = cached_path(tool)
-        if not target.is_file():  # else somebody built it while we waited
+        if not target.is_file():  # another process may have built it during the wait
             _build(tool, target, stream, lock=lock)
     return target
 
 
 def ensure_for(tool: Tool, architecture: str, *, stream: TextIO) -> Path:
-    """Return where a Go program for Linux on `amd64` or `arm64` is, after making it if it was nowhere.
+    """Return the path of a Go program for Linux on `amd64` or `arm64`; if it is missing, it is built first.
 
-    Copies on PATH and overrides are not looked at: what goes into an image is what was built from the pinned sources.
-    Raises as `ensure`.
+    Copies on PATH and overrides are ignored: an image contains only programs built from the pinned sources. Raises as
+    `ensure`.
     """
     target = cached_for(tool, architecture)
     if target.is_file():
@@ -69,7 +69,7 @@ def ensure_for(tool: Tool, architecture: str, *, stream: TextIO) -> Path:
 
 
 def cached_for(tool: Tool, architecture: str) -> Path:
-    """Return the path at which `ensure_for` keeps a program, also while no file is there."""
+    """Return the path at which `ensure_for` keeps a program, even if no file exists there."""
     target = cached_path(tool)
     if (sys.platform, platform.machine()) in (("linux", architecture), ("linux", _MACHINES.get(architecture))):
         return target
@@ -79,7 +79,7 @@ def cached_for(tool: Tool, architecture: str) -> Path:
 def _build(tool: Tool, target: Path, stream: TextIO, *, lock: int, architecture: str | None = None) -> None:
     place = target.parent.parent
     staging = place.with_name(f".building-{place.name}")
-    # We hold the lock, so whatever stands here was left by a build that was killed.
+    # The lock is held, so this folder is from a build that was killed.
     shutil.rmtree(staging, ignore_errors=True)
     (staging / "bin").mkdir(parents=True)
     log = cache_dir() / "logs" / f"{place.name}.log"
@@ -100,7 +100,7 @@ def _build(tool: Tool, target: Path, stream: TextIO, *, lock: int, architecture:
 
 @contextmanager
 def one_build_at_a_time(stream: TextIO) -> Iterator[int]:
-    """Hold the cache for a build, and wait, saying so, while another holds it; gives the lock's open file."""
+    """Hold the cache's lock for a build and give its file descriptor; print a line if another build has the lock."""
     directory = cache_dir() / "tools"
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / ".lock").open("w") as lock:
@@ -109,12 +109,12 @@ def one_build_at_a_time(stream: TextIO) -> Iterator[int]:
         except BlockingIOError:
             print("Waiting for another build to end", file=stream, flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
-        # The lock goes when all that inherited the open file have ended, whatever way they end.
+        # The lock is released when all processes that inherited the open file have ended.
         yield lock.fileno()
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Make the tools named, or all that are needed. Returns the exit code."""
+    """Build the named tools, or all that `make setup` needs. Returns the exit code."""
     try:
         for path in ensure((argv if argv is not None else sys.argv[1:]) or NEEDED).values():
             print(path)

@@ -1,4 +1,4 @@
-"""Runs the commands of a build, line by line, with a log kept of all they say. `tools.recipes` calls it."""
+"""Runs the commands of a build and keeps their output in a log. Called by `tools.recipes`."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _TAIL_LINES = 25
 
 
 class BuildFailed(Exception):
-    """A build command failed; the message ends with the last lines it printed and names the full log."""
+    """A build command failed; the message names the full log and ends with the last lines of output."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workbench:
-    """What all commands of one build share."""
+    """The settings that all commands of one build share."""
 
     log: Path
-    """Takes every line that a command prints."""
+    """The file to which all output of the commands is appended."""
     lock: int
-    """The open file of the build's lock. Every command inherits it: compilers that outlive a killed builder keep the
-    next one waiting, instead of meeting it in the same folder."""
+    """File descriptor of the build's lock. Every command inherits it. If the builder is killed but a compiler
+    continues, the next build waits for the compiler instead of using the same folder."""
 
 
 def run(
@@ -34,10 +34,10 @@ def run(
     environment: Mapping[str, str],
     on_line: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Run a command to its end; each line goes to the log and to `on_line`.
+    """Run a command to its end; each line of output goes to the log and to `on_line`.
 
     Raises:
-        BuildFailed: it could not start, or it exited with anything but 0.
+        BuildFailed: it could not start, or its exit code is not 0.
     """
     log = workbench.log
     tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
@@ -68,7 +68,7 @@ def run(
                     on_line(line.rstrip())
             code = process.wait()
         except BaseException:
-            # An interrupted build must not leave its compiler running behind the user's back.
+            # An interrupted build must not leave its compiler running.
             process.terminate()
             process.wait()
             raise

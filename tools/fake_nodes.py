@@ -1,7 +1,7 @@
-"""Nodes that only seem to be: kwok makes their pods Running and Ready, and no container ever runs.
+"""Simulated nodes: kwok sets their pods to Running and Ready, but runs no container.
 
-For tests and measurements of hundreds of nodes with GPUs on one machine. Whoever uses it creates the Node objects
-(`node`) with their own client.
+For tests and measurements of hundreds of nodes with GPUs on one machine. The caller creates the Node objects (`node`)
+with its own client.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LABEL = "herdsman.dev/fake-node"
 
 
 def node(name: str, *, extended: Mapping[str, int], cpu: str = "64", memory: str = "256Gi") -> dict[str, Any]:
-    """Describe a fake node with so many of each extended resource (`nvidia.com/gpu`)."""
+    """Return the Node object of a fake node with the given amounts of extended resources (`nvidia.com/gpu`)."""
     amounts = {"cpu": cpu, "memory": memory, "pods": "110", **{key: str(count) for key, count in extended.items()}}
     return {
         "apiVersion": "v1",
@@ -115,9 +115,9 @@ spec:
 
 @contextlib.contextmanager
 def simulated(kubeconfig: Path, directory: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run kwok for all fake nodes of a cluster while the block lasts.
+    """Run kwok for all fake nodes of a cluster while the block runs.
 
-    Raises ToolMissing when the program is not on this machine.
+    Raises ToolMissing if kwok is not on this machine.
     """
     directory.mkdir(parents=True, exist_ok=True)
     stages = directory / "stages.yaml"
@@ -129,7 +129,8 @@ def simulated(kubeconfig: Path, directory: Path) -> Iterator[subprocess.Popen[by
         f"--manage-nodes-with-label-selector={LABEL}=true",
         "--node-ip=192.0.2.1",
         "--cidr=198.18.0.0/15",
-        # Renewed each quarter of that: seldom enough for 500 nodes on two cores, often enough not to be lost.
+        # Leases are renewed after a quarter of this time: rarely enough for 500 nodes on two cores, often enough to
+        # stay valid.
         "--node-lease-duration-seconds=120",
         "--v=WARN",
     ]

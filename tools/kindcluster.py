@@ -1,6 +1,6 @@
-"""A local cluster where Docker runs: drives the program kind. `herdsman cluster` calls it.
+"""A local cluster by kind, on machines with Docker. Called by `herdsman cluster`.
 
-The directory holds the kubeconfig and the name of the kind cluster, so that later commands find it without being told.
+The directory holds the kubeconfig and the name of the kind cluster, so that later commands find the cluster.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CREATE_TIMEOUT_S = 600.0
 
 
 def docker_runs() -> bool:
-    """Whether a Docker daemon answers."""
+    """Return whether a Docker daemon answers."""
     docker = shutil.which("docker")
     if docker is None:
         return False
@@ -33,7 +33,7 @@ def docker_runs() -> bool:
 
 @dataclass(frozen=True)
 class KindCluster:
-    """One kind cluster, remembered in one directory."""
+    """One kind cluster, with its files in one directory."""
 
     directory: Path
 
@@ -44,7 +44,7 @@ class KindCluster:
 
     @property
     def name(self) -> str:
-        """The name that kind and Docker know it by; each directory has its own."""
+        """The cluster's name in kind and Docker, which depends on the directory."""
         resolved = self.directory.expanduser().resolve()
         if resolved == default_directory():
             return "herdsman"
@@ -60,9 +60,9 @@ class KindCluster:
         return self.directory / "kind.json"
 
     def up(self, configuration: Path | None = None) -> bool:
-        """Create the cluster unless it is there; return whether it was created.
+        """Create the cluster unless it exists; return whether it was created.
 
-        `configuration` is a file of kind's own format. A cluster that is there stays as it is.
+        `configuration` is a file in kind's format. An existing cluster does not change.
 
         Raises:
             ToolMissing: kind is not on this machine.
@@ -80,7 +80,7 @@ class KindCluster:
         return created
 
     def load(self, archive: Path) -> None:
-        """Give every node the images of an archive, as `docker save` or `herdsman image build` writes it.
+        """Load the images of an archive, from `docker save` or `herdsman image build`, into every node.
 
         Raises:
             ToolMissing, ClusterError: as `up`.
@@ -88,7 +88,7 @@ class KindCluster:
         self._kind("load", "image-archive", str(archive), "--name", self.name)
 
     def down(self) -> bool:
-        """Delete the cluster, its data with it; return whether there was one.
+        """Delete the cluster with its data; return whether it existed.
 
         Raises:
             ToolMissing, ClusterError: as `up`.
@@ -101,7 +101,7 @@ class KindCluster:
         return existed
 
     def runs(self) -> bool:
-        """Whether kind lists the cluster.
+        """Return whether kind lists the cluster.
 
         Raises:
             ToolMissing, ClusterError: as `up`.

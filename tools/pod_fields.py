@@ -1,7 +1,7 @@
-"""Write down which fields a PodSpec of Kubernetes has, as the models of the package `kubernetes` know them.
+"""Writes the fields of Kubernetes' PodSpec, according to the models of the package `kubernetes`.
 
-`make crds` runs this. `program.dialects.pods.fields` checks pod specs by the result, without the package, whose import
-takes a second.
+Run by `make crds`. `program.dialects.pods.fields` checks pod specs against the result. So it needs no import of the
+package, which takes a second.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SIMPLE = {"Dict": "dict", "List": "list"}
 
 
 def pod_fields() -> dict[str, dict[str, str]]:
-    """Return the fields of PodSpec and of every type in it: by type and name the type of the value."""
+    """Return the fields of PodSpec and of all types in it: by type and field name, the type of the value."""
     from kubernetes.client import models
 
     found: dict[str, dict[str, str]] = {}
@@ -36,7 +36,7 @@ def pod_fields() -> dict[str, dict[str, str]]:
 
 
 def as_json() -> str:
-    """Write one type on each line, so that a difference can be read."""
+    """Return the fields as JSON with one type on each line, for readable differences."""
     lines = [f"{json.dumps(name)}: {json.dumps(fields)}" for name, fields in pod_fields().items()]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 

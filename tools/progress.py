@@ -1,4 +1,4 @@
-"""Shows how a build goes: a live bar on a terminal, plain lines elsewhere. `tools.build` calls it."""
+"""Shows the progress of a build: a live bar on a terminal, plain lines elsewhere. Called by `tools.build`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _PLAIN_EVERY_S = 20.0
 
 
 class BuildProgress(Protocol):
-    """Hears from one build."""
+    """Receives the progress of one build."""
 
     def step(self, note: str, *, done: int | None = None, total: int | None = None) -> None:
-        """Say what happens now, and how many of how many steps are done where that is known."""
+        """Report the current step, and the number of finished and of all steps if they are known."""
 
     def finished(self, note: str) -> None:
-        """Say how it ended."""
+        """Report the result."""
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def showing(title: str, stream: TextIO) -> Iterator[BuildProgress]:
 
 
 class _Lines:
-    """One line at the start, one every twenty seconds, one at the end: readable in a log of CI."""
+    """One line at the start, one every twenty seconds, one at the end, for logs of CI."""
 
     def __init__(self, title: str, stream: TextIO) -> None:
         self._title = title
@@ -57,7 +57,7 @@ class _Lines:
 
 
 class _Bar:
-    """A spinner, a bar where the number of steps is known, and the time spent."""
+    """A spinner, a bar if the number of steps is known, and the elapsed time."""
 
     def __init__(self, title: str, stream: TextIO) -> None:
         self._title = title

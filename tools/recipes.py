@@ -1,6 +1,6 @@
-"""How each kind of program is made: one function per origin. `tools.build` calls them and puts the result in place.
+"""Builds each kind of program: one function for each origin. `tools.build` calls them and moves the result.
 
-Every recipe writes its program to the path it is given and leaves nothing elsewhere but in caches of its own.
+Each recipe writes its program to the given path, and otherwise only to its own caches.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from tools.versions import Origin, Tool
 
 MAX_JOBS = 2
 _GO_WITH_TOOLCHAINS = (1, 21)
-"""From this version on, `go` fetches the toolchain that a go.mod asks for."""
+"""The first version whose `go` downloads the toolchain in a go.mod."""
 _HERE = Path(__file__).resolve().parent
 
 
 def make(
     tool: Tool, program: Path, *, workbench: Workbench, progress: BuildProgress, architecture: str | None = None
 ) -> None:
-    """Make the program at the given path. With an architecture, which only Go takes, it is for Linux on that.
+    """Build the program at the given path; an architecture, for Go programs only, selects Linux on it.
 
     Raises:
-        ToolMissing: a compiler or the like is not on this machine.
+        ToolMissing: a compiler or another program is not on this machine.
         BuildFailed: the build ran and failed.
     """
     match tool.origin:
@@ -67,7 +67,7 @@ def _build_go(
         if line.startswith("go: downloading"):
             progress.step("downloading sources")
         else:
-            # With -v, go names each package as it compiles it; what its own cache holds is not named.
+            # With -v, go prints each package that it compiles, but not those in its cache.
             compiled += 1
             progress.step(f"compiling, {compiled} packages so far")
 
@@ -131,12 +131,12 @@ def _build_llama(tool: Tool, program: Path, *, workbench: Workbench, progress: B
         if shutil.which(needed) is None:
             own = "or put a `llama-server` of your own on PATH (`brew install llama.cpp`)"
             raise ToolMissing(needed, "builds llama-server and is not on PATH", f"{remedy}; {own}")
-    # Kept between runs, so that an interrupted build goes on where it stopped.
+    # Kept between runs, so that an interrupted build continues.
     workshop = cache_dir() / "build" / tool.directory_name
     workshop.mkdir(parents=True, exist_ok=True)
     source = _llama_source(workshop, workbench=workbench, progress=progress)
     objects = workshop / "cmake"
-    # CMake refuses to change the generator of a folder that it has configured.
+    # CMake refuses to change the generator of a configured folder.
     configured = (objects / "CMakeCache.txt").is_file()
     generator = ["-G", "Ninja"] if driver == "ninja" and not configured else []
     progress.step("configuring")
@@ -162,28 +162,28 @@ def _build_llama(tool: Tool, program: Path, *, workbench: Workbench, progress: B
         on_line=on_line,
     )
     shutil.copy2(objects / "bin" / "llama-server", program)
-    # Only a build that has succeeded gives its 200 MB of objects back.
+    # Only a successful build deletes its 200 MB of objects.
     shutil.rmtree(workshop)
 
 
 def _llama_options(tool: Tool) -> list[str]:
     options = {
         "CMAKE_BUILD_TYPE": "Release",
-        "BUILD_SHARED_LIBS": "OFF",  # one file that runs anywhere, also inside an image
+        "BUILD_SHARED_LIBS": "OFF",  # one file that runs anywhere, also in an image
         "LLAMA_BUILD_TESTS": "OFF",
         "LLAMA_BUILD_EXAMPLES": "OFF",
         "LLAMA_BUILD_APP": "OFF",
         "LLAMA_BUILD_UI": "OFF",
-        "LLAMA_USE_PREBUILT_UI": "OFF",  # it would be downloaded during the build
+        "LLAMA_USE_PREBUILT_UI": "OFF",  # the build would download it
         "LLAMA_OPENSSL": "OFF",  # Herdsman downloads models itself
-        # Without these the build reads them from whatever git repository surrounds it.
+        # Without these the build reads them from any git repository around it.
         "LLAMA_BUILD_NUMBER": tool.version,
         "LLAMA_BUILD_COMMIT": f"b{tool.version}",
         "GGML_OPENMP": "OFF",
         "GGML_CCACHE": "OFF",
     }
     if platform.machine() in ("x86_64", "AMD64"):
-        # A home folder, and so the cache, may be shared by machines with different processors.
+        # Machines with different processors may share a home folder, and so the cache.
         options["GGML_NATIVE"] = "OFF"
     return [f"-D{key}={value}" for key, value in options.items()]
 
@@ -212,13 +212,13 @@ def _copy_gitlab_schema(program: Path, *, workbench: Workbench, progress: BuildP
     _download(_HERE / "gitlab" / "requirements.txt", download, workbench=workbench)
     with zipfile.ZipFile(next(download.glob("*.whl"))) as wheel:
         program.write_bytes(wheel.read("check_jsonschema/builtin_schemas/vendor/gitlab-ci.json"))
-    # `toolchain.find` takes only files that may be executed.
+    # `toolchain.find` accepts only executable files.
     program.chmod(0o755)
     shutil.rmtree(download)
 
 
 def _download(requirements: Path, folder: Path, *options: str, workbench: Workbench) -> None:
-    """Download the packages that a file of requirements names with their hashes, and none that they depend on."""
+    """Download the packages in a requirements file with hashes, without their dependencies."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     arguments = ("--disable-pip-version-check", "--no-deps", *options, "--require-hashes")
     commands.run(

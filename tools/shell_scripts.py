@@ -1,7 +1,7 @@
-"""Checks every shell script of a checkout with shellcheck. Called by `make lint`: `python -m tools.shell_scripts`.
+"""Checks all shell scripts of a checkout with shellcheck. Called by `make lint`: `python -m tools.shell_scripts`.
 
-Scripts that pods run are part of pod templates, and a comment for shellcheck would change the hash of such a template.
-So what is not asked of those is listed here and not in the scripts.
+Scripts that pods run are part of pod templates, and a comment for shellcheck would change a template's hash. So this
+module lists their exclusions.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from collections.abc import Mapping
 from pathlib import Path
 
 NOT_ASKED: Mapping[str, tuple[str, ...]] = {
-    # Kubernetes sets HOSTNAME in each container; the `$` in single quotes belong to awk.
+    # Kubernetes sets HOSTNAME in each container; the `$` in single quotes is for awk.
     "components/model_download.sh": ("SC3028", "SC2016"),
     "components/model_download.v1.sh": ("SC3028",),
-    # `name= other=` sets empty variables, `test && test || break` leaves the loop unless both hold, and the commas
-    # belong to vLLM's JSON.
+    # `name= other=` sets empty variables, `test && test || break` ends the shell's loop unless both hold, and the
+    # commas belong to vLLM's JSON.
     "program/dialects/kserve/presets/serve-vllm.sh": ("SC1007", "SC2015", "SC2054"),
 }
-"""Codes of shellcheck that are left out for one script each."""
+"""Codes of shellcheck that are excluded, by script."""
 BASH = frozenset({"program/dialects/kserve/presets/serve-vllm.sh"})
-"""Scripts without a first line `#!` that bash runs; all others are POSIX sh."""
+"""Scripts for bash without a first line `#!`; all other scripts are POSIX sh."""
 _ACTION = re.compile(r"\{\{-?\s*(\w*)[^}]*\}\}")
 _CONTROL = {"if": "if true; then", "with": "if true; then", "else": "else", "end": "fi"}
 HINT = "install it: `apt-get install shellcheck` on Debian and Ubuntu, `brew install shellcheck` on macOS"
 
 
 def scripts(root: Path) -> list[Path]:
-    """List the scripts that git knows or would add, in a fixed order."""
+    """Return the scripts that git tracks or would add, sorted."""
     listing = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listing, check=True, capture_output=True, text=True).stdout.split("\0")
     paths = [root / name for name in sorted(set(names)) if name.endswith(".sh") or name.startswith(".ci/")]
@@ -38,7 +38,7 @@ def scripts(root: Path) -> list[Path]:
 
 
 def without_templates(text: str) -> str:
-    """Return a script with the actions of Go's templates as shell: conditions become `if`, values become a word."""
+    """Return a script with the actions of Go templates as shell: conditions become `if`, values become a word."""
     return "\n".join(_line_without_templates(line) for line in text.split("\n"))
 
 
@@ -55,7 +55,7 @@ def _line_without_templates(line: str) -> str:
 
 
 def complaints(path: Path, name: str) -> str:
-    """Return what shellcheck finds in a script; empty: nothing. Raises FileNotFoundError without shellcheck."""
+    """Return shellcheck's findings in a script; empty for none. Raises FileNotFoundError without shellcheck."""
     text = path.read_text(encoding="utf-8")
     shell = "bash" if name in BASH or text.partition("\n")[0].endswith("bash") else "sh"
     left_out = [f"--exclude={','.join(NOT_ASKED[name])}"] if name in NOT_ASKED else []

@@ -1,7 +1,7 @@
-"""Writes a real GGUF model of half a megabyte, so that demo, benchmarks and tests run a real llama-server at once.
+"""Writes a real GGUF model of half a megabyte, with which demo, benchmarks and tests start a real llama-server quickly.
 
 Called by `examples.demo`, the benchmarks, the tests, and by hand: `python -m tools.tiny_model FILE`. The weights are
-random: the model speaks nonsense, and llama-server computes every token of it. The same file comes out each time.
+random, so the answers are nonsense, but llama-server computes every token. The file is the same each time.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ CONTEXT = 2048
 
 @dataclass(frozen=True)
 class Shape:
-    """The measures of a model. The defaults load in a second; others exist to check estimates of memory against."""
+    """The dimensions of a model. The default loads in a second; other shapes are for checks of memory estimates."""
 
     architecture: str = "llama"
-    """`llama`; `deci`, whose layers may differ in their heads; `gemma3`, most of whose layers see a window only."""
+    """`llama`; `deci`, whose layers may have different heads; `gemma3`, most of whose layers attend to a window
+    only."""
     layers: int = 2
     width: int = 64
     heads: int = 4
     kv_heads: int | tuple[int, ...] = 2
-    """Of all layers, or layer by layer; 0 for a layer that needs none."""
+    """Of all layers, or layer by layer; 0 for a layer without them."""
     head_width: int | None = None
     """Numbers in a head's key and value; None means width / heads."""
     feed_forward: int = 128
@@ -50,11 +51,11 @@ _CHAT_TEMPLATE = (
 
 
 def write_tiny_model(path: Path, *, name: str = "tiny", seed: int = 1, shape: Shape = Shape()) -> Path:
-    """Write the model to `path` and return it; a reader never sees half of it. The folder must exist.
+    """Write the model to `path` by one rename and return the path. The folder must exist.
 
     Another `seed` gives a file of the same shape with other weights.
     """
-    # Imported here: gguf brings numpy, which nothing else of `tools` needs.
+    # Imported here, because gguf imports numpy, which no other module of `tools` needs.
     import gguf
     import numpy
 
@@ -113,7 +114,7 @@ def write_tiny_model(path: Path, *, name: str = "tiny", seed: int = 1, shape: Sh
             writer.add_tensor(f"{block}.attn_q.weight", weights(shape.heads * head, width))
             writer.add_tensor(f"{block}.attn_k.weight", weights(kv_width, width))
             writer.add_tensor(f"{block}.attn_v.weight", weights(kv_width, width))
-        # A layer without key and value heads (`deci` has such) is linear there.
+        # A layer without key and value heads (as in `deci`) has a linear attention part.
         writer.add_tensor(f"{block}.attn_output.weight", weights(width, shape.heads * head))
         writer.add_tensor(f"{block}.ffn_norm.weight", ones())
         if gemma:
@@ -140,7 +141,7 @@ def write_tiny_model(path: Path, *, name: str = "tiny", seed: int = 1, shape: Sh
 
 
 def _vocabulary(size: int) -> tuple[list[str], list[float], list[int]]:
-    """Three control tokens, one for each byte, and syllables, so that most of what it says can be read."""
+    """Return three control tokens, one token for each byte, and syllables, so that most answers are readable."""
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     types = [_UNKNOWN, _CONTROL, _CONTROL, *[_BYTE] * 256]
     consonants, vowels = "bdfghklmnprstvw", "aeiou"

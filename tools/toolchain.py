@@ -1,7 +1,7 @@
-"""Finds the programs that Herdsman runs. The CLI, the engine, the agent and the tests call `locate`.
+"""Finds the programs that Herdsman runs. Called by the CLI, the engine, the agent and the tests as `locate`.
 
-The order: the variable `HERDSMAN_<NAME>` (say `HERDSMAN_LLAMA_SERVER`), then, for the programs that people have
-themselves, a recent enough copy on PATH, then the cache that `tools.build` fills.
+The order: the variable `HERDSMAN_<NAME>` (for example `HERDSMAN_LLAMA_SERVER`), then a recent enough copy on PATH for
+programs that users often have, then the cache that `tools.build` fills.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _VERSION_COMMAND: dict[str, tuple[str, ...]] = {
     "kind": ("version",),
 }
 ANSWER_S = 60.0
-"""A program says its version in this time, also on a machine that has no processor left for it."""
+"""Limit in seconds for a program to print its version, also on a busy machine."""
 _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
 
 
 class ToolMissing(Exception):
-    """A program is not there; the message says which and how to get it."""
+    """A program is missing; the message names it and the remedy."""
 
     def __init__(self, name: str, why: str, remedy: str | None = None) -> None:
         self.name = name
@@ -37,12 +37,12 @@ class ToolMissing(Exception):
 
 
 class NotBuilt(ToolMissing):
-    """A program that Herdsman can make has not been made yet."""
+    """A program that Herdsman can build has not been built yet."""
 
 
 @dataclass(frozen=True)
 class Located:
-    """Where a program was found, and by which rule."""
+    """The path of a program, and the rule that found it."""
 
     path: Path
     found_by: str
@@ -50,7 +50,7 @@ class Located:
 
 
 def cache_dir() -> Path:
-    """The folder for everything built, shared by all checkouts of this user."""
+    """Return the folder of all builds, which all checkouts of this user share."""
     chosen = os.environ.get("HERDSMAN_CACHE")
     if chosen:
         return Path(chosen).expanduser()
@@ -59,20 +59,20 @@ def cache_dir() -> Path:
 
 
 def cached_path(tool: Tool) -> Path:
-    """Where the cache holds this program, whether or not it is there yet."""
+    """Return the path of this program in the cache, even if it does not exist yet."""
     return cache_dir() / "tools" / tool.directory_name / "bin" / tool.name
 
 
 def override_variable(name: str) -> str:
-    """The environment variable that points to a program of one's own."""
+    """Return the environment variable with the path of the user's own program."""
     return "HERDSMAN_" + name.upper().replace("-", "_")
 
 
 def tool_named(name: str) -> Tool:
-    """The table's entry.
+    """Return the tool of this name.
 
     Raises:
-        ToolMissing: Herdsman knows no such tool.
+        ToolMissing: Herdsman has no such tool.
     """
     try:
         return TOOLS[name]
@@ -84,16 +84,16 @@ def locate(name: str) -> Path:
     """Return the program's absolute path.
 
     Raises:
-        ToolMissing: it is nowhere, or the override points to nothing that runs.
+        ToolMissing: it was not found, or the override is not an executable file.
     """
     return find(tool_named(name)).path
 
 
 def find(tool: Tool) -> Located:
-    """Return where the program is and how it was found.
+    """Return the program's path and the rule that found it.
 
     Raises:
-        ToolMissing: it is nowhere, or the override points to nothing that runs.
+        ToolMissing: it was not found, or the override is not an executable file.
     """
     variable = override_variable(tool.name)
     override = os.environ.get(variable)
@@ -111,7 +111,7 @@ def find(tool: Tool) -> Located:
     path = cached_path(tool)
     if _runs(path):
         return Located(path, "cache")
-    # `make setup` makes only what everybody needs.
+    # `make setup` builds only the programs that all users need.
     remedy = None if tool.needed else f"run `herdsman tools install {tool.name}`"
     raise NotBuilt(tool.name, f"{tool.version} is not on this machine{passed_over}", remedy)
 
@@ -120,7 +120,7 @@ def _candidates(tool: Tool) -> list[Path]:
     found = shutil.which(tool.name)
     candidates = [Path(found).absolute()] if found else []
     if tool.name == "pulumi":
-        # Pulumi's own installer puts it here and asks the user to extend PATH, which services rarely do.
+        # Pulumi's own installer writes it here and asks the user to extend PATH, which services rarely do.
         installed = Path.home() / ".pulumi" / "bin" / "pulumi"
         if _runs(installed) and installed not in candidates:
             candidates.append(installed)
@@ -142,9 +142,9 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=64)
 def installed_version(path: Path, name: str, *, modified_ns: int) -> str | None:
-    """Ask a program for its version, `1.2.3`; None when it cannot say, or not within `ANSWER_S`.
+    """Return a program's version, `1.2.3`; None if it prints none within `ANSWER_S`.
 
-    The modification time is part of the key, so an upgrade under a running process is seen.
+    The modification time is part of the cache key, so that an upgrade during this process is noticed.
     """
     del modified_ns
     try:

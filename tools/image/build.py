@@ -1,6 +1,7 @@
-"""Builds the operator's image; `herdsman image build` calls it. Layers in which nothing changed come from the cache.
+"""Builds the operator's image for `herdsman image build`. Unchanged layers come from the cache.
 
-Four layers, those that change least first: Debian's part, the Pulumi CLI, the locked packages, Herdsman.
+There are four layers, in the order of how rarely they change: Debian's part, the Pulumi CLI, the locked packages,
+Herdsman.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tools.versions import TOOLS
 
 _HERE = Path(__file__).resolve().parent
 _BUILDS_KEPT = 6
-"""So many builds keep their layers in the cache, those of other checkouts included."""
+"""Number of builds whose layers stay in the cache, those of other checkouts included."""
 _STEPS = 7
 _RECIPE = ("contents", "debian", "fill", "layers", "packages", "trim")
 _SCRATCH = ".building-"
@@ -37,20 +38,20 @@ _SCRATCH = ".building-"
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What to build."""
+    """The image to build."""
 
     name: str
     """The image's name and tag, as a cluster pulls it."""
     version: str
-    """Of Herdsman."""
+    """Version of Herdsman."""
     architecture: str
     """`amd64` or `arm64`."""
     archive: Path
-    """The docker-archive to write; the OCI layout is written beside it."""
+    """The docker-archive to write. The OCI layout is written to the same folder."""
     mirrors: tuple[str, ...] = ()
-    """Mirrors of Debian, or lines of a sources.list, instead of Debian's own."""
+    """Mirrors of Debian, or lines of a sources.list, instead of Debian's default mirror."""
     pull: bool = False
-    """Fetch Debian's packages anew."""
+    """Whether Debian's packages are downloaded again."""
 
     @property
     def layout(self) -> Path:
@@ -60,25 +61,25 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Part:
-    """One layer, and what lies in it."""
+    """One layer and its content."""
 
     name: str
     says: str
     files: int
     size_bytes: int
     packages: dict[str, str]
-    """Packages of Debian or of Python in it: versions by name."""
+    """Versions of its Debian or Python packages by name."""
     packed_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class Built:
-    """An image that was built."""
+    """The result of a build."""
 
     name: str
     architecture: str
     digest: str
-    """Of the manifest in the OCI layout."""
+    """Digest of the manifest in the OCI layout."""
     archive: Path
     layout: Path
     layout_tag: str
@@ -87,13 +88,13 @@ class Built:
 
 
 def own_architecture() -> str:
-    """This machine's architecture as images name it; `amd64` where they have none for it."""
+    """Return this machine's architecture as images name it; `amd64` if images have no name for it."""
     machines = {linux: name for name, linux in contents.ARCHITECTURES.items()}
     return machines.get(platform.machine(), "amd64")
 
 
 def source_time_s() -> int:
-    """The time that all files of the image have: SOURCE_DATE_EPOCH, or the first second of 1970.
+    """Return the modification time of all files in the image: SOURCE_DATE_EPOCH, or 0 (the start of 1970).
 
     Raises:
         BuildFailed: the variable is no number.
@@ -126,7 +127,7 @@ def build(wanted: Wanted, *, stream: TextIO) -> Built:
 
 
 class _Build:
-    """One build. The cache's lock is held."""
+    """One build. The caller holds the cache's lock."""
 
     def __init__(
         self, wanted: Wanted, pulumi: Path, *, workbench: Workbench, progress: BuildProgress, time_s: int
@@ -144,7 +145,7 @@ class _Build:
         self._chain: list[str] = []
 
     def run(self) -> Built:
-        """Make the layers that are missing, and write the image."""
+        """Make missing layers and write the image."""
         wanted = self._wanted
         self._say(f"Debian's packages for {wanted.architecture}")
         found = self._debian(wanted.architecture, anew=wanted.pull)
@@ -216,7 +217,7 @@ class _Build:
         return debian.packages(folder)
 
     def _part(self, name: str, says: str, inputs: Sequence[str], fill: Callable[[Path], None]) -> Part:
-        """Add a layer to the image that was made so far, or find it in the cache."""
+        """Add a layer to the image so far, or find the result in the cache."""
         self._say(says)
         base = self._chain[-1]
         tag = f"{self._wanted.architecture}-{_digest(base, name, *inputs)}"
@@ -237,7 +238,7 @@ class _Build:
         return part
 
     def _python(self) -> packages.ImagePython:
-        """Debian's Python for this machine, unpacked in the cache; of the release that the image has."""
+        """Return Debian's Python for this machine, unpacked in the cache. It has the same release as the image's."""
         found = self._debian(own_architecture())
         name = f"python-{_digest(self._recipe, *(package.digest for package in found))}"
         root = self._cache / name
@@ -251,7 +252,7 @@ class _Build:
         return packages.ImagePython(root, contents.ARCHITECTURES[own_architecture()], self._workbench)
 
     def _write(self, tag: str) -> None:
-        """Write archive and layout, each whole or not at all."""
+        """Write archive and layout, each as a whole or not at all."""
         wanted = self._wanted
         wanted.archive.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".herdsman-image-", dir=wanted.archive.parent) as scratch:
@@ -292,13 +293,13 @@ def _one_at_a_time(stream: TextIO) -> Iterator[Workbench]:
             print("Waiting for another build of an image to end", file=stream, flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         for left in folder.glob(f"{_SCRATCH}*"):
-            shutil.rmtree(left)  # by a build that was killed: the lock is held
+            shutil.rmtree(left)  # left by a build that was killed, since the lock is held
         log.unlink(missing_ok=True)
         yield Workbench(log=log, lock=lock.fileno())
 
 
 def _recipe() -> str:
-    """Changes when a module that decides what is in a layer changes."""
+    """Return a digest of the modules that determine the content of layers."""
     return _digest(*((_HERE / f"{name}.py").read_text(encoding="utf-8") for name in _RECIPE))
 
 

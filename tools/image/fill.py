@@ -12,7 +12,7 @@ from tools.image.packages import ImagePython
 
 
 def debian_part(found: Sequence[debian.DebianPackage], root: Path, *, python: ImagePython) -> None:
-    """Debian's packages, what the image has beside them, and the bytecode of the standard library."""
+    """Write Debian's packages, the image's additional files and links, and the bytecode of the standard library."""
     debian.unpack(found, root)
     for path, text in contents.FILES.items():
         (root / path).write_text(text)
@@ -25,7 +25,7 @@ def debian_part(found: Sequence[debian.DebianPackage], root: Path, *, python: Im
 
 
 def pulumi_part(pulumi: Path, root: Path) -> None:
-    """The Pulumi CLI."""
+    """Write the Pulumi CLI."""
     program = root / "usr/local/bin/pulumi"
     program.parent.mkdir(parents=True)
     shutil.copyfile(pulumi, program)
@@ -33,7 +33,7 @@ def pulumi_part(pulumi: Path, root: Path) -> None:
 
 
 def packages_part(requirements: str, root: Path, *, python: ImagePython, version: str, linux_name: str) -> None:
-    """A virtual environment of the image's Python with packages of the lock."""
+    """Write a virtual environment of the image's Python with packages of the lock."""
     packages.make_environment(root, python_version=version)
     wanted = root.parent / "requirements.txt"
     wanted.write_text(requirements)
@@ -41,7 +41,7 @@ def packages_part(requirements: str, root: Path, *, python: ImagePython, version
 
 
 def herdsman_part(root: Path, *, python: ImagePython, linux_name: str, workbench: Workbench) -> None:
-    """Herdsman itself, with its console scripts."""
+    """Write Herdsman itself with its console scripts."""
     wheel = packages.make_wheel(root.parent, workbench)
     _install(["--no-index", str(wheel)], root, python=python, linux_name=linux_name)
     packages.make_scripts(root)

@@ -1,4 +1,4 @@
-"""Makes a layer of a folder: a tar archive whose bytes depend on nothing but paths, contents and the time given."""
+"""Makes a layer of a folder: a tar archive whose bytes depend only on paths, contents and the given time."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tools.image.contents import STICKY_FOLDERS
 
 @dataclass(frozen=True)
 class Counted:
-    """What a layer holds."""
+    """The size of a layer."""
 
     files: int
     size_bytes: int
 
 
 def write(root: Path, archive: Path, *, time_s: int) -> Counted:
-    """Write all below the folder as root's, not writable by others and with one modification time.
+    """Write all files below the folder, owned by root, not writable by others, with one modification time.
 
     Raises:
         OSError: a file cannot be read.

@@ -1,6 +1,6 @@
-"""An OCI layout that layers are added to, by umoci; skopeo copies images out of it. Both are Debian's programs.
+"""An OCI layout to which umoci adds layers and from which skopeo copies images. Both are Debian's programs.
 
-The layout in the cache is the cache of layers: each state of an image has a tag, made of what went into it.
+The layout in the cache is the cache of layers: each state of an image has a tag, made from its inputs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _REFERENCE = "org.opencontainers.image.ref.name"
 
 
 class Layout:
-    """The layout in one folder. Every method raises BuildFailed where a program fails."""
+    """The layout in one folder. Every method raises BuildFailed if a program fails."""
 
     def __init__(self, folder: Path, workbench: Workbench) -> None:
         self._folder = folder
@@ -32,7 +32,7 @@ class Layout:
             self._umoci("init", "--layout", str(folder))
 
     def tags(self) -> list[str]:
-        """All tags."""
+        """Return all tags."""
         return [found["annotations"][_REFERENCE] for found in self._manifests()]
 
     def start(self, tag: str, architecture: str, *, time_s: int) -> None:
@@ -43,12 +43,12 @@ class Layout:
         self._umoci("config", "--image", self._at(tag), *settings)
 
     def add(self, base: str, tag: str, archive: Path, *, said: str, time_s: int) -> None:
-        """Make the tag: the image of another with one layer more."""
+        """Make tag `tag`: the image of tag `base` with one more layer."""
         history = [f"--history.created={_moment(time_s)}", "--history.created_by=herdsman", f"--history.comment={said}"]
         self._umoci("raw", "add-layer", "--image", self._at(base), "--tag", tag, *history, str(archive))
 
     def configure(self, base: str, tag: str, *, labels: Mapping[str, str], time_s: int) -> None:
-        """Make the tag: the image of another, with how it starts."""
+        """Make tag `tag`: the image of tag `base` with the settings of its start."""
         settings = [f"--config.user={contents.USER}:{contents.USER}", f"--config.workingdir={contents.WORKING_FOLDER}"]
         settings += [f"--config.entrypoint={word}" for word in contents.ENTRYPOINT]
         settings += [f"--config.cmd={word}" for word in contents.COMMAND]
@@ -64,16 +64,16 @@ class Layout:
         self._umoci("gc", "--layout", str(self._folder))
 
     def manifest(self, tag: str) -> tuple[str, dict[str, Any]]:
-        """The digest and the manifest of an image."""
+        """Return the digest and the manifest of an image."""
         [digest] = [found["digest"] for found in self._manifests() if found["annotations"][_REFERENCE] == tag]
         return digest, _read(self._blob(digest))
 
     def copy(self, tag: str, target: str) -> None:
-        """Copy an image to where a name of skopeo's transports says, say `docker-archive:FILE:NAME`."""
+        """Copy an image to a target in skopeo's notation, such as `docker-archive:FILE:NAME`."""
         self._run(["skopeo", "--insecure-policy", "copy", "--quiet", f"oci:{self._at(tag)}", target])
 
     def _manifests(self) -> list[dict[str, Any]]:
-        # umoci writes null for none.
+        # umoci writes null for an empty list.
         return _read(self._folder / "index.json")["manifests"] or []
 
     def _blob(self, digest: str) -> Path:

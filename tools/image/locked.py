@@ -1,6 +1,7 @@
-"""Finds what of requirements.lock the image needs: all that Herdsman depends on, without what only tests need.
+"""Finds the requirements of requirements.lock that the image needs: Herdsman's dependencies, without those of tests.
 
-`python -m tools.image.locked` prints the part of the lock, hashes included; with names, those packages alone.
+`python -m tools.image.locked` prints these requirements with their hashes; with names as arguments, only those
+packages.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class LockUnclear(Exception):
-    """The lock lacks a package that it should have."""
+    """The lock lacks a package that it should contain."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,12 @@ class Locked:
 
     name: str
     text: str
-    """Version, marker and hashes, as pip reads them."""
+    """Version, marker and hashes in pip's format."""
     needed_by: frozenset[str]
 
 
 def parse(lock: str) -> list[Locked]:
-    """Read a lock as `uv pip compile --generate-hashes` writes it: `# via` names who needs a package."""
+    """Parse a lock of `uv pip compile --generate-hashes`, in which `# via` lists the dependents of a package."""
     found: list[Locked] = []
     text: list[str] = []
     parents: set[str] = set()
@@ -43,7 +44,7 @@ def parse(lock: str) -> list[Locked]:
                 found.append(Locked(_canonical(text[0]), "\n".join(text).rstrip(" \\"), frozenset(parents)))
             text, parents = [line], set()
         elif line.strip().startswith("#"):
-            # `# via name`, or `# via` with a name in each of the following lines.
+            # `# via name`, or `# via` with one name in each of the following lines.
             words = line.strip().lstrip("# ").removeprefix("via").split()
             parents.update(_canonical(word) for word in words[:1])
         elif line.strip() and text:
@@ -52,9 +53,9 @@ def parse(lock: str) -> list[Locked]:
 
 
 def needed(lock: str, project: str) -> list[Locked]:
-    """Return the requirements that the image needs, of the texts of requirements.lock and pyproject.toml.
+    """Return the requirements of the image, from the texts of requirements.lock and pyproject.toml.
 
-    A package has one entry for each marker under which another version is taken.
+    A package has one entry for each marker that selects another version.
 
     Raises:
         LockUnclear: Herdsman depends on a package that the lock lacks.
@@ -74,7 +75,7 @@ def needed(lock: str, project: str) -> list[Locked]:
 
 
 def requirements(entries: Iterable[Locked]) -> str:
-    """The text of a requirements file for `pip install --require-hashes`."""
+    """Return the text of a requirements file for `pip install --require-hashes`."""
     return "".join(f"{entry.text}\n" for entry in entries)
 
 
@@ -90,7 +91,7 @@ def _canonical(text: str) -> str:
 
 
 def main(names: list[str]) -> None:
-    """Print the part of the lock that the image needs, or of the packages named."""
+    """Print the image's part of the lock, or that of the named packages."""
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     entries = [entry for entry in parse(lock) if entry.name in names] if names else needed(lock, project)

@@ -1,7 +1,7 @@
-"""Fills a folder with the image's Python packages, for any architecture: wheels alone, and bytecode of each module.
+"""Installs the image's Python packages into a folder, for any architecture: only wheels, with their bytecode.
 
-pip and the compiler are run by the image's own Python (Debian's, for this machine's architecture): so markers of the
-lock are judged for it and the bytecode is what it reads, whichever Python Herdsman itself runs with.
+The image's own Python (Debian's, for this machine's architecture) runs pip and the compiler. So markers of the lock are
+evaluated for that Python, and the bytecode fits it, whatever Python runs Herdsman.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BESIDE = ("pyproject.toml", "README.md", "LICENSE")
 
 
 class ImagePython:
-    """The image's Python on this machine: out of a folder with Debian's packages of this machine's architecture."""
+    """The image's Python on this machine, run from a folder with Debian's packages for this machine's architecture."""
 
     def __init__(self, root: Path, linux_name: str, workbench: Workbench) -> None:
         libraries = root / "usr/lib" / f"{linux_name}-linux-gnu"
@@ -36,7 +36,7 @@ class ImagePython:
         self._workbench = workbench
 
     def install(self, arguments: Sequence[str], target: Path, *, linux_name: str) -> None:
-        """Run `pip install` of wheels for an architecture into a folder that is not there yet.
+        """Run `pip install` of wheels for an architecture into a folder that does not exist yet.
 
         Raises:
             BuildFailed: a wheel is missing, or is not the one of the lock.
@@ -44,7 +44,7 @@ class ImagePython:
         beside = target.with_name(f".pip-{target.name}")
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
-        # Only pip itself: another Python's packages must not be looked at.
+        # Only pip itself, so that packages of another Python are not found.
         (beside / "pip").symlink_to(_folder_of("pip"), target_is_directory=True)
         staging = beside / "installed"
         self._run(
@@ -62,7 +62,9 @@ class ImagePython:
         shutil.rmtree(beside)
 
     def compile(self, folder: Path, root: Path) -> None:
-        """Write the bytecode of all modules below a folder of an image's root; who reads it looks at no source.
+        """Write the bytecode of all modules below a folder of an image's root.
+
+        Python then does not check the sources.
 
         Raises:
             BuildFailed: a module has an error.
@@ -79,14 +81,14 @@ class ImagePython:
 
 
 def platforms(linux_name: str) -> list[str]:
-    """The platforms of wheels that Debian's C library runs, the newest first."""
+    """Return the wheel platforms that Debian's C library supports, the newest first."""
     old = ("2014", "2010", "1") if linux_name == "x86_64" else ("2014",)
     numbered = [f"manylinux_2_{minor}_{linux_name}" for minor in range(_DEBIANS_GLIBC, _OLDEST_GLIBC - 1, -1)]
     return [*numbered, *(f"manylinux{name}_{linux_name}" for name in old)]
 
 
 def make_environment(root: Path, *, python_version: str) -> None:
-    """Write what makes the folder a virtual environment of the image's Python."""
+    """Write the files that make the folder a virtual environment of the image's Python."""
     home = root / contents.HOME
     (home / "bin").mkdir(parents=True, exist_ok=True)
     text = f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {python_version}\n"
@@ -96,7 +98,7 @@ def make_environment(root: Path, *, python_version: str) -> None:
 
 
 def make_scripts(root: Path) -> None:
-    """Write Herdsman's console scripts, which its metadata name."""
+    """Write the console scripts in Herdsman's metadata."""
     [listing] = (root / contents.site_packages()).glob("herdsman-*.dist-info/entry_points.txt")
     folder = root / contents.HOME / "bin"
     folder.mkdir(parents=True, exist_ok=True)
@@ -110,21 +112,21 @@ def make_scripts(root: Path) -> None:
 
 
 def listed(root: Path) -> dict[str, str]:
-    """The Python packages in an image's root: versions by name."""
+    """Return the versions of the Python packages in an image's root, by name."""
     names = sorted(path.name for path in (root / contents.site_packages()).glob("*.dist-info"))
     pairs = (name.removesuffix(".dist-info").rpartition("-") for name in names)
     return {name.replace("_", "-").lower(): version for name, _, version in pairs}
 
 
 def source_files() -> list[Path]:
-    """The files that Herdsman's own wheel is made of, relative to the checkout."""
+    """Return the files of Herdsman's wheel, relative to the checkout."""
     found = [path for folder in _SOURCES for path in (ROOT / folder).rglob("*") if path.is_file()]
     kept = [path for path in found if path.suffix != ".pyc" and "__pycache__" not in path.parts]
     return sorted(path.relative_to(ROOT) for path in (*kept, *(ROOT / name for name in _BESIDE)))
 
 
 def make_wheel(folder: Path, workbench: Workbench) -> Path:
-    """Build Herdsman's wheel from a copy of the sources, so that the checkout stays as it is.
+    """Build Herdsman's wheel from a copy of the sources, so that the checkout does not change.
 
     Raises:
         BuildFailed: setuptools fails.
@@ -147,6 +149,6 @@ def make_wheel(folder: Path, workbench: Workbench) -> Path:
 
 def _folder_of(package: str) -> Path:
     spec = importlib.util.find_spec(package)
-    assert spec is not None  # `requirements.missing` looked
+    assert spec is not None  # `requirements.missing` has checked it
     assert spec.origin is not None
     return Path(spec.origin).parent

@@ -1,4 +1,4 @@
-"""What building an image needs of the machine, looked at before anything is started. `build` and the tests call it."""
+"""Checks what a build of the image needs on this machine, before anything starts. Called by `build` and the tests."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import shutil
 import sys
 
 PROGRAMS = {"mmdebstrap": "mmdebstrap", "dpkg-deb": "dpkg", "umoci": "umoci", "skopeo": "skopeo"}
-"""Each program, and the package of Debian and Ubuntu that brings it."""
+"""The programs, each with its package in Debian and Ubuntu."""
 
 
 def missing() -> tuple[str, str] | None:
-    """Say what is missing and what to do; None when nothing is."""
+    """Return what is missing and what to do; None if nothing is."""
     if sys.platform != "linux":
         other = "build it with podman or Docker: `podman build -t NAME .` in the checkout"
         return f"an image is built on Debian or Ubuntu, and this is {sys.platform}", other

@@ -1,6 +1,6 @@
-"""Takes out of a virtual environment what the image leaves out. `packages` and the Containerfile call it.
+"""Removes the parts of a virtual environment that the image omits. Called by `packages` and the Containerfile.
 
-`python -m tools.image.trim FOLDER` does so with the environment of the Containerfile.
+`python -m tools.image.trim FOLDER` trims the environment of the Containerfile.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _INSTALLERS = ("pip", "setuptools", "_distutils_hack", "distutils-precedence.pth
 
 
 def trim(packages: Path) -> None:
-    """Remove left-out modules, and the lists of installed files' lines about files that are not there."""
+    """Remove omitted modules, and the entries for missing files in the lists of installed files."""
     for name in LEFT_OUT_MODULES:
         shutil.rmtree(packages / name, ignore_errors=True)
     for listing in packages.glob("*.dist-info/RECORD"):
-        # The first names the folder that a wheel came from, and its hash depends on it.
+        # direct_url.json contains the folder of the wheel, which changes its hash in RECORD.
         for name in ("direct_url.json", "REQUESTED"):
             (listing.parent / name).unlink(missing_ok=True)
         lines = listing.read_text(encoding="utf-8").splitlines()
@@ -28,12 +28,12 @@ def trim(packages: Path) -> None:
 
 
 def _stays(packages: Path, path: str) -> bool:
-    # Scripts lie outside. Their hashes are of a first line that names the machine's own Python.
+    # Scripts are outside. Their hashes depend on the first line, which names the machine's Python.
     return not path.startswith("..") and (packages / path).is_file()
 
 
 def trim_environment(folder: Path) -> None:
-    """Trim the virtual environment, and remove installers and the scripts of all packages but Herdsman."""
+    """Trim the virtual environment, and remove installers and the scripts of all packages except Herdsman's."""
     [packages] = folder.glob("lib/python3*/site-packages")
     [listing] = packages.glob("herdsman-*.dist-info/entry_points.txt")
     own = {line.partition("=")[0].strip() for line in listing.read_text(encoding="utf-8").splitlines() if "=" in line}

@@ -1,7 +1,7 @@
-"""A Kubernetes control plane on loopback, made of real programs: for tests, the demo and a first try.
+"""A Kubernetes control plane of real programs on loopback, for tests, the demo and a first try.
 
-Reading order: `layout` (where its files are), `certificates`, `components` (the command lines), `processes`,
-`cluster` (up, down, status). `herdsman cluster` and the tests call `LocalCluster`.
+Reading order: `layout` (its files), `certificates`, `components` (the command lines), `processes`, `cluster` (up, down,
+status). `herdsman cluster` and the tests call `LocalCluster`.
 """
 
 from tools.localcluster.cluster import (

@@ -1,7 +1,7 @@
-"""Makes the certificates of a local cluster: one authority for the API and others for what it trusts more.
+"""Makes the certificates of a local cluster, with separate authorities for the API, etcd and front proxies.
 
-The store has an authority of its own because etcd lets in every client whose certificate its authority signed, and
-the API's authority also signs what CertificateSigningRequests ask for. `cluster` calls `ensure` and `issue_client`.
+etcd accepts every client whose certificate its authority signed, and the API's authority also signs
+CertificateSigningRequests, so etcd needs another one. `cluster` calls `ensure` and `issue_client`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tools.localcluster.layout import write_private
 SERVICE_NETWORK = "10.96.0.0/16"
 _VALID_FOR = datetime.timedelta(days=3650)
 _BACKDATED = datetime.timedelta(hours=1)
-"""So that a clock set back a little does not refuse them."""
+"""Certificates are valid from this time before their making, for machines whose clock is slightly behind."""
 
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 _API_NAMES = (
@@ -37,7 +37,7 @@ _API_NAMES = (
 ADMIN = "admin"
 FRONT_PROXY = "front-proxy"
 CLIENTS: dict[str, tuple[str, Sequence[str]]] = {
-    # The user names and groups that Kubernetes' bootstrap roles are bound to.
+    # User names and groups of Kubernetes' bootstrap role bindings.
     ADMIN: ("herdsman-admin", ("system:masters",)),
     "controller-manager": ("system:kube-controller-manager", ()),
     "scheduler": ("system:kube-scheduler", ()),
@@ -66,9 +66,9 @@ class _Authority:
 
 
 def ensure(directory: Path) -> bool:
-    """Fill the directory, all or nothing; return whether anything was made.
+    """Write FILES to the directory, all or none; return whether anything was made.
 
-    It then holds FILES. Certificates of another, incomplete set are replaced.
+    An incomplete set of files is replaced.
     """
     if all((directory / name).is_file() for name in FILES):
         return False
@@ -79,7 +79,7 @@ def ensure(directory: Path) -> bool:
     store_authority = _new_authority("herdsman-cluster-etcd")
     _write(draft, "ca", _pair(authority.certificate, authority.key))
     _write(draft, "etcd-ca", _pair(store_authority.certificate, store_authority.key))
-    # What an aggregated API server trusts: whoever holds this client certificate may say whose request it passes on.
+    # Aggregated API servers trust this client certificate: its holder may set the user of a forwarded request.
     front_authority = _new_authority("herdsman-cluster-front-proxy")
     _write(draft, "front-proxy-ca", _pair(front_authority.certificate, front_authority.key))
     _write(draft, "front-proxy", _issue(front_authority, FRONT_PROXY, client=True))
@@ -96,14 +96,14 @@ def ensure(directory: Path) -> bool:
         .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
         .decode(),
     )
-    # An incomplete set was made by another version of Herdsman; none of it is worth keeping.
+    # Another version of Herdsman made an incomplete set; no file of it is kept.
     shutil.rmtree(directory, ignore_errors=True)
     draft.rename(directory)
     return True
 
 
 def issue_client(directory: Path, *, user: str, groups: Sequence[str] = ()) -> Pair:
-    """Make a client certificate of the API for another user, such as one with few rights."""
+    """Return a new client certificate of the API for another user, for example one with few rights."""
     certificate = x509.load_pem_x509_certificate((directory / "ca.crt").read_bytes())
     key = serialization.load_pem_private_key((directory / "ca.key").read_bytes(), password=None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
@@ -111,7 +111,7 @@ def issue_client(directory: Path, *, user: str, groups: Sequence[str] = ()) -> P
 
 
 def read(directory: Path, name: str) -> Pair:
-    """Return a pair that `ensure` has written."""
+    """Return a pair that `ensure` wrote."""
     return Pair(
         (directory / f"{name}.crt").read_text(encoding="utf-8"),
         (directory / f"{name}.key").read_text(encoding="utf-8"),
@@ -197,7 +197,7 @@ def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pai
 
 
 def _key_pem(key: ec.EllipticCurvePrivateKey) -> str:
-    # SEC 1 and not PKCS 8: every component reads it, as a certificate's key and as a key of service accounts.
+    # SEC 1 and not PKCS 8, because all components read it, both as a certificate's key and as a service account key.
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.TraditionalOpenSSL,

@@ -1,7 +1,7 @@
-"""Brings a local control plane up and down, and says how it is. The CLI and the tests call it.
+"""Starts, stops and reports on a local control plane. Called by the CLI and the tests.
 
-Every change happens under a lock of the cluster's directory, and a process is written down as soon as it runs, so
-that commands may overlap, be interrupted and be repeated.
+Each change holds a lock of the cluster's directory, and each process is recorded as soon as it runs. So commands may
+overlap, be interrupted and be repeated.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _STORE_AND_API = ("etcd", "kube-apiserver")
 
 
 class ClusterError(Exception):
-    """The local cluster could not do as asked; the message says which component and why."""
+    """A command about the local cluster failed; the message contains the component and the reason."""
 
 
 @dataclass(frozen=True)
 class ComponentStatus:
-    """How one component is."""
+    """The state of one component."""
 
     name: str
     state: str
-    """`healthy`, `unhealthy` (it runs and does not answer well) or `stopped`."""
+    """`healthy`, `unhealthy` (it runs but its health check fails) or `stopped`."""
     pid: int | None
     port: int | None
     log: str
@@ -48,10 +48,10 @@ class ComponentStatus:
 
 @dataclass(frozen=True)
 class ClusterStatus:
-    """How a cluster is."""
+    """The state of a cluster."""
 
     state: str
-    """`up`, `down`, or `degraded` when only some of it works."""
+    """`up`, `down`, or `degraded` if only some components are healthy."""
     directory: str
     server: str | None
     kubeconfig: str
@@ -60,16 +60,16 @@ class ClusterStatus:
 
 
 def default_directory() -> Path:
-    """Where a user's cluster lives when no directory is named."""
+    """Return the directory of a user's cluster if the user names none."""
     base = os.environ.get("XDG_STATE_HOME")
     return (Path(base).expanduser() if base else Path.home() / ".local" / "state") / "herdsman" / "cluster"
 
 
 class LocalCluster:
-    """One control plane in one directory, on ports of its own; several run side by side."""
+    """One control plane in one directory, on separate ports. Several can run at the same time."""
 
     def __init__(self, directory: Path, *, components: Sequence[str] = CONTROL_PLANE) -> None:
-        """Name the directory and, where less than all is wanted, the components in their order of start."""
+        """Set the directory and, for a part of the control plane, its components."""
         unknown = set(components) - set(CONTROL_PLANE)
         if unknown:
             raise ValueError(f"no such component: {', '.join(sorted(unknown))}")
@@ -78,7 +78,7 @@ class LocalCluster:
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig; it is there after the first `up`."""
+        """The administrator's kubeconfig; it exists after the first `up`."""
         return self.layout.kubeconfig
 
     @property
@@ -91,7 +91,7 @@ class LocalCluster:
         return f"https://127.0.0.1:{self._port('kube-apiserver', State.read(self.layout.state))}"
 
     def up(self, *, timeout_s: float = 60.0) -> tuple[str, ...]:
-        """Start what does not run and wait until all is healthy; return what was started.
+        """Start the components that do not run and wait until all are healthy; return the started ones.
 
         Raises:
             ToolMissing: a program is not on this machine.
@@ -102,7 +102,7 @@ class LocalCluster:
             missing = [name for name in self._components if self._find(name, state) is None]
             self._prepare(state, missing)
             deadline = time.monotonic() + timeout_s
-            # The others give up when the API does not answer at once, so they come second.
+            # The other components exit if the API does not answer at once, so they start second.
             for group in (
                 [name for name in self._components if name in _STORE_AND_API],
                 [name for name in self._components if name not in _STORE_AND_API],
@@ -116,13 +116,13 @@ class LocalCluster:
             return tuple(missing)
 
     def down(self, *, purge: bool = False) -> tuple[str, ...]:
-        """Stop every process of this cluster and no other; return what ran. The data stays unless purged.
+        """Stop all processes of this cluster and no others; return the components that ran.
 
-        A node of the cluster goes first, with its pods.
+        The data stays unless `purge` is true. A node of the cluster stops first, with its pods.
         """
         if not self.layout.directory.is_dir():
             return ()
-        from tools.node import lifecycle  # here, because a node is made of what this package has
+        from tools.node import lifecycle  # imported here, because a node uses this package
         from tools.node.layout import node_layout
 
         with self._locked():
@@ -140,7 +140,7 @@ class LocalCluster:
             return running
 
     def status(self) -> ClusterStatus:
-        """Look at every process and ask it how it is; changes nothing."""
+        """Return the state of every process after a health check; changes nothing."""
         state = State.read(self.layout.state)
         found = tuple(self._component_status(name, state) for name in self._components)
         if all(component.state == "healthy" for component in found):
@@ -172,7 +172,7 @@ class LocalCluster:
             self._await_healthy([component], state, time.monotonic() + timeout_s)
 
     def kill(self, component: str) -> None:
-        """End one component at once, as a crash would."""
+        """Kill one component, as a crash would."""
         with self._locked():
             state = State.read(self.layout.state)
             record = state.processes.pop(component, None)
@@ -181,7 +181,7 @@ class LocalCluster:
             state.write(self.layout.state)
 
     def restart_component(self, component: str, *, timeout_s: float = 30.0) -> None:
-        """End one component orderly, start it again and wait until it is healthy.
+        """Stop one component, start it again and wait until it is healthy.
 
         Raises:
             ToolMissing, ClusterError: as `up`.
@@ -194,37 +194,37 @@ class LocalCluster:
             self._await_healthy([component], state, time.monotonic() + timeout_s)
 
     def pause(self, component: str) -> None:
-        """Freeze one component: it holds its connections and answers nothing until `resume`."""
+        """Freeze one component: it keeps its connections and does not answer until `resume`."""
         self._signal(component, signal.SIGSTOP)
 
     def resume(self, component: str) -> None:
-        """Let a frozen component go on."""
+        """Continue a frozen component."""
         self._signal(component, signal.SIGCONT)
 
     def pid(self, component: str) -> int | None:
-        """The process of a component; None when it does not run."""
+        """Return the process id of a component; None if it does not run."""
         process = self._find(component, State.read(self.layout.state))
         return process.pid if process else None
 
     def write_kubeconfig(self, path: Path, *, user: str, groups: Sequence[str] = ()) -> None:
-        """Write a kubeconfig of another user, who may do what RBAC says of the name and the groups."""
+        """Write a kubeconfig of another user with the rights that RBAC grants to the name and the groups."""
         pair = certificates.issue_client(self.layout.pki, user=user, groups=groups)
         authority = (self.layout.pki / "ca.crt").read_text(encoding="utf-8")
         write_private(path, components.kubeconfig(server=self.server, authority=authority, pair=pair, user=user))
 
     def ssl_context(self) -> ssl.SSLContext:
-        """TLS as the administrator, for plain HTTPS to `server`."""
+        """Return a TLS context with the administrator's certificate, for HTTPS to `server`."""
         return self._context("ca", certificates.ADMIN)
 
     def _prepare(self, state: State, missing: Sequence[str]) -> None:
         layout = self.layout
         for name in missing:
-            locate(name)  # before anything is written or started
+            locate(name)  # raises before anything is written or started
         certificates.ensure(layout.pki)
         layout.logs.mkdir(exist_ok=True)
         absent = [name for name in PORT_NAMES if name not in state.ports]
         if len(missing) == len(self._components):
-            # Nothing runs, so a port that somebody took meanwhile can simply be another one.
+            # No component runs, so a port that another program took can be replaced.
             absent += [name for name, port in state.ports.items() if not is_free(port)]
         state.ports.update(pick_ports(absent, taken=state.ports.values()))
         state.write(layout.state)
@@ -273,7 +273,7 @@ class LocalCluster:
             time.sleep(_POLL_S)
 
     def _await_service_account(self, state: State, deadline: float) -> None:
-        # Until the controllers have made it, the API refuses every pod of the namespace `default`.
+        # Until the controllers have made it, the API refuses all pods of the namespace `default`.
         path = "/api/v1/namespaces/default/serviceaccounts/default"
         port = self._port("kube-apiserver", state)
         while _status_of(port, path, self.ssl_context()) != http.client.OK:
@@ -336,7 +336,7 @@ class LocalCluster:
 
 
 def _status_of(port: int, path: str, context: ssl.SSLContext, *, timeout_s: float = 2.0) -> int | None:
-    """The HTTP status of a GET on loopback; None when nobody answers."""
+    """Return the HTTP status of a GET on loopback; None if there is no answer."""
     connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=timeout_s, context=context)
     try:
         connection.request("GET", path)

@@ -1,6 +1,7 @@
-"""The command line of each component of a local cluster. Pure; `cluster` calls it.
+"""The command line of each component of a local cluster. Pure; called by `cluster`.
 
-Everything listens on 127.0.0.1 only, with TLS; RBAC is on, and only the health paths answer without a certificate.
+All components listen on 127.0.0.1 with TLS. RBAC is on, and only the health and version paths answer without a
+certificate.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _CLIENT_OF: dict[str, str] = {
     "kube-scheduler": "scheduler",
 }
 
-# Only the paths that say whether the server lives, and nothing of the API, answer to nobody in particular.
+# Anonymous clients may read only the health and version paths, and no path of the API.
 AUTHENTICATION_CONFIGURATION = {
     "apiVersion": "apiserver.config.k8s.io/v1",
     "kind": "AuthenticationConfiguration",
@@ -35,7 +36,7 @@ AUTHENTICATION_CONFIGURATION = {
 
 
 def arguments(component: str, layout: Layout, ports: Mapping[str, int]) -> list[str]:
-    """The arguments of one component, without the program itself."""
+    """Return the arguments of one component, without the program itself."""
     flags = {
         "etcd": _etcd,
         "kube-apiserver": _kube_apiserver,
@@ -46,7 +47,7 @@ def arguments(component: str, layout: Layout, ports: Mapping[str, int]) -> list[
 
 
 def kubeconfig(*, server: str, authority: str, pair: Pair, user: str = ADMIN) -> str:
-    """A kubeconfig that holds all it needs. JSON, which every reader of YAML reads."""
+    """Return a kubeconfig with all data included, as JSON, which every YAML parser reads."""
 
     def encoded(text: str) -> str:
         return base64.b64encode(text.encode()).decode()
@@ -81,7 +82,7 @@ def kubeconfig(*, server: str, authority: str, pair: Pair, user: str = ADMIN) ->
 
 
 def component_kubeconfig(component: str, layout: Layout) -> tuple[str, Path] | None:
-    """The client name and the kubeconfig's path of a component that talks to the API; None for the others."""
+    """Return the client name and the kubeconfig's path of a component that uses the API; None for the others."""
     client = _CLIENT_OF.get(component)
     return (client, layout.pki / f"{client}.kubeconfig") if client else None
 
@@ -105,7 +106,7 @@ def _etcd(layout: Layout, ports: Mapping[str, int]) -> dict[str, str]:
         "peer-key-file": str(pki / "etcd.key"),
         "peer-client-cert-auth": "true",
         "peer-trusted-ca-file": str(pki / "etcd-ca.crt"),
-        # A power cut may lose what was just written, and that is worth four times the speed here.
+        # A power failure may lose the last writes, in exchange for four times the speed.
         "unsafe-no-fsync": "true",
         "auto-compaction-mode": "periodic",
         "auto-compaction-retention": "1h",
@@ -128,7 +129,7 @@ def _kube_apiserver(layout: Layout, ports: Mapping[str, int]) -> dict[str, str]:
         "client-ca-file": str(pki / "ca.crt"),
         "kubelet-client-certificate": str(pki / "kubelet-client.crt"),
         "kubelet-client-key": str(pki / "kubelet-client.key"),
-        # No name server here knows the names of nodes.
+        # There is no name server for the names of nodes.
         "kubelet-preferred-address-types": "InternalIP",
         "requestheader-client-ca-file": str(pki / "front-proxy-ca.crt"),
         "requestheader-allowed-names": FRONT_PROXY,
@@ -145,11 +146,11 @@ def _kube_apiserver(layout: Layout, ports: Mapping[str, int]) -> dict[str, str]:
         "service-account-signing-key-file": str(pki / "service-accounts.key"),
         "service-cluster-ip-range": SERVICE_NETWORK,
         "allow-privileged": "true",
-        # An EndpointSlice refuses loopback addresses, so the Service `kubernetes` cannot point here.
+        # An EndpointSlice refuses loopback addresses, so the Service `kubernetes` cannot have this address.
         "endpoint-reconciler-type": "none",
         "event-ttl": "15m",
-        # This etcd cannot tell how far a watch is, which streamed lists need; newer clients (kwok) would try for ever.
-        # Volumes that are images are on by default from 1.35.
+        # This etcd cannot report the progress of a watch, which streamed lists need; newer clients (kwok) would retry
+        # for ever. Image volumes are on by default from 1.35.
         "feature-gates": "ImageVolume=true,WatchList=false",
         "profiling": "false",
         **_audit(layout),
@@ -157,7 +158,7 @@ def _kube_apiserver(layout: Layout, ports: Mapping[str, int]) -> dict[str, str]:
 
 
 def _audit(layout: Layout) -> dict[str, str]:
-    """Have the API server write down who asks what, where a policy says so: see Layout.audit_policy."""
+    """Return the flags for an audit log if there is an audit policy: see Layout.audit_policy."""
     if not layout.audit_policy.is_file():
         return {}
     return {"audit-policy-file": str(layout.audit_policy), "audit-log-path": str(layout.log("audit"))}
@@ -173,7 +174,7 @@ def _kube_controller_manager(layout: Layout, ports: Mapping[str, int]) -> dict[s
         "cluster-signing-cert-file": str(pki / "ca.crt"),
         "cluster-signing-key-file": str(pki / "ca.key"),
         "service-cluster-ip-range": SERVICE_NETWORK,
-        # The defaults, 20 and 30, spare an API server that many share; this one has a single user.
+        # The defaults, 20 and 30, protect an API server with many clients; this one has a single user.
         "kube-api-qps": "200",
         "kube-api-burst": "400",
     }

@@ -1,4 +1,4 @@
-"""Where a local cluster keeps its files, and what it remembers between commands. `cluster` calls it."""
+"""The files of a local cluster, and the state that it keeps between commands. Called by `cluster`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ PORT_NAMES: tuple[str, ...] = (
     "kube-controller-manager",
     "kube-scheduler",
 )
-# Below the ports that systems hand out for outgoing connections, so that one is still free when its component
-# comes back, and outside the NodePort range.
+# Below the ports that systems use for outgoing connections, so that a port is still free when its component restarts,
+# and outside the NodePort range.
 _FIRST_PORT, _LAST_PORT = 20000, 29999
 
 
@@ -37,7 +37,7 @@ class Layout:
 
     @property
     def lock(self) -> Path:
-        """Held while a command changes the cluster."""
+        """The lock file; a command holds it while it changes the cluster."""
         return self.directory / "lock"
 
     @property
@@ -52,25 +52,25 @@ class Layout:
 
     @property
     def audit_policy(self) -> Path:
-        """An audit policy for the API server. Not made by us: who wants a log of requests puts one here before `up`."""
+        """An audit policy for the API server. A user who wants a log of requests writes one here before `up`."""
         return self.directory / "audit-policy.json"
 
     @property
     def data(self) -> Path:
-        """The store of etcd."""
+        """The data directory of etcd."""
         return self.directory / "data"
 
     @property
     def logs(self) -> Path:
-        """One log file per component."""
+        """The folder with one log file for each component."""
         return self.directory / "logs"
 
     def log(self, component: str) -> Path:
-        """The log of one component."""
+        """Return the log file of one component."""
         return self.logs / f"{component}.log"
 
     def purge(self) -> None:
-        """Remove what a cluster has written, and the directory itself if nothing else is in it."""
+        """Remove the files of the cluster, and the directory if it is then empty."""
         for folder in (self.pki, self.data, self.logs):
             shutil.rmtree(folder, ignore_errors=True)
         for file in (self.state, self.kubeconfig, self.lock):
@@ -81,30 +81,30 @@ class Layout:
 
 @dataclass(frozen=True)
 class ProcessRecord:
-    """A process that we started. The start time tells it from a later one with the same number."""
+    """A process that Herdsman started. The start time distinguishes it from a later process with the same number."""
 
     pid: int
     started_at_s: float
-    """Seconds since the epoch, as the system reported it then."""
+    """Start time in seconds since the epoch, as the system reported it at the start."""
     since_boot_s: float = 0.0
-    """Linux: seconds from the boot to the start, which no change of the clock moves. 0: not known."""
+    """Linux: seconds from the boot to the start, independent of changes of the clock. 0: unknown."""
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> ProcessRecord:
-        """Read what `asdict` made. Raises KeyError, TypeError, ValueError."""
+        """Parse the output of `asdict`. Raises KeyError, TypeError, ValueError."""
         return cls(int(raw["pid"]), float(raw["started_at_s"]), float(raw.get("since_boot_s", 0.0)))
 
 
 @dataclass
 class State:
-    """What a cluster remembers: its ports, and the processes that it started."""
+    """The ports of a cluster and the processes that it started."""
 
     ports: dict[str, int] = field(default_factory=dict)
     processes: dict[str, ProcessRecord] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> State:
-        """Return what was written last; an empty state where nothing, or nothing readable, is there."""
+        """Return the written state; an empty state if the file does not exist or cannot be parsed."""
         try:
             raw = json.loads(path.read_text(encoding="utf-8"))
             return cls(
@@ -120,7 +120,7 @@ class State:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace a file as a whole; only its owner can read it, at no moment anyone else."""
+    """Replace a file as a whole. At no time can another user than its owner read it."""
     draft = path.with_name(f".{path.name}.new")
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
@@ -129,7 +129,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on this loopback port now."""
+    """Return whether a server could listen on this loopback port now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -140,7 +140,7 @@ def is_free(port: int) -> bool:
 
 
 def pick_ports(names: Iterable[str], *, taken: Iterable[int] = ()) -> dict[str, int]:
-    """Choose a free loopback port for each name, all different, none of those taken.
+    """Return a free loopback port for each name, all different and none in `taken`.
 
     Raises:
         OSError: no free port was found.

@@ -1,7 +1,7 @@
-"""Starts processes that outlive their starter, and signals only those. `cluster` calls it.
+"""Starts processes that outlive their starter, and signals only these. Called by `cluster`.
 
-A process is ours when its number, its start time and the cluster's directory in its arguments all agree with what was
-recorded: the number alone may meanwhile belong to somebody else's.
+A process is identified by its number, its start time and the cluster's directory in its arguments. The number alone may
+by now belong to another process.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ import psutil
 from tools.localcluster.layout import ProcessRecord
 
 _SAME_START_S = 2.0
-"""psutil derives start times from the wall clock, which is adjusted now and then."""
+"""Tolerance in seconds: psutil computes start times from the wall clock, which may be adjusted."""
 _SAME_TICK_S = 0.02
-"""Of times since the boot, which are as precise as the kernel's ticks."""
+"""Tolerance in seconds of times since the boot, which have the precision of the kernel's ticks."""
 _POLL_S = 0.02
 _LOG_BYTES = 10 * 1024 * 1024
 
 
 def spawn(program: Path, arguments: Sequence[str], *, log: Path) -> ProcessRecord:
-    """Start a program in a session of its own, its output appended to the log.
+    """Start a program in a new session, with its output appended to the log.
 
     Raises:
         OSError: it could not be started.
     """
     if log.is_file() and log.stat().st_size > _LOG_BYTES:
         log.replace(log.with_suffix(".log.1"))
-    # Not subprocess: its Popen object would warn, and claim the child, when the starter ends before the child.
+    # subprocess is not used: its Popen object warns, and waits for the child, if the starter ends before the child.
     pid = os.posix_spawn(
         str(program),
         [str(program), *arguments],
@@ -52,7 +52,7 @@ def spawn(program: Path, arguments: Sequence[str], *, log: Path) -> ProcessRecor
 
 
 def find(record: ProcessRecord | None, directory: Path) -> psutil.Process | None:
-    """Return the recorded process while it lives and is the one that we started."""
+    """Return the recorded process if it runs and is the one that was started; None otherwise."""
     if record is None:
         return None
     try:
@@ -69,13 +69,13 @@ def find(record: ProcessRecord | None, directory: Path) -> psutil.Process | None
         return None
     except psutil.Error:
         return None
-    # A process on its way out has lost its arguments already, and may still hold its port.
+    # An ending process has lost its arguments already, and may still hold its port.
     ours = not arguments or any(str(directory) in argument for argument in arguments)
     return process if same and ours else None
 
 
 def send(record: ProcessRecord | None, directory: Path, number: signal.Signals) -> bool:
-    """Send a signal to the process if it is ours; say whether it was."""
+    """Send a signal to the recorded process; return whether it runs."""
     process = find(record, directory)
     if process is None:
         return False
@@ -85,18 +85,18 @@ def send(record: ProcessRecord | None, directory: Path, number: signal.Signals) 
 
 
 def end(records: Sequence[ProcessRecord], directory: Path, *, grace_s: float) -> None:
-    """Ask all of them to end, wait, and kill those that did not. Returns once none is left."""
+    """Ask all processes to end, wait, and kill the remaining ones. Returns when none is left, or after 10 s more."""
     for record in records:
         send(record, directory, signal.SIGTERM)
-        send(record, directory, signal.SIGCONT)  # a stopped process would keep the first signal for later
+        send(record, directory, signal.SIGCONT)  # a stopped process handles the first signal only when it continues
     for record in _wait(records, directory, timeout_s=grace_s):
         send(record, directory, signal.SIGKILL)
     _wait(records, directory, timeout_s=10)
 
 
 def _wait(records: Sequence[ProcessRecord], directory: Path, *, timeout_s: float) -> list[ProcessRecord]:
-    """Wait until the processes have ended; return those that did not."""
-    # Not psutil's wait: for the child of another command it waits until the system's first process has taken note.
+    """Wait until the processes have ended; return the remaining ones."""
+    # psutil's wait is not used: for a child of another command it waits until the system's first process has reaped it.
     deadline = time.monotonic() + timeout_s
     alive = list(records)
     while True:
@@ -114,7 +114,7 @@ def _is_same_start(process: psutil.Process, record: ProcessRecord) -> bool:
 
 
 def _since_boot_s(process: psutil.Process) -> float:
-    """Return when the process was started, in seconds since the boot; 0 where the system does not say."""
+    """Return the start time of the process in seconds since the boot; 0 if the system does not report it."""
     try:
         fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
         return int(fields[19]) / os.sysconf("SC_CLK_TCK")
@@ -131,6 +131,6 @@ def _threads_left(process: psutil.Process) -> bool:
 
 
 def _reap(pid: int) -> None:
-    # Only a parent can; when the starter was another command, the system's first process does it.
+    # Only the parent can reap; if another command was the starter, the system's first process does it.
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)

@@ -1,6 +1,6 @@
-"""The control groups that a node's pods live under: one folder in each hierarchy, made before and removed after.
+"""The control group of a node's pods: one folder in each hierarchy, made before the start and removed after the end.
 
-Works on the separate hierarchies of version 1, also where version 2 is mounted beside them, and on version 2 alone.
+Works with the separate hierarchies of version 1, even if version 2 is mounted too, and with version 2 alone.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
 CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "pids")
-"""Those that kubelet refuses to run without. Version 2 counts time without a controller of its own (cpuacct)."""
+"""Controllers without which kubelet does not run. Version 2 counts CPU time without a controller (cpuacct)."""
 _REMOVAL_S = 10.0
 
 
 def missing(root: Path = ROOT) -> list[str]:
-    """Return the controllers that kubelet needs and this machine has not."""
+    """Return the controllers that kubelet needs and this machine lacks."""
     if _unified(root):
         present = (root / "cgroup.controllers").read_text().split()
         return [name for name in CONTROLLERS if name != "cpuacct" and name not in present]
@@ -26,7 +26,7 @@ def make(name: str, root: Path = ROOT) -> None:
     """Make the group in every hierarchy.
 
     Raises:
-        OSError: this user may not.
+        OSError: this user has no right to.
     """
     if _unified(root):
         wanted = " ".join(f"+{controller}" for controller in CONTROLLERS if controller != "cpuacct")
@@ -35,20 +35,20 @@ def make(name: str, root: Path = ROOT) -> None:
         group = hierarchy / name
         group.mkdir(exist_ok=True)
         for file in ("cpuset.cpus", "cpuset.mems"):
-            # Of version 1, where a new group may use no processor until it is told which.
+            # In version 1 a new group may use no processor until these files are set.
             own, parent = group / file, hierarchy / file
             if own.is_file() and parent.is_file() and not own.read_text().strip():
                 own.write_text(parent.read_text())
 
 
 def remove(name: str, root: Path = ROOT) -> bool:
-    """Remove the group and all below it; return whether nothing is left. Its processes must have been ended."""
+    """Remove the group and all groups below it; return whether none is left. Their processes must have ended."""
     deadline = time.monotonic() + _REMOVAL_S
     while True:
         left = [group for hierarchy in _hierarchies(root) if (group := hierarchy / name).is_dir() and not _gone(group)]
         if not left or time.monotonic() > deadline:
             return not left
-        time.sleep(0.05)  # a killed process leaves its group a moment after it is gone
+        time.sleep(0.05)  # a killed process leaves its group shortly after its end
 
 
 def _gone(group: Path) -> bool:

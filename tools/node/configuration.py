@@ -1,6 +1,6 @@
-"""What containerd, its network plugins, kubelet and kube-proxy are configured with. Pure; `node` writes the files.
+"""The configuration of containerd, its network plugins, kubelet and kube-proxy. Pure; `node` writes the files.
 
-Inside, a node looks like any other: the paths are the usual ones, because /run, /var/lib and /var/log are its own.
+Inside the node the paths are the usual ones, because it has its own /run, /var/lib and /var/log.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ KUBE_PROXY_HEALTH_PORT = 10256
 
 
 def files(plan: NodePlan, layout: NodeLayout, *, client_authority: Path) -> dict[str, str]:
-    """The text of each configuration file, by its name in the configuration folder."""
+    """Return the text of each configuration file, by its name in the configuration folder."""
     folder = layout.configuration
     return {
         "containerd.toml": _containerd(plan, cni=folder / "cni"),
         "cni/10-herdsman.conflist": _json(_pod_network(plan)),
         "kubelet.json": _json(_kubelet(plan, folder, client_authority)),
         "kube-proxy.json": _json(_kube_proxy(plan, folder)),
-        # No name server: pods find each other by the addresses of Services.
+        # No name server: pods use the addresses of Services.
         "resolv.conf": "search cluster.local\n",
     }
 
 
 def commands(plan: NodePlan, layout: NodeLayout) -> dict[str, list[str]]:
-    """The command line of each program of the node, in their order of start."""
+    """Return the command line of each program of the node, in the order of their start."""
     folder = layout.configuration
     return {
         "containerd": ["containerd", "--config", str(folder / "containerd.toml")],
@@ -81,8 +81,8 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
 
 
 def _pod_network(plan: NodePlan) -> dict[str, object]:
-    # Point to point, not a bridge: every packet between two pods is routed, so that kube-proxy's rules see it
-    # whether or not the kernel hands bridged packets to them.
+    # Point to point instead of a bridge: all packets between pods are routed, so that kube-proxy's rules apply to them
+    # even if the kernel does not pass bridged packets to the rules.
     return {
         "cniVersion": "0.4.0",
         "name": "herdsman",
@@ -117,7 +117,7 @@ def _kubelet(plan: NodePlan, folder: Path, client_authority: Path) -> dict[str, 
         "failCgroupV1": False,
         "failSwapOn": False,
         "resolvConf": str(folder / "resolv.conf"),
-        # The disk is the machine's own: how full it is must not evict pods, or remove images that nobody serves.
+        # The disk belongs to the machine: its fill level must not evict pods, or remove images that no registry has.
         "imageGCHighThresholdPercent": 100,
         "evictionHard": {"imagefs.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%"},
         "serializeImagePulls": False,
@@ -134,7 +134,7 @@ def _kube_proxy(plan: NodePlan, folder: Path) -> dict[str, object]:
         "clusterCIDR": plan.network.pods,
         "healthzBindAddress": f"0.0.0.0:{KUBE_PROXY_HEALTH_PORT}",
         "nftables": {"minSyncPeriod": "0s"},
-        # Zero leaves the kernel's values, which belong to the machine and not to one network namespace.
+        # Zero keeps the kernel's values, which belong to the machine and not to one network namespace.
         "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
     }
 

@@ -1,4 +1,4 @@
-"""The images that a local node needs where no registry is: the pause container, the downloader, llama-server.
+"""The images that a local node needs without a registry: the pause container, the downloader, llama-server.
 
 Each is made of programs of this machine. `herdsman.test` is a name that no registry can have (RFC 6761).
 """
@@ -17,33 +17,33 @@ DOWNLOADER_IMAGE = "herdsman.test/downloader:1"
 LLAMA_SERVER_IMAGE = "herdsman.test/llama-server:1"
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 _CURL_USER = ("curl_user", 100, 101)
-"""Of the image that people use, docker.io/curlimages/curl."""
+"""The user of the usual image, docker.io/curlimages/curl."""
 
 
 def pause() -> Image:
-    """What holds a pod's namespaces: it waits, ends when told to, and reaps."""
+    """Return the image of the pause container, which holds a pod's namespaces: it waits, reaps, ends on a signal."""
     script = "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait; done"
     return Image(PAUSE_IMAGE, shell(), entrypoint=("/bin/sh", "-c", script))
 
 
 def downloader() -> Image:
-    """A shell, curl and certificates, run by the user that the usual curl image has."""
+    """Return an image with a shell, curl and certificates, for the user of the usual curl image."""
     _, uid, gid = _CURL_USER
     files = {**shell(), **_curl(), **accounts([_CURL_USER])}
     return Image(DOWNLOADER_IMAGE, files, user=f"{uid}:{gid}", folders={"tmp": 0o1777})
 
 
 def llama_server(program: Path) -> Image:
-    """The engine, beside a shell and curl, as the image of llama.cpp has them."""
+    """Return an image with llama-server, a shell and curl, as in the image of llama.cpp."""
     files = {**shell(), **_curl(), **accounts([]), **with_libraries(program, at="app/llama-server")}
     return Image(LLAMA_SERVER_IMAGE, files, entrypoint=("/app/llama-server",), folders={"tmp": 0o1777})
 
 
 def shell() -> dict[str, Entry]:
-    """A static busybox under the names of all that it can do.
+    """Return a static busybox with a link for each of its commands.
 
     Raises:
-        ToolMissing: there is no busybox, or one that needs libraries.
+        ToolMissing: there is no busybox, or the one found is not static.
     """
     busybox = _program("busybox", "`apt-get install busybox-static`")
     applets = subprocess.run([str(busybox), "--list"], capture_output=True, text=True, timeout=60, check=True).stdout

@@ -1,7 +1,7 @@
-"""Makes container images out of files of this machine: for clusters that no registry can be reached from.
+"""Makes container images of files of this machine, for clusters without a registry.
 
-An `Image` is a few files and how to run them; `write` puts it into a tar archive as `docker save` does, which
-containerd imports. The same files give the same bytes, so that an image keeps its digest from one run to the next.
+An `Image` is a set of files and a start command. `write` makes a tar archive of it in the format of `docker save`,
+which containerd imports. The same files give the same bytes, so that an image keeps its digest.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ class Link:
 
 @dataclass(frozen=True)
 class Text:
-    """A file with these contents."""
+    """A file with this text."""
 
     text: str
     mode: int = 0o644
 
 
 Entry = Path | Text | Link
-"""A copy of a file of this machine, a file of its own, or a link."""
+"""A copy of a file of this machine, a file with a given text, or a link."""
 
 
 @dataclass(frozen=True)
 class Image:
-    """What an image is made of. Paths inside it are relative to its root."""
+    """The content of an image. Paths inside it are relative to its root."""
 
     name: str
     files: Mapping[str, Entry]
@@ -58,7 +58,7 @@ def write(image: Image, archive: Path) -> Path:
     """Write the image as an archive and return its path.
 
     Raises:
-        OSError: a file of it is not there or cannot be read.
+        OSError: a file of the image does not exist or cannot be read.
     """
     with tempfile.TemporaryFile(dir=archive.parent) as layer:
         with tarfile.open(fileobj=layer, mode="w", format=tarfile.PAX_FORMAT) as tar:
@@ -78,16 +78,16 @@ def write(image: Image, archive: Path) -> Path:
 
 
 def with_libraries(program: Path, *, at: str) -> dict[str, Entry]:
-    """The program at a path of the image, and every shared library that it loads, where it looks for them.
+    """Return the program at a path of the image, and all its shared libraries at the paths where it loads them.
 
     Raises:
-        OSError: the program or `ldd` is not there.
+        OSError: the program or `ldd` does not exist.
     """
     return {at: program, **{str(library).lstrip("/"): library for library in shared_libraries(program)}}
 
 
 def shared_libraries(program: Path) -> list[Path]:
-    """The libraries and the loader of a program; none for one that is linked statically."""
+    """Return the libraries and the loader of a program; empty for a static program."""
     answer = subprocess.run(["ldd", str(program)], capture_output=True, text=True, timeout=60, check=False)
     # `libc.so.6 => /lib/…/libc.so.6 (0x…)`, and the loader alone: `/lib64/ld-linux-x86-64.so.2 (0x…)`.
     found = re.findall(r"(?:=> |^\s+)(/\S+) \(0x", answer.stdout, flags=re.MULTILINE)
@@ -95,7 +95,7 @@ def shared_libraries(program: Path) -> list[Path]:
 
 
 def accounts(users: Iterable[tuple[str, int, int]]) -> dict[str, Entry]:
-    """The files that give numbers names: root and the users, each with a group of the same name."""
+    """Return the files with the names of root and the users, each with a group of the same name."""
     everybody = [("root", 0, 0), *users]
     return {
         "etc/passwd": Text("".join(f"{name}:x:{uid}:{gid}::/:/bin/sh\n" for name, uid, gid in everybody)),

@@ -1,7 +1,7 @@
-"""The first process of a node's namespaces: prepares them, runs containerd, kubelet and kube-proxy, and reaps.
+"""The first process in a node's namespaces: prepares them, runs containerd, kubelet and kube-proxy, and reaps.
 
-Started by `keeper` as `python -m tools.node.inside DIRECTORY SOCKET`. The kernel ends everything in the namespaces when
-this process ends, which it does when the keeper is gone: the other end of the socket is closed then.
+Started by `keeper` as `python -m tools.node.inside DIRECTORY SOCKET`. When this process ends, the kernel ends all
+processes in the namespaces. It ends when the keeper ends, because the other end of the socket is then closed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from tools.node import configuration
 from tools.node.layout import NodeLayout
 
-# What kubelet would set for the whole machine. It is shown the values that it wants, in files that only it sees.
+# Settings that kubelet would change for the whole machine. It sees its wanted values in files that only it can see.
 _KERNEL_SETTINGS = {
     "vm/overcommit_memory": "1",
     "vm/panic_on_oom": "0",
@@ -31,25 +31,25 @@ _RESTART_S = 1.0
 
 
 def main(arguments: list[str]) -> None:
-    """Run until the keeper is gone."""
+    """Run until the keeper ends."""
     layout = NodeLayout(Path(arguments[0]))
     keeper = socket.socket(fileno=int(arguments[1]))
     plan = layout.read_plan()
     _prepare_mounts(layout)
     _run("ip", "link", "set", "lo", "up")
-    # The keeper, outside, passes these connections on to the API server. Kubelet connects to the node's loopback, and
-    # pods to the node's address, to which the Service `kubernetes` leads.
+    # The keeper, outside the namespaces, forwards these connections to the API server. Kubelet connects to the node's
+    # loopback, and pods to the node's address, to which the Service `kubernetes` leads.
     listener = socket.create_server(("", plan.api_port))
     socket.send_fds(keeper, [b"listening"], [listener.fileno()])
     listener.close()
-    if not keeper.recv(16):  # the link is there
+    if not keeper.recv(16):  # the keeper has made the link
         return
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
     _supervise(layout, configuration.commands(plan, layout), keeper)
 
 
 def _prepare_mounts(layout: NodeLayout) -> None:
-    # Shared among the node's own, so that what kubelet mounts for a volume shows in containers that run already.
+    # Shared within the node, so that kubelet's volume mounts appear in running containers.
     _run("mount", "--make-rshared", "/")
     _run("mount", "-t", "tmpfs", "-o", "mode=0755", "herdsman", "/run")
     _run("mount", "--bind", str(layout.lib), "/var/lib")
@@ -63,7 +63,7 @@ def _prepare_mounts(layout: NodeLayout) -> None:
 
 
 def _supervise(layout: NodeLayout, commands: dict[str, list[str]], keeper: socket.socket) -> None:
-    """Keep the programs running and reap every process whose parent is gone, until the keeper hangs up."""
+    """Keep the programs running and reap every orphaned process, until the keeper closes the socket."""
     wakeup, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -74,7 +74,7 @@ def _supervise(layout: NodeLayout, commands: dict[str, list[str]], keeper: socke
         now = time.monotonic()
         for name in [name for name, at in due.items() if at <= now]:
             if name == "kubelet" and not _answers(configuration.CONTAINERD_SOCKET):
-                due[name] = now + 0.05  # it would give up
+                due[name] = now + 0.05  # kubelet would exit without containerd
                 continue
             del due[name]
             running[_spawn(commands[name], layout.log(name))] = name
@@ -93,7 +93,7 @@ def _supervise(layout: NodeLayout, commands: dict[str, list[str]], keeper: socke
 def _spawn(command: list[str], log: Path) -> int:
     with log.open("ab") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/")
-    process.returncode = 0  # reaped with all others
+    process.returncode = 0  # `_ended` reaps it
     return process.pid
 
 

@@ -1,8 +1,4 @@
-"""The process that a node hangs on: makes its namespaces and its link to this machine, and relays it to the API.
-
-Started by `lifecycle` as `python -m tools.node.keeper DIRECTORY`. When it ends, however it ends, the kernel removes the
-processes, the mounts and the network of the node; only files and empty control groups stay for `lifecycle` to remove.
-"""
+"""The parent process of a node: makes its namespaces and its link to this machine, and relays its API requests."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ _METRIC = 100
 
 
 def main(arguments: list[str]) -> None:
-    """Run a node until told to end, or until its first process has ended."""
+    """Run a node until a signal, or until its first process ends."""
     layout = NodeLayout(Path(arguments[0]))
     plan = layout.read_plan()
     ours, theirs = socket.socketpair()
@@ -49,7 +45,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _connect(plan: NodePlan, pid: int) -> None:
-    """Lay the link between this machine and the node, and the routes to pods and Services."""
+    """Make the link between this machine and the node, and the routes to pods and Services."""
     network = plan.network
     inside = ("nsenter", f"--net=/proc/{pid}/ns/net", "ip")
     _run("ip", "link", "add", network.device, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
@@ -58,19 +54,19 @@ def _connect(plan: NodePlan, pid: int) -> None:
     _run("ip", "address", "add", f"{network.gateway}/30", "dev", network.device)
     _run("ip", "link", "set", network.device, "up")
     for destination in (network.pods, plan.service_network):
-        # All clusters have the same addresses for Services: of two nodes the one that came first is asked for them,
-        # and the other by who binds to its device.
+        # All clusters have the same addresses for Services. With two nodes, the route of the lower index applies; a
+        # program that binds to the device of the other reaches the other.
         metric = str(_METRIC + network.index)
         _run("ip", "route", "add", destination, "via", network.address, "dev", network.device, "metric", metric)
 
 
 async def _relay(listener: socket.socket, port: int, inside: socket.socket) -> None:
-    """Pass connections on to the API server until a signal comes or the node's first process is gone."""
+    """Forward connections to the API server until a signal arrives or the node's first process ends."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    loop.add_reader(inside.fileno(), stop.set)  # it never writes, so this is the end of its file
+    loop.add_reader(inside.fileno(), stop.set)  # the other side never writes, so that a readable socket means its end
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

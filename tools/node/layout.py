@@ -1,4 +1,4 @@
-"""Where a node keeps its files, and the addresses and names that are its own. Read by every other module here."""
+"""The files of a node, and its addresses and names. Used by all other modules of this package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tools.localcluster.layout import ProcessRecord, write_private
 
-# Addresses set aside for benchmarks (RFC 2544): no network that a machine is connected to uses them.
+# Addresses reserved for benchmarks (RFC 2544), which no network of a machine uses.
 _PODS = ipaddress.ip_network("198.18.0.0/16")
 _LINKS = ipaddress.ip_network("198.19.0.0/16")
 MAX_NODES = 256
@@ -17,18 +17,18 @@ MAX_NODES = 256
 
 @dataclass(frozen=True)
 class Network:
-    """The addresses of one node; `index` (0 to 255) is what no other node on this machine has."""
+    """The addresses of one node. `index` (0 to 255) is unique on this machine."""
 
     index: int
 
     @property
     def device(self) -> str:
-        """This machine's end of the link to the node."""
+        """The name of this machine's end of the link to the node."""
         return f"herdsman{self.index}"
 
     @property
     def gateway(self) -> str:
-        """This machine's address on the link: what pods call when they want a server of ours."""
+        """This machine's address on the link, by which pods reach servers of this machine."""
         return str(_LINKS[self.index * 256 + 1])
 
     @property
@@ -43,21 +43,21 @@ class Network:
 
     @property
     def pods(self) -> str:
-        """The network that pods get their addresses from."""
+        """The network of the pods' addresses."""
         return f"{_PODS[self.index * 256]}/24"
 
     @property
     def cgroup(self) -> str:
-        """The control group, in every hierarchy, that all pods of the node are under."""
+        """The name of the control group of all pods of the node, in every hierarchy."""
         return f"herdsman-node-{self.index}"
 
 
 @dataclass(frozen=True)
 class NodePlan:
-    """What the processes of a node are told when they start."""
+    """The settings of a node's processes."""
 
     name: str
-    """The Node object's."""
+    """Name of the Node object."""
     index: int
     api_port: int
     """Port of the API server on this machine's loopback, and on the node's."""
@@ -87,12 +87,12 @@ class NodeLayout:
 
     @property
     def record(self) -> Path:
-        """The process that all others hang on."""
+        """The record of the keeper, the parent of all other processes."""
         return self.directory / "process.json"
 
     @property
     def configuration(self) -> Path:
-        """What containerd, kubelet and kube-proxy read."""
+        """The configuration of containerd, kubelet and kube-proxy."""
         return self.directory / "configuration"
 
     @property
@@ -102,12 +102,12 @@ class NodeLayout:
 
     @property
     def logs(self) -> Path:
-        """The node's /var/log: one file per program, and what pods write."""
+        """The node's /var/log: one file for each program, and the logs of pods."""
         return self.directory / "log"
 
     @property
     def volumes(self) -> Path:
-        """Folders that volumes of the cluster may be made of."""
+        """Folders for volumes of the cluster."""
         return self.directory / "volumes"
 
     def log(self, program: str) -> Path:
@@ -117,10 +117,10 @@ class NodeLayout:
         write_private(self.plan, json.dumps(asdict(plan), indent=2) + "\n")
 
     def read_plan(self) -> NodePlan:
-        """Return what was written.
+        """Return the written plan.
 
         Raises:
-            OSError, ValueError, TypeError: there is nothing, or nothing that makes sense.
+            OSError, ValueError, TypeError: the file does not exist or cannot be parsed.
         """
         return NodePlan(**json.loads(self.plan.read_text(encoding="utf-8")))
 
@@ -139,5 +139,5 @@ class NodeLayout:
 
 
 def node_layout(cluster_directory: Path) -> NodeLayout:
-    """The node of a cluster lives in the cluster's folder."""
+    """Return the paths of the node of a cluster, in the cluster's folder."""
     return NodeLayout(cluster_directory / "node")

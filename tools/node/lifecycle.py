@@ -1,4 +1,7 @@
-"""Starts and ends the processes of a node, and leaves nothing of them. `node` and `tools.localcluster` call it."""
+"""Starts and ends the processes of a node, and removes everything they leave.
+
+Called by `node` and `tools.localcluster`.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ def runs(layout: NodeLayout) -> bool:
 
 
 def first_pid(layout: NodeLayout) -> int | None:
-    """The first process inside the node's namespaces, by its number outside; None when there is none."""
+    """Return the first process inside the node's namespaces, by its number outside; None if there is none."""
     keeper = processes.find(layout.read_record(), layout.directory)
     for child in keeper.children() if keeper else ():
         for grandchild in child.children():
@@ -42,7 +45,7 @@ def first_pid(layout: NodeLayout) -> int | None:
 
 
 def stop(layout: NodeLayout, *, purge: bool = False) -> bool:
-    """End a node with all its pods; return whether it ran. Images and volumes stay unless purged."""
+    """End a node with all its pods; return whether it ran. Images and volumes stay unless `purge` is true."""
     record = layout.read_record()
     ran = processes.find(record, layout.directory) is not None
     if record is not None:
@@ -60,7 +63,7 @@ def stop(layout: NodeLayout, *, purge: bool = False) -> bool:
 
 
 def _remove(directory: Path) -> None:
-    # Never across a file system that somebody has mounted below: it is not ours.
+    # Never delete across a file system that is mounted below the directory.
     mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
     if not any(Path(line.split()[4]).is_relative_to(directory) for line in mounts):
         shutil.rmtree(directory, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""A real node of a local cluster: containerd, kubelet and kube-proxy in namespaces of their own.
+"""A real node of a local cluster: containerd, kubelet and kube-proxy in their own namespaces.
 
-The CLI and the tests call `Node`. Pods and Services can be reached from this machine by their addresses. Pods reach
-servers of this machine on `network.gateway`, and the API server on `network.address`; they reach nothing else.
+Called by the CLI and the tests. This machine reaches pods and Services by their addresses. Pods reach servers of this
+machine on `network.gateway`, and the API server on `network.address`; they reach nothing else.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _POLL_S = 0.05
 
 
 class Node:
-    """The one real node of a cluster; it lives in the cluster's folder and goes down with it."""
+    """The one real node of a cluster. Its files are in the cluster's folder, and it stops with the cluster."""
 
     def __init__(self, cluster: LocalCluster, *, name: str = "node") -> None:
-        """Name the cluster, which must be up, and the Node object."""
+        """Set the cluster, which must be up, and the name of the Node object."""
         self._cluster = cluster
         self.layout = node_layout(cluster.layout.directory)
         self.name = name
 
     @property
     def network(self) -> Network:
-        """The node's addresses; there are some after the first `up`."""
+        """The node's addresses; they exist after the first `up`."""
         return self.layout.read_plan().network
 
     @property
     def api_port(self) -> int:
-        """The port on the node's address at which the API server is reached from the node and its pods."""
+        """The port on the node's address by which the node and its pods reach the API server."""
         return self.layout.read_plan().api_port
 
     def up(self, *, timeout_s: float = 60.0) -> bool:
@@ -60,7 +60,7 @@ class Node:
             with _turn(deadline):
                 self._prepare()
                 lifecycle.start(self.layout)
-                # From now on its addresses are seen to be taken.
+                # From now on other nodes see that its addresses are taken.
                 self._await(self._container_runtime_answers, "containerd", deadline)
         self._await(self._container_runtime_answers, "containerd", deadline)
         if started:
@@ -74,7 +74,7 @@ class Node:
         return lifecycle.stop(self.layout, purge=purge)
 
     def status(self) -> ComponentStatus | None:
-        """How the node is; None when the cluster has none."""
+        """Return the state of the node; None if the cluster has none."""
         if self.layout.read_record() is None:
             return None
         pid = lifecycle.first_pid(self.layout)
@@ -83,7 +83,7 @@ class Node:
         return ComponentStatus(name="node", state=state, pid=pid, port=None, log=str(self.layout.log("node")))
 
     def load(self, wanted: Iterable[images.Image]) -> None:
-        """Give the node images that it need not pull.
+        """Import images into the node, so that it need not pull them.
 
         Raises:
             ClusterError: containerd refused one.
@@ -93,7 +93,7 @@ class Node:
                 self.load_archive(images.write(image, Path(folder) / "image.tar"))
 
     def load_archive(self, archive: Path) -> None:
-        """Give the node the images of an archive, as `docker save` or an OCI layout in a tar file.
+        """Import the images of an archive, from `docker save` or an OCI layout in a tar file.
 
         Raises:
             ClusterError: containerd refused it.
@@ -101,10 +101,10 @@ class Node:
         self.ctr("images", "import", str(archive))
 
     def ctr(self, *arguments: str) -> str:
-        """Run containerd's own client on the node's pods and images; return what it prints.
+        """Run containerd's own client for the node's pods and images; return its output.
 
         Raises:
-            ClusterError: it failed; the message holds what it said.
+            ClusterError: it failed; the message contains its error output.
         """
         command = ["ctr", f"--address={self._containerd_socket}", "--namespace=k8s.io", *arguments]
         answer = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
@@ -141,7 +141,7 @@ class Node:
         self._cluster.write_kubeconfig(folder / "kube-proxy.kubeconfig", user="system:kube-proxy")
 
     def _snapshotter(self) -> str:
-        """Images are laid over each other, which the kernel refuses in a folder that is such a pile itself."""
+        """Return containerd's snapshotter: the kernel refuses an overlay on a folder that is itself on an overlay."""
         self.layout.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         kind = subprocess.run(
             ["stat", "--file-system", "--format=%T", str(self.layout.directory)],
@@ -157,7 +157,7 @@ class Node:
         return f"/proc/{lifecycle.first_pid(self.layout)}/root{configuration.CONTAINERD_SOCKET}"
 
     def _container_runtime_answers(self) -> bool:
-        # Not by `ctr`: one that is too early waits ten seconds before it looks again.
+        # `ctr` is not used: if it is too early it waits ten seconds before it tries again.
         with socket.socket(socket.AF_UNIX) as probe:
             try:
                 probe.connect(self._containerd_socket)
@@ -173,7 +173,7 @@ class Node:
         return "node.kubernetes.io/not-ready" not in tainted and any(
             entry["type"] == "Ready"
             and entry["status"] == "True"
-            # A node that is started again is Ready by its object, from the time before, until its kubelet speaks.
+            # After a restart the Node object still has the old Ready condition until the kubelet reports.
             and (record is None or _epoch(entry["lastHeartbeatTime"]) + 1 >= record.started_at_s)
             for entry in node.get("status", {}).get("conditions", [])
         )
@@ -220,7 +220,7 @@ def _turn(deadline: float) -> Iterator[None]:
     with socket.socket(socket.AF_UNIX) as turn:
         while True:
             try:
-                # A name without a file: it is free again when its holder ends, whatever way.
+                # A name without a file: the system frees it when its holder ends in any way.
                 turn.bind("\0herdsman-node-start")
                 break
             except OSError as error:
@@ -235,7 +235,7 @@ def _epoch(timestamp: str) -> float:
 
 
 def _free_index() -> int:
-    """A number that no other node of this machine has."""
+    """Return an index that no other node of this machine has."""
     for index in range(MAX_NODES):
         network = Network(index)
         if not Path("/sys/class/net", network.device).exists() and cgroups.remove(network.cgroup):

@@ -1,4 +1,4 @@
-"""What a real node needs of the machine, looked at before anything is started. `node` and the tests call `missing`."""
+"""Checks what a real node needs on this machine, before anything starts. `node` and the tests call `missing`."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ PROGRAMS: dict[str, str] = {
     "curl": "curl",
     "ldd": "libc-bin",
 }
-"""Each program, and the package of Debian that brings it."""
+"""The programs, each with its package in Debian."""
 _PLUGIN_FOLDERS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 _PLUGINS = ("loopback", "ptp", "host-local")
 _OWN_FOLDERS = (Path("/run"), Path("/var/run"), Path("/var/lib"), Path("/var/log"))
-"""A node has these to itself, so nothing that it must see can lie in them."""
+"""Folders of which a node has private versions, so that files which it must read cannot be in them."""
 
 
 def missing(directory: Path) -> str | None:
-    """Say what keeps a node from running in this directory, and what to do; None when nothing does."""
+    """Return the reason why no node can run in this directory, and what to do; None if one can."""
     if sys.platform != "linux":
         return f"a node runs on Linux only, and this is {sys.platform}"
     if os.geteuid() != 0:
@@ -51,7 +51,7 @@ def missing(directory: Path) -> str | None:
 
 
 def cni_plugins() -> Path | None:
-    """The folder with the network plugins."""
+    """Return the folder with the network plugins; None if there is none."""
     for folder in _PLUGIN_FOLDERS:
         if all((folder / name).is_file() for name in _PLUGINS):
             return folder
@@ -59,7 +59,7 @@ def cni_plugins() -> Path | None:
 
 
 def _refused() -> str | None:
-    """Root in a container may often make neither namespaces nor control groups; try both."""
+    """Try to make namespaces and control groups, which root in a container often may not; return the reason."""
     attempt = subprocess.run(
         ["unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "true"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""What `pulumi up` runs in a repository of its own: Herdsman's program, on this project's config."""
+"""The entry point of `pulumi up` in a separate repository: Herdsman's program with this project's config."""
 
 import runpy
 
