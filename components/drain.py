@@ -91,7 +91,7 @@ def as_in_hashes(value: object) -> object:
 
     A drain that the service did not ask for is left out. One that the service asked for has its form of that time.
     """
-    if isinstance(value, str):  # Most values are texts; this line is hot when many services are rendered.
+    if isinstance(value, str):  # most values are texts; this line is hot when many services are rendered
         return value
     if isinstance(value, dict):
         known = {key: as_in_hashes(each) for key, each in value.items()}

@@ -57,7 +57,7 @@ def kubernetes_object(
         import_=resource_id if (token, resource_id) in existing else None,
     )
     if by_sdk and sdk_is_installed():
-        from components.sdk_resources import sdk_resource  # An import at the top would cost the loop CPU and memory.
+        from components.sdk_resources import sdk_resource  # an import at the top would cost the loop CPU and memory
 
         return sdk_resource(token, name, obj.manifest, options)
     return pulumi.CustomResource(token, name, obj.manifest, options)

@@ -94,7 +94,7 @@ class ExecCredentials:
         except FileNotFoundError as error:
             hint = self._section.get("installHint")
             raise self._failed(f"{error.strerror}{f'. {str(hint).strip()}' if hint else ''}") from error
-        except Exception as error:  # A section with values of other types raises TypeError, KeyError and AttributeError
+        except Exception as error:  # a section with values of other types raises TypeError, KeyError and AttributeError
             raise self._failed(str(error)) from error
         if not isinstance(status, Mapping):
             raise self._failed("its answer has no status")
@@ -109,7 +109,7 @@ class ExecCredentials:
         try:
             expires: datetime = parse_rfc3339(expiry)
             return (expires - datetime.now(UTC)).total_seconds()
-        except Exception as error:  # Both its regular expression and datetime raise several types
+        except Exception as error:  # both its regular expression and datetime raise several types
             raise self._failed(f"its expirationTimestamp {str(expiry)[:64]!r} is no time") from error
 
     def _failed(self, why: str) -> ConfigInvalid:
@@ -150,7 +150,7 @@ def provider_authorization(provider: Any) -> Callable[[], str]:
 
     try:
         config.load_kube_config_from_dict(alone, client_configuration=configuration, persist_config=False)
-    except Exception as error:  # The loader raises KeyError, TypeError and ConfigException
+    except Exception as error:  # the loader raises KeyError, TypeError and ConfigException
         raise ConfigInvalid(f"the auth provider {name!r} gives no credentials: {error}") from error
     authorization()
     return authorization

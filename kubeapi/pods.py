@@ -126,6 +126,6 @@ def _own_words(answer: Exchange) -> ApiError | None:
 def _is_status(body: bytes) -> bool:
     try:
         told = json.loads(body)
-    except (ValueError, RecursionError):  # An engine may answer with any bytes
+    except (ValueError, RecursionError):  # an engine may answer with any bytes
         return False
     return isinstance(told, dict) and told.get("kind") == "Status" and told.get("apiVersion") == "v1"

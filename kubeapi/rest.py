@@ -288,7 +288,7 @@ class RestClient:
             try:
                 self._access.reload()
             except ConfigInvalid:
-                return False  # The 401 is the better message
+                return False  # the 401 is the better message
             self._reloads += 1
             self._renew_connections()
         return True

@@ -132,7 +132,7 @@ class Evaluator:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**environment, "PYTHONPATH": root, "PYTHONDONTWRITEBYTECODE": "1"},
-            start_new_session=True,  # Only the loop handles Ctrl-C
+            start_new_session=True,  # only the loop handles Ctrl-C
         )
         answer = self._exchange(json.dumps(self._load), START_TIMEOUT_S)
         if "unusable" in answer:

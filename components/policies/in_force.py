@@ -116,7 +116,7 @@ def _built_in(policy: Policy, subject: Subject) -> Iterator[Violation]:
             continue
         try:
             findings = list(check(subject, rule))
-        except Exception as error:  # Any error counts as a violation, so that nothing passes unchecked.
+        except Exception as error:  # any error counts as a violation, so that nothing passes unchecked
             why = f"{type(error).__name__}: {str(error)[:LONGEST_VALUE]}"
             yield _failed(policy.name, f"rule `{name}`", why, mandatory=policy.mandatory)
             continue

@@ -118,7 +118,7 @@ class _Unusable(Exception):
 def _compile(expressions: Sequence[str]) -> list[Any]:
     if not expressions:
         return []
-    import cel  # Imported here, because the import is slow and few folders have CEL rules.
+    import cel  # imported here, because the import is slow and few folders have CEL rules
 
     programs = []
     for number, expression in enumerate(expressions):
@@ -161,7 +161,7 @@ def _findings(
         import cel
 
         try:
-            context = cel.Context(given)  # Converted to CEL's values once for all expressions
+            context = cel.Context(given)  # converted to CEL's values once for all expressions
         except Exception as error:
             told = _told(error)
             return [told if n < len(programs) else _ask(n, given, given, programs, rules) for n in numbers]

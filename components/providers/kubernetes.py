@@ -240,7 +240,7 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
                 if self._calls.kind(token).namespaced:
                     metadata["namespace"] = objects.DEFAULT_NAMESPACE
             except KindNotServed:
-                pass  # The same program may make the CRD; the create then sets the namespace.
+                pass  # the same program may make the CRD; the create then sets the namespace
         return metadata, None
 
     @_answering
@@ -326,7 +326,7 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
             return provider_pb2.ReadResponse()
         uid = _uid(old_outputs)
         if uid and live["metadata"]["uid"] != uid and not self._calls.holds(live, plain(old_inputs)):
-            return provider_pb2.ReadResponse()  # Another client made this object after Herdsman's was deleted
+            return provider_pb2.ReadResponse()  # another client made this object after Herdsman's was deleted
         manager = self._calls.manager_in_charge(live, objects.recorded_manager(old_outputs))
         if old_inputs:
             refreshed = self._calls.refreshed(token, old_inputs, live, former=manager)

@@ -142,7 +142,7 @@ class KubernetesCalls(KubernetesLooks):
                 late, until = path_is_late(error), deadline
                 if role_is_late(error, obj):
                     if call.preview:
-                        return None  # The same program makes the role
+                        return None  # the same program makes the role
                     late, until = True, role_deadline
                 if not late or not self._retries.left(call, until):
                     raise refusal(error, call.asked(verb, identity), secret_texts(call.inputs)) from error
@@ -182,7 +182,7 @@ class KubernetesCalls(KubernetesLooks):
             return self._apply_over(call, kind, objects.with_metadata(obj, uid=live["metadata"]["uid"]), live)
         except (Invalid, Forbidden) as error:
             if call.preview and immutable_fields(error):
-                return None  # In the preview of a replacement, this object will be gone by then
+                return None  # in the preview of a replacement, this object will be gone by then
             raise
 
     def _refuse_of_loop(self, asked: str, live: Json) -> None:

@@ -88,7 +88,7 @@ def apply_over(
         try:
             _claim(client, kind, _paths((*found, *collided)), live, manager)
         except Conflict:
-            continue  # Another client changed the object after it was read
+            continue  # another client changed the object after it was read
         return send(obj)
     raise refused
 

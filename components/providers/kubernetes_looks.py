@@ -220,7 +220,7 @@ def as_applied(live: Json, field_manager: str) -> Json:
 
 def _owned(live: Any, fields: Any) -> Any:
     if not fields:
-        return live  # A value, or an atomic object or list
+        return live  # a value, or an atomic object or list
     if isinstance(live, dict):
         below = {name[2:]: each for name, each in fields.items() if name.startswith("f:")}
         return {key: _owned(value, below[key]) for key, value in live.items() if key in below}

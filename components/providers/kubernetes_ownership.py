@@ -255,7 +255,7 @@ def left_to_others(obj: Json, live: Json, ignored: Iterable[Path], field_manager
         if any(isinstance(step, int) for step in path):
             found = _counterpart(obj, live, path)
             if found is None:
-                continue  # The item is gone, and is made again as a whole
+                continue  # the item is gone, and is made again as a whole
             theirs = found
         if "*" in path or path[:1] == ("status",) or path[:2] == ("metadata", "managedFields"):
             obj = leaving(obj, live, [path])
@@ -290,13 +290,13 @@ def _walk(want: Any, owned: Mapping[str, Any] | None, live: Any, path: Path) -> 
         yield from _compare(want, live, path)
     elif isinstance(want, dict):
         if path and owned == {}:
-            return  # An atomic object that Herdsman owns as a whole
+            return  # an atomic object that Herdsman owns as a whole
         for key, value in want.items():
             below = live.get(key, MISSING) if isinstance(live, dict) else MISSING
             yield from _walk(value, owned.get(f"f:{key}"), below, (*path, key))
     elif isinstance(want, list):
         if owned == {}:
-            return  # An atomic list, or an empty one
+            return  # an atomic list, or an empty one
         yield from _walk_list(want, owned, live, path)
 
 

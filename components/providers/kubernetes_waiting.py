@@ -91,7 +91,7 @@ class RetryPolicy:
                 return self._kind(call.token)
             except KindNotServed as error:
                 if call.preview:
-                    return None  # The same program may make the CRD
+                    return None  # the same program may make the CRD
                 if not self.left(call, deadline) or not self._is_coming(call.token):
                     raise refusal(error, call.asked("create", Identity.of(call.obj))) from error
             round_ += 1

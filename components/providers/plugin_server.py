@@ -118,6 +118,6 @@ def serve_until_the_engine_ends(servicer: provider_pb2_grpc.ResourceProviderServ
     parent = os.getppid()
     while not done.wait(1.0):
         if os.getppid() != parent:
-            break  # The engine was killed and could send no signal
+            break  # the engine was killed and could send no signal
     server.stop(grace_s=1.0)
     sys.exit(0)
