@@ -1,1 +1,1 @@
-"""Idempotent steps that bring a machine, this one or one over SSH, to a wanted state, and say what they changed."""
+"""Idempotent steps that bring a machine, local or over SSH, to a desired state and report their changes."""

@@ -1,7 +1,7 @@
 """Opens directories for root by descriptors, from `/` on, and follows no link that another user could have made.
 
-Used by `local`. A path below a user's directory is that user's: a link planted there would lead root's `chown` and
-writes elsewhere. Over SSH the shell functions of `agent.client.ssh.machine` do the same.
+Used by `local`. A user controls the paths below the user's own directory: a link there could redirect root's `chown`
+and writes. Over SSH, `scripts/enter.sh` of `agent.client.ssh` does the same.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _MOST_LINKS = 40
 
 @contextmanager
 def opened(path: str, *, make: bool = False) -> Iterator[int]:
-    """Open a directory, with `make` after making what is missing of it (0755), and give its descriptor.
+    """Open a directory and return its descriptor. With `make`, missing directories are created first (0755).
 
-    A symbolic link is followed only where root made it and nobody else can replace it, as `/var` of macOS. Raises
-    MachineError for any other link, OSError for what the system says.
+    A symbolic link is followed only if root made it and no other user can replace it, such as `/var` on macOS. Raises
+    MachineError for any other link, OSError for errors of the system.
     """
     handle = _walk(path, make=make)
     try:
@@ -70,7 +70,7 @@ def _step(handle: int, name: str, *, make: bool) -> int:
 
 
 def _target(handle: int, name: str, path: str) -> str:
-    """Read a link that only root could make. Raises MachineError for another, OSError for what is no link."""
+    """Read a link that only root could make. Raises MachineError for other links, OSError if it is not a link."""
     link, directory = os.stat(name, dir_fd=handle, follow_symlinks=False), os.fstat(handle)
     if not stat.S_ISLNK(link.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))

@@ -1,4 +1,4 @@
-"""Steps about files and directories."""
+"""Steps for files and directories."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agent.steps.step import Change, difference
 
 @dataclass(frozen=True)
 class File:
-    """A file with this content, mode and owner (None: whoever writes it)."""
+    """A file with this content, mode and owner. Owner None: the user that writes it."""
 
     path: str
     content: bytes = field(repr=False)
@@ -68,11 +68,11 @@ class NoFile:
 
 @dataclass(frozen=True)
 class Directory:
-    """A directory; what is in it is left alone."""
+    """A directory. The step does not touch its content."""
 
     path: str
     mode: int | None = 0o755
-    """None: 0755 when it has to be made, and as it is when it is there."""
+    """None: 0755 for a new directory; an existing one keeps its mode."""
     owner: str | None = None
     sudo: bool = False
     what: str = "directory"

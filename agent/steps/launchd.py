@@ -1,8 +1,8 @@
 """A service under launchd: the property list, and the steps that install and remove it as a LaunchDaemon.
 
-Keys after launchd.plist(5), commands and codes after launchctl(1) and `launchctl error`. There is no variant as a
-LaunchAgent: since macOS 15 one is cut off from the local network (EHOSTUNREACH, errno 65) without a word, and it
-ends when its user logs out.
+The keys follow launchd.plist(5), commands and exit codes launchctl(1) and `launchctl error`. LaunchAgents are not
+supported: since macOS 15 they silently get no access to the local network (EHOSTUNREACH, errno 65), and they end when
+the user logs out.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from agent.steps.step import Change, Step
 DIRECTORY = "/Library/LaunchDaemons"
 NO_SUCH_PROCESS = 3
 IN_PROGRESS = 36
-"""bootout: the job is being taken down and is not gone yet."""
+"""bootout: the job is being stopped and is still loaded."""
 IO_ERROR = 5
-"""bootstrap: the plist is wrong, or the job before it is not quite gone."""
+"""bootstrap: the plist is invalid, or the previous job is still being unloaded."""
 ALREADY_IN_PROGRESS = 37
 NOT_FOUND = 113
 EX_CONFIG = 78
@@ -38,7 +38,7 @@ _TRY_DELAY_S = 1.0
 
 
 def plist(service: Service) -> bytes:
-    """Write the property list. Raises NotExpressible for control characters, which the format cannot hold."""
+    """Return the property list. Raises NotExpressible for control characters, which the format does not support."""
     keys: dict[str, Any] = {
         "Label": service.label,
         "ProgramArguments": [*_reading(service.environment_file), *service.argv],
@@ -65,19 +65,19 @@ def plist(service: Service) -> bytes:
 
 
 def _reading(environment_file: str) -> list[str]:
-    """Start a program with the variables of a file, which launchd has no key for."""
+    """Return a command prefix that reads variables from a file, for which launchd has no key."""
     if not environment_file:
         return []
     return ["/bin/sh", "-c", 'set -a; . "$0" && set +a && exec "$@"', environment_file]
 
 
 def plist_path(service_label: str) -> str:
-    """Where the property list is."""
+    """Return the path of the property list."""
     return f"{DIRECTORY}/{service_label}.plist"
 
 
 def install_steps(service: Service) -> list[Step]:
-    """List the steps to a service that runs as described, now and after each boot."""
+    """Return the steps that install and start a service, also after each boot."""
     log: list[Step] = []
     if service.log_file:
         log.append(
@@ -95,13 +95,13 @@ def install_steps(service: Service) -> list[Step]:
 
 
 def removal_steps(label: str, *, stop_timeout_s: int = 60) -> list[Step]:
-    """List the steps to no such service."""
+    """Return the steps that remove a service."""
     return [ManagerRuns(), Gone(label, stop_timeout_s), NoFile(plist_path(label), sudo=True, what="no plist")]
 
 
 @dataclass(frozen=True)
 class JobState:
-    """What `launchctl print` tells of a loaded job."""
+    """The state of a loaded job, from `launchctl print`."""
 
     running: bool
     pid: int
@@ -111,13 +111,13 @@ class JobState:
 
     @property
     def exit_code(self) -> int | None:
-        """The code with which the job's process ended last; None: it has not ended yet."""
+        """The exit code of the job's last process. None: no process has ended yet."""
         found = re.match(r"-?\d+(?=:|$)", self.last_exit)
         return int(found.group()) if found else None
 
 
 def job_state(machine: Machine, label: str) -> JobState | None:
-    """Look at a job of the system's domain; None when it is not loaded. Raises MachineError."""
+    """Return the state of a job in the system domain, or None if it is not loaded. Raises MachineError."""
     argv = ["launchctl", "print", f"system/{label}"]
     asked = machine.run(argv)
     if asked.code == NOT_FOUND:
@@ -140,7 +140,7 @@ def job_state(machine: Machine, label: str) -> JobState | None:
 
 @dataclass(frozen=True)
 class ManagerRuns:
-    """There is a launchd to ask at all."""
+    """The machine has launchd."""
 
     @property
     def title(self) -> str:
@@ -155,12 +155,12 @@ class ManagerRuns:
         return None
 
     def apply(self, machine: Machine) -> None:
-        """Nothing that a step could do."""
+        """Do nothing: no step can install launchd."""
 
 
 @dataclass(frozen=True)
 class Allowed:
-    """Nobody has disabled the job; launchd remembers that beyond its removal."""
+    """The job is not disabled. launchd keeps this setting after the job was removed."""
 
     label: str
 
@@ -170,7 +170,7 @@ class Allowed:
 
     def compare(self, machine: Machine) -> Change | None:
         said = checked(machine, ["launchctl", "print-disabled", "system"])
-        # Newer systems say `disabled`, older ones `true`.
+        # Newer systems print `disabled`, older ones `true`.
         off = re.search(rf'"{re.escape(self.label)}" => (disabled|true)\b', said)
         return Change("enables it") if off else None
 
@@ -180,7 +180,7 @@ class Allowed:
 
 @dataclass(frozen=True)
 class Running:
-    """The job is loaded from this very definition, and runs."""
+    """The job is loaded from this definition, and runs."""
 
     label: str
     mark: str
@@ -266,7 +266,7 @@ class Gone:
 
 
 def take_down(machine: Machine, label: str, stop_timeout_s: int) -> None:
-    """Unload a job and wait until it is gone: a bootstrap before that fails with an I/O error."""
+    """Unload a job and wait until it is gone, because an earlier bootstrap would fail with an I/O error."""
     argv = ["launchctl", "bootout", f"system/{label}"]
     ended: Finished = machine.run(argv, sudo=True, timeout_s=stop_timeout_s + 30.0)
     if ended.code not in (0, NO_SUCH_PROCESS, IN_PROGRESS, NOT_FOUND):

@@ -1,6 +1,6 @@
-"""This machine, for steps. Its user is who runs the command; root's rights are never taken by `sudo` behind their back.
+"""This machine, for steps. Commands run as the current user; `sudo` is never called.
 
-The SSH counterpart is `agent.client.ssh.machine`.
+The counterpart for SSH is `agent.client.ssh.machine`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _AS_ROOT = "run the same command with sudo"
 
 
 class LocalMachine:
-    """The machine that this runs on (`agent.steps.machine.Machine`)."""
+    """The machine on which this code runs (`agent.steps.machine.Machine`)."""
 
     @functools.cached_property
     def facts(self) -> Facts:
@@ -81,7 +81,7 @@ class LocalMachine:
         with self._explained("write", path), self._directory_of(path) as (directory, target):
             draft = str(Path(target).with_name(f".{Path(target).name}.herdsman-new"))
             try:
-                # O_EXCL: nobody else's file or link of that name is written through.
+                # O_EXCL prevents writing through a file or link of that name that another user made.
                 _unlink(draft, directory)
                 descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=directory)
                 with os.fdopen(descriptor, "wb") as file:
@@ -122,7 +122,7 @@ class LocalMachine:
 
     @contextlib.contextmanager
     def _directory_of(self, path: str) -> Iterator[tuple[int | None, str]]:
-        """Give what to call a file by: for root its name and the descriptor of its directory, else its path alone."""
+        """Yield the descriptor of the directory and the file's name for root, else None and the path."""
         if os.geteuid() != 0:
             yield None, path
             return
@@ -159,7 +159,7 @@ def _unlink(path: str, directory: int | None) -> None:
 
 
 def _make_durable(path: Path, directory: int | None) -> None:
-    # Without this a rename can be lost with the power, on file systems that delay it.
+    # Without this, some file systems lose the rename if the power fails.
     descriptor = os.open(path, os.O_RDONLY, dir_fd=directory)
     try:
         with contextlib.suppress(OSError):

@@ -1,6 +1,7 @@
-"""What a step needs of a machine: commands, files and a few facts. Local or over SSH.
+"""The interface of a machine for steps: commands, files and a few facts.
 
-`agent.steps.local` is this machine, `agent.client.ssh.machine` one over SSH. Every failure is a MachineError.
+`agent.steps.local` implements it for this machine, `agent.client.ssh.machine` over SSH. Every failure is a
+MachineError.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ COMMAND_TIMEOUT_S = 60.0
 
 
 class MachineError(Exception):
-    """A machine did not do what a step asked for. `hint` says what helps, where something does."""
+    """A machine did not do what a step requested. `hint` is the remedy, if there is one."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -22,16 +23,16 @@ class MachineError(Exception):
 
 
 class CommandFailed(MachineError):
-    """A command ended with a code that means failure, or could not be run at all."""
+    """A command ended with an exit code other than 0, or could not be run."""
 
 
 class NotPermitted(MachineError):
-    """The user on that machine may not do this."""
+    """The user on the machine does not have permission."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A command that has ended. 127: there is no such command; 126: it may not be run."""
+    """The result of a command. 127: it does not exist; 126: it may not be run."""
 
     code: int
     stdout: bytes = b""
@@ -39,19 +40,19 @@ class Finished:
 
     @property
     def text(self) -> str:
-        """Its standard output, without the line end."""
+        """The standard output, without the line end."""
         return self.stdout.decode("utf-8", "replace").rstrip("\n")
 
     @property
     def complaint(self) -> str:
-        """The last words of a command that failed: its standard error, else its output, in one line of limited size."""
+        """The end of the standard error, or else of the output, in one line of limited length."""
         said = (self.stderr.strip() or self.stdout.strip()).decode("utf-8", "replace")
         return " ".join(said.split())[-400:]
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a machine is, asked once."""
+    """The facts of a machine, read once."""
 
     os: Literal["linux", "darwin"]
     uid: int
@@ -65,20 +66,20 @@ class Facts:
 
 @dataclass(frozen=True)
 class FileStat:
-    """What stands in the directory about a path; a link counts as what it leads to."""
+    """Type, mode, owner and size of a path. Links are followed."""
 
     kind: Literal["file", "directory", "other"]
     mode: int
     """The permission bits."""
     owner: str
-    """Name of the user, or the number of one without a name."""
+    """Name of the user, or the number of a user without a name."""
     size: int
 
 
 class Machine(Protocol):
-    """One machine. `sudo` asks for root's rights, which a machine whose user is root has anyway.
+    """One machine. `sudo` requests root, which has no effect if the user is root.
 
-    Everything raises MachineError when it fails; NotPermitted where rights are what is lacking.
+    All methods raise MachineError on failure, and NotPermitted if permissions are missing.
     """
 
     @property
@@ -92,29 +93,27 @@ class Machine(Protocol):
         sudo: bool = False,
         timeout_s: float = COMMAND_TIMEOUT_S,
     ) -> Finished:
-        """Run a command without a shell, to its end. Its exit code is the caller's to judge."""
+        """Run a command without a shell, to its end. The caller checks the exit code."""
 
     def read(self, path: str, *, sudo: bool = False) -> bytes | None:
-        """Give the content of a file; None when there is none."""
+        """Return the content of a file, or None if it does not exist."""
 
     def stat(self, path: str, *, sudo: bool = False) -> FileStat | None:
-        """Describe a path; None when nothing is there."""
+        """Describe a path. Returns None if it does not exist."""
 
     def write(self, path: str, content: bytes, *, mode: int, owner: str | None = None, sudo: bool = False) -> None:
-        """Put a file there whole or not at all: a draft beside it, made durable, then renamed."""
+        """Write a file atomically: write and sync a draft beside it, then rename the draft."""
 
     def remove(self, path: str, *, sudo: bool = False) -> None:
-        """Remove a file; that there is none is no failure."""
+        """Remove a file. No error if it does not exist."""
 
     def make_directory(self, path: str, *, mode: int, owner: str | None = None, sudo: bool = False) -> None:
-        """Make a directory, and those above it as the machine makes them; one that exists gets this mode and owner.
-
-        Nothing in it changes.
-        """
+        """Create a directory and its parents, or set mode and owner of an existing one. Its content does not change."""
 
 
 def checked(machine: Machine, argv: Sequence[str], *, sudo: bool = False, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
-    """Run a command that must end with 0 and give its output. Raises CommandFailed with its last words."""
+    """Run a command and return its output. Raises CommandFailed, with the end of its output, if the exit code is
+    not 0."""
     finished = machine.run(argv, sudo=sudo, timeout_s=timeout_s)
     if finished.code != 0:
         raise failure(argv, finished)
@@ -122,7 +121,7 @@ def checked(machine: Machine, argv: Sequence[str], *, sudo: bool = False, timeou
 
 
 def failure(argv: Sequence[str], finished: Finished) -> CommandFailed:
-    """Make the error of a command that failed."""
+    """Return the error for a failed command."""
     if finished.code == 127:
         return CommandFailed(f"`{argv[0]}` was not found", hint=f"install what brings `{argv[0]}`, or set PATH")
     said = finished.complaint or "it said nothing"

@@ -1,6 +1,6 @@
-"""What a service manager is to keep running, in words that systemd and launchd share. Pure.
+"""The definition of a service, in the terms that systemd and launchd share. Without I/O.
 
-`agent.steps.systemd` and `agent.steps.launchd` write it down in their own.
+`agent.steps.systemd` and `agent.steps.launchd` convert it to their formats.
 """
 
 from __future__ import annotations
@@ -12,49 +12,49 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 
 MARK = "HERDSMAN_UNIT"
-"""Environment variable with `Service.mark`: tells of a running process which definition it was started from."""
+"""Environment variable with `Service.mark`, which shows from which definition a running process was started."""
 
 
 _NOT_MARKED = frozenset({"settle_s", "private_environment"})
-"""What a running process does not depend on."""
+"""Fields that do not affect a running process."""
 
 
 class NotExpressible(ValueError):
-    """A service that its manager's file format cannot say, or that no manager would run."""
+    """A service that the file format of the manager cannot express, or that no manager would run."""
 
 
 @dataclass(frozen=True)
 class Service:
-    """One program under a service manager. Anything secret belongs into a file that `argv` names."""
+    """One program under a service manager. Secrets must be in a file that `argv` names."""
 
     name: str
-    """`herdsman-agent`: the name of the unit, and after `dev.` with its first `-` as `.` launchd's label."""
+    """Name of the unit, such as `herdsman-agent`. launchd's label is `dev.` and the name with its first `-` as `.`."""
     description: str
     argv: tuple[str, ...]
     """`argv[0]` is an absolute path."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """All that the program gets: no shell's environment is passed on."""
+    """The complete environment of the program, without that of any shell."""
     environment_file: str = ""
-    """File with more of it, as `environment_file_text` writes it: what others on the machine must not read."""
+    """File with more variables, in the format of `environment_file_text`, for values that other users must not read."""
     user: str | None = None
-    """Who it runs as; None: root, or the user whose own manager it is."""
+    """The user of the process. None: root, or the owner of the user's service manager."""
     keep_children: bool = False
-    """Leave the processes that it started alone when it stops or is restarted."""
+    """When the service stops or restarts, leave its child processes running."""
     restart_delay_s: int = 5
     max_starts: int | None = None
-    """Starts within five minutes after which systemd gives up; None, and always on launchd: never."""
+    """Starts within five minutes before systemd gives up. None: never. launchd never gives up."""
     stop_timeout_s: int = 60
-    """Between SIGTERM and SIGKILL."""
+    """Time between SIGTERM and SIGKILL."""
     log_file: str = ""
-    """Where output goes on launchd; systemd has its journal."""
+    """File for the output on launchd. systemd uses its journal."""
     private_environment: bool = False
-    """`environment` came from a user of the cluster."""
+    """`environment` comes from a user of the cluster."""
     log_to_file: bool = False
-    """Have systemd append to `log_file` too."""
+    """Make systemd append the output to `log_file` as well."""
     settle_s: float = 2.0
-    """How long a process has to stay up before its start counts."""
+    """How long a process must stay up before its start counts as successful."""
     hardened: bool = True
-    """Keep system directories read-only for it. Never more: what else is on offer takes GPUs away."""
+    """Make system directories read-only for the service. Stronger sandboxing is not used, because it blocks GPUs."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", self.name):
@@ -73,18 +73,19 @@ class Service:
 
     @property
     def file_mode(self) -> int:
-        """Mode of the definition's own file: variables, which may be private, are readable by its owner alone."""
+        """Mode of the definition's file. A file with private variables is readable only by its owner."""
         return 0o600 if self.private_environment else 0o644
 
     @property
     def label(self) -> str:
-        """launchd's label: `herdsman-agent` is `dev.herdsman.agent`."""
+        """launchd's label: `dev.herdsman.agent` for `herdsman-agent`."""
         return f"dev.{self.name.replace('-', '.', 1)}"
 
     @property
     def mark(self) -> str:
-        """A short hash of all this: another one means that the running process was started from another definition."""
-        # What is as by default is left out, so that a new field restarts nothing.
+        """A short hash of the definition. A different one means that the process was started from
+        another definition."""
+        # Defaults are omitted, so that a new field restarts no service.
         defaults = {each.name: each.default for each in fields(self)}
         said = {
             name: value for name, value in asdict(self).items() if name not in _NOT_MARKED and value != defaults[name]
@@ -97,7 +98,7 @@ class Service:
 
 
 def environment_file_text(values: Mapping[str, str]) -> str:
-    """Write variables so that systemd's EnvironmentFile= and a POSIX shell's `.` read them back as they are."""
+    """Format variables so that systemd's EnvironmentFile= and a POSIX shell's `.` both read them unchanged."""
     lines = []
     for name, value in sorted(values.items()):
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in value:

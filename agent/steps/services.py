@@ -1,4 +1,4 @@
-"""Steps to a service on whatever machine it is: systemd on Linux, launchd on macOS."""
+"""Steps for a service on either system: systemd on Linux, launchd on macOS."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from agent.steps.step import Step
 
 
 def install_steps(service: Service, facts: Facts, *, own_user: bool = False) -> list[Step]:
-    """List the steps to a service that runs, now and after each boot.
+    """Return the steps that install and start a service, also after each boot.
 
-    `own_user`: under the user's own manager, which takes no root. Raises MachineError where there is no such thing.
+    `own_user` selects the user's own service manager, which needs no root. Raises MachineError on macOS, which does not
+    support it.
     """
     if facts.os == "darwin":
         if own_user:
@@ -21,14 +22,14 @@ def install_steps(service: Service, facts: Facts, *, own_user: bool = False) -> 
 
 
 def removal_steps(service_name: str, label: str, facts: Facts, *, own_user: bool = False) -> list[Step]:
-    """List the steps to no such service; `label` is launchd's name for it (`Service.label`)."""
+    """Return the steps that remove a service; `label` is launchd's name for it (`Service.label`)."""
     if facts.os == "darwin":
         return launchd.removal_steps(label)
     return systemd.removal_steps(service_name, facts, own_user=own_user)
 
 
 def definition_path(service_name: str, label: str, facts: Facts, *, own_user: bool = False) -> str:
-    """Where the file is that says what is installed."""
+    """Return the path of the file that defines the service."""
     if facts.os == "darwin":
         return launchd.plist_path(label)
     return systemd.unit_path(service_name, facts, own_user=own_user)

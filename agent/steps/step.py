@@ -1,7 +1,7 @@
-"""Steps, each of which looks before it acts: done twice, the second time changes nothing.
+"""Steps that compare before they act, so that a second run changes nothing.
 
-Used by `automation.cli.agent_service` on this machine and over SSH by `agent.client`. A step keeps no state: whether it
-has to act is seen on the machine alone, so that a run that was cut off is finished by the next one.
+Used by `automation.cli.agent_service` on this machine and by `agent.client` over SSH. A step stores no state: the
+machine alone shows whether it has to act. So the next run completes an interrupted one.
 """
 
 from __future__ import annotations
@@ -15,48 +15,48 @@ from typing import Protocol
 from agent.steps.machine import Machine, MachineError
 
 DIFF_LINES = 200
-"""More lines of a difference are not shown."""
+"""Longest difference that is shown, in lines."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """What a step would do: in words, and as a unified diff where a text file changes. Never shows a secret."""
+    """A change that a step would make, as a summary and, for text files, a unified diff. Never contains a secret."""
 
     summary: str
     diff: str = ""
 
 
 class Step(Protocol):
-    """One thing that should be so on a machine."""
+    """One part of the desired state of a machine."""
 
     @property
     def title(self) -> str:
-        """What should be so, as a person would list it: `unit file /etc/…`."""
+        """The desired state as a list entry for people: `unit file /etc/…`."""
 
     def compare(self, machine: Machine) -> Change | None:
-        """Tell what `do` would change; None when all is as it should be. Changes nothing, raises MachineError.
+        """Return what `apply` would change, or None if nothing. Changes nothing itself. Raises MachineError.
 
-        Steps before this one may not have been done (a preview), so what they bring may be missing.
+        In a preview, earlier steps were not applied, so their results may be missing.
         """
 
     def apply(self, machine: Machine) -> None:
-        """Make it so. Called only after `look` told of a change. Raises MachineError."""
+        """Make the change. Called only after `compare` returned one. Raises MachineError."""
 
 
 class State(StrEnum):
-    """What became of a step."""
+    """The result of a step."""
 
     OK = "ok"
     CHANGED = "changed"
     WOULD_CHANGE = "would-change"
     FAILED = "failed"
     SKIPPED = "skipped"
-    """A step before it failed."""
+    """An earlier step failed."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One step's part of a run."""
+    """The outcome of one step in a run."""
 
     title: str
     state: State
@@ -72,9 +72,9 @@ def run_steps(
     dry_run: bool = False,
     on_outcome: Callable[[Outcome], None] | None = None,
 ) -> list[Outcome]:
-    """Take the steps in order and stop at the first that fails; those after it are skipped.
+    """Run the steps in order. After the first failure, skip the rest.
 
-    Raises nothing of the machine's: a MachineError is the failed step's detail. `on_outcome` hears of each at once.
+    A MachineError becomes the detail of the failed step. `on_outcome` is called after each step.
     """
     outcomes: list[Outcome] = []
     failed = False
@@ -105,12 +105,12 @@ def is_failed(outcomes: Sequence[Outcome]) -> bool:
 
 
 def is_changed(outcomes: Sequence[Outcome]) -> bool:
-    """Tell whether anything changed, or in a preview would."""
+    """Return whether any step changed something, or would in a preview."""
     return any(outcome.state in (State.CHANGED, State.WOULD_CHANGE) for outcome in outcomes)
 
 
 def difference(path: str, before: bytes | None, after: bytes | None) -> str:
-    """Give the unified diff of a text file's content; empty where a side is no text."""
+    """Return the unified diff of a text file's content, or an empty string if a side is not text."""
     try:
         old = (before or b"").decode().splitlines(keepends=True)
         new = (after or b"").decode().splitlines(keepends=True)

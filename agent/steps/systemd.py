@@ -1,7 +1,7 @@
 """A service under systemd: the unit's text, and the steps that install and remove it.
 
-Texts after systemd.service(5), systemd.exec(5) and systemd.syntax(7); exit codes after systemctl(1). Questions need no
-rights; what changes a system unit asks for root's.
+The texts follow systemd.service(5), systemd.exec(5) and systemd.syntax(7), the exit codes systemctl(1). Queries need no
+root; changes of a system unit do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _START_WINDOW_S = 300
 
 
 def quoted(text: str) -> str:
-    """Write a value so that systemd reads it back as it is: quotes, C escapes, `%` for its specifiers."""
+    """Quote a value so that systemd reads it unchanged: quotes, C escapes, and `%%` for `%`."""
     escaped = "".join(_ESCAPES.get(c, c if c.isprintable() else _bytes_escaped(c)) for c in text)
     escaped = escaped.replace("%", "%%")
     return escaped if _PLAIN.fullmatch(escaped) else f'"{escaped}"'
@@ -33,7 +33,8 @@ def _bytes_escaped(character: str) -> str:
 
 
 def command_line(argv: tuple[str, ...]) -> str:
-    """Write the value of ExecStart=. In arguments `$` starts a variable unless doubled; in the program's path never."""
+    """Return the value of ExecStart=. systemd expands `$` in arguments unless it is doubled, but not in the program's
+    path."""
     program = argv[0]
     if "$" in program or not program.isprintable():
         raise NotExpressible(f"systemd has no way to write the path {program!r}; install the program elsewhere")
@@ -41,11 +42,13 @@ def command_line(argv: tuple[str, ...]) -> str:
 
 
 def unit_text(service: Service, *, own_user: bool = False) -> str:
-    """Write the unit. `own_user`: for the manager of one user, who has no other to switch to.
+    """Return the unit. `own_user`: for the service manager of one user, which cannot change users.
 
-    Left out on purpose: NoNewPrivileges, and whatever implies it, because CUDA makes its devices by a setuid helper;
-    PrivateDevices; MemoryDenyWriteExecute (GPU drivers compile); PrivateTmp, which would go away under children that
-    are kept.
+    These options are not set on purpose:
+    - NoNewPrivileges, and options that imply it, because CUDA creates its devices by a setuid helper
+    - PrivateDevices
+    - MemoryDenyWriteExecute, because GPU drivers compile code
+    - PrivateTmp, because child processes that are kept would lose it
     """
     lines = [
         "# Made by herdsman; the next install or upgrade overwrites what is changed here.",
@@ -73,7 +76,7 @@ def unit_text(service: Service, *, own_user: bool = False) -> str:
     if service.log_to_file and service.log_file:
         lines += [f"Standard{which}=append:{_specified(service.log_file)}" for which in ("Output", "Error")]
     if service.keep_children:
-        # The kernel taking one model server for its memory is no reason to stop the agent and with it the others.
+        # If the kernel kills one model server for its memory, the agent and the other servers must continue.
         lines.append("OOMPolicy=continue")
     if service.user is not None and not own_user:
         lines.append(f"User={service.user}")
@@ -96,17 +99,17 @@ def _specified(path: str) -> str:
 
 
 def unit_path(name: str, facts: Facts, *, own_user: bool = False) -> str:
-    """Where the unit's file is."""
+    """Return the path of the unit's file."""
     return f"{unit_directory(facts, own_user=own_user)}/{name}.service"
 
 
 def unit_directory(facts: Facts, *, own_user: bool = False) -> str:
-    """Where the files of units are."""
+    """Return the directory of the units' files."""
     return f"{facts.home}/.config/systemd/user" if own_user else "/etc/systemd/system"
 
 
 def install_steps(service: Service, facts: Facts, *, own_user: bool = False) -> list[Step]:
-    """List the steps to a service that runs as described, now and after each boot."""
+    """Return the steps that install and start a service, also after each boot."""
     manager = Systemd(facts, own_user)
     path = unit_path(service.name, facts, own_user=own_user)
     content = unit_text(service, own_user=own_user).encode()
@@ -124,7 +127,7 @@ def install_steps(service: Service, facts: Facts, *, own_user: bool = False) -> 
 
 
 def removal_steps(name: str, facts: Facts, *, own_user: bool = False) -> list[Step]:
-    """List the steps to no such service."""
+    """Return the steps that remove a service."""
     manager = Systemd(facts, own_user)
     path = unit_path(name, facts, own_user=own_user)
     return [
@@ -138,7 +141,7 @@ def removal_steps(name: str, facts: Facts, *, own_user: bool = False) -> list[St
 
 @dataclass(frozen=True)
 class UnitState:
-    """What `systemctl show` tells of a unit."""
+    """The state of a unit, from `systemctl show`."""
 
     load: str
     active: str
@@ -152,18 +155,18 @@ class UnitState:
 
 @dataclass(frozen=True)
 class Systemd:
-    """One manager: the system's, or the one of the machine's user."""
+    """One service manager: the system's, or that of the machine's user."""
 
     facts: Facts
     own_user: bool = False
 
     @property
     def sudo(self) -> bool:
-        """Whether changes need root's rights."""
+        """Whether changes need root."""
         return not self.own_user
 
     def argv(self, *arguments: str) -> list[str]:
-        """Give the command. A user's manager is found by a variable that su, cron and some SSH servers leave out."""
+        """Return a command. A user's manager needs a variable that su, cron and some SSH servers do not set."""
         if self.own_user:
             return ["env", f"XDG_RUNTIME_DIR=/run/user/{self.facts.uid}", "systemctl", "--user", *arguments]
         return ["systemctl", *arguments]
@@ -173,7 +176,7 @@ class Systemd:
         checked(machine, self.argv(*arguments), sudo=self.sudo, timeout_s=timeout_s)
 
     def state(self, machine: Machine, name: str) -> UnitState:
-        """Look at a unit; one that does not exist has the load state `not-found`."""
+        """Return the state of a unit. A unit that does not exist has the load state `not-found`."""
         names = "LoadState,ActiveState,SubState,MainPID,NeedDaemonReload,FragmentPath,Result,NRestarts"
         said = checked(machine, self.argv("show", f"{name}.service", f"--property={names}"))
         values = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
@@ -189,7 +192,7 @@ class Systemd:
         )
 
     def mark_of(self, machine: Machine, pid: int) -> str | None:
-        """Read which definition a process was started from; None when it is gone or was started from none of ours."""
+        """Return the mark in a process's environment. None: the process has ended or has no mark."""
         content = machine.read(f"/proc/{pid}/environ", sudo=self.sudo) or b""
         for pair in content.split(b"\0"):
             name, _, value = pair.partition(b"=")
@@ -198,7 +201,7 @@ class Systemd:
         return None
 
     def last_words(self, machine: Machine, name: str) -> str:
-        """Give the last lines of a unit's journal, for an error; empty where it cannot be read."""
+        """Return the last lines of a unit's journal, or an empty string if it cannot be read."""
         which = ["--user-unit" if self.own_user else "--unit", f"{name}.service"]
         argv = ["journalctl", *which, "--lines=6", "--no-pager", "--output=cat"]
         try:
@@ -213,7 +216,7 @@ def _number(text: str) -> int:
 
 @dataclass(frozen=True)
 class ManagerRuns:
-    """There is a systemd to ask at all."""
+    """The machine has a running systemd."""
 
     manager: Systemd
 
@@ -233,7 +236,7 @@ class ManagerRuns:
         return None
 
     def apply(self, machine: Machine) -> None:
-        """Nothing that a step could do."""
+        """Do nothing: no step can install systemd."""
 
 
 _ELSEWHERE = "run `herdsman agent run …` under whatever starts services here"
@@ -241,7 +244,7 @@ _ELSEWHERE = "run `herdsman agent run …` under whatever starts services here"
 
 @dataclass(frozen=True)
 class Loaded:
-    """The manager knows the unit's file as it is on disk; `content` None: it knows no such unit."""
+    """systemd has loaded the unit's file in its current version. `content` None: systemd has no such unit."""
 
     manager: Systemd
     name: str
@@ -307,13 +310,13 @@ class Disabled:
 
 
 def _enabled_word(manager: Systemd, machine: Machine, name: str) -> str:
-    # 1 and 4 are answers too: disabled, masked, not found.
+    # Exit codes 1 and 4 are valid answers too: disabled, masked, not found.
     return machine.run(manager.argv("is-enabled", f"{name}.service")).text.strip()
 
 
 @dataclass(frozen=True)
 class Running:
-    """The unit's process runs, started from this very definition."""
+    """The unit's process runs from this definition."""
 
     manager: Systemd
     name: str
@@ -334,7 +337,7 @@ class Running:
 
     def apply(self, machine: Machine) -> None:
         unit = f"{self.name}.service"
-        # A unit that ran into its start limit refuses to start until this.
+        # A unit that has reached its start limit does not start before this command.
         machine.run(self.manager.argv("reset-failed", unit), sudo=self.manager.sudo)
         self.manager.change(machine, "restart", unit)
         end = time.monotonic() + self.settle_s
@@ -378,7 +381,7 @@ class Stopped:
 
 @dataclass(frozen=True)
 class Lingering:
-    """A user's units run without the user being logged in."""
+    """A user's units run while the user is not logged in."""
 
     user: str
 
