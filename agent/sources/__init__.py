@@ -1,5 +1,5 @@
-"""Where model files may be read from, how long a question to a source may take, and the errors of sources.
+"""The permitted addresses and paths of model files, time limits for requests to sources, and the errors of sources.
 
-Shared by the agent (`agent.server.models`), the loop over SSH (`agent.client.ssh.fetch`) and `automation.models`.
-Nothing here imports any of them.
+Shared by the agent (`agent.server.models`), the loop over SSH (`agent.client.ssh.fetch`) and `automation.models`. These
+modules import none of them.
 """

@@ -1,7 +1,7 @@
-"""The time that one question to a server may take in all: its name's resolution, connections, redirects, every byte.
+"""The total time of one request to a server: name resolution, connections, redirects, and all bytes.
 
-Made by `agent.server.models` (`header_probe`, `remote`) and `automation.models`; watched by `remote`.
-Timeouts of sockets start anew with each byte, so a server that sends one now and then is cut off here.
+Made by `agent.server.models` (`header_probe`, `remote`) and `automation.models`; used by `remote`. A socket's timeout
+restarts with each byte, so it cannot stop a server that sends one byte now and then.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from agent.sources.errors import SourceUnreachable
 
 
 class Deadline:
-    """A moment; connections that are open then are shut down. Thread-safe."""
+    """A point in time at which open connections are shut down. Thread-safe."""
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
@@ -31,19 +31,19 @@ class Deadline:
         return time.monotonic() >= self._at
 
     def left_s(self, what: str) -> float:
-        """Seconds that are left. Raises SourceUnreachable, with `what` was slow, when none are."""
+        """Return the remaining seconds. Raises SourceUnreachable, which names `what`, if none remain."""
         left_s = self._at - time.monotonic()
         if left_s <= 0:
             raise self.missed(what)
         return left_s
 
     def missed(self, what: str) -> SourceUnreachable:
-        """Make the error of a question that took too long."""
+        """Return the error for a request that took too long."""
         return SourceUnreachable(f"{what} was too slow: it did not answer completely within {self.timeout_s:g} s")
 
     @contextmanager
     def watching(self) -> Iterator[Watch]:
-        """Shut down the connections that are given to the Watch, if the block is not over in time."""
+        """Shut down the connections of the yielded Watch if the block does not end in time."""
         watch = Watch()
         timer = threading.Timer(max(0.0, self._at - time.monotonic()), watch.shut_down)
         timer.daemon = True
@@ -56,7 +56,7 @@ class Deadline:
 
 
 class Watch:
-    """The connections of one question."""
+    """The connections of one request."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -64,7 +64,7 @@ class Watch:
         self._over = False
 
     def add(self, connection: socket.socket) -> None:
-        """Watch a connection. TLS takes the socket away from its object, so its own handle is kept."""
+        """Watch a connection. A duplicate descriptor is kept, because TLS detaches the socket from its object."""
         with self._lock:
             copy = socket.socket(fileno=os.dup(connection.fileno()))
             self._sockets.append(copy)
@@ -72,7 +72,7 @@ class Watch:
                 _shut(copy)
 
     def shut_down(self) -> None:
-        """Wake whoever reads or writes: they find the end of the connection."""
+        """Shut down all connections, so that blocked reads and writes end."""
         with self._lock:
             self._over = True
             for each in self._sockets:
@@ -86,9 +86,9 @@ class Watch:
 
 
 def resolve(host: str, port: int, timeout_s: float | None) -> list[str]:
-    """Give the IP addresses of a host, in the resolver's order. Raises SourceUnreachable, also after `timeout_s`.
+    """Return the IP addresses of a host, in the resolver's order. Raises SourceUnreachable, also after `timeout_s`.
 
-    A resolver cannot be stopped: its thread ends by the resolver's own timeout.
+    A resolver cannot be stopped. Its thread ends by the resolver's own timeout.
     """
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
 

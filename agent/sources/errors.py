@@ -1,7 +1,7 @@
-"""What can go wrong with a model's file, each with the reason that a condition or a host's report shows.
+"""Errors about a model's file, each with the reason that a condition or a host's report shows.
 
-Raised by `agent.server.models` (`remote`, `download`, `gguf_header`); caught by `agent.server.processes.worker` and
-`automation.models.model_probe`. Errors of urllib3, ssl and the operating system are translated into these.
+Raised by `agent.server.models`, `agent.sources` and `automation.models`; caught by `agent.server.processes.worker` and
+`automation.models`. Errors of urllib3, ssl and the operating system are converted to these.
 """
 
 from __future__ import annotations
@@ -10,39 +10,39 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """Every reason a file is not there, a closed list."""
+    """The reasons for a missing file, a closed list."""
 
     UNAUTHORIZED = "SourceUnauthorized"
-    """The server wants credentials (401, 403, 407)."""
+    """The server requires credentials (401, 403, 407)."""
     NOT_FOUND = "SourceNotFound"
-    """No such file (404, 410, a missing path)."""
+    """The file does not exist (404, 410, a missing path)."""
     UNTRUSTED = "SourceUntrusted"
-    """The server's certificate is not valid for us, or a redirect would leave TLS."""
+    """The server's certificate is not trusted, or a redirect would leave TLS."""
     UNREACHABLE = "SourceUnreachable"
-    """No (complete) answer: DNS, refused, reset, timed out, 429, 5xx."""
+    """No complete answer: DNS, refused, reset, timed out, 429, 5xx."""
     REFUSED = "SourceRefused"
-    """Not allowed to look: a private address, or a path outside the allowed roots."""
+    """Reading is not allowed: a private address, or a path outside the allowed roots."""
     UNEXPECTED = "SourceUnexpected"
-    """The server answered something that a file server does not say."""
+    """The server sent an answer that a file server does not send."""
     CHECKSUM_MISMATCH = "ChecksumMismatch"
     SIZE_MISMATCH = "SizeMismatch"
     NOT_GGUF = "NotGguf"
-    """The file is there and is not a GGUF file that we can read."""
+    """The file exists, but is not a supported GGUF file."""
     NO_SPACE = "NoSpace"
     """The disk, a quota or a file size limit is exhausted."""
     STORE_FAILED = "StoreFailed"
     """The store's directory cannot be read or written."""
     PLAN_INVALID = "FilePlanInvalid"
-    """The plan names a file that would lie outside its directory."""
+    """The plan names a file outside of its directory."""
     CANCELLED = "Cancelled"
 
 
 class FileError(Exception):
-    """A file is not there. `message` names the file, what is wrong and, where there is one, the remedy."""
+    """A file is not available. `message` names the file, the problem and, if there is one, the remedy."""
 
     reason: Reason
     transient = False
-    """True: trying again later, unchanged, may work."""
+    """True: the same request may succeed later."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -70,7 +70,7 @@ class SourceUnexpected(FileError):
 
 
 class SourceUnreachable(FileError):
-    """`retry_after_s` is what the server asked for, if it did."""
+    """`retry_after_s` is the server's Retry-After, if it sent one."""
 
     reason = Reason.UNREACHABLE
     transient = True
@@ -81,11 +81,11 @@ class SourceUnreachable(FileError):
 
 
 class SourceChanged(SourceUnreachable):
-    """The file became another one between two requests; what was read of the first is worthless."""
+    """The file changed between two requests, so the bytes that were read before are useless."""
 
 
 class ChecksumMismatch(FileError):
-    """`actual` is the SHA-256 of the bytes that came, in lower-case hex."""
+    """`actual` is the SHA-256 of the received bytes, in lower-case hex."""
 
     reason = Reason.CHECKSUM_MISMATCH
 
@@ -99,7 +99,7 @@ class SizeMismatch(FileError):
 
 
 class NoSpace(FileError):
-    """Somebody has to free space; Herdsman tries again by itself."""
+    """A person must free space. Herdsman tries again by itself."""
 
     reason = Reason.NO_SPACE
     transient = True
@@ -115,16 +115,16 @@ class PlanInvalid(FileError):
 
 
 class Cancelled(FileError):
-    """The caller asked to stop. What was downloaded stays for the next time."""
+    """The caller cancelled the download. Received bytes are kept for the next call."""
 
     reason = Reason.CANCELLED
     transient = True
 
 
 class GgufInvalid(FileError):
-    """The bytes are not a GGUF header that we can read.
+    """The bytes are not a supported GGUF header.
 
-    `conclusive` is False where the file may well be one that a newer engine reads: an unknown version.
+    `conclusive` is False for an unknown version, which a newer engine may support.
     """
 
     reason = Reason.NOT_GGUF
@@ -135,7 +135,7 @@ class GgufInvalid(FileError):
 
 
 class NeedMoreBytes(Exception):
-    """The header goes on past the bytes that were there; at least `needed` bytes of the file are necessary."""
+    """The header is longer than the available bytes; at least `needed` bytes of the file are necessary."""
 
     def __init__(self, needed: int) -> None:
         super().__init__(f"at least {needed} bytes of the file are necessary")

@@ -1,8 +1,9 @@
-"""Decide which addresses and paths a model may be read from, before anything is opened.
+"""Decides which addresses and paths a model may be read from, before anything is opened.
 
-Called by `agent.server.models`, `agent.client.ssh.fetch` and `automation.models`. People who may write a Model may
-make us send requests; without this guard they could reach what only we can reach: metadata services, loopback, the
-cluster's own network. So only public addresses are dialled, and files are read only below roots that an operator named.
+Called by `agent.server.models`, `agent.client.ssh.fetch` and `automation.models`. A person who may write a Model can
+make Herdsman send requests. Without this guard the person could reach servers that only Herdsman can reach: metadata
+services, loopback, the cluster's network. So only public addresses are contacted, and files are read only below roots
+that an operator allows.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ NOT_PUBLIC: tuple[Network, ...] = tuple(
             "203.0.113.0/24",
             "224.0.0.0/4",
             "240.0.0.0/4",
-            # Old site-locals, and addresses that carry or reach other networks (NAT64, 6to4, Teredo), are among these.
+            # These include old site-local addresses, and addresses that embed or reach other networks (NAT64, 6to4,
+            # Teredo).
             "::/96",
             "64:ff9b::/96",
             "64:ff9b:1::/48",
@@ -57,29 +59,29 @@ NOT_PUBLIC: tuple[Network, ...] = tuple(
         ),
     )
 )
-"""Networks off the open Internet. An IPv4 address that an IPv6 address maps counts as itself."""
+"""Networks outside of the public Internet. An IPv4-mapped IPv6 address counts as its IPv4 address."""
 
 
 @dataclass(frozen=True)
 class SourcePolicy:
-    """What an operator allows beyond public servers."""
+    """The exceptions to public servers that an operator allows."""
 
     allowed_remote_hosts: tuple[str, ...] = ()
     """Host names, addresses or networks in CIDR notation that may be private."""
     allowed_host_path_roots: tuple[str, ...] = ()
-    """Absolute directories below which local files may be read; none means no local file is read."""
+    """Absolute directories below which local files may be read. Empty: no local file is read."""
     ca_file: str | None = None
-    """PEM file with certificate authorities to trust beside the system's."""
+    """PEM file with certificate authorities to trust in addition to the system's."""
 
     def with_roots(self, roots: tuple[str, ...]) -> SourcePolicy:
-        """Give the policy with further directories below which local files may be read."""
+        """Return the policy with further directories below which local files may be read."""
         return replace(self, allowed_host_path_roots=(*self.allowed_host_path_roots, *roots)) if roots else self
 
     def addresses(self, host: str, port: int, *, timeout_s: float | None = None) -> tuple[str, ...]:
-        """Resolve `host` and give the addresses that may be dialled, in the resolver's order.
+        """Resolve `host` and return the allowed addresses, in the resolver's order.
 
-        The caller dials one of these and nothing else, so that a second answer of the DNS cannot lead elsewhere.
-        Raises SourceRefused when none is allowed, SourceUnreachable when the name does not resolve, or not in time.
+        The caller connects only to one of these, so that a second answer of the DNS cannot lead elsewhere. Raises
+        SourceRefused if none is allowed, SourceUnreachable if the name does not resolve in time.
         """
         host = host.strip("[]").rstrip(".").lower()
         resolved = resolve(host, port, timeout_s)
@@ -92,14 +94,14 @@ class SourcePolicy:
         return allowed
 
     def allows(self, host: str, address: Address) -> bool:
-        """Tell whether `address`, found for `host`, may be dialled."""
+        """Return whether a connection to `address`, an address of `host`, is allowed."""
         if is_public(address):
             return True
         networks, names = self.allowances()
         return host in names or any(address in network for network in networks)
 
     def allowances(self) -> tuple[tuple[Network, ...], tuple[str, ...]]:
-        """Give the networks and the host names that may be dialled although they are not public."""
+        """Return the networks and the host names that are allowed although they are not public."""
         networks: list[Network] = []
         names = []
         for entry in self.allowed_remote_hosts:
@@ -109,13 +111,13 @@ class SourcePolicy:
         return tuple(networks), tuple(names)
 
     def allowed_path(self, path: str) -> Path:
-        """Resolve a local path, symbolic links included, and check that it lies below an allowed root.
+        """Resolve a local path with its symbolic links, and check that it is below an allowed root.
 
-        Raises SourceRefused when it does not, SourceNotFound when nothing is there.
+        Raises SourceRefused if it is not, SourceNotFound if it does not exist.
         """
         if not os.path.isabs(path):
             raise SourceRefused(f"`{path}` is not an absolute path")
-        # The path as written is checked first, so that nobody learns by the error what exists elsewhere.
+        # The path is checked before it is resolved, so that the error does not show whether a forbidden path exists.
         if not self._is_below_a_root(Path(os.path.normpath(path)), resolve_roots=False):
             raise SourceRefused(
                 f"`{path}` lies below no allowed root; an operator can allow it with --allowed-host-path-roots"
@@ -129,7 +131,7 @@ class SourcePolicy:
         return real
 
     def path_is_allowed(self, path: str) -> bool:
-        """Tell by its text alone whether a path on some node lies below an allowed root."""
+        """Return whether the text of a path on another machine is below an allowed root."""
         return os.path.isabs(path) and self._is_below_a_root(Path(os.path.normpath(path)), resolve_roots=False)
 
     def _is_below_a_root(self, path: Path, *, resolve_roots: bool) -> bool:
@@ -141,7 +143,7 @@ class SourcePolicy:
 
 
 def is_public(address: Address) -> bool:
-    """Tell whether an address belongs to the open Internet; what embeds an IPv4 address is judged by that too."""
+    """Return whether an address is public. An embedded IPv4 address must be public too."""
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         return is_public(address.ipv4_mapped)
     if any(address in network for network in NOT_PUBLIC):
