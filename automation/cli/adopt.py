@@ -1,6 +1,6 @@
-"""`herdsman adopt`: take services over from their peer's controller without restarting their pods, and give them back.
+"""`herdsman adopt`: take services over from the upstream controller without restarts, and give them back.
 
-docs/from-llmkube.md, docs/migrate-from-kserve.md and docs/migrate-from-llmaz.md give the order of a switch, and the
+docs/from-llmkube.md, docs/migrate-from-kserve.md and docs/migrate-from-llmaz.md give the order of a migration, and the
 reason why the controller of LLMKube, KServe or llmaz must be stopped first.
 """
 
@@ -49,10 +49,10 @@ def adopt(
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
 ) -> None:
-    """Take services over that LLMKube, KServe or llmaz made, one by one; no pod restarts. A preview comes first.
+    """Take over services of LLMKube, KServe or llmaz, one by one. No pod restarts. Shows a preview first.
 
-    The loop must run (`herdsman run --controller-class herdsman`), and the peer's controller must be stopped.
-    Exit code 0: done. 1: something went wrong; those before it are taken over, and the command can be given again.
+    The loop must run (`herdsman run --controller-class herdsman`), and the upstream controller must be stopped. Exit
+    code 0: done. 1: a service failed; the services before it are taken over, and the command can be repeated.
     """
     everything = everything or all_namespaces
     if bool(names) == everything:
@@ -99,7 +99,7 @@ def _services(client: KubeClient, names: Sequence[str], namespace: str | None, *
 
 
 def _end_beside_upstream(client: KubeClient, found: Sequence[Candidate]) -> None:
-    """End the command where an upstream controller works on services to adopt, or its webhooks refuse their changes."""
+    """End the command if an upstream controller works on services to adopt, or its webhooks refuse their changes."""
     from automation.adoption.candidates import State
     from automation.adoption.upstream_controller import UPSTREAM_CONTROLLERS, running_controllers, webhooks_in_the_way
 
@@ -198,7 +198,7 @@ def _act_in_batches(act: Any, wanted: Sequence[Candidate], *, parallel: int, kee
 
 
 def _preview(client: KubeClient, adopter: Adopter, wanted: Sequence[Candidate]) -> Preview:
-    """Preview services with the annotations that an adoption writes: with the pod templates that they run."""
+    """Preview services with the annotations that an adoption writes, so with the pod templates that they run."""
     from automation.adoption.candidates import preview_notes
     from automation.preview.changes import Preview
     from automation.preview.lookup import PreviewLookup

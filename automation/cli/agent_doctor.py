@@ -1,6 +1,6 @@
-"""`herdsman agent doctor`: look at everything that an agent needs on this machine and say what is wrong and what helps.
+"""`herdsman agent doctor`: check everything that an agent needs on this machine, and name faults and remedies.
 
-With options of `agent run` it looks at what such an agent would need; without any at what the installed one does.
+With options of `agent run`, it checks for an agent with these options; without, for the installed agent.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ GIB = 1024**3
 LITTLE_SPACE_BYTES = 20 * GIB
 CLOCK_WARNING_S = 5.0
 CLOCK_FAILED_S = 60.0
-"""Tokens and certificates that were just made are refused by a clock that is so far behind."""
+"""A clock that is behind by more than this refuses new tokens and certificates."""
 CERTIFICATE_WARNING_DAYS = 30
 LLAMA_SERVER_HINT = "`brew install llama.cpp`, or `herdsman tools install llama-server`"
 LAN_HINT = (
@@ -57,12 +57,12 @@ PERMISSIONS = (
     *((*request, None) for request in permissions.requests(permissions.AGENT)),
     *((*request, "system") for request in permissions.requests(permissions.AGENT_LEASES)),
 )
-"""The rows of the agent's roles; the last word says where other than in its namespaces."""
+"""The rows of the agent's roles. The last element is the namespace, if it is not the agent's."""
 
 
 @dataclass(frozen=True)
 class Looked:
-    """The options that an agent runs with, as far as the checks ask."""
+    """The options of an agent that the checks use."""
 
     store: Path
     kubeconfig: str | None
@@ -77,7 +77,7 @@ class Looked:
     memory_fraction: float | None
     engine_user: str | None
     as_root: bool
-    """The agent runs as root, or would."""
+    """Whether the agent runs as root, or would."""
 
 
 def doctor(
@@ -86,9 +86,9 @@ def doctor(
     own_user: OwnUser = False,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
 ) -> None:
-    """Check this machine for an agent; exit code 1 when something that it needs is wrong.
+    """Check this machine for an agent. Exit code 1 when something that it needs is wrong.
 
-    Takes every option of `herdsman agent run`; without any it looks at the installed agent's.
+    Takes every option of `herdsman agent run`. Without options, it checks the options of the installed agent.
     """
     looked, running = _looked(context.args, name, own_user)
     binaries = Binaries(_locate)
@@ -160,7 +160,7 @@ def _engines(binaries: Binaries) -> Iterator[Check]:
     for engine, version in sorted(found.items()):
         path = binaries.find(engine) or ""
         if version or engine == "vllm":
-            # vLLM would load half a minute of Python to tell.
+            # vLLM would load Python for half a minute to print its version.
             yield Check(engine, "ok", ", ".join(filter(None, (version, path))))
         else:
             yield Check(engine, "warning", f"{path} does not tell its version", f"does `{path} --version` run?")
@@ -182,7 +182,7 @@ def _memory(looked: Looked, binaries: Binaries) -> Iterator[Check]:
 
 
 def store_finding(store: Path, access: Callable[[Path, int], bool]) -> Check:
-    """Judge the store's directory, or the nearest one above it that exists: may it be written, and has it room."""
+    """Check the store's directory, or the nearest existing one above it: whether it is writable and has free space."""
     place = next(each for each in (store, *store.parents) if each.exists())
     if not place.is_dir():
         return Check("store", "failed", f"{place} is no directory", "choose another --store")
@@ -202,7 +202,7 @@ def store_finding(store: Path, access: Callable[[Path, int], bool]) -> Check:
 
 
 def engine_user_finding(name: str | None, *, as_root: bool, system: str) -> Check:
-    """Say which user engines run as: not root, and best not the agent's own."""
+    """Check which user engines run as: it must not be root, and should not be the agent's user."""
     if not as_root:
         if name is None:
             return Check("engine user", "ok", "engines run as the agent's own user")
@@ -238,7 +238,7 @@ def _address(looked: Looked) -> Iterator[Check]:
 
 
 def _ports(looked: Looked, *, running: bool) -> Iterator[Check]:
-    # A sample: every fortieth.
+    # A sample: every fortieth port.
     sample = range(FIRST, FIRST + COUNT, 40)
     taken = [port for port in sample if not is_free("127.0.0.1", port)]
     of_all = f"{FIRST}-{FIRST + COUNT - 1}"
@@ -267,7 +267,7 @@ def _certificate(path: Path | None) -> Iterator[Check]:
 
 
 def certificate_finding(path: str, ends: datetime, now: datetime) -> Check:
-    """Judge when a certificate ends."""
+    """Check the end date of a certificate."""
     days = (ends - now).days
     if days < 0:
         return Check("certificate", "failed", f"{path} ended {-days} days ago", "put a new one there")
@@ -328,7 +328,9 @@ def _allowed(client: KubeClient, group: str, resource: str, verb: str, namespace
 
 
 def is_no_route(error: BaseException) -> bool:
-    """Tell whether there was no route to the host (EHOSTUNREACH): what macOS says to programs it keeps off the LAN."""
+    """Return whether there was no route to the host (EHOSTUNREACH). macOS reports this when it blocks the local
+    network.
+    """
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError) and seen.errno == errno.EHOSTUNREACH:
@@ -338,9 +340,9 @@ def is_no_route(error: BaseException) -> bool:
 
 
 def clock_offset_s(date: str, sent: float, received: float) -> float:
-    """Work out how far this machine's clock is ahead, of an answer's Date and when it was asked for and came.
+    """Return by how many seconds this machine's clock is ahead of an answer's Date, by its send and receive times.
 
-    A Date has whole seconds, cut off, so half of one is added; a server's clock between two of ours is no offset.
+    A Date is cut to whole seconds, so half a second is added. A Date between the two times counts as no offset.
     """
     theirs = parsedate_to_datetime(date).timestamp()
     if sent - 1.0 <= theirs <= received:
@@ -349,7 +351,7 @@ def clock_offset_s(date: str, sent: float, received: float) -> float:
 
 
 def clock_finding(offset_s: float) -> Check:
-    """Judge how far the clock is off."""
+    """Check the offset of the clock."""
     size = abs(offset_s)
     detail = f"{size:.0f} s {'ahead of' if offset_s > 0 else 'behind'} the API server's"
     hint = "have it set by the network's time: `timedatectl set-ntp true`, or `sntp -sS time.apple.com` on a Mac"
@@ -370,7 +372,7 @@ def _macos() -> Iterator[Check]:
 
 
 def sleep_finding(settings: str) -> Iterator[Check]:
-    """Judge the power settings in force, as `pmset -g` prints them: an idle Mac that sleeps counts as lost."""
+    """Check the power settings in force, as `pmset -g` prints them: an idle Mac that sleeps counts as lost."""
     found = re.search(r"^\s*sleep\s+(\d+)", settings, re.MULTILINE)
     if found is None:
         return
@@ -385,7 +387,7 @@ def sleep_finding(settings: str) -> Iterator[Check]:
 
 
 def collector_finding(value: str | None, macos: str) -> Iterator[Check]:
-    """Judge macOS' collector of wired memory: from version 26 on it unwires models after a second of rest."""
+    """Check macOS' collector of wired memory: from version 26 on it unwires models after a second of rest."""
     major = int(macos.partition(".")[0] or 0)
     if value is None or major < 26:
         return
@@ -397,7 +399,7 @@ def collector_finding(value: str | None, macos: str) -> Iterator[Check]:
 
 
 def agent_trap(plists: Sequence[Path]) -> Iterator[Check]:
-    """Find agents that somebody installed as LaunchAgents, where nothing on the local network reaches them."""
+    """Find agents that were installed as LaunchAgents, which the local network cannot reach."""
     for path in plists:
         try:
             content = path.read_bytes()
@@ -420,5 +422,5 @@ def _output_of(*command: str) -> str:
 
 
 def register(app: typer.Typer) -> None:
-    """Make it a command of `herdsman agent`."""
+    """Register the command in `herdsman agent`."""
     app.command("doctor", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(doctor)

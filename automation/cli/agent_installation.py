@@ -1,6 +1,6 @@
-"""An agent as a service of this machine: what is written down of it, and the steps that bring it and take it away.
+"""An agent as a service of this machine: its record, and the steps that install and remove it.
 
-Used by `automation.cli.agent_service`; the steps about systemd and launchd are those of `agent.steps`.
+Used by `automation.cli.agent_service`; the steps for systemd and launchd are those of `agent.steps`.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from automation.cli.local_agent import LocalApi, left_processes, log_words, serv
 
 PATH = "/usr/local/bin:/opt/homebrew/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 STOP_TIMEOUT_S = 120
-"""An agent that takes its processes along drains them (30 s), ends them (30 s) and says so."""
+"""An agent that stops its processes drains them (30 s), ends them (30 s) and reports that."""
 ANSWER_S = 60.0
-"""How long a started agent may take until it answers."""
+"""Time until a started agent must answer."""
 
 
 class Installation(Wire):
-    """What an upgrade must know of an installed agent. No secrets: only the paths of files that hold them."""
+    """The record of an installed agent, for an upgrade. It contains paths of secret files, and no secrets."""
 
     name: str
     user: str
     home: str
     own_user: bool = False
-    """Under the user's own systemd."""
+    """Under the user's instance of systemd."""
     host: str
     store: str
     arguments: tuple[str, ...]
-    """After `agent run`."""
+    """The arguments after `agent run`."""
     environment: dict[str, str] = Field(default_factory=dict)
     files: tuple[str, ...] = ()
     has_api: bool = True
 
     def service(self, program: tuple[str, ...], version: str) -> Service:
-        """Describe the service that runs `program` of this version: another version is another definition."""
+        """Describe the service that runs `program` in this version. Another version gives another definition."""
         return Service(
             name=self.name,
             description=f"Herdsman agent of host {self.host}",
@@ -54,21 +54,21 @@ class Installation(Wire):
             user=None if self.own_user else self.user,
             keep_children=True,
             stop_timeout_s=STOP_TIMEOUT_S,
-            # That it answers says more than that it stays up.
+            # An answer proves more than two seconds without an exit.
             settle_s=0.0 if self.has_api else 2.0,
             log_file=f"/Library/Logs/Herdsman/{self.name}/agent.log",
         )
 
 
 def record_path(name: str, facts: Facts, *, own_user: bool) -> str:
-    """Where an installation is written down."""
+    """Return the path of an installation's record."""
     if facts.os == "darwin":
         return f"/Library/Application Support/Herdsman/{name}.json"
     return f"{facts.home}/.config/herdsman/{name}.json" if own_user else f"/etc/herdsman/{name}.json"
 
 
 def read_installation(machine: Machine, name: str, *, own_user: bool) -> Installation | None:
-    """Read what is written down; None when nothing is. Raises MachineError."""
+    """Read the record of an installation; None without one. Raises MachineError."""
     path = record_path(name, machine.facts, own_user=own_user)
     content = machine.read(path)
     if content is None:
@@ -80,7 +80,7 @@ def read_installation(machine: Machine, name: str, *, own_user: bool) -> Install
 
 
 def install_steps(installed: Installation, facts: Facts, *, program: tuple[str, ...], version: str) -> list[Step]:
-    """List the steps to a running agent; the same steps for the first time, for changed options and for an upgrade."""
+    """Return the steps to a running agent: for a first installation, for changed options and for an upgrade."""
     sudo = not installed.own_user
     service = installed.service(program, version)
     record = record_path(installed.name, facts, own_user=installed.own_user)
@@ -103,7 +103,7 @@ def install_steps(installed: Installation, facts: Facts, *, program: tuple[str, 
 
 
 def removal_steps(installed: Installation, facts: Facts, *, stop_processes: bool) -> list[Step]:
-    """List the steps to no agent. Models stay; the processes too unless they are to be stopped."""
+    """Return the steps that remove an agent. Models stay, and processes as well unless `stop_processes` is set."""
     service = installed.service(("/",), "")
     ask: list[Step] = [ProcessesGoAlong(installed)] if stop_processes else []
     sweep: list[Step] = [NoProcesses(installed.store)] if stop_processes else []
@@ -117,7 +117,7 @@ def removal_steps(installed: Installation, facts: Facts, *, stop_processes: bool
 
 
 def _directories(installed: Installation) -> list[str]:
-    """Name the store and, within the user's home, those above it: all of them are the user's."""
+    """Return the store and its parent directories within the user's home: the user owns all of them."""
     store = PurePosixPath(installed.store)
     above = [each for each in store.parents if PurePosixPath(installed.home) in each.parents]
     return [*(str(each) for each in reversed(above)), str(store)]
@@ -125,7 +125,7 @@ def _directories(installed: Installation) -> list[str]:
 
 @dataclass(frozen=True)
 class Runs:
-    """The agent's user can run this version of Herdsman."""
+    """A check: the agent's user can run this version of Herdsman."""
 
     program: tuple[str, ...]
     version: str
@@ -149,12 +149,12 @@ class Runs:
         return None
 
     def apply(self, machine: Machine) -> None:
-        """Nothing that a step could do."""
+        """No step can change this."""
 
 
 @dataclass(frozen=True)
 class Readable:
-    """The agent's user can read a file that its options name."""
+    """A check: the agent's user can read a file that its options name."""
 
     path: str
     user: str
@@ -176,12 +176,12 @@ class Readable:
         return None
 
     def apply(self, machine: Machine) -> None:
-        """Nothing that a step could do."""
+        """No step can change this."""
 
 
 @dataclass(frozen=True)
 class StoreIsOwn:
-    """What lies in the store already is the agent's user's, who could not go on with it otherwise."""
+    """A check: the agent's user owns the files in the store. Otherwise the agent could not continue with them."""
 
     store: str
     user: str
@@ -201,11 +201,11 @@ class StoreIsOwn:
         return None
 
     def apply(self, machine: Machine) -> None:
-        """Nothing that a step could do."""
+        """No step can change this."""
 
 
 def as_user(machine: Machine, user: str, argv: list[str]) -> list[str]:
-    """Give the command that runs `argv` as that user."""
+    """Return the command that runs `argv` as that user."""
     if not _other(machine, user):
         return argv
     if machine.facts.os == "darwin":
@@ -219,7 +219,7 @@ def _other(machine: Machine, user: str) -> bool:
 
 @dataclass(frozen=True)
 class Answers:
-    """The agent that the manager started answers."""
+    """A check: the agent that the service manager started answers."""
 
     installed: Installation
     service: Service
@@ -256,7 +256,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class ProcessesGoAlong:
-    """An agent that runs will stop its processes when it is stopped: drained, and taken out of their Services first."""
+    """A running agent will stop its processes when it is stopped. It drains them and removes their endpoints first."""
 
     installed: Installation
 
@@ -283,7 +283,7 @@ class ProcessesGoAlong:
 
 @dataclass(frozen=True)
 class NoProcesses:
-    """No process of the agent runs any more, not even one that it left behind when it died."""
+    """No process of the agent runs any more, also none that outlived the agent."""
 
     store: str
     grace_s: float = field(default=30.0)

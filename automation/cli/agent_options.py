@@ -1,6 +1,6 @@
-"""The options of `herdsman agent run`, as an installed service gets them: checked, complete, and each in one way.
+"""The options of `herdsman agent run` for an installed service: checked, complete and in one form.
 
-Used by `automation.cli.agent_service`. The command itself (`agent_run.run_command`) says which options there are.
+Used by `automation.cli.agent_service`. The command itself (`agent_run.run_command`) defines the options.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 STORE = ".local/share/herdsman/agent"
-"""Under the home of the agent's user, unless --store names another."""
+"""The default of --store, under the home of the agent's user."""
 
 
 class OptionsWrong(Exception):
-    """What was given cannot be an installed agent's options. `hint` says what to give instead."""
+    """The given options are not valid for an installed agent. `hint` names valid ones."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -25,23 +25,23 @@ class OptionsWrong(Exception):
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The arguments after `herdsman agent run`, and what an installation has to know of them."""
+    """The arguments after `herdsman agent run`, and the facts that an installation needs of them."""
 
     arguments: tuple[str, ...]
     host: str
     store: str
     files: tuple[str, ...]
-    """What the agent's user must be able to read."""
+    """Files that the agent's user must be able to read."""
     has_api: bool
 
 
 def settled(
     command: Any, given: Sequence[str], *, home: str, environment: Mapping[str, str] = os.environ, of_user: str = ""
 ) -> RunOptions:
-    """Check the options as `command`, which is `agent run`, would, and settle what a service cannot find out itself.
+    """Check the options as `command`, which is `agent run`, would, and set those that a service cannot find out.
 
-    Paths become absolute; store and kubeconfig are named even where they are the usual ones, because a service has
-    neither the caller's directory nor environment. Raises OptionsWrong, and the command's own usage errors.
+    Paths become absolute. Store and kubeconfig are always set, because a service has neither the caller's directory nor
+    the caller's environment. Raises OptionsWrong, and the command's usage errors.
     """
     context = command.make_context("herdsman agent run", list(given))
     values: dict[str, Any] = dict(context.params)
@@ -85,6 +85,6 @@ def _usual_kubeconfig(home: str, environment: Mapping[str, str], user: str) -> s
 
 
 def default_store() -> Path:
-    """Give the directory of an agent whose command names none."""
+    """Return the default store of an agent."""
     base = os.environ.get("XDG_DATA_HOME")
     return (Path(base) if base else Path.home() / ".local" / "share") / "herdsman" / "agent"

@@ -1,4 +1,4 @@
-"""`herdsman agent run`: the agent that keeps a host's processes, in the foreground.
+"""`herdsman agent run`: the agent that runs a host's processes, in the foreground.
 
 Registered by `agent`. `agent_service` and `agent_doctor` read the options of the command by `run_command`.
 """
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 class PlanSource(StrEnum):
-    """Where an agent's plan comes from."""
+    """The source of an agent's plan."""
 
     KUBERNETES = "kubernetes"
     HTTP = "http"
 
 
 class LogFormat(StrEnum):
-    """How log lines look."""
+    """The format of log lines."""
 
     AUTO = "auto"
     CONSOLE = "console"
@@ -153,10 +153,10 @@ def run(
     ] = LogFormat.AUTO,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
-    """Keep this host's processes as planned, until stopped.
+    """Run this host's processes as planned, until stopped.
 
-    SIGTERM and Ctrl-C take the endpoints out of service, then stop the processes. An agent that is killed leaves them
-    running, and the next one with the same --store adopts them.
+    SIGTERM and Ctrl-C take the endpoints out of service, then stop the processes. An agent that is killed leaves the
+    processes running, and the next agent with the same --store adopts them.
     """
     # Imported here, so that other commands do not wait for it.
     from agent.processes.secret_values import FOLDER
@@ -258,16 +258,16 @@ def run(
 
 
 def run_command() -> Any:
-    """Give `agent run` as typer makes it, to read its options."""
+    """Return `agent run` as typer builds it, to read its options."""
     alone = typer.Typer(add_completion=False)
     alone.command("run")(run)
     return typer.main.get_command(alone)
 
 
 def _where_to_listen(client: KubeClient | None, published: str) -> str:
-    """Choose loopback where nobody could come from elsewhere: the cluster is this machine, or there is none.
+    """Return loopback if all clients are on this machine: the cluster runs here, or there is none.
 
-    An engine has no authentication of its own unless the service asks for it, so it listens no wider than it must.
+    An engine has no authentication unless the service configures it, so it listens on no more addresses than needed.
     """
     if client is None:
         return "127.0.0.1"

@@ -1,7 +1,7 @@
 """`herdsman agent install | upgrade | uninstall | status`: the agent as a service of this machine.
 
-Each of them may be run again: what is as it should be stays as it is. Exit codes: 0 done, or nothing to do; 1 failed;
-2 something would change (`--dry-run` alone); 64 wrong usage.
+Each command may be repeated; correct parts are not changed. Exit codes: 0 done, or nothing to do; 1 failed; 2 something
+would change (`--dry-run` only); 64 wrong usage.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from automation.cli.output import OutputFormat, complain, print_json, print_tabl
 
 EXIT_WOULD_CHANGE = 2
 SECRET_WORDS = ("TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "API_KEY", "ACCESS_KEY")
-"""Variables with such names are refused: a service's definition can be read by everybody on the machine."""
+"""Variables with such names are refused, because everyone on the machine can read a service's definition."""
 
 Name = Annotated[str, typer.Option("--name", help="Name of the service, where a machine has several.")]
 OwnUser = Annotated[
@@ -46,7 +46,7 @@ DEFAULT_NAME = "herdsman-agent"
 
 
 def this_machine() -> Machine:
-    """Give the machine that the commands work on."""
+    """Return the machine that the commands work on."""
     return LocalMachine()
 
 
@@ -63,10 +63,10 @@ def install(
     dry_run: DryRun = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Run the agent as a service, from now on and after each boot; also to change its options.
+    """Run the agent as a service, now and after each boot; or change its options.
 
-    Takes every option of `herdsman agent run` besides its own, --host first of all. What is given counts as a whole:
-    an option that is left out is as by default again.
+    Takes the options of this command and all options of `herdsman agent run`; --host is required. Each installation
+    sets all options: an omitted option returns to its default.
     """
     machine = this_machine()
     _refuse_wrong_manager(machine, own_user)
@@ -100,9 +100,9 @@ def upgrade(
     dry_run: DryRun = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Bring an installed agent to this version of Herdsman, with the options that it has.
+    """Upgrade an installed agent to this version of Herdsman, with its present options.
 
-    Restarts the agent only when something is different; its processes go on meanwhile.
+    Restarts the agent only when something differs. Its processes keep running.
     """
     machine = this_machine()
     try:
@@ -122,12 +122,12 @@ def uninstall(
     dry_run: DryRun = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Take the agent's service away. Models, logs and tokens stay in its store."""
+    """Remove the agent's service. Models, logs and tokens stay in its store."""
     machine = this_machine()
     try:
         installed = read_installation(machine, name, own_user=own_user)
         if installed is None:
-            # What an earlier uninstall or a hand left over goes all the same.
+            # The leftovers of an incomplete removal are removed as well.
             facts = machine.facts
             installed = Installation(
                 name=name, user=facts.user, home=facts.home, own_user=own_user, host="", store="/", arguments=()
@@ -140,7 +140,7 @@ def uninstall(
 
 
 def status(name: Name = DEFAULT_NAME, own_user: OwnUser = False, output: Output = OutputFormat.TABLE) -> None:
-    """Show whether the agent is installed, runs and answers, and what it runs; exit code 1 when it does not answer."""
+    """Show whether the agent is installed, runs and answers, and what it runs. Exit code 1 when it does not answer."""
     machine = this_machine()
     try:
         installed = _installed(machine, name, own_user)
@@ -202,7 +202,7 @@ def _text(value: object) -> str:
 
 
 def program() -> tuple[str, ...]:
-    """Name the command that runs this very installation of Herdsman."""
+    """Return the command that runs this installation of Herdsman."""
     beside = Path(sys.executable).with_name("herdsman")
     return (str(beside),) if os.access(beside, os.X_OK) else (sys.executable, "-m", "automation.cli")
 
@@ -308,7 +308,7 @@ def _fail(message: str, hint: str) -> NoReturn:
 
 
 def register(app: typer.Typer) -> None:
-    """Make them commands of `herdsman agent`."""
+    """Register the commands in `herdsman agent`."""
     # Options of `agent run` are passed on, and checked against that command.
     app.command("install", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(install)
     app.command("upgrade")(upgrade)

@@ -1,7 +1,7 @@
-"""`herdsman agent store`: what models lie on this host's disk, who needs them, and what can go.
+"""`herdsman agent store`: the models on this host's disk, their users, and which can be removed.
 
-Works on the store's directory, beside a running agent or without one: what the agent has written down tells what plans
-name, and the locks of downloads are respected.
+Works on the store's directory, with or without a running agent: the agent's state file names the models of its plans,
+and locks of downloads are respected.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Output = Annotated[OutputFormat, typer.Option("-o", "--output", help="table or j
 
 @app.callback()
 def store() -> None:
-    """Show the models on this host's disk, and remove what nothing needs."""
+    """Show the models on this host's disk, and remove unused ones."""
 
 
 @app.command("list")
 def list_(directory: StoreOption = None, output: Output = OutputFormat.TABLE) -> None:
-    """Show the models of the store, the longest unused first."""
+    """List the models in the store, the longest unused first."""
     root = _root(directory)
     try:
         models, named = stored_models(root), _named(root)
@@ -58,13 +58,13 @@ def prune(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove; without it only tell what would go.")] = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Remove every model that no plan of this host names, and downloads that nobody continued for a week."""
+    """Remove every model that no plan of this host names, and downloads without progress for a week."""
     root = _root(directory)
 
     try:
         kept = _named(root)
         chosen = [model for model in stored_models(root) if model.key not in kept]
-        # Asked again before each removal: the agent may have got a new plan meanwhile.
+        # Read again before each removal: the agent may have a new plan.
         gone = StoreSpace(root, lambda: _named(root)).prune() if yes else []
     except FileError as error:
         _fail(error)
@@ -88,7 +88,10 @@ def _root(directory: Path | None) -> Path:
 
 
 def _named(root: Path) -> frozenset[str]:
-    """Read what the agent has written down. A state that cannot be read names nothing, so nothing may go then."""
+    """Return the models that the agent's state file names.
+
+    Ends the command when it cannot be read: nothing may be removed then.
+    """
     try:
         state = StateFile.model_validate_json((root / STATE_FILE).read_bytes())
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""`herdsman approve NAME`: have the change made that a service in mode Preview holds back, and no other.
+"""`herdsman approve NAME`: approve the pending change of a service in mode Preview, and no other change.
 
 Reads the change from the status and writes its digest into the annotation `herdsman.dev/approved`, on the version that
-was shown: whoever edits the service meanwhile takes the approval's object away. The loop compares the digest with what
-it would do at that moment.
+was shown. If the service was edited meanwhile, the write fails. The loop compares the digest with the change that it
+would make at that moment.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BLOCKED = (
     Reason.QUOTA_EXCEEDED,
     Reason.SPEC_INVALID,
 )
-"""Reasons of Ready with which nothing was made."""
+"""Reasons of Ready with which no change was made."""
 
 
 def approve(
@@ -56,7 +56,10 @@ def approve(
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table (text) or json.")] = OutputFormat.TABLE,
 ) -> None:
-    """Approve the pending change of a service in mode Preview. Exit codes: 2 none is pending, 3 it is another one."""
+    """Approve the pending change of a service in mode Preview.
+
+    Exit code 2: none is pending. 3: another one is pending.
+    """
     try:
         client = KubeClient.default(kubeconfig)
         service = find_service(client, namespace, name)
@@ -96,7 +99,7 @@ def approve(
 
 
 def _pending(service: Json) -> Json:
-    """Give the change that waits. Says why there is none and raises typer.Exit."""
+    """Return the pending change. Without one, prints the reason and raises typer.Exit."""
     pending = pending_of(service)
     name = service["metadata"]["name"]
     paused = _condition(service, "ChangePending").get("reason") == Reason.PAUSED
@@ -136,7 +139,8 @@ def _agreed(pending: Json) -> bool:
 def _write(client: KubeClient, service: Json, pending: Json) -> None:
     """Write the digest on the version that was shown. Raises Conflict when it was edited since.
 
-    The loop's own word in the status makes a new version too; there the same change still waits.
+    A status update of the loop makes a new version as well. If the same change is still pending then, the write is
+    repeated.
     """
     metadata, kind = service["metadata"], kind_of(service)
     for _ in range(TRIES):
@@ -159,7 +163,7 @@ def _write(client: KubeClient, service: Json, pending: Json) -> None:
 
 
 def _outcome(client: KubeClient, service: Json, pending: Json, *, timeout_s: float) -> str:
-    """Wait until the change was made, another is pending, or the time is over; then say what stands in the way."""
+    """Wait for the change. Return `applied`, `changed` (another one is pending), or at the timeout what prevents it."""
     metadata, kind, deadline = service["metadata"], kind_of(service), time.monotonic() + timeout_s
     while True:
         found = client.get(kind, metadata["namespace"], metadata["name"])

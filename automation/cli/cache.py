@@ -1,10 +1,9 @@
-"""`herdsman cache`: what lies in the model caches, what uses it, what can go, and what should be there already.
+"""`herdsman cache`: the models in the model caches and their users; delete unused ones, and download a Model early.
 
-Works with the rights of whoever calls it, and without a loop. Looks into a claim by a pod that mounts it
-(`automation.models.cache_inventory`), since nothing else can; which Models and services use what is decided by
-`automation.models.cache_inventory`.
+Works with the caller's permissions and without a loop. Reads a claim through a pod that mounts it, because there is no
+other way. `automation.models.cache_inventory` decides which Models and services use which files.
 
-Exit codes: 0 done (`prune` without `--yes` only tells), 1 something could not be looked at, deleted or fetched.
+Exit codes: 0 done (`prune` without `--yes` only lists), 1 something could not be read, deleted or downloaded.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ def list_(
     start_timeout_s: StartTimeout = START_TIMEOUT_S,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
 ) -> None:
-    """Show what lies in the model caches: size, files, age, and which Models and services use it."""
+    """List the models in the model caches: size, files, age, and which Models and services use them."""
     client = _client(kubeconfig)
     entries, failed = _look(client, namespace, _options(image), start_timeout_s)
     now = datetime.now(UTC).timestamp()
@@ -97,7 +96,7 @@ def prune(
     image: Image = None,
     start_timeout_s: StartTimeout = START_TIMEOUT_S,
 ) -> None:
-    """Delete from the model caches what nothing uses. Tells only, unless --yes is given."""
+    """Delete unused models from the model caches. Only lists them, unless --yes is given."""
     if sum((orphaned, bool(model), bool(key))) != 1:
         raise typer.BadParameter("choose one of --orphaned, --model and --key")
     if model and not namespace:
@@ -133,7 +132,7 @@ def warm(
     image: Image = None,
     timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait for the end; 0 does not wait.")] = 7200,
 ) -> None:
-    """Fetch a Model into its namespace's cache before a service asks for it, and show how far it is."""
+    """Download a Model into its namespace's cache before a service needs it, and show the progress."""
     client, options = _client(kubeconfig), _options(image)
     cr = _model(client, namespace, name)
     try:
@@ -160,7 +159,7 @@ def warm(
 def _look(
     client: KubeClient, namespace: str | None, options: RenderOptions, start_timeout_s: float
 ) -> tuple[list[Entry], bool]:
-    """Look into every cache; what cannot be looked into is complained about, and the second value is then True."""
+    """Read every cache. Prints an error for each that cannot be read; the second value is then True."""
     try:
         claims = [claim for claim in client.list(kinds.CLAIMS, namespace)["items"] if is_cache(claim)]
         models = client.list(kinds.MODELS, namespace)["items"]
@@ -189,7 +188,7 @@ def _look(
 
 
 def _delete(client: KubeClient, chosen: list[Entry], options: RenderOptions, start_timeout_s: float) -> bool:
-    """Delete directories, claim by claim; True when something that was asked for is still there."""
+    """Delete directories, claim by claim. Return True when a requested one still exists."""
     kept = False
     for where, name in sorted({(entry.namespace, entry.claim) for entry in chosen}):
         keys = [entry.directory.key for entry in chosen if (entry.namespace, entry.claim) == (where, name)]
@@ -259,7 +258,7 @@ def _cells(entry: Entry, *, now: float) -> list[str]:
 
 
 def _start(client: KubeClient, namespace: str, job: Json, claim: Json) -> None:
-    """Make the Job, or take the one that is there: it does the same. One that has ended is made anew."""
+    """Create the Job, or use an existing one, which does the same. A finished Job is created again."""
     try:
         client.get(kinds.CLAIMS, namespace, naming.CACHE_CLAIM)
     except NotFound:
@@ -350,7 +349,7 @@ def _client(kubeconfig: str | None) -> KubeClient:
 
 
 def _options(image: str | None) -> RenderOptions:
-    """Take what the loop would take from the environment, so that both make the same pods."""
+    """Read the same options from the environment as the loop, so that both make the same pods."""
     settings = Settings()
     return RenderOptions(
         cache_size=settings.model_cache_size,

@@ -1,4 +1,4 @@
-"""`herdsman cluster`: a local cluster to try things on. Calls `tools.localcluster` or `tools.kindcluster`."""
+"""`herdsman cluster`: a local cluster for tests. Calls `tools.localcluster` or `tools.kindcluster`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ app = typer.Typer(no_args_is_help=True)
 
 
 class Provider(StrEnum):
-    """What makes the cluster."""
+    """The tool that makes the cluster."""
 
     AUTO = "auto"
     LOCAL = "local"
@@ -67,7 +67,7 @@ def up(
         ),
     ] = None,
 ) -> None:
-    """Start the cluster, or what is missing of it; tools that it needs are built first."""
+    """Start the cluster, or its missing parts. Tools that it needs are built first."""
     path = directory or default_directory()
     if node and provider is Provider.KIND:
         raise typer.BadParameter("kind has nodes of its own", param_hint="--node")
@@ -102,7 +102,7 @@ def down(
     directory: Directory = None,
     purge: Annotated[bool, typer.Option("--purge", help="Remove its data, certificates and logs too.")] = False,
 ) -> None:
-    """Stop the cluster's processes and nothing else; its data stays for the next `up` (kind keeps none)."""
+    """Stop the cluster's processes. Its data stays for the next `up` (kind keeps none)."""
     path = directory or default_directory()
     with _complaints():
         kind = KindCluster(path)
@@ -118,7 +118,7 @@ def load(
     ],
     directory: Directory = None,
 ) -> None:
-    """Give the cluster's nodes the images of an archive, so that pods start without a registry."""
+    """Load the images of an archive into the cluster's nodes, so that pods start without a registry."""
     path = directory or default_directory()
     with _complaints():
         if KindCluster(path).exists_here:
@@ -132,7 +132,7 @@ def load(
 
 @app.command()
 def status(directory: Directory = None, output: Output = OutputFormat.TABLE) -> None:
-    """Say how the cluster is; exit code 1 unless all of it is up."""
+    """Show the state of the cluster. Exit code 1 unless all parts are up."""
     path = directory or default_directory()
     with _complaints():
         kind = KindCluster(path)
@@ -162,7 +162,7 @@ def status(directory: Directory = None, output: Output = OutputFormat.TABLE) -> 
 
 @app.command()
 def env(directory: Directory = None, output: Output = OutputFormat.TABLE) -> None:
-    """Print what a shell needs to reach the cluster: `eval "$(herdsman cluster env)"`."""
+    """Print the variables for a shell to reach the cluster: `eval "$(herdsman cluster env)"`."""
     path = directory or default_directory()
     kind = KindCluster(path)
     kubeconfig = kind.kubeconfig if kind.exists_here else LocalCluster(path).kubeconfig
@@ -181,7 +181,7 @@ def env(directory: Directory = None, output: Output = OutputFormat.TABLE) -> Non
 
 
 def install_priority_classes(kubeconfig: Path) -> None:
-    """Make the PriorityClasses that services name: without its class the API server refuses a pod."""
+    """Make the PriorityClasses that services name: the API server refuses a pod whose class does not exist."""
     client = KubeClient.from_kubeconfig(str(kubeconfig))
     try:
         for document in priority_classes():
@@ -191,7 +191,10 @@ def install_priority_classes(kubeconfig: Path) -> None:
 
 
 def _takes_kind(path: Path, provider: Provider) -> bool:
-    """What a directory holds already decides before what the machine could do."""
+    """Return whether kind makes the cluster.
+
+    An existing cluster in the directory decides before the machine's tools.
+    """
     if provider is not Provider.AUTO:
         return provider is Provider.KIND
     if KindCluster(path).exists_here:

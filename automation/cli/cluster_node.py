@@ -1,4 +1,4 @@
-"""What `herdsman cluster up --node` adds: a real node, images, volumes, and the pods' way to the API server.
+"""Adds a node for `herdsman cluster up --node`: a real node, images, volumes, and the pods' route to the API server.
 
 Calls `tools.node`. The tests of real pods prepare their node by the same function.
 """
@@ -22,10 +22,9 @@ VOLUMES = 8
 
 
 def start_node(cluster: LocalCluster) -> bool:
-    """Start the node of a cluster that is up, after making the programs that are missing; return whether it was down.
+    """Start the node of a running cluster, and build missing programs before. Return whether the node was down.
 
-    Raises:
-        ToolMissing, BuildFailed, ClusterError: as `tools.build.ensure` and `Node.up`.
+    Raises ToolMissing, BuildFailed and ClusterError, as `tools.build.ensure` and `Node.up`.
     """
     build.ensure(PROGRAMS)
     node = Node(cluster)
@@ -40,9 +39,9 @@ def start_node(cluster: LocalCluster) -> bool:
 
 
 def provide(node: Node, client: KubeClient) -> None:
-    """Give a node its images, a way for its pods to the API server, and a few volumes.
+    """Give a node its images, a route for its pods to the API server, and a few volumes.
 
-    Volumes keep what is in them when a claim goes and another comes.
+    A volume keeps its content when its claim is deleted and another claim binds it.
     """
     node.load([image_set.downloader(), image_set.llama_server(locate("llama-server"))])
     client.apply(kinds.ENDPOINT_SLICES, "default", _api_server(node), field_manager="herdsman", force=True)
@@ -50,7 +49,7 @@ def provide(node: Node, client: KubeClient) -> None:
 
 
 def provide_volumes(node: Node, client: KubeClient) -> None:
-    """Make the volumes that are missing, and give back those whose claim is gone."""
+    """Make the missing volumes, and release those whose claim is gone."""
     volumes = client.mapping("v1", "PersistentVolume")
     for number in range(VOLUMES):
         _provide_volume(node, client, volumes, number)
@@ -63,7 +62,7 @@ def _provide_volume(node: Node, client: KubeClient, volumes: kinds.Kind, number:
     try:
         found = client.get(volumes, None, name)
     except NotFound:
-        # Kubernetes refuses another source for a volume that exists, and one of an earlier version has another.
+        # Kubernetes refuses another source for an existing volume, and a volume of an earlier version has another.
         client.apply(volumes, None, document, field_manager="herdsman", force=True)
         return
     if found.get("status", {}).get("phase") == "Released":
@@ -71,7 +70,7 @@ def _provide_volume(node: Node, client: KubeClient, volumes: kinds.Kind, number:
 
 
 def advice() -> str:
-    """What a user must know to run services on such a node."""
+    """Return advice for services on such a node."""
     return (
         f"The node pulls no images; it has {image_set.LLAMA_SERVER_IMAGE} for `spec.image` of services, and "
         f"{image_set.DOWNLOADER_IMAGE} for the loop's HERDSMAN_INIT_CONTAINER_IMAGE."
@@ -85,11 +84,11 @@ def _volume(node: Node, number: int) -> Json:
         "kind": "PersistentVolume",
         "metadata": {"name": f"{node.name}-{number}"},
         "spec": {
-            # Nothing is set aside: it is the size that claims of model caches ask for.
+            # Nothing is reserved: claims of model caches request this size.
             "capacity": {"storage": "100Gi"},
             "accessModes": ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany"],
             "persistentVolumeReclaimPolicy": "Retain",
-            # Not a `hostPath`: kubelet gives a local volume to the group of the pod (`fsGroup`).
+            # Not a `hostPath`: the kubelet gives a local volume to the group of the pod (`fsGroup`).
             "local": {"path": str(node.layout.volumes / str(number))},
             "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [on_the_node]}]}},
         },
@@ -97,7 +96,10 @@ def _volume(node: Node, number: int) -> Json:
 
 
 def _api_server(node: Node) -> Json:
-    """Where the Service `kubernetes` leads. The API server, which listens on loopback, does not write this itself."""
+    """Build the endpoints of the Service `kubernetes`.
+
+    The API server listens on loopback and does not write them itself.
+    """
     return {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",

@@ -1,4 +1,4 @@
-"""`herdsman convert`: write services of one dialect in another, and name what that one cannot say."""
+"""`herdsman convert`: write services of one dialect in another, and name the fields that it lacks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXIT_LOST = 2
 
 
 class Dialect(StrEnum):
-    """What services are written in."""
+    """The dialect of services."""
 
     LLMKUBE = "llmkube"
     KSERVE = "kserve"
@@ -34,7 +34,7 @@ class Dialect(StrEnum):
 
 
 class ConvertFormat(StrEnum):
-    """How documents are printed."""
+    """The format of printed documents."""
 
     YAML = "yaml"
     JSON = "json"
@@ -47,10 +47,10 @@ def convert(
     namespace: Namespace = "default",
     strict: Annotated[bool, typer.Option("--strict", help="End with exit code 2 when something is lost.")] = False,
 ) -> None:
-    """Print the services of files in another dialect. Nothing is sent anywhere.
+    """Print the services of files in another dialect. Nothing is sent to a cluster.
 
-    What the other dialect has no word for is named on standard error, each with its document, its field and why.
-    Nothing is printed unless every service can be converted.
+    Fields that the other dialect lacks are named on standard error, each with its document and the reason. Nothing is
+    printed unless every service can be converted.
     """
     manifests = read_manifests(files, namespace)
     converted = _convert_all(manifests, to.value)
@@ -94,7 +94,7 @@ def _convert_one(
 
 
 def _distinct(converted: list[Converted]) -> list[Json]:
-    """Leave out what several services share, as a Model or an OpenModel, after its first time."""
+    """Return each shared document once, such as a Model or an OpenModel."""
     found: dict[str, Json] = {}
     for each in converted:
         for document in each.documents:
@@ -103,7 +103,7 @@ def _distinct(converted: list[Converted]) -> list[Json]:
 
 
 def _refused(manifests: Manifests, documents: list[Json]) -> list[str]:
-    """Name what the hosts of the converted services do not allow. Host objects among the files say what they do."""
+    """Return what the hosts of the converted services do not allow, by the Host objects in the files."""
     written = Manifests(manifests.namespace)
     for each in (*documents, *manifests.listed(kinds.HOSTS, "")):
         written.read_text("converted", json.dumps(each))

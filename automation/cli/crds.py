@@ -13,14 +13,14 @@ from program.dialects.crds.definitions import as_yaml, crd_documents
 
 
 class ManifestFormat(StrEnum):
-    """How manifests are printed."""
+    """The format of printed manifests."""
 
     YAML = "yaml"
     JSON = "json"
 
 
 class OptionalDialect(StrEnum):
-    """Dialects whose CRDs are printed only when asked for."""
+    """Dialects whose CRDs are printed only on request."""
 
     KSERVE = "kserve"
     LLMAZ = "llmaz"

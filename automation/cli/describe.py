@@ -1,4 +1,4 @@
-"""`herdsman describe NAME`: one service for people: how it is and why, its replicas, what happened to it."""
+"""`herdsman describe NAME`: one service in text: its state and the reason, its replicas, its Events."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from program.dialects.registry import LLMKUBE, key_of, kind_text
 
 EVENTS_SHOWN = 20
 _PROOF = {"Answered": "yes", "Unverified": "unknown", "CompletionFailed": "no"}
-"""By the reason of the pod's condition; what is not on it has not been asked."""
+"""By the reason of the pod's condition. Other reasons mean that no completion was requested."""
 
 
 def describe(
@@ -45,7 +45,7 @@ def describe(
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table (text) or json.")] = OutputFormat.TABLE,
 ) -> None:
-    """Show one service: phase and why, replicas, queue, memory, rollout, recent Events."""
+    """Show one service: phase and reason, replicas, queue, memory, rollout, recent Events."""
     try:
         client = KubeClient.default(kubeconfig)
         service = find_service(client, namespace, name)
@@ -60,7 +60,7 @@ def describe(
 
 
 def _around(client: KubeClient, service: Json) -> dict[str, Any]:
-    """Ask for what belongs to the service. What the user may not see is left out rather than refused."""
+    """Read the objects around a service. Objects that the user may not read are omitted without an error."""
     metadata = service["metadata"]
     namespace = metadata["namespace"]
 
@@ -88,13 +88,13 @@ def _around(client: KubeClient, service: Json) -> dict[str, Any]:
 
 
 def _pods_of(service: Json) -> str:
-    """Give the selector of a service's pods: what llmaz made carries no label of ours, and the status tells theirs."""
+    """Return the selector of a service's pods. For llmaz it is in the status: the pods lack Herdsman's label."""
     key = key_of(service)
     selector = (service.get("status") or {}).get("selector") if key.dialect.startswith("llmaz") else ""
     return str(selector or selector_of(key.dialect, (key.name,)))
 
 
-# --- what there is to say: pure ---------------------------------------------------------------------------------------
+# --- the description: pure --------------------------------------------------------------------------------------------
 
 
 def describe_service(
@@ -106,9 +106,9 @@ def describe_service(
     process: Json | None,
     now: datetime,
 ) -> Json:
-    """Gather one service as a document: what `-o json` prints, and the text is made of. Empty parts are left out.
+    """Build the document about one service, which `-o json` prints and the text shows. Empty parts are left out.
 
-    `model` is None when there is none, and empty when it may not be seen.
+    `model` is None when there is none, and empty when the user may not read it.
     """
     metadata, spec, status = service["metadata"], service["spec"], service.get("status") or {}
     view = view_of(service)
@@ -132,7 +132,7 @@ def describe_service(
         "counts": {
             "ready": view.ready_replicas,
             "desired": view.desired_replicas,
-            # KServe's status does not say how many there are; those that can be seen are.
+            # KServe's status does not count existing replicas; the visible pods are counted.
             "existing": max(view.replicas, sum(map(is_replica, pods)))
             if view.kind == kind_text("kserve")
             else view.replicas,
@@ -185,7 +185,7 @@ def _replica(pod: Json, *, now: datetime) -> Json:
 
 
 def _proof(condition: Json, containers: Sequence[Json]) -> str:
-    """Say what the completion check found; its message names the start of the engine that it is about."""
+    """Describe the result of the completion check. Its message names the start of the engine that it is for."""
     start = condition.get("message")
     if start and start not in {entry.get("containerID") for entry in containers}:
         return "-"
@@ -193,7 +193,7 @@ def _proof(condition: Json, containers: Sequence[Json]) -> str:
 
 
 def _state(pod: Json, containers: Sequence[Json]) -> str:
-    """Say in a word what a pod does, as `kubectl get pods` would."""
+    """Return the state of a pod in one word, as `kubectl get pods` shows it."""
     if "deletionTimestamp" in pod["metadata"]:
         return "Terminating"
     for entry in containers:
@@ -205,7 +205,7 @@ def _state(pod: Json, containers: Sequence[Json]) -> str:
 
 
 def _events(events: Sequence[Json], *, now: datetime) -> list[Json]:
-    """The last Events, the oldest first."""
+    """Return the last Events, the oldest first."""
 
     def at(event: Json) -> str:
         return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"])
@@ -226,7 +226,7 @@ def _events(events: Sequence[Json], *, now: datetime) -> list[Json]:
 
 
 def print_description(description: Json) -> None:
-    """Print it for people; colours only where the output is a terminal."""
+    """Print a description; with colours only on a terminal."""
     console = Console(soft_wrap=True, highlight=False)
 
     def line(title: str, text: str | Text) -> None:
@@ -276,7 +276,7 @@ def _cell(value: object) -> str:
 
 
 def counts_text(counts: Json) -> str:
-    """Say how many replicas serve, and what the others do."""
+    """Return how many replicas serve, and the state of the others."""
     text = f"{counts['ready']} of {counts['desired']} serve"
     if counts["existing"] != counts["desired"]:
         text += f", {counts['existing']} exist"
@@ -286,7 +286,7 @@ def counts_text(counts: Json) -> str:
 
 
 def queue_text(queue: Json) -> str:
-    """Say where the service stands; empty when it waits for no GPU."""
+    """Return the place in the queue; empty when the service waits for no GPU."""
     if not queue:
         return ""
     place = f"number {queue['position']} of {queue.get('length') or '?'}, " if queue.get("position") else ""
@@ -294,7 +294,7 @@ def queue_text(queue: Json) -> str:
 
 
 def memory_text(memory: Json) -> str:
-    """Say what a replica is estimated to need beside what it asks for."""
+    """Return the estimated memory of a replica, beside its request."""
     if not memory:
         return ""
     parts = {"weights": "weights", "kvCache": "KV cache", "compute": "compute"}
@@ -308,7 +308,7 @@ def memory_text(memory: Json) -> str:
 
 
 def acceleration_text(acceleration: Json) -> str:
-    """Say what computes."""
+    """Return the device that computes."""
     if not acceleration:
         return ""
     layers = f"{acceleration.get('layersOffloaded', 0)} of {acceleration.get('layersTotal', 0)} layers"
@@ -320,9 +320,9 @@ _WELL_WHEN_FALSE = frozenset({"Suspended", "RolledBack", "RolloutDeferred", "Cha
 
 
 def notable(conditions: Sequence[Json], *, why: str = "") -> list[Json]:
-    """Pick the conditions that say that something is not as it should be and that no other line says.
+    """Return the conditions that report a problem that no other line shows.
 
-    `why` is what the service itself reports. KServe's conditions repeat what those of their parts say.
+    `why` is the service's own message. KServe's summary conditions repeat the messages of others.
     """
     found: list[Json] = []
     for condition in conditions:

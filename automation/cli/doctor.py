@@ -1,4 +1,4 @@
-"""`herdsman doctor`: look at everything that a run needs and say what is missing and how to get it."""
+"""`herdsman doctor`: check everything that the loop needs, and name missing parts and how to get them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def doctor(
     state: Annotated[str | None, typer.Option(help="Also look at the state at this URL.")] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
 ) -> None:
-    """Check tools, cluster, CRDs, operator and permissions; exit code 1 when something that a run needs is missing."""
+    """Check tools, cluster, CRDs, operator and permissions.
+
+    Exit code 1 when something that the loop needs is missing.
+    """
     checks = [*_tools(), *_cluster(kubeconfig, host), *(_state(state) if state else ())]
     report_checks(checks, output)
 
@@ -64,7 +67,7 @@ def _cluster(kubeconfig: str | None, host: str | None) -> list[Check]:
 
 
 def _peers(client: KubeClient) -> list[Check]:
-    """Name the peers whose own controllers run: they and a loop must not look after the same services."""
+    """Return a check for each upstream controller that runs: it and a loop must not manage the same services."""
     from automation.adoption.upstream_controller import UPSTREAM_CONTROLLERS, running_controllers
 
     found = []

@@ -1,4 +1,4 @@
-"""`herdsman drift`: what others changed or deleted of what was made for services, and who."""
+"""`herdsman drift`: fields and objects of services that other clients changed or deleted, and which clients did."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def drift(
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
 ) -> None:
-    """List fields that somebody else changed, and objects that somebody deleted. Nothing is changed.
+    """List fields that other clients changed, and deleted objects. Changes nothing.
 
-    Exit code 0: there are none. 2: there are some. 1: it failed.
+    Exit code 0: no drift. 2: drift. 1: it failed.
     """
     from kubeapi.errors import KubeError
 
@@ -94,7 +94,7 @@ def _print(found: Listing) -> None:
         if each.drift.deleted:
             rows.append([*head, "(deleted)", "", "", "", "", each.action])
         for field in each.drift.fields:
-            # A list or a secret is not shown; what was changed in it is, as far as it may be.
+            # The value of a list or a secret is not shown; a list shows its changes where possible.
             live = field.live or field.words
             manager, since = (field.by.manager, field.by.time) if field.by else ("", "")
             rows.append([*head, field.path, field.ours or "-", live, manager or "-", since or "-", each.action])

@@ -1,6 +1,6 @@
-"""`herdsman export`: the Pulumi state that holds a service or a namespace, as the official CLI reads it.
+"""`herdsman export`: the Pulumi state of a service or a namespace, in a form that the official CLI imports.
 
-Reads the state backend itself, so it runs where that is reached: beside the loop, or in its pod.
+Reads the state backend directly, so it runs on a machine that reaches the backend: that of the loop, or its pod.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _FILES_EVERY_S = 0.5
 _CLI_EVERY_S = 5.0
-"""How often to look whether a change has ended: in files, and by a process of the CLI."""
+"""How often to check whether a change has ended: with file://, and by a process of the CLI."""
 _RELEASE = "If nobody works on it any more, run `herdsman state unlock STACK`."
 
 
@@ -43,8 +43,8 @@ def export(
         float, typer.Option(min=0, help="Seconds to wait for a change of the stack that is under way.")
     ] = 60.0,
 ) -> None:
-    """Print the deployment of the stack: `pulumi stack import --file …` into a stack of that name reads it."""
-    # Imported here: the engine brings Pulumi and gRPC, which no other command should wait for.
+    """Print the deployment of the stack. `pulumi stack import --file …` imports it into a stack of that name."""
+    # Imported here: the engine imports Pulumi and gRPC, which would delay other commands.
     from automation.engine.exporting import SecretsInside, portable
     from automation.engine.port import EngineFailed
     from automation.settings import Settings
@@ -60,7 +60,7 @@ def export(
 
 @contextmanager
 def _engine(settings: Settings) -> Iterator[PulumiEngine]:
-    """An engine that only reads. It has a work directory of its own, for two must never share one."""
+    """Make an engine that only reads. It has a separate work directory, because two engines must never share one."""
     from automation.engine.pulumi_engine import PulumiEngine
     from automation.engine.state_files import StateFiles
     from tools import toolchain
@@ -86,11 +86,12 @@ def _engine(settings: Settings) -> Iterator[PulumiEngine]:
 
 
 def _read(settings: Settings, namespace: str, name: str | None, stack: str | None, wait_s: float) -> Json:
-    """Find the one stack that is meant, and read it. Waits for a change of it that is under way."""
+    """Find the one matching stack and read it. Waits until the current change of it has ended."""
     from automation.engine.state_files import StateFiles
 
-    # The objects of a service can be there before the state says so: a run writes it at its end. In files the lock of
-    # the run can be read; elsewhere the CLI takes it for a moment, so it is asked only where the service is missing.
+    # A run writes the state at its end, so the objects of a service may exist before the state has them. In files the
+    # lock of the run can be read. Elsewhere the CLI takes the lock for a moment, so it is checked only if the service
+    # is missing.
     is_free = StateFiles.of_url(settings.state) is not None
     for asks in (True,) if is_free else (False, True):
         with _engine(settings) as engine:
@@ -116,14 +117,14 @@ def _read(settings: Settings, namespace: str, name: str | None, stack: str | Non
 
 
 def _holds(engine: PulumiEngine, stack: Stack, name: str) -> bool:
-    """Whether a stack has a service of this name, NAME or KIND/NAME."""
+    """Return whether a stack has a service of this name: NAME or KIND/NAME."""
     dialect, alone = split_or_end(name)
     meant = (alone,) if dialect is None else (alone, dialect)
     return any((key.name, key.dialect)[: len(meant)] == meant for key in engine.services(stack))
 
 
 def _await_end(engine: PulumiEngine, stacks: list[Stack], wait_s: float, every_s: float) -> str:
-    """Wait until nobody changes these stacks. Returns who still does when the time is over, else nothing."""
+    """Wait until no run changes these stacks. At the timeout, return the run that still does; else an empty text."""
     deadline = time.monotonic() + wait_s
     told = False
     while True:

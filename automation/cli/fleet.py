@@ -1,8 +1,8 @@
-"""`herdsman fleet`: move services between the loop and a static fleet; what runs is not touched.
+"""`herdsman fleet`: move services between the loop and a static fleet; their pods keep running.
 
-`take` writes files and releases the objects from the loop, then `pulumi up` imports them. `give` applies the files, the
-loop adopts the objects, and the stack drops them from its state. `automation.adoption.moving` does the work.
-Exit codes: 0 done, or could be done (`--preview`); 1 nothing was done, or a step failed; the message says which.
+`take` writes files and releases the objects from the loop; then `pulumi up` imports them. `give` applies the files, the
+loop adopts the objects, and the stack drops them from its state. `automation.adoption.moving` does the work. Exit
+codes: 0 done, or possible (`--preview`); 1 nothing was done, or a step failed; the message says which.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def take(
     preview: Preview = False,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """From the loop to a static fleet: write the services into a file, and have the loop let go of them.
+    """Move services from the loop to a static fleet: write them into a file, and release them from the loop.
 
-    Afterwards name the file in the stack's config, and `pulumi up` adopts what stands there.
+    Afterwards name the file in the stack's config; `pulumi up` then adopts the objects.
     """
     from automation.adoption.moving.acting import release_to_fleet
     from automation.adoption.moving.planning import plan_take
@@ -87,9 +87,9 @@ def give(
     preview: Preview = False,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """From a static fleet to the loop: apply the services, wait until the loop has adopted them, have the stack forget.
+    """Move services from a static fleet to the loop: apply them, wait for the loop, update the stack.
 
-    Afterwards take their documents out of the fleet's files: a `pulumi up` that still means them is refused.
+    Afterwards remove their documents from the fleet's files: a `pulumi up` that still includes them is refused.
     """
     from automation.adoption.moving.acting import give_to_loop
     from automation.adoption.moving.planning import plan_give
@@ -127,7 +127,7 @@ def forget(
     cwd: Annotated[Path, typer.Option("--cwd", help="Folder of the stack's Pulumi.yaml.")] = Path(),
     preview: Preview = False,
 ) -> None:
-    """Take services out of a stack's state; nothing in the cluster changes."""
+    """Remove services from a stack's state. Nothing in the cluster changes."""
     deployment = _exported(stack, cwd)
     urns = [urn for name in dict.fromkeys(names) for urn in _urns_by_name(name, namespace, deployment)]
     for urn in urns:
@@ -187,7 +187,7 @@ def _client(kubeconfig: str | None) -> KubeClient:
 
 
 def _options() -> RenderOptions:
-    """Return the loop's options of rendering: the operator's settings, where this environment has them."""
+    """Return the loop's rendering options, by the operator's settings in this environment."""
     from automation.settings import Settings
     from automation.startup.options import render_options
 
@@ -207,7 +207,7 @@ def _or_end(act: Any, *arguments: Any, **named: Any) -> Any:
 
 
 def _report(moves: list[Move], words: str) -> None:
-    """Print what would be done. Ends the command with all problems when there are any."""
+    """Print what would change. Ends the command with all problems when there are any."""
     for move in moves:
         objects = ", ".join(f"{obj['kind']} {obj['metadata']['name']}" for obj in move.objects)
         if not move.problems:
@@ -233,7 +233,7 @@ def _without_repeats(documents: Iterable[Json]) -> list[Json]:
 
 
 def _config(moves: list[Move], into: Path, options: RenderOptions) -> Json:
-    """Return the config by which a stack renders the same."""
+    """Return the config with which a stack renders the same."""
     from pydantic.alias_generators import to_camel
 
     from components.options import RenderOptions
@@ -242,7 +242,8 @@ def _config(moves: list[Move], into: Path, options: RenderOptions) -> Json:
     namespaces = sorted({move.key.namespace for move in moves})
     config: Json = {"herdsman:manifests": [str(into)], "herdsman:namespace": namespaces[0]}
     extensions = sorted(set().union(*(move.extensions for move in moves)))
-    # Without this key a service of another dialect has all that it asks for, also kinds that this cluster lacks.
+    # Without this key a service of another dialect gets all objects that it requests, also of kinds that this cluster
+    # lacks.
     if extensions or any(move.key.dialect != LLMKUBE for move in moves):
         config["herdsman:extensions"] = extensions
     standard = RenderOptions()

@@ -1,4 +1,4 @@
-"""`herdsman get`: what is served, where, and how far it is; with `models`, what there is to serve."""
+"""`herdsman get`: services with phase, place and endpoint; with `models`, the Models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from program.desired.keys import ServiceKey
 from program.dialects.registry import LLMKUBE, dialect_of, is_part_of_another, key_of, kind_text
 
 MODELS = frozenset({"model", "models", "mdl"})
-"""Words that, as the first one, ask for Models instead of services."""
+"""Words that, in the first place, select Models instead of services."""
 
 _SERVICE_COLUMNS = {
     "NAMESPACE": "namespace",
@@ -58,9 +58,9 @@ def get(
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
 ) -> None:
-    """Show services of all dialects with their phase, their place and their endpoint; or Models.
+    """List services of all dialects with their phase, place and endpoint; or Models.
 
-    `KIND/NAME` shows that one, where several kinds have the name.
+    `KIND/NAME` selects one service if several kinds have the name.
     """
     asked = list(names or ())
     of_models = bool(asked) and asked[0].lower() in MODELS
@@ -104,7 +104,7 @@ def _models_named(models: list[Json], names: list[str]) -> list[Json]:
 
 
 def _services_named(client: KubeClient, namespace: str | None, names: list[str]) -> list[Json]:
-    """Find the services of all dialects, or those named. What a Playground keeps for itself is no service."""
+    """Return the services of all dialects, or the named ones; without the Service that llmaz makes for a Playground."""
     asked = {split_or_end(name) for name in names}
     found, seen = [], set()
     for cr in list_services(client, namespace):
@@ -124,7 +124,7 @@ def _end_without(missing: set[str], kind: str) -> None:
 
 
 def processes_of(client: KubeClient, namespace: str | None) -> dict[ServiceKey, Json]:
-    """Find the first process of each service on hosts; none where the cluster knows no hosts."""
+    """Return the first process of each service on hosts; none where the cluster serves no HostProcesses."""
     try:
         found = client.list(kinds.HOST_PROCESSES, namespace)["items"]
     except NotFound:
@@ -133,7 +133,7 @@ def processes_of(client: KubeClient, namespace: str | None) -> dict[ServiceKey, 
 
 
 def processes_by_service(processes: Iterable[Json]) -> dict[ServiceKey, Json]:
-    """Sort processes by the service that they belong to; of several the first replica's."""
+    """Return processes by service; of several replicas, the first one's."""
     first: dict[ServiceKey, Json] = {}
     for process in sorted(processes, key=lambda each: int(each["spec"].get("replica") or 0), reverse=True):
         if (key := service_of(process)) is not None:
@@ -142,7 +142,7 @@ def processes_by_service(processes: Iterable[Json]) -> dict[ServiceKey, Json]:
 
 
 def service_row(service: Json, processes: Mapping[ServiceKey, Json], *, now: datetime) -> dict[str, str]:
-    """Flatten one service to what a person asks first; of another dialect than LLMKube's with its `kind`."""
+    """Return one row of the table of services; for another dialect than LLMKube's with its `kind`."""
     metadata, status, view = service["metadata"], service.get("status") or {}, view_of(service)
     queue = ""
     if status.get("queuePosition"):
@@ -165,7 +165,7 @@ def service_row(service: Json, processes: Mapping[ServiceKey, Json], *, now: dat
 
 
 def runs_on(process: Json | None) -> str:
-    """Say where a service runs: in pods, or on which host and where that listens."""
+    """Return the place of a service: pods, or the host and the address on which the process listens."""
     if process is None:
         return "pods"
     report = process.get("status") or {}
@@ -176,7 +176,7 @@ def runs_on(process: Json | None) -> str:
 
 
 def model_row(model: Json, *, now: datetime) -> dict[str, str]:
-    """Flatten one Model to what a person asks first."""
+    """Return one row of the table of Models."""
     metadata, spec, status = model["metadata"], model["spec"], model.get("status") or {}
     gguf, ready = status.get("gguf") or {}, condition_of(status, "Ready")
     return {

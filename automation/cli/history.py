@@ -1,4 +1,4 @@
-"""`herdsman history NAME`: which versions of a service were applied, when, on whose edit, and what came of each."""
+"""`herdsman history NAME`: the applied versions of a service: time, editor and result of each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def history(
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
 ) -> None:
-    """Show the versions of a service that were applied, the newest first; `*` marks what its spec asks for now."""
+    """List the applied versions of a service, the newest first; `*` marks the version that equals its present spec."""
     try:
         client = KubeClient.default(kubeconfig)
         service = find_service(client, namespace, name)
@@ -62,7 +62,7 @@ def revisions_of(client: KubeClient, service: Json) -> tuple[Revision, ...]:
 def models_of(client: KubeClient, service: Json) -> list[Json]:
     """Read the objects of `registry.INPUT_KINDS` that a service refers to and that exist. Raises KubeError."""
     if dialect_of(service) != LLMKUBE:
-        # Imported here: it brings the dialects.
+        # Imported here, because it imports the dialects.
         from automation.preview.requests import find_references
 
         known = {(kind.group, kind.kind) for kind in INPUT_KINDS}

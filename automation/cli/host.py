@@ -1,4 +1,4 @@
-"""`herdsman host …`: the machines that services are placed on: list, add, cordon, drain, remove, doctor."""
+"""`herdsman host …`: the hosts on which services are placed: list, add, cordon, drain, remove, doctor."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ app.command("grant-secret")(grant_secret)
 
 @app.callback()
 def host() -> None:
-    """Macs and Linux machines as capacity: list, add, cordon, drain, remove, doctor."""
+    """Manage Macs and Linux machines as hosts of services."""
 
 
 @app.command("list")
 def list_hosts(kubeconfig: Kubeconfig = None, output: Output = OutputFormat.TABLE) -> None:
-    """Show all hosts: do they live, what have they, what runs there."""
+    """List all hosts with their state, memory and processes."""
     client = _client(kubeconfig)
     try:
         found = client.list(kinds.HOSTS)["items"]
@@ -95,9 +95,9 @@ def add(
     kubeconfig: Kubeconfig = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the object and write nothing.")] = False,
 ) -> None:
-    """Make a Host, or change one: what is not named stays as it is.
+    """Create a Host, or change one. Omitted fields stay as they are.
 
-    A machine with an agent makes its own Host; this is for hosts over SSH, and for what people say of any host.
+    An agent creates the Host of its machine. Use this command for hosts over SSH, and for the fields that people set.
     """
     check_host_name(name)
     spec: Json = {"transport": "ssh" if ssh_user else "agent"}
@@ -141,14 +141,14 @@ def add(
 
 @app.command()
 def cordon(name: Name, kubeconfig: Kubeconfig = None) -> None:
-    """Place no new service on a host; what runs there goes on."""
+    """Place no new service on a host. Its processes keep running."""
     _say(kubeconfig, name, {"unschedulable": True})
     say(f"Host `{name}` takes no new service")
 
 
 @app.command()
 def uncordon(name: Name, kubeconfig: Kubeconfig = None) -> None:
-    """Let services be placed on a host again; ends a drain."""
+    """Allow services on a host again. Ends a drain."""
     _say(kubeconfig, name, {"unschedulable": False, "drain": False})
     say(f"Host `{name}` takes services")
 
@@ -159,9 +159,9 @@ def drain(
     timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait for the end; 0 does not wait.")] = 600,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Move away every service that may move, and place none; exit code 1 when some are still there at the end.
+    """Move all movable services away, and place none. Exit code 1 when some are still there at the end.
 
-    A pinned service stays, and so does one that fits nowhere else: both are named with the reason.
+    A pinned service stays, and so does one that fits on no other host. Both are named with the reason.
     """
     client = _say(kubeconfig, name, {"unschedulable": True, "drain": True})
     deadline = time.monotonic() + timeout_s
@@ -194,7 +194,7 @@ def remove(
     force: Annotated[bool, typer.Option("--force", help="Although services are placed there.")] = False,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Forget a host: its Host and its Lease. Refused while services are placed there."""
+    """Delete a host: its Host and its Lease. Refused while services are placed there."""
     client = _client(kubeconfig)
     try:
         found = client.get(kinds.HOSTS, None, name)
@@ -218,7 +218,7 @@ def remove(
 
 @app.command()
 def doctor(name: Name, kubeconfig: Kubeconfig = None, output: Output = OutputFormat.TABLE) -> None:
-    """Look at everything that a host needs to serve; exit code 1 when something is missing."""
+    """Check everything that a host needs to serve. Exit code 1 when something is missing."""
     client = _client(kubeconfig)
     try:
         checks = examine(client, name, now=datetime.now(UTC))
@@ -244,7 +244,7 @@ def _fail(error: KubeError) -> NoReturn:
 
 
 def _write(client: KubeClient, wanted: Json) -> str:
-    """Make the Host, or change what is named. Says which."""
+    """Create the Host, or change the given fields. Return which."""
     name = wanted["metadata"]["name"]
     try:
         before = client.get(kinds.HOSTS, None, name)
@@ -272,7 +272,7 @@ def _say(kubeconfig: str | None, name: str, spec: Json) -> KubeClient:
 
 
 def _sorted_out(client: KubeClient, placed: list[Json]) -> tuple[dict[str, str], dict[str, str]]:
-    """Tell those that are to move, with why they have not yet, from those that stay."""
+    """Divide processes into those that move, with the reason why they have not moved yet, and those that stay."""
     moving: dict[str, str] = {}
     staying: dict[str, str] = {}
     for process in placed:

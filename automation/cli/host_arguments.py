@@ -1,4 +1,4 @@
-"""Words about a host on the command line that `herdsman agent` and `herdsman host` read alike."""
+"""Arguments about hosts that `herdsman agent` and `herdsman host` parse in the same way."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,48}[a-z0-9])?")
 
 
 def check_host_name(name: str) -> None:
-    """Refuse what cannot name a Host and its Lease. Raises BadParameter."""
+    """Refuse a name that is invalid for a Host and its Lease. Raises BadParameter."""
     if not _NAME.fullmatch(name):
         raise typer.BadParameter(f"`{name}` is no host name: lower-case letters, digits, `-`, `.`, at most 50")
 
 
 def labels_of(pairs: Iterable[str]) -> dict[str, str]:
-    """Read `KEY=VALUE` pairs. Raises BadParameter."""
+    """Parse `KEY=VALUE` pairs. Raises BadParameter."""
     labels = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

@@ -1,4 +1,4 @@
-"""What `herdsman host doctor` looks at, from the cluster; on the machine itself `herdsman agent doctor` looks."""
+"""The checks of `herdsman host doctor`, from the cluster. `herdsman agent doctor` checks on the machine itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONNECT_TIMEOUT_S = 3.0
 
 
 def examine(client: KubeClient, name: str, *, now: datetime) -> list[Check]:
-    """Look at a host. Raises NotFound when there is none of that name, KubeError."""
+    """Check a host. Raises NotFound when there is none of that name, KubeError."""
     host = client.get(kinds.HOSTS, None, name)
     try:
         lease: Json | None = client.get(kinds.LEASES, SYSTEM_NAMESPACE, lease_name(name))
@@ -32,7 +32,7 @@ def examine(client: KubeClient, name: str, *, now: datetime) -> list[Check]:
 
 
 def judge(host: Json, lease: Json | None, placed: list[Json], *, now: datetime) -> Iterator[Check]:
-    """Judge what the cluster knows of a host. Pure."""
+    """Check the objects of a host in the cluster. Pure."""
     spec, status = host.get("spec") or {}, host.get("status") or {}
     by_ssh = spec.get("transport") == "ssh"
     ready = condition_of(status, "Ready")
@@ -68,7 +68,7 @@ def judge(host: Json, lease: Json | None, placed: list[Json], *, now: datetime) 
 
 
 def _reachable(host: Json, placed: list[Json]) -> Iterator[Check]:
-    """Try from here what clients and Prometheus do from elsewhere: connect."""
+    """Connect to the host's addresses from here, as clients and Prometheus do from other machines."""
     endpoint = urlsplit(str((host.get("status") or {}).get("endpoint") or ""))
     if endpoint.hostname and endpoint.port:
         yield _connect("agent's API", endpoint.hostname, endpoint.port)
@@ -83,6 +83,6 @@ def _connect(what: str, address: str, port: int) -> Check:
         with socket.create_connection((address, port), timeout=CONNECT_TIMEOUT_S):
             return Check(what, "ok", f"{address}:{port} answers")
     except OSError as error:
-        # errno 65 on a Mac: the system keeps a LaunchAgent, or the terminal's program, out of the local network.
+        # errno 65 on a Mac: macOS blocks the local network for a LaunchAgent, or for the terminal's program.
         hint = "a firewall, another network, or on macOS the local-network privacy (run as a LaunchDaemon)"
         return Check(what, "warning", f"{address}:{port}: {error.strerror or error}", hint)

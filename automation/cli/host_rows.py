@@ -1,4 +1,4 @@
-"""What `herdsman host` shows of a Host, and what it writes into one. Pure."""
+"""Converts Hosts for `herdsman host`: into rows of tables, and from options into objects. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COLUMNS = {
 
 
 def host_row(host: Json, lease: Json | None, processes: Iterable[Json], *, now: datetime) -> dict[str, str]:
-    """Flatten one Host to what a person asks first; `processes` are the HostProcesses placed on it."""
+    """Return one row of the table of hosts. `processes` are the HostProcesses placed on the host."""
     spec, status = host.get("spec") or {}, host.get("status") or {}
     placed = list(processes)
     ready = condition_of(status, "Ready")
@@ -50,7 +50,7 @@ def host_row(host: Json, lease: Json | None, processes: Iterable[Json], *, now: 
 
 
 def state_of(host: Json) -> str:
-    """Say in one word whether a host works, and whether it takes services."""
+    """Return in one word whether a host works, and whether it accepts services."""
     spec, status = host.get("spec") or {}, host.get("status") or {}
     ready = condition_of(status, "Ready").get("status")
     word = {"True": "Ready", "False": "NotReady"}.get(str(ready), "Unknown")
@@ -60,7 +60,7 @@ def state_of(host: Json) -> str:
 
 
 def heartbeat_text(lease: Json | None, *, now: datetime) -> str:
-    """Write how long ago the host last said that it lives, by its own clock."""
+    """Return the time since the host's last heartbeat, by its clock."""
     renewed = ((lease or {}).get("spec") or {}).get("renewTime")
     if not renewed:
         return "never"
@@ -68,12 +68,12 @@ def heartbeat_text(lease: Json | None, *, now: datetime) -> str:
 
 
 def gib(amount: int | None) -> str:
-    """Write bytes as GiB."""
+    """Format bytes as GiB."""
     return "?" if amount is None else f"{amount / (1 << 30):.1f}"
 
 
 def reserved_bytes(processes: Iterable[Json]) -> int:
-    """Add up what the processes of a host were admitted with or, before that, are said to need."""
+    """Return the sum of the memory with which a host's processes were admitted; before that, of their estimates."""
     return sum(
         int((process.get("status") or {}).get("memoryBytes") or (process.get("spec") or {}).get("memoryBytes") or 0)
         for process in processes
@@ -92,7 +92,7 @@ def _accelerator(each: Mapping[str, Any]) -> str:
 
 
 def stays(process: Json, service: Json | None) -> str:
-    """Say why a process does not leave a host that is drained; empty when it moves."""
+    """Return the reason why a process does not leave a drained host; empty when it moves."""
     annotations = ((service or {}).get("metadata") or {}).get("annotations") or {}
     if service is None:
         return "its InferenceService is gone; it ends with it"
@@ -104,12 +104,12 @@ def stays(process: Json, service: Json | None) -> str:
 
 
 def placed_on(processes: Iterable[Json], host: str) -> list[Json]:
-    """Choose the HostProcesses of a host."""
+    """Return the HostProcesses of a host."""
     return [process for process in processes if (process.get("spec") or {}).get("host") == host]
 
 
 def service_name(process: Json) -> str:
-    """Name the InferenceService of a HostProcess."""
+    """Return the name of the InferenceService of a HostProcess."""
     return str((process.get("spec") or {}).get("service") or process["metadata"]["name"])
 
 
@@ -120,9 +120,9 @@ def host_object(name: str, labels: Mapping[str, str], spec: Json) -> Json:
 
 
 def known_host_lines(text: str, address: str, port: int) -> list[str]:
-    """Choose from a known_hosts file the keys of a host, without its names: `type base64`.
+    """Return the keys of a host from a known_hosts file, without its names: `type base64`.
 
-    Hashed names cannot be read here and are passed over.
+    Hashed names are skipped.
     """
     names = {address} if port == 22 else {f"[{address}]:{port}"}
     found = []
@@ -136,7 +136,7 @@ def known_host_lines(text: str, address: str, port: int) -> list[str]:
 
 
 def taint_of(text: str) -> Json | None:
-    """Read `key=value:Effect` or `key:Effect`; None for what is neither."""
+    """Parse `key=value:Effect` or `key:Effect`; None for any other text."""
     rest, colon, effect = text.rpartition(":")
     key, equals, value = rest.partition("=")
     if not colon or not key or effect not in ("NoSchedule", "PreferNoSchedule", "NoExecute"):

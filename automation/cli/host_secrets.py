@@ -1,7 +1,7 @@
-"""`herdsman host grant-secret`: let the agent of one host read one Secret, and no other.
+"""`herdsman host grant-secret`: allow the agent of one host to read one Secret, and no other.
 
-Registered by `host`. The command writes a Role and a RoleBinding with the caller's own rights: the API server refuses a
-grant of what the caller may not read.
+Registered by `host`. The command writes a Role and a RoleBinding with the caller's permissions: the API server refuses
+to grant a permission that the caller lacks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LONGEST_NAME = 253
 
 
 class GrantFormat(StrEnum):
-    """How the objects are shown."""
+    """The format of the printed objects."""
 
     TEXT = "text"
     YAML = "yaml"
@@ -72,10 +72,10 @@ def grant_secret(
     output: Annotated[GrantFormat, typer.Option("-o", "--output", help="text, yaml or json.")] = GrantFormat.TEXT,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
 ) -> None:
-    """Let the agent of a host read one Secret, for services that take a variable from it.
+    """Allow the agent of a host to read one Secret, for services that take a variable from it.
 
-    A Role that names the Secret and a RoleBinding are written with your own rights: you must be allowed to read the
-    Secret and to write Roles in its namespace.
+    Writes a Role that names the Secret and a RoleBinding with your permissions: you must be allowed to read the Secret
+    and to write Roles in its namespace.
     """
     check_host_name(host)
     namespace, slash, name = secret.partition("/")

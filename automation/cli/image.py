@@ -50,9 +50,9 @@ def build(
     ] = False,
     output_format: Annotated[OutputFormat, typer.Option("--format", help="table or json.")] = OutputFormat.TABLE,
 ) -> None:
-    """Build the operator's image: an archive that `docker load` and `ctr images import` take, and an OCI layout.
+    """Build the operator's image: an archive for `docker load` and `ctr images import`, and an OCI layout.
 
-    The same sources give the same bytes; files have the time in SOURCE_DATE_EPOCH, or the first second of 1970.
+    The same sources give the same bytes. Files have the time in SOURCE_DATE_EPOCH, or the first second of 1970.
     """
     if architecture not in ARCHITECTURES:
         raise typer.BadParameter(f"`{architecture}` is none of {', '.join(ARCHITECTURES)}", param_hint="--architecture")

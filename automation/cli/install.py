@@ -1,4 +1,4 @@
-"""`herdsman install`: put Herdsman into a cluster, change its options, bring it up to date."""
+"""`herdsman install`: install Herdsman into a cluster, change its options, or upgrade it."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _DONE = {"create": "created", "update": "changed", "replace": "replaced", "delet
 
 @dataclass(frozen=True)
 class Connected:
-    """A cluster, and who installs into it."""
+    """A cluster, and the installer for it."""
 
     client: KubeClient
     installer: Installer
 
 
 def connected(kubeconfig: str | None) -> Connected:
-    """Connect. The engine's state is on this machine, beside the loop's own."""
+    """Connect. The engine's state is on this machine, in a directory beside the loop's."""
     client = KubeClient.default(kubeconfig)
     return Connected(
         client, Installer(client, pathlib.Path(default_state().removeprefix("file://")).parent / "install")
@@ -42,7 +42,7 @@ def connected(kubeconfig: str | None) -> Connected:
 
 @contextlib.contextmanager
 def exit_on_error() -> Iterator[None]:
-    """Say what went wrong and what to do, and end with exit code 1."""
+    """Print the error and what to do, and end with exit code 1."""
     try:
         yield
     except TakeOverNeeded as error:
@@ -59,7 +59,7 @@ def exit_on_error() -> Iterator[None]:
 
 
 def show_comparison(comparison: Comparison, output: OutputFormat) -> None:
-    """Say what would change, field by field, and whose it is where it is not ours."""
+    """Print the changes, field by field, with the owner of each object that is not Herdsman's."""
     if output is OutputFormat.JSON:
         print_json([_as_json(each) for each in comparison.changed])
         return
@@ -94,7 +94,7 @@ def _detail(each: Compared) -> str:
 
 
 def show_changes(changes: Iterable[Change], output: OutputFormat) -> None:
-    """Say what was done."""
+    """Print the changes that were made."""
     done = list(changes)
     if output is OutputFormat.JSON:
         keys = ("op", "kind", "name", "details")
@@ -143,9 +143,10 @@ def install(
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
 ) -> None:
-    """Install, upgrade or change the operator. Options count as a whole: what is left out is as by default again.
+    """Install, upgrade or change the operator.
 
-    Running it again with the same options changes nothing. CRDs are brought up to date and never deleted.
+    Each installation sets all options: an omitted option returns to its default. A repetition with the same options
+    changes nothing. CRDs are updated and never deleted.
     """
     from automation.install import naming, objects
 

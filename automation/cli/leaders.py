@@ -1,4 +1,4 @@
-"""`herdsman leaders`: which loop leads which part of the namespaces, and since when."""
+"""`herdsman leaders`: which loop leads which shard of the namespaces, and since when."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ COLUMNS = ("PART", "LEASE", "LEADER", "SINCE", "HEARD", "TURNS")
 
 @dataclass(frozen=True)
 class Leader:
-    """One part and who leads it."""
+    """One shard and its leader."""
 
     part: str
-    """Its number and the count, `0/1` where nothing is split."""
+    """Its number and the count; `0/1` without a division."""
     lease: str
     holder: str
-    """Host and pid; empty when nobody leads."""
+    """Host and pid; empty without a leader."""
     since: str
     heard: str
-    """When the lease was renewed last, by the holder's clock."""
+    """The time of the last renewal, by the holder's clock."""
     turns: int
-    """How often the lease has changed hands."""
+    """How often the Lease got another holder."""
 
 
 def leaders(
@@ -41,7 +41,7 @@ def leaders(
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
 ) -> None:
-    """Show which loop leads which part of the namespaces. Exit code 1 when a part, or all of it, has no leader."""
+    """List which loop leads which shard of the namespaces. Exit code 1 when a shard, or all, has no leader."""
     try:
         selector = f"{LABEL_LOOP}={lease_name}"
         found = KubeClient.default(kubeconfig).list(kinds.LEASES, lease_namespace, label_selector=selector)["items"]
@@ -61,7 +61,7 @@ def leaders(
 
 
 def leaders_of(leases: list[dict[str, Any]], base: str) -> tuple[Leader, ...]:
-    """Read the leases, in order. What is left of an earlier split is left out once another has leaders."""
+    """Return the leaders by Leases, sorted. Leases of an earlier division are omitted once another one has leaders."""
     rows = []
     for lease in leases:
         name, spec = lease["metadata"]["name"], lease.get("spec") or {}

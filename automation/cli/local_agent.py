@@ -1,4 +1,4 @@
-"""The agent that runs on this machine, as commands beside it find it: its API on loopback, its process, its children.
+"""Finds the agent of this machine for other commands: its API on loopback, its process, its children.
 
 Used by `automation.cli.agent_installation` and `automation.cli.agent_service`.
 """
@@ -20,18 +20,18 @@ from agent.steps.machine import CommandFailed, Machine, MachineError, checked
 from agent.steps.service import Service
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Never by a proxy that the environment names: the agent is on this machine."""
+"""Never through a proxy of the environment, because the agent is on this machine."""
 
 
 @dataclass(frozen=True)
 class LocalApi:
-    """The API of the agent that runs on a store, as it is reached on its own machine."""
+    """The API of the agent that runs on a store, on this machine."""
 
     store: str
     sudo: bool = False
 
     def run(self, machine: Machine) -> RunFile | None:
-        """Find the agent that runs; None where none does."""
+        """Return the running agent; None without one."""
         content = machine.read(f"{self.store}/{RUN_FILE}", sudo=self.sudo)
         try:
             found = RunFile.model_validate_json(content) if content is not None else None
@@ -49,7 +49,7 @@ class LocalApi:
     def request(
         self, machine: Machine, run: RunFile, method: str, path: str, body: Mapping[str, str] | None = None
     ) -> str:
-        """Make a request with the agent's token. Raises MachineError."""
+        """Send a request with the agent's token. Raises MachineError."""
         token = (machine.read(self.token_file(run), sudo=self.sudo) or b"").decode().strip()
         request = urllib.request.Request(
             f"http://127.0.0.1:{run.http_port}{path}",
@@ -70,7 +70,7 @@ class LocalApi:
 
 
 def left_processes(machine: Machine, store: str) -> dict[str, tuple[int, str]]:
-    """Find the processes of a store's agents that run on this very machine: pid and start mark, by key."""
+    """Return the processes of a store's agents that run on this machine: pid and start mark, by key."""
     from agent.server.processes.process import marked_processes
 
     identity = (machine.read(f"{store}/{ID_FILE}", sudo=machine.facts.is_root) or b"").decode().strip()
@@ -80,7 +80,7 @@ def left_processes(machine: Machine, store: str) -> dict[str, tuple[int, str]]:
 
 
 def service_pid(machine: Machine, service: Service, *, own_user: bool) -> int:
-    """Give the process that the manager keeps; 0 when it keeps none. Raises MachineError."""
+    """Return the pid of the service's process; 0 without one. Raises MachineError."""
     if machine.facts.os == "darwin":
         job = launchd.job_state(machine, service.label)
         return job.pid if job is not None and job.running else 0
@@ -89,7 +89,7 @@ def service_pid(machine: Machine, service: Service, *, own_user: bool) -> int:
 
 
 def log_words(machine: Machine, service: Service, *, own_user: bool) -> str:
-    """Give the last lines that the service wrote, in one."""
+    """Return the last lines that the service wrote, joined."""
     if machine.facts.os == "darwin":
         argv = ["tail", "-n", "6", service.log_file]
         said = machine.run(argv).text
@@ -99,7 +99,7 @@ def log_words(machine: Machine, service: Service, *, own_user: bool) -> str:
 
 
 def user_home(machine: Machine, user: str) -> str:
-    """Find a user's home directory. Raises MachineError when there is no such user."""
+    """Return a user's home directory. Raises MachineError when there is no such user."""
     if user == machine.facts.user:
         return machine.facts.home
     checked_user = machine.run(["id", "-u", user])

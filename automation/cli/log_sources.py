@@ -1,4 +1,4 @@
-"""Where the log of a process on a host is read: from the agent's directory on this machine, or from its API.
+"""Sources of the log of a process on a host: the agent's directory on this machine, or the agent's API.
 
 Called by `automation.cli.logs`.
 """
@@ -31,7 +31,7 @@ class NoLog(Exception):
 
 
 class LogSource(Protocol):
-    """Gives parts of one log. Raises NoLog."""
+    """Reads parts of one log. Raises NoLog."""
 
     def read(self, *, tail: int | None = None, offset: int | None = None, previous: bool = False) -> LogPiece: ...
 
@@ -55,7 +55,7 @@ class FileLog:
 
 @dataclass(frozen=True)
 class AgentLog:
-    """A log behind the API of an agent."""
+    """A log that the API of an agent serves."""
 
     host: HttpHost
     key: str
@@ -75,9 +75,9 @@ class AgentLog:
 
 
 def local_log(store: Path, *, service: str, namespace: str | None, replica: int) -> FileLog | None:
-    """Find the log of a service in the directory of this machine's agent; None where that runs no such service.
+    """Return the log of a service in the directory of this machine's agent; None if it does not run the service.
 
-    Raises NoLog when the directory is there and may not be read, or when the name is in several namespaces.
+    Raises NoLog when the directory exists and may not be read, or when the name is in several namespaces.
     """
     try:
         records = Store(store).load() if store.is_dir() else {}
@@ -98,7 +98,7 @@ def local_log(store: Path, *, service: str, namespace: str | None, replica: int)
 
 
 def _written_by(key: str, records: Mapping[str, ProcessRecord]) -> str:
-    """Name the process whose output it is: that of a model in a shared daemon is the daemon's."""
+    """Return the process that writes the output: for a model in a shared daemon, the daemon."""
     plan = records[key].plan
     if plan.daemon_model is None:
         return key
@@ -114,7 +114,7 @@ def agent_log(
     ca_file: Path | None = None,
     keep_token: bool = False,
 ) -> AgentLog:
-    """Read a log from an agent's API. `keep_token` proves the token and does not send it. Raises NoLog."""
+    """Return a log by an agent's API. `keep_token` proves the token and does not send it. Raises NoLog."""
     named = token_file or (Path(given) if (given := os.environ.get(TOKEN_FILE_VARIABLE)) else None)
     if named is None:
         hint = f"name the file with the agent's token by --token-file or {TOKEN_FILE_VARIABLE}"
@@ -127,9 +127,9 @@ def agent_log(
 
 
 def log_on_host(process: Json, host: Json | None, *, token_file: Path | None) -> AgentLog:
-    """Read the log of a HostProcess from where its Host says that its agent listens. Raises NoLog with what to do.
+    """Return the log of a HostProcess by the agent's address in the Host. Raises NoLog with what to do.
 
-    The status of a Host is written by the host itself, and the token may be that of another one: it is not sent.
+    The host writes the status of its Host, and the token may be another host's. So the token is not sent.
     """
     name = process["spec"]["host"]
     metadata = process["metadata"]

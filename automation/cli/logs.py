@@ -1,4 +1,4 @@
-"""`herdsman logs NAME`: what the engine of a service says, wherever it runs: in a pod or on a host."""
+"""`herdsman logs NAME`: the log of a service's engine, in a pod or on a host."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from program.dialects.registry import KINDS, LLMKUBE, qualified
 
 POLL_S = 1.0
 ENGINES = ("main", "model-runner")
-"""Names of the containers in which KServe and llmaz run the engine, whatever stands before them."""
+"""Names of the containers in which KServe and llmaz run the engine, whatever containers precede them."""
 
 
 def logs(
@@ -113,7 +113,7 @@ def _where(
         if is_replica(pod)
     ]
     if not pods and not processes and dialect != "kserve":
-        # Those that llmaz made carry no label of ours.
+        # llmaz's pods have no label of Herdsman.
         selector = f"leaderworkerset.sigs.k8s.io/name={name}"
         pods = client.list(kinds.PODS, namespace, label_selector=selector)["items"]
     found = processes or sorted(pods, key=lambda pod: (pod["metadata"]["namespace"], pod["metadata"]["name"]))
@@ -159,7 +159,7 @@ def _of_pod(
 
 
 def _pieces(source: LogSource, *, tail: int | None, previous: bool, follow: bool) -> Iterator[str]:
-    """Read a log to its end, and with `follow` on from there."""
+    """Read a log to its end; with `follow`, continue."""
     piece = source.read(tail=tail, previous=previous)
     yield piece.text
     while follow and not previous:
@@ -169,7 +169,7 @@ def _pieces(source: LogSource, *, tail: int | None, previous: bool, follow: bool
 
 
 def _print(pieces: Iterator[str]) -> None:
-    """Print a log as it is into a file or a pipe, and cleaned where a terminal would obey it."""
+    """Print a log: unchanged into a file or a pipe, cleaned of control characters on a terminal."""
     clean = LogText() if sys.stdout.isatty() else None
     for text in pieces:
         sys.stdout.write(clean(text) if clean is not None else text)

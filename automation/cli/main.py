@@ -1,4 +1,4 @@
-"""The command line: `herdsman COMMAND`. Wires the commands of this package together; the work is done elsewhere.
+"""The command line: `herdsman COMMAND`. Assembles the commands of this package.
 
 Exit codes: 0 done, 1 failed, 64 wrong usage (EX_USAGE of sysexits.h), 130 interrupted.
 """
@@ -17,7 +17,7 @@ EXIT_FAILED = 1
 EXIT_USAGE = 64
 EXIT_INTERRUPTED = 130
 
-# typer keeps click's UsageError to itself; BadParameter, which it does export, derives from it.
+# typer does not export click's UsageError. BadParameter, which it exports, derives from it.
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 GROUPS = {
@@ -57,7 +57,7 @@ COMMANDS = (
 
 
 def application(names: Iterable[str]) -> typer.Typer:
-    """Build the command line with these commands and groups; each is a module of this package with that name."""
+    """Build the command line with these commands and groups. Each is a module of this package with that name."""
     app = typer.Typer(
         name="herdsman",
         help="Serve LLMs on Kubernetes, Macs and Linux hosts, reconciled by Pulumi programs.",
@@ -97,12 +97,13 @@ def invoke(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
     everything = (*COMMANDS, *GROUPS)
     first = arguments[0] if arguments else ""
-    # Only the command that was asked for is imported: a loop or an agent would carry all the others' modules for good.
+    # Only the requested command is imported. A loop or an agent would otherwise keep all other commands' modules in
+    # memory.
     app = application((first,) if first in everything else () if first == "version" else everything)
     try:
         result = app(arguments, standalone_mode=False)
     except UsageError as error:
-        # An empty command line shows the help by an error without a message.
+        # An empty command line shows the help, by an error without a message.
         message = error.format_message() if hasattr(error, "format_message") else str(error)
         if message:
             complain(message, hint="see `herdsman --help`")

@@ -1,4 +1,4 @@
-"""The files that a command is given with `-f`, for every command that reads manifests, with a cluster or without."""
+"""Reads the files of option `-f`, for every command that reads manifests, with or without a cluster."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Namespace = Annotated[str, typer.Option("--namespace", "-n", help="For documents
 
 
 def read_manifests(files: Iterable[str], namespace: str) -> Manifests:
-    """Read files, folders and patterns, and standard input for `-`; its `errors` name what is wrong."""
-    # Imported here: a preview without files should not wait for it.
+    """Read files, folders and patterns, and standard input for `-`. Errors are in the result's `errors`."""
+    # Imported here, so that a preview without files does not wait for it.
     from program.manifests import Manifests
 
     manifests = Manifests(namespace)

@@ -16,7 +16,7 @@ def monitoring(
         Path | None, typer.Option("-o", "--output", help="Directory to write into; without it the names are listed.")
     ] = None,
 ) -> None:
-    """Write dashboards (Grafana) and alert rules (Prometheus): `herdsman monitoring -o DIR`."""
+    """Write Grafana dashboards and Prometheus alert rules: `herdsman monitoring -o DIR`."""
     for name, text in documents().items():
         if directory is None:
             say(name)

@@ -1,6 +1,6 @@
-"""How commands speak to people and scripts: tables and colours on a terminal, JSON with `-o json`, errors on stderr.
+"""Output of commands: tables and colours on a terminal, JSON with `-o json`, errors on stderr.
 
-Every command prints by the functions below. They clean what comes from a cluster, a host or a file by `terminal_text`.
+Every command prints by the functions below. They clean text of a cluster, a host or a file by `terminal_text`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from datetime import datetime
 from automation.console.check import Check
 from kubeapi.json_types import Json
 
-# rich is imported where it is used: a command that prints plain text should not wait for it.
+# rich is imported where it is used, so that commands that print plain text do not wait for it.
 
 
 class OutputFormat(StrEnum):
-    """What `-o` takes."""
+    """The values of `-o`."""
 
     TABLE = "table"
     JSON = "json"
@@ -39,12 +39,12 @@ def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
 
 
 def say_painted(text: str) -> None:
-    """Print text that has colours of its own, and whose parts were cleaned before (`automation.preview.report`)."""
+    """Print text that contains colours, and whose parts are clean already (`automation.preview.report`)."""
     typer.echo(text)
 
 
 def say_yaml(documents: Iterable[object]) -> None:
-    """Print documents as YAML. Where a terminal would obey one of its characters, all beyond ASCII is escaped."""
+    """Print documents as YAML. On a terminal, a document with control characters is escaped to ASCII."""
     import yaml
 
     given = list(documents)
@@ -58,14 +58,14 @@ def say_yaml(documents: Iterable[object]) -> None:
 
 
 def styled(text: str, style: str = "") -> Text:
-    """Make one line for a table or a sentence of rich's, in a style; it has no markup."""
+    """Make one line for a table or a sentence of rich, in a style; the text has no markup."""
     from rich.text import Text
 
     return Text(terminal_text.one_line(text), style=style)
 
 
 def complain(message: str, *, hint: str = "") -> None:
-    """Say on stderr what went wrong and, where something helps, what to do."""
+    """Print an error on stderr and, with a hint, what to do."""
     from rich.console import Console
     from rich.text import Text
 
@@ -76,7 +76,7 @@ def complain(message: str, *, hint: str = "") -> None:
 
 
 def print_json(value: object) -> None:
-    """Print a value for scripts."""
+    """Print a value as JSON."""
     sys.stdout.write(terminal_text.json_text(json.dumps(value, indent=2, ensure_ascii=False)) + "\n")
 
 
@@ -103,12 +103,12 @@ _PHASE_STYLES = {
 
 
 def phase_style(word: str) -> str:
-    """The colour of a phase, state or type; empty for one that needs none."""
+    """Return the colour of a phase, state or type; empty for one without a colour."""
     return _PHASE_STYLES.get(word, "")
 
 
 def size_text(size_bytes: float | None) -> str:
-    """Write a size in at most six characters, in binary units: `544M`, `4.1G`, `1.5T`."""
+    """Format a size in at most six characters, in binary units: `544M`, `4.1G`, `1.5T`."""
     if size_bytes is None:
         return "-"
     size = size_bytes / 1024
@@ -120,9 +120,9 @@ def size_text(size_bytes: float | None) -> str:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, phase_column: int | None = None) -> None:
-    """Print a plain table that stays readable (and greppable) without colours.
+    """Print a plain table that stays readable without colours.
 
-    The last column has the long words: on a terminal it alone is folded, elsewhere nothing is cut.
+    On a terminal only the last column, which has the long texts, is folded. Elsewhere nothing is cut.
     """
     from rich.console import Console
     from rich.table import Table
@@ -154,17 +154,17 @@ def report_checks(checks: Sequence[Check], output: OutputFormat, *, fatal: str =
 
 
 def condition_of(status: Json, kind: str) -> Json:
-    """Find a condition by its type; empty where there is none."""
+    """Return a condition by its type; empty without one."""
     return next((dict(c) for c in status.get("conditions") or () if c["type"] == kind), {})
 
 
 def age_text(metadata: Json, *, now: datetime) -> str:
-    """Write how long ago an object was made."""
+    """Format the age of an object."""
     return duration_text((now - datetime.fromisoformat(metadata["creationTimestamp"])).total_seconds())
 
 
 def duration_text(seconds: float) -> str:
-    """Write a duration as kubectl does: its largest unit."""
+    """Format a duration as kubectl does: by its largest unit."""
     for unit, length_s in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * length_s:
             return f"{int(seconds // length_s)}{unit}"

@@ -1,4 +1,4 @@
-"""`herdsman policy`: try policies on manifests, without a cluster; for whoever writes either."""
+"""`herdsman policy`: check manifests against policies, without a cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def policy() -> None:
-    """The policies that services must keep."""
+    """Check manifests against policies."""
 
 
 @app.command()
@@ -33,7 +33,7 @@ def check(
     ] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table (text) or json.")] = OutputFormat.TABLE,
 ) -> None:
-    """Say what Models and InferenceServices of files break. Exit code 1 when a mandatory policy is among it."""
+    """List the policies that the services of files violate. Exit code 1 when one of them is mandatory."""
     labels = dict(_pair(each) for each in label or ())
     manifests = read_manifests(files, namespace)
     try:

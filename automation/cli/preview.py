@@ -1,4 +1,4 @@
-"""`herdsman preview`: what a change does, or what the loop would do, before anything is touched.
+"""`herdsman preview`: the effects of a change, or of the loop's next pass, before anything is changed.
 
 Modules are imported when they are needed, so that the preview of one change starts fast.
 """
@@ -27,11 +27,11 @@ EXIT_FAILED = 1
 EXIT_CHANGED = 2
 THREADS = 8
 MANY = 20
-"""Of so many objects a progress bar is worth its place."""
+"""With this many objects, a progress bar is shown."""
 
 
 class PreviewFormat(StrEnum):
-    """How a preview is printed."""
+    """The format of a printed preview."""
 
     TEXT = "text"
     JSON = "json"
@@ -54,10 +54,10 @@ def preview(
     policies: Annotated[Path | None, typer.Option(help="Folder of policies to check.")] = None,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
 ) -> None:
-    """Show what would be created, changed, replaced and deleted, what restarts and what is downloaded.
+    """Show what would be created, changed, replaced, deleted, restarted and downloaded.
 
-    Nothing is written, nothing is locked: the API server is asked by dry runs. Exit code 0: nothing would change.
-    2: something would. 1: it failed, or the change would be refused.
+    Nothing is written or locked: the API server gets dry runs. Exit code 0: nothing would change. 2: something would.
+    1: it failed, or the change would be refused.
     """
     everything = everything or all_namespaces
     if sum(map(bool, (files, live, everything))) != 1:
@@ -83,7 +83,7 @@ def preview(
 
 
 def exit_code(found: Preview) -> int:
-    """0: nothing would change. 2: something would. 1: something is wrong with it."""
+    """Return 0 when nothing would change, 2 when something would, 1 for an error or a refusal."""
     if found.refused:
         return EXIT_FAILED
     return EXIT_CHANGED if found.changed else 0
@@ -123,7 +123,7 @@ def _policies(folder: Path | None, stack: ExitStack) -> Policies | None:
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Do without the garbage collector while a preview is made: it takes a tenth of the time and finds next to nothing.
+    """Disable the garbage collector during a preview: it takes a tenth of the time and frees almost nothing.
 
     A preview keeps its objects until its process ends.
     """
@@ -138,7 +138,7 @@ def _without_collector() -> Iterator[None]:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """Show a bar on a terminal while many objects are tried out; it goes when all are done."""
+    """Show a bar on a terminal while many objects are dry-run; it disappears at the end."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -1,8 +1,8 @@
-"""`herdsman provider`: lend Herdsman's own Pulumi providers to plain `pulumi`, so that nothing is downloaded.
+"""`herdsman provider`: use Herdsman's Pulumi providers in plain `pulumi`, without a download.
 
-Two ways: `serve` runs them in the foreground, for one cluster, and `pulumi` is told by PULUMI_DEBUG_PROVIDERS to use
-them; `path` makes a folder for PATH, from which the engine starts them as it starts any plugin, one process for each
-cluster that a program names.
+There are two ways. `serve` runs them in the foreground, for one cluster; `pulumi` uses them by PULUMI_DEBUG_PROVIDERS.
+`path` makes a folder for PATH, from which the engine starts them like any plugin, one process for each cluster in a
+program.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def serve(
         int, typer.Option(help="Port of the Kubernetes provider; the hosts' takes the next one. 0 chooses.")
     ] = 0,
 ) -> None:
-    """Run the providers until stopped, on loopback, and print what `pulumi` needs in its environment.
+    """Run the providers on loopback until stopped, and print the variables for `pulumi`.
 
     In another terminal: `PULUMI_DEBUG_PROVIDERS=… pulumi up`.
     """
-    # Imported here: they bring Pulumi and gRPC.
+    # Imported here: they import Pulumi and gRPC.
     from components.providers.host_provider import HostProvider
     from components.providers.kubernetes import KubernetesProvider
     from components.providers.plugin_server import PluginServer
@@ -82,12 +82,13 @@ def path() -> None:
 
 
 def plugin_folder() -> Path:
-    """Make the folder, one for each Python that Herdsman is installed in. Raises OSError."""
+    """Make the folder, one for each Python in which Herdsman is installed. Raises OSError."""
     python = Path(sys.executable)
     folder = cache_dir() / "plugins" / "-".join(python.parts[1:-1])[-120:]
     folder.mkdir(parents=True, exist_ok=True)
     for name, module in PLUGINS.items():
-        # -P: the engine starts plugins in the project's folder, and nothing in there may be imported in our place.
+        # -P: the engine starts plugins in the project's folder, and no module there may be imported instead of
+        # Herdsman's.
         text = f'#!/bin/sh\nexec {shlex.quote(str(python))} -P -m {module} "$@"\n'
         target = folder / name
         if not target.exists() or target.read_text() != text:

@@ -1,7 +1,7 @@
 """`herdsman render`: print the objects of services of all dialects from files, without a cluster.
 
-The steps are those of the loop: dialect, desired state, renderers. Facts that the loop reads from a cluster (a file's
-name from its header, the host of a service) are missing here, and a note names each.
+The steps are those of the loop: dialect, desired state, renderers. The facts that the loop reads from a cluster (a
+file's name from its header, the host of a service) are missing here; a note names each.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from program.manifests import Manifests
 
 
 class ManifestFormat(StrEnum):
-    """How manifests are printed."""
+    """The format of printed manifests."""
 
     YAML = "yaml"
     JSON = "json"
@@ -33,9 +33,9 @@ def render(
     output: Annotated[ManifestFormat, typer.Option("-o", "--output", help="yaml or json.")] = ManifestFormat.YAML,
     namespace: Namespace = "default",
 ) -> None:
-    """Print the Kubernetes objects that services of all dialects would become. Nothing is sent anywhere.
+    """Print the Kubernetes objects for services of all dialects. Nothing is sent to a cluster.
 
-    Nothing is printed unless every document is right; fields that will have no effect are named on standard error.
+    Nothing is printed unless every document is valid. Fields without effect are named on standard error.
     """
     manifests = read_manifests(files, namespace)
     objects = _objects(manifests)
@@ -52,7 +52,7 @@ def render(
 
 
 def _objects(manifests: Manifests) -> list[Json]:
-    """Render all services, in the order of the files; what several share comes once, before its first user."""
+    """Render all services, in the order of the files. A shared object is printed once, before its first user."""
     found: dict[tuple[str, str, str], Json] = {}
     for document, desired in manifests.services():
         try:

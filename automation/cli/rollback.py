@@ -1,7 +1,7 @@
-"""`herdsman rollback NAME`: put an earlier version of a service back into its custom resource, after a preview.
+"""`herdsman rollback NAME`: write an earlier version of a service back into its custom resource, after a preview.
 
-Writes the custom resource only (and, asked to, its Models): the loop does the rest, as after any other edit, and
-records it as a new revision.
+Writes only the custom resource (and, on request, its Models). The loop applies it like any other edit, and records a
+new revision.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FIELD_MANAGER = "herdsman-rollback"
 
 @dataclass(frozen=True)
 class _Plan:
-    """What a rollback would write."""
+    """The objects that a rollback would write."""
 
     revision: Revision
     service: Json
@@ -60,7 +60,7 @@ def rollback(
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table (text) or json.")] = OutputFormat.TABLE,
 ) -> None:
-    """Write the spec of an earlier revision back, after showing what that changes. Exit code 2: nothing was asked."""
+    """Write the spec of an earlier revision back, after a preview. Exit code 2: --preview found changes."""
     try:
         client = KubeClient.default(kubeconfig)
         service = find_service(client, namespace, name)
@@ -94,7 +94,7 @@ def rollback(
 
 
 def _plan(client: KubeClient, service: Json, models: list[Json], *, to: int | None, with_models: bool) -> _Plan:
-    """Work out what to write. Raises NothingToRestore and KubeError."""
+    """Find out which objects to write. Raises NothingToRestore and KubeError."""
     revision = choose_revision(revisions_of(client, service), service, models, to)
     others = changed_models(revision, models)
     notes = [f"{_referred(name)} was there then and is gone" for name, spec in others.items() if spec is None]
@@ -112,13 +112,13 @@ def _plan(client: KubeClient, service: Json, models: list[Json], *, to: int | No
 
 
 def _referred(reference: str) -> str:
-    """Write what `reference_of` gives for people."""
+    """Format a name that `reference_of` returned."""
     kind, slash, name = reference.partition("/")
     return f"{kind} `{name}`" if slash else f"Model `{reference}`"
 
 
 def _users(client: KubeClient, service: Json, written: tuple[Json, ...]) -> list[str]:
-    """Name the other services that a change of what this one refers to touches."""
+    """Return a note for each other service that a change of the referred objects affects."""
     metadata = service["metadata"]
     if dialect_of(service) != LLMKUBE:
         from automation.preview.lookup import Identity, PreviewLookup
@@ -137,7 +137,7 @@ def _users(client: KubeClient, service: Json, written: tuple[Json, ...]) -> list
 
 
 def _preview(client: KubeClient, plan: _Plan) -> Any:
-    # Imported here: the renderers are only needed once there is something to render.
+    # Imported here: the renderers are needed only for a service that is affected.
     from automation.preview.changes import Preview
     from automation.preview.lookup import Identity, PreviewLookup
     from automation.preview.loop_options import previewer_of_loop
@@ -167,7 +167,7 @@ def _agreed(*, yes: bool, revision: Revision) -> bool:
 
 
 def _write(client: KubeClient, plan: _Plan) -> None:
-    """Replace the objects as they were read: an edit in between is a Conflict, and nothing is lost."""
+    """Replace the objects as they were read. An edit in between is a Conflict, so no edit is lost."""
     referred = {kind.kind: kind for kind in INPUT_KINDS}
     writes = [(referred[model["kind"]], model) for model in plan.models]
     for kind, obj in (*writes, (kind_of(plan.service), plan.service)):

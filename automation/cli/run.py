@@ -36,7 +36,7 @@ def run(
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
     """Reconcile Models and InferenceServices until stopped. Every option can be set as HERDSMAN_<OPTION> too."""
-    # Imported here: the loop brings Pulumi and gRPC, which no other command should wait for.
+    # Imported here: the loop imports Pulumi and gRPC, which would delay other commands.
     from pydantic import ValidationError
 
     from agent.server.heap import share_one_heap
@@ -79,7 +79,7 @@ def run(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     try:
-        # Read here too: a loop that waits for its turn to lead must not find out then.
+        # Read here too, so that a loop that waits for the lease finds invalid policies before it leads.
         load_policies(settings.policies).close()
         code = Loop(settings).run(stop)
     except PolicyUnreadable as error:

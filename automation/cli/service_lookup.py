@@ -24,7 +24,7 @@ NAME_HELP = "NAME, or KIND/NAME where several kinds have it (playground/chat, ll
 def find_service(client: KubeClient, namespace: str | None, name: str) -> Json:
     """Find a service by `NAME` or `KIND/NAME`, of all dialects that the cluster serves.
 
-    Says what is wrong and raises typer.Exit(1) when there is none, or several, or the cluster does not know the kind.
+    Prints the error and raises typer.Exit(1) when there is none, or several, or the cluster does not serve the kind.
     """
     dialect, name = split_or_end(name)
     try:
@@ -50,16 +50,16 @@ def find_service(client: KubeClient, namespace: str | None, name: str) -> Json:
 
 
 def _complain_unserved(dialect: str) -> None:
-    """Say that the cluster does not know a dialect's services, and what makes it."""
+    """Print that the cluster does not serve a dialect's services, and the command that installs its CRDs."""
     family = "kserve" if dialect == "kserve" else "llmaz"
-    # A peer's CRDs are never written over.
+    # CRDs of an upstream project are never overwritten.
     other = f"herdsman crds --dialect {family} | kubectl create -f -"
     command = "herdsman crds | kubectl apply -f -" if dialect == LLMKUBE else other
     complain(f"the cluster does not know {kind_text(dialect)}s", hint=f"`{command}`")
 
 
 def split_or_end(name: str) -> tuple[str | None, str]:
-    """Split `KIND/NAME` into dialect and name; says what is wrong with it and raises typer.Exit(1)."""
+    """Split `KIND/NAME` into dialect and name. For an invalid word, prints the error and raises typer.Exit(1)."""
     try:
         return split_name(name)
     except ValueError as error:
@@ -72,8 +72,8 @@ def list_services(
 ) -> list[Json]:
     """List services of one dialect, or of all that the cluster serves, LLMKube's first.
 
-    A dialect that is not asked for by name and that the caller may not see has none. Raises NotFound where the cluster
-    serves none of them.
+    A dialect that is not requested by name and that the caller may not list counts as empty. Raises NotFound when the
+    cluster serves none of them.
     """
     wanted = KINDS if dialect is None else {dialect: KINDS[dialect]}
     selector = f"metadata.name={name}" if name is not None else None

@@ -31,7 +31,7 @@ class ServiceView:
     endpoint: str
     reason: str
     message: str
-    """Why it is not ready; empty when it is."""
+    """Why the service is not ready; empty when it is."""
 
 
 def view_of(service: Json) -> ServiceView:
@@ -63,8 +63,9 @@ def pending_of(service: Json) -> Json | None:
 
 
 def is_replica(pod: Json) -> bool:
-    """Return whether a pod of a service is a replica. Of KServe's pods endpoint pickers, tokenizers, those that only
-    read prompts, and workers of a group are none.
+    """Return whether a pod of a service is a replica.
+
+    Of KServe's pods, these are none: endpoint pickers, tokenizers, prefill pods, and workers of a group.
     """
     labels = pod["metadata"].get("labels") or {}
     if labels.get(PART_OF) != KSERVE_PART:
@@ -125,7 +126,7 @@ def _of_llmaz(service: Json, kind: str) -> ServiceView:
     return ServiceView(
         kind=kind,
         model=", ".join(_claimed(spec)),
-        # The peer's status counts what exists alone.
+        # The upstream status counts existing pods only.
         ready_replicas=min(exist, wanted) if words["phase"] == "Ready" else 0,
         desired_replicas=wanted,
         replicas=exist,
@@ -156,7 +157,7 @@ def _condition_words(service: Json, serves: str) -> dict[str, str]:
         phase = "Progressing" if conditions else "Unknown"
     message = str(condition.get("message") or "")
     pending = conditions.get("ChangePending") or {}
-    # The message of KServe's Ready is that of the upstream controller.
+    # KServe's Ready has the message of the upstream controller, which does not mention the pending change.
     if pending.get("status") == "True" and str(pending.get("message")) not in message:
         message = "; a change is pending: ".join(part for part in (message, str(pending["message"])) if part)
     return {"phase": phase, "reason": str(condition.get("reason") or ""), "message": message}

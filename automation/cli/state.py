@@ -1,7 +1,7 @@
-"""`herdsman state`: where Pulumi's state is, what is in it, and how it is moved, saved, restored and freed.
+"""`herdsman state`: show, move, save, restore and unlock the Pulumi state.
 
-Works on the backend itself, from wherever that is reached, with or without a loop and a cluster. What it did not write
-it does not delete. Exit codes: 0 done, 1 something was refused, failed or is wrong.
+Works on the backend directly, from any machine that reaches it, with or without a loop and a cluster. It deletes
+nothing that it did not write. Exit codes: 0 done, 1 something was refused, failed or is wrong.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def list_(
     output: Output = OutputFormat.TABLE,
     project: Project = naming.PROJECT,
 ) -> None:
-    """List the stacks: a namespace each, or a part of a large one."""
+    """List the stacks: one for each namespace, several for a large one."""
     from automation.state.checking import rows
 
     with opened(settings_of(state, passphrase_file), project=project) as backend:
@@ -76,7 +76,7 @@ def doctor(
     output: Output = OutputFormat.TABLE,
     project: Project = naming.PROJECT,
 ) -> None:
-    """Check that the state is reached, takes writes and opens; say what to do. Exit code 1 when a loop cannot work."""
+    """Check that the state can be reached, written and decrypted. Exit code 1 when a loop cannot work."""
     from automation.state.checking import check_state
 
     with opened(settings_of(state, passphrase_file), project=project) as backend:
@@ -97,7 +97,7 @@ def move(
     output: Output = OutputFormat.TABLE,
     project: Project = naming.PROJECT,
 ) -> None:
-    """Copy all stacks to another backend and read them back. FROM stays as it is; to repeat it does no harm."""
+    """Copy all stacks to another backend and verify them. FROM stays as it is; the command can be repeated."""
     from automation.state.transfer import check_free, count, for_each, put, read
 
     there, wanted = settings_of(source, from_passphrase_file or passphrase_file), settings_of(target, passphrase_file)
@@ -135,7 +135,7 @@ def backup(
     output: Output = OutputFormat.TABLE,
     project: Project = naming.PROJECT,
 ) -> None:
-    """Write all stacks into one file, with checksums and without the passphrase. The loop may go on."""
+    """Write all stacks into one file, with checksums and without the passphrase. The loop may run meanwhile."""
     from automation.state import archive
     from automation.state.transfer import Export, Transfer, count, for_each, read
 
@@ -169,7 +169,7 @@ def restore(
     output: Output = OutputFormat.TABLE,
     project: Project = naming.PROJECT,
 ) -> None:
-    """Put the stacks of a backup back and read them back. Nothing is done before all of the file was checked."""
+    """Restore the stacks of a backup and verify them. The whole file is checked before anything is written."""
     from automation.state import archive
     from automation.state.transfer import check_free, for_each, put
 
@@ -200,7 +200,7 @@ def unlock(
     yes: Yes = False,
     project: Project = naming.PROJECT,
 ) -> None:
-    """Release a lock that somebody left on a stack: shows whose it is, and asks."""
+    """Release a lock that a dead process left on a stack. Shows its holder, and asks."""
     from automation.engine.port import EngineFailed, Stack
     from automation.engine.stack_cli import Run
 
@@ -220,7 +220,7 @@ def unlock(
 
 @app.command()
 def repair(stack: StackName, state: State = None, passphrase_file: PassphraseFile = None, yes: Yes = False) -> None:
-    """Start a stack anew whose state cannot be read. Objects stay: the next change of each service adopts them."""
+    """Make an unreadable stack again. Objects stay: the next change of each service adopts them."""
     from automation.engine.port import EngineFailed, Stack, StateUnreadable
     from automation.engine.stack_cli import Run
 
@@ -249,7 +249,7 @@ def rekey(
     kubeconfig: Kubeconfig = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Seal all stacks with the passphrase that is given now. Without the old one only those that hold no secrets."""
+    """Encrypt all stacks with the given passphrase. Without the old one, only stacks without secrets."""
     from automation.engine.key_keeper import read_passphrase
     from automation.engine.port import Stack
     from automation.engine.stack_cli import Run
@@ -283,7 +283,7 @@ def prune(
     kubeconfig: Kubeconfig = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Delete Pulumi's own history of all runs, of which a bucket or table keeps two files each; states stay."""
+    """Delete Pulumi's history of all runs, which takes two files for each in a bucket or table. States stay."""
     from automation.engine.port import Stack
     from automation.engine.stack_cli import Run
     from automation.state.transfer import PATIENCE_S, check_free, for_each, put, read
@@ -295,7 +295,8 @@ def prune(
         def renew(name: str) -> Transfer:
             check_free(backend, name)
             export = read(backend, name)
-            # Killed between the two, the state is gone, and made anew from what lives, as one that cannot be read.
+            # If the process is killed between the two steps, the state is lost; like an unreadable one, it is made
+            # again from the live objects.
             backend.states.remove(Stack(name), Run(PATIENCE_S))
             return put(backend, name, export, force=True)
 

@@ -1,4 +1,4 @@
-"""What `herdsman state` commands share: the backend that was named, whether a loop leads, how a result is told."""
+"""Shared by the `herdsman state` commands: opens the backend, checks for a leading loop, prints results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def settings_of(state: str | None, passphrase_file: pathlib.Path | None) -> Settings:
-    """Read the settings that say where the state is and what opens it. Raises BadParameter."""
+    """Return the settings for the state's URL and passphrase. Raises BadParameter."""
     from pydantic import ValidationError
 
     from automation.engine.state_url import StateUrl
@@ -39,7 +39,7 @@ def settings_of(state: str | None, passphrase_file: pathlib.Path | None) -> Sett
             raise typer.BadParameter(
                 "a password in a command line can be read by everybody on this machine; leave it out and set PGPASSWORD"
             )
-        return Settings(**given)  # type: ignore[arg-type] # of whatever type each field takes
+        return Settings(**given)  # type: ignore[arg-type] # of the type of each field
     except ValidationError as error:
         raise typer.BadParameter(str(error.errors()[0]["msg"])) from None
     except ValueError as error:
@@ -47,7 +47,7 @@ def settings_of(state: str | None, passphrase_file: pathlib.Path | None) -> Sett
 
 
 def passphrase_of(settings: Settings) -> str:
-    """The passphrase of a state: as given, else the one beside it, which is made where there is none."""
+    """Return the given passphrase, else the one beside the state, which is made if it is missing."""
     from automation.engine.key_keeper import ensure_passphrase, read_passphrase
     from automation.engine.state_url import StateUrl
 
@@ -62,8 +62,11 @@ def passphrase_of(settings: Settings) -> str:
 def opened(
     settings: Settings, *, make: bool = False, old_passphrase: str | None = None, project: str = naming.PROJECT
 ) -> Iterator[StateBackend]:
-    """The backend, with work directories of its own: a loop's must never be shared. Ends the command on an error."""
-    # Imported here: no other command should wait for it.
+    """Open the backend with separate work directories, because a loop's must never be shared.
+
+    Ends the command on an error.
+    """
+    # Imported here, so that other commands do not wait for it.
     from automation.engine.key_keeper import PassphraseMissing
     from automation.engine.port import EngineFailed
     from automation.engine.state_backend import StateBackend
@@ -82,7 +85,7 @@ def opened(
                 pulumi=toolchain.locate("pulumi"),
                 passphrase=passphrase_of(settings),
                 old_passphrase=old_passphrase,
-                # Stacks of a static fleet may have Pulumi's own passphrase.
+                # Stacks of a static fleet may use Pulumi's passphrase provider.
                 environment={"PULUMI_CONFIG_PASSPHRASE": own} if own else None,
                 make=make,
                 project=project,
@@ -96,7 +99,7 @@ def opened(
 
 
 def names_of(backend: StateBackend) -> set[str]:
-    """The names of the stacks; ends the command when they cannot be listed."""
+    """Return the names of the stacks. Ends the command when they cannot be listed."""
     from automation.engine.port import StateUnreadable
     from automation.engine.stack_cli import Run
 
@@ -110,7 +113,7 @@ def names_of(backend: StateBackend) -> set[str]:
 
 
 def check_quiet(settings: Settings, kubeconfig: str | None, *, force: bool) -> None:
-    """End the command when a loop leads: it would write to the state that is left, or over the one that comes."""
+    """End the command when a loop leads: it would write to the old state, or overwrite the new one."""
     from kubeapi.client import KubeClient
     from kubeapi.errors import KubeError
 
@@ -134,7 +137,7 @@ def check_quiet(settings: Settings, kubeconfig: str | None, *, force: bool) -> N
 
 
 def leaders(client: KubeClient, namespace: str, base: str, *, now: datetime) -> tuple[str, ...]:
-    """Return the holders of loops' Leases that have not run out. Raises KubeError."""
+    """Return the holders of loops' Leases that have not expired. Raises KubeError."""
     from automation.leadership.shards import shard_of_lease
     from kubeapi.kinds import LEASES
 
@@ -153,13 +156,13 @@ def _holds(spec: dict[str, Any], now: datetime) -> bool:
         renewed = datetime.fromisoformat(str(spec.get("renewTime")).replace("Z", "+00:00"))
     except ValueError:
         return True
-    # Clocks of different machines differ; in doubt it is held.
+    # Clocks of different machines differ, so the Lease counts as held for some time longer.
     return (now.astimezone(UTC) - renewed).total_seconds() < 2 * float(spec.get("leaseDurationSeconds") or 15) + 10
 
 
 @contextmanager
 def progress_of(what: str, total: int) -> Iterator[Callable[[Transfer], None]]:
-    """A bar on a terminal, nothing else anywhere."""
+    """Show a progress bar on a terminal; nothing elsewhere."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -169,7 +172,7 @@ def progress_of(what: str, total: int) -> Iterator[Callable[[Transfer], None]]:
 
 
 def print_transfers(results: tuple[Transfer, ...], output: OutputFormat, *, nothing_done: str = "") -> None:
-    """Print what became of each stack; ends the command when something failed."""
+    """Print the result for each stack. Ends the command when one failed."""
     if output is OutputFormat.JSON:
         print_json([asdict(result) for result in results])
     elif results:
@@ -183,7 +186,7 @@ def print_transfers(results: tuple[Transfer, ...], output: OutputFormat, *, noth
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask on a terminal; elsewhere only --yes goes on."""
+    """Ask on a terminal. Without a terminal, only --yes continues."""
     if yes:
         return
     if not sys.stdin.isatty():

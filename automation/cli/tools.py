@@ -21,7 +21,7 @@ def install(
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Which tools; all that are needed by default.")
     ] = None,
 ) -> None:
-    """Make the tools that are missing; those that are there already cost nothing."""
+    """Install missing tools. Existing ones are skipped."""
     try:
         paths = build.ensure(names or NEEDED)
     except ToolMissing as missing:
@@ -39,7 +39,7 @@ class _Row:
     name: str
     version: str
     state: str
-    """`ok`, `missing` (and needed), or `optional` (and not there)."""
+    """`ok`, `missing` (a required tool), or `optional` (a missing tool that is not required)."""
     path: str | None
     found_by: str | None
     summary: str
@@ -49,7 +49,7 @@ class _Row:
 def list_tools(
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
 ) -> None:
-    """List the tools: version, whether they are there, where, and what each is for."""
+    """List the tools: version, state, path, and purpose."""
     rows = [_row(tool) for tool in TOOLS.values()]
     if output is OutputFormat.JSON:
         print_json([asdict(row) for row in rows])
@@ -66,6 +66,6 @@ def _row(tool: Tool) -> _Row:
         located = find(tool)
     except ToolMissing:
         return _Row(tool.name, tool.version, "missing" if tool.needed else "optional", None, None, tool.summary)
-    # A copy of the user's own may be of another version than the one that would be built.
+    # A copy that the user installed may have another version than the one that would be built.
     version = tool.version if located.found_by == "cache" else "own"
     return _Row(tool.name, version, "ok", str(located.path), located.found_by, tool.summary)

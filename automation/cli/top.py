@@ -1,6 +1,6 @@
-"""`herdsman top`: hosts and services and what they use, live on a terminal, or once.
+"""`herdsman top`: resource use of hosts and services, live on a terminal, or once.
 
-Reads Hosts, HostProcesses and the services of all dialects; what they mean is worked out by `top_rows`.
+Reads Hosts, HostProcesses and the services of all dialects; `top_rows` computes the rows.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from program.dialects.registry import is_part_of_another
 
 REFRESH_S = 2.0
 _REST = 4
-"""How many times longer than a look the time to the next one is at least."""
+"""The pause between two reads is at least this many times as long as a read."""
 _BAR_WIDTH = 8
 _NAME_WIDTH = 8
-"""What is left of a name at least."""
+"""The least width of a name."""
 _NEARLY_FULL = 0.85
 _PIPE_WIDTH = 200
 _PRESSURE_STYLES = {"Warning": "yellow", "Critical": "bold red", "Normal": "green"}
@@ -46,14 +46,14 @@ _ORDER_KEYS: dict[str, Order] = {"m": "memory", "t": "tokens", "n": "name"}
 
 
 class What(StrEnum):
-    """What is shown."""
+    """The objects to show."""
 
     HOSTS = "hosts"
     SERVICES = "services"
 
 
 class Sort(StrEnum):
-    """By what."""
+    """The column to sort by."""
 
     NAME = "name"
     MEMORY = "memory"
@@ -62,7 +62,7 @@ class Sort(StrEnum):
 
 @dataclass(frozen=True)
 class View:
-    """What there was to see at one moment; None is what was not asked for."""
+    """The objects at one moment; None for kinds that were not requested."""
 
     hosts: list[HostUse] | None
     services: list[ServiceUse] | None
@@ -78,7 +78,7 @@ def top(
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
 ) -> None:
-    """Show hosts and services with the memory, processor time, tokens and slots that they use. `q` ends it."""
+    """Show the memory, processor time, tokens and slots that hosts and services use. `q` ends it."""
     order: Order = sort.value
     try:
         client = KubeClient.default(kubeconfig)
@@ -97,7 +97,7 @@ def top(
 
 def read_view(client: KubeClient, what: What | None, namespace: str | None) -> View:
     """Read the cluster. Raises KubeError."""
-    # Processes of a host are of all namespaces, whichever one is looked at.
+    # A host has processes of all namespaces, also when one namespace is selected.
     hosts = _listed(client, kinds.HOSTS, None)
     processes = _listed(client, kinds.HOST_PROCESSES, None if what is not What.SERVICES else namespace)
     services = _services(client, namespace) if what is not What.HOSTS else []
@@ -118,12 +118,12 @@ def _listed(client: KubeClient, kind: Kind, namespace: str | None) -> list[Json]
     try:
         return list(client.list(kind, namespace)["items"])
     except NotFound:
-        # A cluster without hosts need not know the kind.
+        # A cluster without hosts may not serve the kind.
         return []
 
 
 def as_json(view: View, order: Order) -> dict[str, object]:
-    """Give the view for scripts; sizes are bytes."""
+    """Return the view for JSON output; sizes are bytes."""
     told: dict[str, object] = {}
     if view.hosts is not None:
         told["hosts"] = [_camel(asdict(use)) for use in top_rows.sorted_hosts(view.hosts, order)]
@@ -138,11 +138,11 @@ def _camel(row: dict[str, object]) -> dict[str, object]:
 
 
 def draw(view: View, order: Order, *, width: int, height: int | None = None, note: str = "") -> Group:
-    """Draw the view in lines of `width`; `height` is the number of lines that there are, None: as many as it takes."""
+    """Draw the view in lines of `width`. `height` is the number of lines; None: as many as needed."""
     parts: list[Table | Text] = []
     room = None if height is None else max(4, height - (3 if note else 2))
     if view.hosts is not None:
-        # Hosts come first, and leave half of the screen to services where there are any.
+        # Hosts come first, and leave half of the screen to services if there are any.
         share = room if room is None or view.services is None else room // 2
         table, lines = _hosts_table(top_rows.sorted_hosts(view.hosts, order), width, share)
         parts.append(table)
@@ -210,13 +210,13 @@ def _table(
     names: set[int],
     right: set[int],
 ) -> Table:
-    """Lay rows out so that in a narrow terminal names give way, and figures stay whole."""
+    """Lay out rows. On a narrow terminal names are shortened, and figures are not."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", show_edge=False)
     rows = [[cell if isinstance(cell, Text) else styled(cell) for cell in row] for row in given]
     longest = [max([len(column), *(len(row[index]) for row in rows)]) for index, column in enumerate(columns)]
     left = width - sum(each + 1 for index, each in enumerate(longest) if index not in names) - len(names)
     last = f"… {more} more" if more > 0 else "" if rows else f"no {columns[0].lower()}s"
-    # The shortest names first: what they do not need is the others'.
+    # The shortest names first: the others get the width that they leave.
     for rank, index in enumerate(sorted(names, key=lambda index: longest[index])):
         longest[index] = max(_NAME_WIDTH, min(longest[index], left // (len(names) - rank)))
         left -= longest[index]
@@ -237,7 +237,7 @@ def _table(
 
 
 def _live(client: KubeClient, what: What | None, namespace: str | None, view: View, order: Order) -> None:
-    """Draw again and again in the same place until `q` or Ctrl-C."""
+    """Redraw in the same place until `q` or Ctrl-C."""
     console, problem, due_at = Console(highlight=False), "", time.monotonic() + REFRESH_S
     with _keys() as key_within, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
@@ -252,9 +252,9 @@ def _live(client: KubeClient, what: What | None, namespace: str | None, view: Vi
                 try:
                     view, problem = read_view(client, what, namespace), ""
                 except KubeError as error:
-                    # What was seen last stays on the screen.
+                    # The last view stays on the screen.
                     problem = str(error)
-                # A cluster that takes long to answer is asked less often.
+                # A slow cluster is read less often.
                 due_at = time.monotonic() + max(REFRESH_S, _REST * (time.monotonic() - began))
 
 
@@ -278,7 +278,7 @@ class _KeyWithin:
         self._handle = handle
 
     def __call__(self, seconds: float) -> str:
-        """Wait for a key; empty when none came. The end of the input counts as Ctrl-D."""
+        """Wait for a key; empty at the timeout. The end of the input counts as Ctrl-D."""
         readable, _, _ = select.select([self._handle], [], [], seconds)
         if not readable:
             return ""

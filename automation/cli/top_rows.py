@@ -1,4 +1,4 @@
-"""What `herdsman top` shows of hosts and services, out of the cluster's objects. Pure."""
+"""Computes the rows of `herdsman top` from the cluster's objects. Pure."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ class HostUse:
     serving: int
     processes: int
     memory_bytes: int | None
-    """What its processes take; None where nothing was measured."""
+    """The memory of its processes; None without measurements."""
     budget_bytes: int | None
     pressure: str
     tokens_per_second: float | None
 
     @property
     def share(self) -> float | None:
-        """How much of the budget is taken; above 1 where more is."""
+        """The used share of the budget; may be above 1."""
         return self.memory_bytes / self.budget_bytes if self.memory_bytes is not None and self.budget_bytes else None
 
 
 @dataclass(frozen=True)
 class ServiceUse:
-    """One service, in pods or on hosts. What nobody measures for pods is None."""
+    """One service, in pods or on hosts. Values that are not measured for pods are None."""
 
     namespace: str
     name: str
@@ -58,7 +58,7 @@ class ServiceUse:
 
 
 def host_uses(hosts: Iterable[Json], processes: Iterable[Json]) -> list[HostUse]:
-    """Add up each host; a process that its host has not told of yet counts without figures."""
+    """Return the use of each host. A process that its host has not reported yet counts without values."""
     placed: dict[str, list[Json]] = {}
     for process in processes:
         placed.setdefault(str(process["spec"].get("host", "")), []).append(process)
@@ -83,7 +83,7 @@ def _host_use(host: Json, placed: Sequence[Json]) -> HostUse:
 
 
 def service_uses(services: Iterable[Json], processes: Iterable[Json], hosts: Iterable[Json]) -> list[ServiceUse]:
-    """Describe each service, with the figures that its hosts tell of its processes added up."""
+    """Return the use of each service: the sums of its processes' values, as the hosts report them."""
     figures = {
         str(each.get("name")): each
         for host in hosts
@@ -128,15 +128,15 @@ def _runs_on(processes: Sequence[Json], replicas: int) -> str:
 
 
 def sorted_hosts(uses: Iterable[HostUse], order: Order) -> list[HostUse]:
-    """Bring hosts into order: the largest first, and by name where they are equal."""
+    """Sort hosts: the largest value first, then by name."""
     return sorted(uses, key=lambda use: (_rank(order, use.memory_bytes, use.tokens_per_second), use.name))
 
 
 def sorted_services(uses: Iterable[ServiceUse], order: Order) -> list[ServiceUse]:
-    """Bring services into order: the largest first, and by namespace and name where they are equal."""
+    """Sort services: the largest value first, then by namespace and name."""
 
     def key(use: ServiceUse) -> tuple[float, bool, str, str]:
-        # Whatever sleeps has no figures, and stands behind what runs without any.
+        # Sleeping services have no values, and follow running services without values.
         rank = _rank(order, use.memory_bytes, use.tokens_per_second)
         return rank, order != "name" and use.phase in _SLEEPING, use.namespace, use.name
 
@@ -151,19 +151,19 @@ def _rank(order: Order, memory: float | None, tokens: float | None) -> float:
 
 
 def rate_text(value: float | None) -> str:
-    """Write a rate or a share."""
+    """Format a rate or a share."""
     return "-" if value is None else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
 
 
 def slots_text(use: ServiceUse) -> str:
-    """Write how many slots are busy, of how many."""
+    """Format the numbers of busy slots and of all slots."""
     if use.slots_busy is None:
         return "-"
     return f"{use.slots_busy}/{use.slots}" if use.slots is not None else str(use.slots_busy)
 
 
 def bar(share: float | None, width: int) -> str:
-    """Draw how full something is."""
+    """Draw a bar for a share."""
     if share is None:
         return " " * width
     full = min(width, round(share * width))
@@ -171,6 +171,6 @@ def bar(share: float | None, width: int) -> str:
 
 
 def _sum(values: Iterable[Any]) -> Any:
-    """Add up what is known; None where nothing is."""
+    """Return the sum of the known values; None without any."""
     known = [value for value in values if value is not None]
     return round(sum(known), 2) if known else None

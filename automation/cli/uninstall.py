@@ -1,4 +1,4 @@
-"""`herdsman uninstall`: take the operator out of a cluster; what it made goes on serving."""
+"""`herdsman uninstall`: remove the operator from a cluster; services keep running."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def uninstall(
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
 ) -> None:
-    """Take the operator out. Models, services, claims, CRDs and everything that serves stay as they are.
+    """Remove the operator. Models, services, claims, CRDs and all running replicas stay as they are.
 
-    Nobody looks after them then, until an operator is installed again. With --crds they go as well, for good.
+    No loop manages them until an operator is installed again. With --crds they are deleted as well.
     """
     from automation.install import removal
 
