@@ -1,1 +1,1 @@
-"""Measurements of the loop against limits and, if one is given, against a peer controller. See README.md."""
+"""Measurements of the loop against limits and, optionally, against another controller. See README.md."""

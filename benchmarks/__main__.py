@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: run the scenarios, print a table (or JSON) with limits and, given a peer, ratios."""
+"""`python -m benchmarks`: run the scenarios, print a table (or JSON) with limits and, with a peer, ratios."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from tools.tiny_model import write_tiny_model
 
 Row = dict[str, object]
 
-# What the project promises on two cores. A row without a limit is told for information.
+# Limits for two cores. Rows without a limit are for information.
 LIMITS = {
     "change p50 (s)": 0.7,
     "create 100 (s)": 8.0,
@@ -56,7 +56,7 @@ LIMITS = {
 
 
 def main() -> int:
-    """Measure, print, and return 1 when a limit is missed."""
+    """Measure, print, and return 1 if a limit is missed."""
     others = {
         "adoption": adoption.main,
         "agent": agent.main,
@@ -188,7 +188,7 @@ def _install_crds(client: KubeClient, extra: Path | None) -> None:
 
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the overridden parameter
-        """Say nothing: the terminal belongs to the results."""
+        """Print nothing, because the terminal shows the results."""
 
 
 def _serve_model(directory: Path) -> ThreadingHTTPServer:

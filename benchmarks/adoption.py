@@ -1,8 +1,8 @@
-"""`python -m benchmarks adoption`: LLMKube's services are adopted while their pods run, and given back.
+"""`python -m benchmarks adoption`: adopt LLMKube's services while their pods run, and give them back.
 
-The control plane is real, with ReplicaSets and pods; kubelets there are none. The services are LLMKube's recorded
-output or, with `--peer`, what a real LLMKube controller makes before it is stopped. Limits: no pod goes, and no pod
-template changes.
+The control plane is real, with ReplicaSets and pods, but without kubelets. The services are LLMKube's recorded output
+or, with `--peer`, made by a real LLMKube controller, which then stops. Limits: no pod is removed, and no pod template
+changes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LIMITS = {
 
 
 def main(arguments: list[str]) -> int:
-    """Measure and print; 1 when a limit is missed."""
+    """Measure and print; return 1 if a limit is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks adoption", description=__doc__)
     parser.add_argument("--services", type=int, default=100)
     parser.add_argument("--parallel", type=int, default=1, help="so many at a time, as `herdsman adopt --parallel`")
@@ -79,7 +79,7 @@ def _measure(
     _prepare(client, options.peer_crds)
     _make(client, cluster, directory, url, options)
     console.print(f"{options.services} services of LLMKube's run")
-    # A pod without a kubelet answers nothing.
+    # A pod without a kubelet answers no request.
     os.environ["HERDSMAN_COMPLETION_CHECK"] = "false"
     given = ("--allowed-remote-hosts=127.0.0.0/8", "--controller-class=herdsman")
     loop = own_loop(cluster.kubeconfig, directory, *given, port=PORT)
@@ -109,7 +109,7 @@ def _measure(
 
 
 def _adopt(*arguments: str) -> tuple[float, Any]:
-    """Run the command; gives its seconds and what it said."""
+    """Run the command; return its seconds and its output."""
     out = io.StringIO()
     began = time.monotonic()
     with contextlib.redirect_stdout(out):
@@ -134,7 +134,7 @@ def _prepare(client: KubeClient, extra: Path | None) -> None:
 
 
 def _make(client: KubeClient, cluster: LocalCluster, directory: Path, url: str, options: argparse.Namespace) -> None:
-    """Have the services made, and wait for their pods."""
+    """Make the services, by the peer if there is one, and wait for their pods."""
     names = [f"svc-{number:04d}" for number in range(options.services)]
     peer: Subject | None = None
     if options.peer:
@@ -151,7 +151,7 @@ def _make(client: KubeClient, cluster: LocalCluster, directory: Path, url: str, 
             raise TimeoutError(f"not all pods exist after {options.timeout:.0f} s; see {directory}")
         time.sleep(0.5)
     if peer is not None:
-        time.sleep(3.0)  # its last statuses
+        time.sleep(3.0)  # the peer writes its last statuses
         peer.stop()
 
 
@@ -167,7 +167,10 @@ def _write(client: KubeClient, names: list[str], url: str) -> None:
 
 
 def _running(client: KubeClient) -> dict[str, set[tuple[str, str]]]:
-    """What tells restarts: pods by uid, templates and specs by Deployment (its generation counts annotations too)."""
+    """Return what changes with a restart: pods by uid, templates and specs by Deployment.
+
+    A Deployment's generation is not used, because it also changes with annotations.
+    """
     pods = client.list(kinds.PODS, NAMESPACE, label_selector=naming.LABEL_SERVICE)["items"]
     deployments = client.list(kinds.DEPLOYMENTS, NAMESPACE)["items"]
     return {

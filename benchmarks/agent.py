@@ -1,4 +1,4 @@
-"""`python -m benchmarks agent`: what an agent costs that keeps ten llama-servers and has nothing else to do.
+"""`python -m benchmarks agent`: the cost of an agent that runs ten llama-servers without requests.
 
 A real agent that takes its plan from a real API server, and real llama-servers with the tiny model on loopback.
 """
@@ -31,7 +31,7 @@ SETTLE_S = 10.0
 
 
 def main(arguments: list[str]) -> int:
-    """Measure, print JSON, and return 1 when a limit is missed."""
+    """Measure, print JSON, and return 1 if a limit is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks agent", description=__doc__)
     parser.add_argument("--processes", type=int, default=10)
     parser.add_argument("--idle-seconds", type=float, default=120.0)
@@ -70,7 +70,7 @@ def main(arguments: list[str]) -> int:
 
 
 def place(client: KubeClient, model: Path, count: int) -> None:
-    """Plan the processes and wait until all serve."""
+    """Write the plans of the processes and wait until all serve."""
     for number in range(count):
         name = f"svc-{number}"
         plan = ProcessPlan(
@@ -110,7 +110,7 @@ def place(client: KubeClient, model: Path, count: int) -> None:
 
 
 def idle(pid: int, seconds: float) -> Json:
-    """Watch the agent while nothing happens."""
+    """Measure the agent while nothing happens."""
     time.sleep(SETTLE_S)
     process = psutil.Process(pid)
     before, began = sum(process.cpu_times()[:2]), time.monotonic()
@@ -126,13 +126,13 @@ def idle(pid: int, seconds: float) -> Json:
 
 
 def _wake_ups(pid: int) -> int:
-    """Count how often the threads that there are have waited, by the process table (Linux)."""
+    """Return how often the current threads have waited, from the process table (Linux)."""
     statuses = [(task / "status").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
     return sum(int(text.partition("\nvoluntary_ctxt_switches:")[2].split()[0]) for text in statuses)
 
 
 def scrape() -> Json:
-    """Read the metrics as Prometheus would."""
+    """Read the metrics as Prometheus does; return the median time and the size."""
     times = []
     for _ in range(5):
         began = time.monotonic()

@@ -1,8 +1,8 @@
-"""Loops that share one state and die in every way, under a steady stream of changes. For `benchmarks.failover`.
+"""Loops that share one state and fail in many ways during a constant stream of changes. For `benchmarks.failover`.
 
-Real loops, a real API server, the real engine. Each loop reaches the API server through a relay of its own, which can
-be cut; between the loops and the Pulumi CLI stands the program of `benchmarks.engine_book`. tests/loop/test_failover.py
-uses the same.
+Real loops, a real API server, the real engine. Each loop reaches the API server through a separate relay, which can be
+cut. Between the loops and the Pulumi CLI is the program of `benchmarks.engine_book`. tests/loop/test_failover.py uses
+this module too.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from tools.localcluster import LocalCluster
 
 NAMESPACES = ("failover-a", "failover-b")
 SERVICES = 3
-"""In each namespace."""
+"""Number of services in each namespace."""
 EDIT_EVERY_S = 0.3
 TIMEOUT_S = 90.0
 
 
 @dataclass
 class Member:
-    """One loop of the two, with its own way to the API server."""
+    """One of the loops, with its relay to the API server."""
 
     name: str
     relay: Relay
@@ -82,14 +82,14 @@ class Member:
         return words in self.log.read_text(errors="replace")
 
     def end(self) -> None:
-        """Make sure that it is gone."""
+        """Kill the process if it runs."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
         if self.process is not None:
             self.process.wait()
 
     def family(self) -> list[psutil.Process]:
-        """The loop and all below it, its guard included."""
+        """Return the loop and all its descendants, its guard included."""
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(self.pid)
             return [*process.children(recursive=True), process]
@@ -97,7 +97,7 @@ class Member:
 
 
 class Arena:
-    """Two loops, one cluster, one state, and somebody who never stops editing."""
+    """Loops on one cluster with one state, and a thread that edits services all the time."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Arena:
         self._editor = threading.Thread(target=self._edit, daemon=True)
 
     def prepare(self) -> None:
-        """Make namespaces, Models and services, and begin to edit."""
+        """Make namespaces, Models and services, and start to edit."""
         for document in crd_documents():
             self.client.apply(kinds.CRDS, None, document, field_manager="failover", force=True)
         for namespace in (SYSTEM_NAMESPACE, *NAMESPACES):
@@ -172,7 +172,7 @@ class Arena:
                 self.wanted[key] = number
 
     def applied(self) -> dict[tuple[str, str], int]:
-        """The number that each Deployment has."""
+        """Return the number in each Deployment's arguments."""
         found = {}
         for namespace in NAMESPACES:
             for deployment in self.client.list(kinds.DEPLOYMENTS, namespace)["items"]:
@@ -183,7 +183,7 @@ class Arena:
         return found
 
     def converged(self, timeout_s: float = TIMEOUT_S) -> bool:
-        """Stop editing, and wait until the world is as was asked for last."""
+        """Stop the edits, and return whether the last ones are applied in time."""
         self._stopping.set()
         self._editor.join(timeout=10)
         wanted = {key: number for key, number in self.wanted.items() if number}
@@ -198,7 +198,7 @@ class Arena:
         return self.client.get(kinds.LEASES, SYSTEM_NAMESPACE, "herdsman")
 
     def leader(self) -> Member | None:
-        """Who holds the lease; None while it is nobody of ours."""
+        """Return the loop that holds the lease; None if none of these does."""
         with contextlib.suppress(ApiError):
             holder = str((self.lease().get("spec") or {}).get("holderIdentity") or "")
             return next((m for m in self.members if m.process is not None and f"_{m.pid}_" in holder), None)
@@ -210,12 +210,15 @@ class Arena:
         return found
 
     def await_change(self) -> None:
-        """Wait until a change is applied that was asked for from now on."""
+        """Wait until an edit is applied that is made from now on."""
         first = next(self._numbers)
         _until(lambda: any(number > first for number in self.applied().values()), "a change to be applied")
 
     def fail_over(self, kind: str) -> float | None:
-        """Do away with the leader. Seconds until a change is applied by the next; None where the leader stays."""
+        """Remove the leader in the given way; return the seconds until the next leader applies a change.
+
+        None for the way "deleted", in which the leader stays.
+        """
         leader = self.await_leader()
         others = [member for member in self.members if member is not leader]
         _until(lambda: any(member.says("Waiting for the leader lease") for member in others), "a standby")
@@ -233,7 +236,7 @@ class Arena:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(leader.pid, signal.SIGCONT)
         leader.relay.cut()
-        # Stopped, cut off and deposed loops end by themselves, or are ended by their guards.
+        # Stopped, cut off and deposed loops end themselves, or their guards end them.
         assert leader.process is not None
         leader.process.wait(TIMEOUT_S)
         leader.start()
@@ -255,7 +258,7 @@ class Arena:
         leader.relay.freeze()
 
     def vanished(self, leader: Member) -> None:
-        """As a machine does that loses its power: all at once, and nothing proves it to the other."""
+        """Fail like a machine that loses its power: all processes at once, without a sign to the other loops."""
         for process in reversed(leader.family()):
             with contextlib.suppress(psutil.Error):
                 process.suspend()

@@ -1,9 +1,9 @@
-"""`python -m benchmarks downloads`: how much of the disk and the network the two downloaders use.
+"""`python -m benchmarks downloads`: how much of the disk's and the network's speed the two downloaders use.
 
-Two servers on loopback, both by sendfile and in processes of their own: one without limits, where the disk or loopback
-itself is the limit, and one that lets each connection have so many bytes a second, as model hubs do. Subjects alternate
-in an order that changes, so that a busy machine slows all of them; what counts is the median of each round's ratio to
-the better of two plain programs that do the same: `curl`, and `cat` from a socket. Everybody ends with an fsync.
+Two servers on loopback, both by sendfile and in separate processes: one without limits, for which the disk or loopback
+is the limit, and one with a limit of bytes per second for each connection, as model hubs have. Subjects alternate in a
+changing order, so that a busy machine slows all of them. The result is the median of each round's ratio to the better
+of two plain programs that do the same: `curl`, and `cat` from a socket. All end with an fsync.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from benchmarks.file_service import serving
 from components.downloader import download_script
 
 Subject = Callable[[str, Path], None]
-"""Brings what an address serves into a folder, onto the disk."""
+"""Downloads the file at an address to a folder on the disk."""
 
 LIMITS = {
     "script / best of cat, curl": 0.9,
@@ -44,7 +44,7 @@ LIMITS = {
 
 
 def main(arguments: list[str]) -> int:
-    """Measure, print, and return 1 when a limit is missed."""
+    """Measure, print, and return 1 if a limit is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks downloads", description=__doc__)
     parser.add_argument("--size-mb", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=5)
@@ -93,11 +93,11 @@ def _measure(
 def _alternate(
     subjects: dict[str, Subject], url: str, source: Path, rounds: int, directory: Path, console: Console
 ) -> dict[str, list[float]]:
-    """Give each subject's megabytes a second, round by round."""
+    """Return each subject's megabytes per second, round by round."""
     rates: dict[str, list[float]] = {name: [] for name in subjects}
     order = random.Random(rounds)
     for _ in range(rounds):
-        # What one leaves behind, warm memory or a busy disk, the next one finds.
+        # Each subject may find a warm cache or a busy disk from the one before.
         for name in order.sample(list(subjects), len(subjects)):
             target = directory / "target"
             target.mkdir()

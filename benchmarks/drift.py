@@ -1,8 +1,8 @@
-"""`python -m benchmarks drift`: from the answer to somebody's edit of an object of ours to the object as it was made.
+"""`python -m benchmarks drift`: from another client's edit of an object of Herdsman's to its repair.
 
-A real API server, the loop with the real engine, 100 services with all that a cluster can have made for them. Edits of
-random fields of random objects come one after the other, some are deletions; the object is read until it is itself
-again.
+A real API server, the loop with the real engine, 100 services with all kinds of objects that a cluster can have. Random
+fields of random objects are edited one after the other; some objects are deleted. The object is read until it has its
+old value again.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ EDITS: tuple[tuple[Kind, Json], ...] = (
     (kinds.POD_MONITORS, {"spec": {"podMetricsEndpoints": []}}),
     (kinds.SERVICE_LEVEL_OBJECTIVES, {"spec": {"target": "1"}}),
 )
-"""Merge patches. None is what a field already has."""
+"""Merge patches. Each changes the value of a field."""
 DELETIONS = (kinds.SERVICES, kinds.AUTOSCALERS, kinds.DISRUPTION_BUDGETS, kinds.HTTP_ROUTES)
 DELETED_SHARE = 0.15
 
 
 def main(arguments: list[str]) -> int:
-    """Measure, print JSON, and return 1 when a limit is missed."""
+    """Measure, print JSON, and return 1 if a limit is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks drift", description=__doc__)
     parser.add_argument("--services", type=int, default=100)
     parser.add_argument("--edits", type=int, default=200)
@@ -122,7 +122,7 @@ def make(client: KubeClient, services: int) -> None:
 
 
 def settle(subject: Subject) -> None:
-    """Wait until the engine rests."""
+    """Wait until the engine is idle."""
     before = -1.0
     while (now := subject.metric("herdsman_engine_cli_processes_total")) != before:
         before = now
@@ -153,7 +153,7 @@ def measure(client: KubeClient, services: int, edits: int, pause_s: float) -> di
 
 
 def edit(client: KubeClient, kind: Kind, service: str, body: Json) -> float:
-    """Patch an object; give the seconds from the answer until what was patched is as before."""
+    """Patch an object; return the seconds from the answer until the patched fields have their old values."""
     name = f"{service}-availability" if kind is kinds.SERVICE_LEVEL_OBJECTIVES else service
     before = at(client.get(kind, NAMESPACE, name), body)
     changed = client.patch(kind, NAMESPACE, name, body, field_manager=WHO)
@@ -165,14 +165,14 @@ def edit(client: KubeClient, kind: Kind, service: str, body: Json) -> float:
 
 
 def at(obj: Any, body: Any) -> Any:
-    """Give what an object has where a patch has something."""
+    """Return an object's values of the fields in a patch."""
     if not isinstance(body, dict):
         return obj
     return {key: at(obj.get(key) if isinstance(obj, dict) else None, value) for key, value in body.items()}
 
 
 def deletion(client: KubeClient, kind: Kind, service: str) -> float:
-    """Delete an object; give the seconds from the answer until there is another."""
+    """Delete an object; return the seconds from the answer until a new one exists."""
     uid = client.get(kind, NAMESPACE, service)["metadata"]["uid"]
     client.delete(kind, NAMESPACE, service)
     began = time.monotonic()
@@ -188,7 +188,7 @@ def deletion(client: KubeClient, kind: Kind, service: str) -> float:
 
 
 def wait(look: Callable[[], bool], timeout_s: float) -> None:
-    """Look until it is so."""
+    """Wait until `look` returns true. Raises TimeoutError."""
     deadline = time.monotonic() + timeout_s
     while not look():
         if time.monotonic() > deadline:

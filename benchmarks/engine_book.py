@@ -1,7 +1,7 @@
-"""A book of engine runs: a program before the Pulumi CLI that writes down each run, and whether it met another.
+"""A record of engine runs: a program in place of the Pulumi CLI that records each run and whether it overlaps another.
 
-The program takes a lock of the kernel for the stack before it becomes the CLI: the lock is held by the CLI and by all
-that it starts, however they end, so two runs of one stack at the same time cannot escape notice.
+The program takes a kernel lock for the stack before it becomes the CLI. The CLI and all its child processes hold the
+lock until they have ended, so that two simultaneous runs of one stack are always recorded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ os.execv("{pulumi}", ["pulumi", *sys.argv[1:]])
 
 
 def write_wrapper(directory: Path, pulumi: Path) -> Path:
-    """Put the program that keeps book into a directory of its own; HERDSMAN_PULUMI names it to a loop."""
+    """Write the recording program to a new directory. HERDSMAN_PULUMI makes a loop use it."""
     directory.mkdir(parents=True)
     path = directory / "pulumi"
     path.write_text(WRAPPER.format(python=sys.executable, directory=directory, pulumi=pulumi))
@@ -41,6 +41,6 @@ def write_wrapper(directory: Path, pulumi: Path) -> Path:
 
 
 def runs(directory: Path) -> list[list[str]]:
-    """Read the book of that directory: run, overlap or query, stack, process, its parent, time, the CLI's arguments."""
+    """Return the records: run, overlap or query, stack, process, its parent, time, the CLI's arguments."""
     path = directory / "runs"
     return [line.split() for line in path.read_text().splitlines()] if path.exists() else []

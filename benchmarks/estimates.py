@@ -1,8 +1,8 @@
-"""`python -m benchmarks.estimates`: estimates of memory beside what a real llama-server reports, on models made here.
+"""`python -m benchmarks.estimates`: compare estimates of memory with llama-server's own report, on generated models.
 
-Each case writes a model of other measures, reads its header back as the loop does, estimates, starts llama-server with
-the very arguments that a pod would get, and adds up the buffers that its log names. Ends with 1 when one total is off
-by more than the limit.
+Each case writes a model with other dimensions, reads its header as the loop does and estimates its memory. Then it
+starts llama-server with the arguments that a pod would get, and adds up the buffers in its log. Returns 1 if a total
+differs by more than the limit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tools import toolchain
 from tools.tiny_model import Shape, write_tiny_model
 
 LIMIT = 0.10
-"""The largest share of llama-server's own total that an estimate may be off by."""
+"""Largest allowed error of an estimate, as a share of llama-server's total."""
 START_TIMEOUT_S = 60.0
 
 _BUFFER = re.compile(r"(model|KV|compute|output) buffer size = +([0-9.]+) MiB")
@@ -41,7 +41,7 @@ _PLAIN = LlamaCpp()
 
 @dataclass(frozen=True)
 class Case:
-    """One model and the settings that it is served with."""
+    """One model and its engine settings."""
 
     name: str
     shape: Shape
@@ -77,7 +77,7 @@ CASES = (
 
 
 def main() -> int:
-    """Measure all cases and print a row for each."""
+    """Measure all cases and print a row for each; return 1 if the limit is missed."""
     server = toolchain.locate("llama-server")
     table = Table(box=None, header_style="bold")
     for column in ("model", "weights", "cache", "compute", "estimate", "llama-server", "off"):
@@ -105,7 +105,7 @@ def main() -> int:
 
 
 def compare(case: Case, folder: Path, server: Path) -> tuple[MemoryFacts, dict[str, float]]:
-    """Estimate a case, and ask llama-server; the report is in bytes by kind of buffer."""
+    """Return the estimate of a case, and llama-server's report in bytes by kind of buffer."""
     path = write_tiny_model(folder / "model.gguf", shape=case.shape)
     with path.open("rb") as file:
         gguf = read_header(file)
@@ -124,11 +124,11 @@ def compare(case: Case, folder: Path, server: Path) -> tuple[MemoryFacts, dict[s
 
 
 def reported_buffers(command: list[str]) -> dict[str, float]:
-    """Start llama-server, wait until it listens, and add up the buffers that it names, in bytes by kind.
+    """Start llama-server, wait until it listens, and return the buffers in its log, in bytes by kind.
 
-    Raises RuntimeError with the end of its log when it does not start.
+    Raises RuntimeError with the end of its log if it does not start.
     """
-    # Fitting would change what is measured; its own trial run would count each buffer twice.
+    # Fitting would change the measured sizes, and its trial run would count each buffer twice.
     process = subprocess.Popen(
         [*command, "--fit", "off", "--no-warmup", "--log-verbosity", "4"],
         stdout=subprocess.PIPE,

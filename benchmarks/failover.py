@@ -1,7 +1,7 @@
-"""`python -m benchmarks failover`: leaders that die in every way, under a steady stream of changes.
+"""`python -m benchmarks failover`: leaders that fail in many ways during a constant stream of changes.
 
-Several real loops over one state, a real API server, the real engine (`benchmarks.arena`). Two engine runs of one stack
-at the same time cannot escape notice (`benchmarks.engine_book`). tests/loop/test_failover.py runs a short form of this.
+Several real loops over one state, a real API server, the real engine (`benchmarks.arena`). Two simultaneous engine runs
+of one stack are always recorded (`benchmarks.engine_book`). tests/loop/test_failover.py runs a short form of this.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tools.localcluster import LocalCluster
 
 LIMIT_S = 20.0
 SLOW = ("stopped", "cut", "frozen", "vanished", "stolen")
-"""What the next leader can only wait out."""
+"""Failures after which the next leader must wait until the lease expires."""
 
 
 def schedule(failovers: int, slow: int) -> Iterator[str]:
-    """Name the kinds of so many failovers: each slow one `slow` times, the rest killed, with deletions between."""
+    """Return the kinds of the failovers in random order: each slow one `slow` times, the rest killed, and deletions."""
     kinds_ = [kind for kind in SLOW for _ in range(slow)]
     kinds_ += ["killed"] * (failovers - len(kinds_)) + ["deleted"] * (2 * slow)
     random.shuffle(kinds_)
@@ -34,7 +34,7 @@ def schedule(failovers: int, slow: int) -> Iterator[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Measure, print JSON, and return 1 when a limit is missed."""
+    """Measure, print JSON, and return 1 if a limit is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks failover", description=__doc__)
     parser.add_argument("--failovers", type=int, default=200)
     parser.add_argument("--slow", type=int, default=6, help="how many of each kind that has to be waited out")

@@ -1,9 +1,9 @@
-"""A web server for benchmarks: one file by sendfile, with ranges, a process of its own; a limit for each connection.
+"""A web server for benchmarks: one file by sendfile with ranges, in a separate process, with a limit per connection.
 
     python -m benchmarks.file_service FILE [BYTES_PER_SECOND]
 
-Prints the port it listens on. Bytes go from the page cache to the socket without passing through Python, so that what
-is measured is the client.
+Prints its port. Bytes go from the page cache to the socket without passing through Python, so that the client and not
+the server is measured.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Handler(BaseHTTPRequestHandler):
                 time.sleep(max(0.0, ahead_s))
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the overridden parameter
-        """Say nothing: the terminal belongs to the results."""
+        """Print nothing, because the terminal shows the results."""
 
 
 class _Server(socketserver.ThreadingTCPServer):
@@ -74,7 +74,7 @@ class _Server(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Clients that hang up are no news."""
+        """Ignore clients that close the connection."""
 
 
 def _main() -> None:

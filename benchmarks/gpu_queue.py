@@ -1,4 +1,4 @@
-"""`python -m benchmarks gpu-queue`: what a departure costs while 500 services wait, in time and in status writes."""
+"""`python -m benchmarks gpu-queue`: the cost of a departure while 500 services wait, in time and in status writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEPARTURES = 60
 
 
 def measure(size: int) -> dict[str, float]:
-    """Milliseconds, the median of many rounds: to fill a queue, and to know all places after one departure."""
+    """Return median milliseconds of many rounds: to fill a queue, and to compute all places after one departure."""
     chance = random.Random(1)
     members = {
         ServiceKey("llmkube", f"ns-{number % 20}", f"svc-{number}"): Waiting(
@@ -46,7 +46,10 @@ def measure(size: int) -> dict[str, float]:
 
 
 def passes(size: int) -> int:
-    """Passes, each with one status write, while one service leaves the front of the queue in each of 60 seconds."""
+    """Return the number of passes while the first service leaves the queue in each of 60 seconds.
+
+    Each pass writes one status.
+    """
     now, due, told = 0.0, list[tuple[float, Callable[[], None]]](), list[ServiceKey]()
     queue = GpuQueue(on_moved=told.append, later=lambda delay_s, call: due.append((now + delay_s, call)))
 
@@ -77,7 +80,7 @@ def passes(size: int) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Measure and print; 1 when the limit is missed."""
+    """Measure and print; return 1 if the limit is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks gpu-queue", description=__doc__)
     parser.add_argument("--size", type=int, default=500)
     options = parser.parse_args(arguments)

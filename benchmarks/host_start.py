@@ -1,6 +1,6 @@
 """`python -m benchmarks hosts-start`: from the write of a service to its llama-server, with the model in the store.
 
-A real loop, a real agent and real llama-servers on loopback; one service after the other, as an edit by a person is.
+A real loop, a real agent and real llama-servers on loopback; one service after the other, like edits by a person.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TIMEOUT_S = 60.0
 
 
 def main(arguments: list[str]) -> int:
-    """Measure, print JSON, and return 1 when a limit is missed."""
+    """Measure, print JSON, and return 1 if a limit is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks hosts-start", description=__doc__)
     parser.add_argument("--services", type=int, default=20)
     options = parser.parse_args(arguments)
@@ -77,7 +77,7 @@ def install(client: KubeClient) -> None:
 
 
 def start(cluster: LocalCluster, directory: Path, model: Path) -> list[Subject]:
-    """Start a loop and an agent, and wait until the loop knows the host."""
+    """Start a loop and an agent, and wait until both are ready."""
     python, roots = sys.executable, f"--allowed-host-path-roots={model.parent}"
     loop = own_loop(cluster.kubeconfig, directory, roots, port=HEALTH_PORT)
     agent = Subject(
@@ -111,7 +111,7 @@ def apply_model(client: KubeClient, model: Path) -> None:
 
 
 def measure(client: KubeClient, services: int) -> Json:
-    """Make services one by one; the first, which finds every cache cold, does not count."""
+    """Make services one by one. The first does not count, because all caches are cold."""
     spawned, ready = [], []
     for number in range(services + 1):
         seconds_to_spawn, seconds_to_ready = one(client, f"svc-{number}")
@@ -128,7 +128,7 @@ def measure(client: KubeClient, services: int) -> Json:
 
 
 def one(client: KubeClient, name: str) -> tuple[float, float]:
-    """Make one service; seconds until its llama-server was spawned, and until the service was Ready."""
+    """Make one service; return the seconds until its llama-server was spawned, and until the service was Ready."""
     body = {
         "apiVersion": kinds.INFERENCE_SERVICES.api_version,
         "kind": "InferenceService",
@@ -148,6 +148,6 @@ def one(client: KubeClient, name: str) -> tuple[float, float]:
 
 
 def _started_at(pid: int) -> float:
-    """When a process began, by the process table: seconds since boot, in hundredths (Linux)."""
+    """Return the start time of a process in seconds since boot, in hundredths, from the process table (Linux)."""
     fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     return int(fields[19]) / os.sysconf("SC_CLK_TCK")

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.hostile_headers`: the memory and time that a hostile GGUF header costs the one who reads it.
+"""`python -m benchmarks.hostile_headers`: the memory and time that a reader needs for a hostile GGUF header.
 
-Each case writes a header of about 66 MB, and a fresh process reads it as the loop does: the file in one thread, then in
-four threads at once, as many as look at models in a loop. Measured are the seconds of processor time and how far the
-process's largest resident size rises above what it was before. Ends with 1 when a limit is missed.
+Each case writes a header of about 66 MB, and a fresh process reads it as the loop does: in one thread, then in four
+threads at once, as many as read models in a loop. It measures the seconds of processor time, and the growth of the
+process's largest resident size. Returns 1 if a limit is missed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from rich.console import Console
 from rich.table import Table
 
 LIMIT_S = 5.0
-"""Of processor time for each header."""
+"""Seconds of processor time for each header."""
 LIMIT_MIB = 16.0
-"""For each header that is read at the same time."""
+"""MiB for each header that is read at the same time."""
 HEADER_BYTES = 66_000_000
 THREADS = 4
 _WIDE = "\U0001f999"
-"""A character that makes a Python text of one byte for each character one of four."""
+"""One such character makes Python use four bytes instead of one for each character of a text."""
 
 
 def _text(value: bytes) -> bytes:
@@ -42,7 +42,7 @@ def _number(key: str) -> bytes:
 
 
 def _distinct_keys() -> Iterator[bytes]:
-    """Yield keys of 1,000 bytes, each of an architecture of its own, and each one that the reader looks for."""
+    """Yield keys of 1,000 bytes, each with another architecture; the reader looks for all of them."""
     for number in range(HEADER_BYTES // 1016):
         yield _number(f"{number:08d}{'x' * 976}{_WIDE}.block_count")
 
@@ -67,7 +67,7 @@ def _wide_names() -> Iterator[bytes]:
 
 
 def _layer_lists() -> Iterator[bytes]:
-    """Yield lists of a number for each layer, under names that the reader looks for."""
+    """Yield lists with a number for each layer, under names that the reader looks for."""
     numbers = struct.pack("<1024H", *range(1024))
     for number in range(HEADER_BYTES // 2110):
         key = f"architecture-{number % 5000:06d}.attention.head_count_kv"
@@ -75,7 +75,7 @@ def _layer_lists() -> Iterator[bytes]:
 
 
 def _largest_taken() -> Iterator[bytes]:
-    """Yield a header that is within every bound and fills most of them: it is read to its end."""
+    """Yield a header within all bounds that reaches most of them, so that it is read to its end."""
     numbers = struct.pack("<1024H", *range(1024))
     for architecture in range(16):
         for name in ("attention.head_count_kv", "attention.sliding_window", "context_length"):
@@ -98,7 +98,7 @@ CASES: dict[str, Callable[[], Iterator[bytes]]] = {
 
 
 def write_header(path: Path, pairs: Callable[[], Iterator[bytes]]) -> None:
-    """Write a header of these pairs, and no tensor."""
+    """Write a header with these pairs and without tensors."""
     count = sum(1 for _ in pairs())
     with path.open("wb") as file:
         file.write(b"GGUF" + struct.pack("<IQQ", 3, 0, count))
@@ -106,7 +106,7 @@ def write_header(path: Path, pairs: Callable[[], Iterator[bytes]]) -> None:
 
 
 def _read(path: str, threads: int) -> None:
-    """Read in this process, and print what that took; the work of the processes that `_measure` starts."""
+    """Read the header in this process and print the cost. `_measure` starts processes that call this."""
     from agent.server.models.gguf_header import Header
     from agent.sources.errors import GgufInvalid, NeedMoreBytes
 
@@ -134,7 +134,7 @@ def _measure(path: Path, threads: int) -> tuple[float, float]:
 
 
 def main() -> int:
-    """Measure each case, and print a row for each number of threads."""
+    """Measure each case, print a row for each number of threads, and return 1 if a limit is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hostile_headers", description=__doc__)
     parser.add_argument("--read", help=argparse.SUPPRESS)
     parser.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)

@@ -1,8 +1,8 @@
 """`python -m benchmarks hosts-lost`: from the death of a host until no endpoint of it is ready in any Service.
 
-A real loop and a real API server. The hosts are simulated, but for what is measured: each renews its Lease by the
-agent's own code at its own interval, and has EndpointSlices as agents make them. A death is the end of the renewals, at
-a random moment between two of them; what is seen is seen by a watch, as kube-proxy sees it.
+A real loop and a real API server. The hosts are simulated, but each renews its Lease by the agent's own code at the
+agent's interval, and has EndpointSlices like those of agents. At a death the renewals end, at a random moment between
+two of them. A watch observes the endpoints, as kube-proxy does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TIMEOUT_S = 60.0
 
 
 def main(arguments: list[str]) -> int:
-    """Measure, print JSON, and return 1 when a limit is missed."""
+    """Measure, print JSON, and return 1 if a limit is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks hosts-lost", description=__doc__)
     parser.add_argument("--hosts", type=int, default=100)
     parser.add_argument("--deaths", type=int, default=60)
@@ -72,7 +72,7 @@ def name_of(number: int) -> str:
 
 
 def begin(client: KubeClient, number: int, *, services: int) -> HostLease:
-    """Have a host that lives, with endpoints that are ready."""
+    """Start a simulated host with ready endpoints."""
     host = name_of(number)
     lease = HostLease(client, host=host, namespace=SYSTEM_NAMESPACE, holder=f"agent-of-{host}", on_lost=print)
     lease.acquire()
@@ -99,7 +99,7 @@ def begin(client: KubeClient, number: int, *, services: int) -> HostLease:
 
 
 class Seen:
-    """When the last endpoint of each host was out."""
+    """The time at which the last ready endpoint of each host disappeared."""
 
     def __init__(self, client: KubeClient) -> None:
         self._ready: dict[str, set[str]] = {}
@@ -128,7 +128,7 @@ class Seen:
 
 
 def measure(client: KubeClient, hosts: list[HostLease], *, deaths: int, at_once: bool) -> Json:
-    """End hosts one after the other at random moments, and wait until all are out."""
+    """End hosts one after the other at random moments, and wait until none of their endpoints is ready."""
     seen = Seen(client)
     time.sleep(duration_s(RENEW_S))
     died_at: dict[str, float] = {}
@@ -158,5 +158,5 @@ def measure(client: KubeClient, hosts: list[HostLease], *, deaths: int, at_once:
 
 
 def quantile(values: list[float], share: float) -> float:
-    """Give the smallest of the sorted values that `share` of them do not exceed."""
+    """Return the smallest of the sorted values that is not below `share` of them (nearest rank)."""
     return values[min(len(values) - 1, max(0, round(share * len(values) + 0.5) - 1))]

@@ -1,8 +1,8 @@
-"""`python -m benchmarks hosts-placement`: what many hosts and services cost the loop.
+"""`python -m benchmarks hosts-placement`: the cost of many hosts and services for the loop.
 
-First within this process, with nothing else at work: parse, place and render every service, and take in heartbeats and
-changes of hosts, by the loop's own code. With `--live`, then, against a real API server: a loop, Host objects, and
-Leases that are renewed as agents renew them, to see what heartbeats alone cost it.
+First, in this process alone: parse, place and render all services, and process heartbeats and changes of hosts, by the
+loop's own code. Then, with `--live`, on a real API server: a loop, Host objects, and Leases that are renewed every 10
+s, to measure the cost of heartbeats alone.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ WRITERS = 8
 
 
 def main(arguments: list[str]) -> int:
-    """Measure, print JSON, and return 1 when a limit is missed."""
+    """Measure, print JSON, and return 1 if a limit is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks hosts-placement", description=__doc__)
     parser.add_argument("--hosts", type=int, default=1000)
     parser.add_argument("--services", type=int, default=2000)
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
 
 
 def host_of(number: int) -> Json:
-    """A machine of one of several kinds, in one of several zones."""
+    """Return a Host of one of several types, in one of several zones."""
     metal = number % 2 == 0
     return {
         "apiVersion": kinds.HOSTS.api_version,
@@ -77,7 +77,7 @@ def host_of(number: int) -> Json:
 
 
 def lease_of(number: int) -> Json:
-    """The Lease of a host, renewed just now."""
+    """Return the Lease of a host, renewed now."""
     name = f"host-{number:04}"
     return {
         "apiVersion": kinds.LEASES.api_version,
@@ -92,7 +92,7 @@ def lease_of(number: int) -> Json:
 
 
 def model_for(size_gib: int, accelerator: str) -> DesiredModel:
-    """A Model whose header was read."""
+    """Return a Model with the facts of a header."""
     cr = {
         "metadata": {"name": f"{accelerator}-{size_gib}", "namespace": "ns"},
         "spec": {"source": "https://example.com/m.gguf", "hardware": {"accelerator": accelerator}},
@@ -109,7 +109,7 @@ def model_for(size_gib: int, accelerator: str) -> DesiredModel:
 
 
 def service_cr(number: int, model: DesiredModel) -> Json:
-    """A service of one of several wishes."""
+    """Return a service; the host selectors vary with the number."""
     annotations = {"herdsman.dev/host-selector": f"zone=z{number % 5}"} if number % 3 == 0 else {}
     if model.accelerator == "cpu":
         annotations = {"herdsman.dev/host-selector": f"zone=z{number % 5}"}
@@ -128,7 +128,7 @@ def service_cr(number: int, model: DesiredModel) -> Json:
 
 
 def in_process(hosts: int, services: int) -> dict[str, float]:
-    """Measure the loop's own work in seconds of CPU: what else this machine does is not our business."""
+    """Measure the loop's own work in seconds of CPU, which other work on this machine does not change."""
     told: list[ServiceKey] = []
     registry = HostRegistry(enqueue=told.append, later=lambda _, __: None)
     began = time.thread_time()
@@ -183,7 +183,7 @@ def in_process(hosts: int, services: int) -> dict[str, float]:
 
 
 def live(hosts: int, seconds: float) -> dict[str, float]:
-    """Measure what a loop takes of a core while nothing happens but heartbeats."""
+    """Measure the loop's share of a core while only heartbeats arrive."""
     directory = Path(tempfile.mkdtemp(prefix="herdsman-bench-"))
     cluster = LocalCluster(directory / "cluster", components=("etcd", "kube-apiserver"))
     loop: Subject | None = None
@@ -224,7 +224,7 @@ def live(hosts: int, seconds: float) -> dict[str, float]:
 
 
 def _beat(client: KubeClient, hosts: int, stop: threading.Event) -> None:
-    """Renew every Lease each ten seconds, spread evenly, as hosts that started at any moment do."""
+    """Renew all Leases every ten seconds, evenly spread, as with hosts that started at different times."""
     order = list(range(hosts))
     random.Random(1).shuffle(order)
 

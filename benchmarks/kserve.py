@@ -2,8 +2,8 @@
 
 A real API server with the CRDs of the Gateway API and its inference extension, the loop with the real engine. Each
 service has two Deployments, two Services, an account with its role and bindings, a pool, a route, and a certificate.
-Then one change after the other, and what it takes to render one object of either dialect. CPU is that of the loop
-and of the engine's processes, which says more than seconds do on a machine that has other work.
+Then services are changed one after the other, and the rendering of one object of each dialect is timed. CPU is that of
+the loop and of the engine's processes; on a machine with other work it is more reliable than seconds.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ PER_SERVICE: dict[Kind, int] = {
     kinds.INFERENCE_POOLS: 1,
     kinds.HTTP_ROUTES: 1,
 }
-"""Objects that are made for each service."""
+"""Objects of each service by kind."""
 SELECTOR = "app.kubernetes.io/part-of=llminferenceservice"
 ROUNDS = 300
 PROCESSES = "herdsman_engine_cli_processes_total"
 SETTLE_S = 3.0
-"""What follows a creation, as revisions, has passed by then."""
+"""Seconds after the creation until follow-up work, such as revisions, is finished."""
 
 
 def main(arguments: list[str]) -> int:
-    """Measure, print JSON, and return 1 when a limit is missed."""
+    """Measure, print JSON, and return 1 if a limit is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks kserve", description=__doc__)
     parser.add_argument("--services", type=int, default=200)
     parser.add_argument("--changes", type=int, default=20)
@@ -84,7 +84,7 @@ def main(arguments: list[str]) -> int:
 
 
 def service(number: int, *, replicas: int = 1) -> Json:
-    """One service with scheduler, route and the global gateway."""
+    """Return one service with scheduler, route and the global gateway."""
     return {
         "apiVersion": kinds.LLM_SERVICES.api_version,
         "kind": "LLMInferenceService",
@@ -98,7 +98,7 @@ def service(number: int, *, replicas: int = 1) -> Json:
 
 
 def measure(client: KubeClient, subject: Subject, services: int, changes: int) -> dict[str, float]:
-    """Create all of them, then change one after the other."""
+    """Create all services, then change one after the other."""
     arrivals = [Arrivals(client, kind, services * each) for kind, each in PER_SERVICE.items()]
     started, cpu_s = time.monotonic(), subject.cpu_s()
     with ThreadPoolExecutor(8) as pool:
@@ -131,10 +131,10 @@ def measure(client: KubeClient, subject: Subject, services: int, changes: int) -
 
 
 class Arrivals:
-    """Follows the objects of a kind by a watch: lists again and again would cost the server more than the loop does."""
+    """Follows the objects of a kind by a watch. Repeated lists would cost the server more than the loop does."""
 
     def __init__(self, client: KubeClient, kind: Kind, expected: int) -> None:
-        """Return when the watch is open. `expected` of KServe's objects are waited for."""
+        """Open the watch. `expected` is the number of KServe's objects to wait for."""
         self.seen: set[str] = set()
         self._kind = kind
         self._expected = expected
@@ -148,7 +148,7 @@ class Arrivals:
         threading.Thread(target=self._follow, daemon=True).start()
 
     def wait(self) -> float:
-        """Wait for all of them; tell when the last came, on the monotonic clock. Raises TimeoutError."""
+        """Wait for all objects; return the monotonic time of the last one. Raises TimeoutError."""
         if not self._complete.wait(TIMEOUT_S):
             raise TimeoutError(f"{len(self.seen)} of {self._expected} {self._kind.plural} after {TIMEOUT_S:.0f} s")
         return self._last_at
@@ -164,13 +164,13 @@ class Arrivals:
 
 
 def told(client: KubeClient) -> int:
-    """Count the services whose status speaks of their objects."""
+    """Return the number of services whose status contains their objects."""
     found = client.list(kinds.LLM_SERVICES, NAMESPACE)["items"]
     return sum(1 for each in found if (each.get("status") or {}).get("workloads"))
 
 
 def changed(client: KubeClient, number: int, replicas: int) -> float:
-    """Ask for another number of replicas, and wait for the Deployment to have it."""
+    """Change the number of replicas; return the seconds until the Deployment has it."""
     started = time.monotonic()
     name = f"svc-{number:03}"
     client.patch(kinds.LLM_SERVICES, NAMESPACE, name, {"spec": {"replicas": replicas}})
@@ -183,7 +183,7 @@ def changed(client: KubeClient, number: int, replicas: int) -> float:
 
 
 def wait(holds: Callable[[], bool], what: str, *, poll_s: float = POLL_S) -> None:
-    """Wait until it holds. Raises TimeoutError."""
+    """Wait until `holds` returns true. Raises TimeoutError."""
     deadline = time.monotonic() + TIMEOUT_S
     while not holds():
         if time.monotonic() > deadline:
@@ -212,7 +212,7 @@ class Nothing:
 
 
 def rendering(dialect: str, name: str) -> dict[str, float]:
-    """Time parsing and rendering of one object, again and again."""
+    """Measure the time to parse and render one object, over many rounds."""
     playground = {
         "apiVersion": kinds.PLAYGROUNDS.api_version,
         "kind": "Playground",

@@ -1,7 +1,7 @@
-"""`python -m benchmarks many-states`: a leader dies where the state has a stack for each of 100 namespaces.
+"""`python -m benchmarks many-states`: a leader dies whose state has a stack for each of 100 namespaces.
 
 Two real loops over one PostgreSQL server, a real API server, the real engine. The leader is killed, then services of
-four namespaces are edited. Measured are the seconds until the next leader has applied the first and the last of these
+four namespaces are edited. It measures the seconds until the next leader has applied the first and the last of these
 edits, and until it has read the state of all namespaces. The other namespaces are paused, each with a copy of a real
 stack.
 """
@@ -33,7 +33,7 @@ from tools.localcluster import LocalCluster
 
 MANAGER = "many-states"
 EDITS = 4
-"""Namespaces that are edited before the leader dies."""
+"""Number of namespaces that are edited after the leader was killed."""
 
 
 class Loop:
@@ -52,13 +52,13 @@ class Loop:
             )
 
     def kill(self) -> None:
-        """End it at once, as a machine that fails does."""
+        """End it at once, like a machine that fails."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
 
     def lines(self) -> list[Json]:
-        """Its log so far."""
+        """Return its log so far."""
         found = []
         for line in self.log.read_text(errors="replace").splitlines():
             try:
@@ -68,17 +68,17 @@ class Loop:
         return found
 
     def ran(self) -> int:
-        """How many engine runs it has ended."""
+        """Return the number of its finished engine runs."""
         return sum(line.get("event") == "Ran a batch" for line in self.lines())
 
     def when(self, event: str) -> float | None:
-        """The Unix time of an event in its log; None while there is none."""
+        """Return the Unix time of an event in its log; None if the event is not there."""
         said = next((line for line in self.lines() if line.get("event") == event), None)
         return datetime.fromisoformat(said["timestamp"]).timestamp() if said is not None else None
 
 
 def main(arguments: list[str]) -> int:
-    """Measure, print JSON, and return 1 when the limit is missed."""
+    """Measure, print JSON, and return 1 if the limit is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks many-states", description=__doc__)
     parser.add_argument("--namespaces", type=int, default=100)
     options = parser.parse_args(arguments)
@@ -164,7 +164,7 @@ def _make(client: KubeClient, namespace: str) -> bool:
 
 
 def _applied(client: KubeClient, namespaces: Iterable[str], replicas: int) -> int:
-    """In how many of these namespaces the Deployment has so many replicas."""
+    """Return in how many of these namespaces the Deployment has this number of replicas."""
     found = 0
     for namespace in namespaces:
         try:

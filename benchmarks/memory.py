@@ -1,8 +1,8 @@
 """`python -m benchmarks memory`: how much memory an operator's pod needs for a number of services.
 
-The loop and the engine's processes run in a control group with a limit, as they do in a pod. Pods and nodes are
-pretended by kwok, so that the loop keeps of each service what it keeps in a cluster. Measured in stages, because each
-holds something else in memory: all services at once, one change of all, a start with the state, a start without it.
+The loop and the engine's processes run in a control group with a limit, as in a pod. kwok simulates pods and nodes, so
+that the loop keeps the same data of each service as in a cluster. It measures in stages with different content in
+memory: all services at once, rest, a change of all, a start with the state, a start without it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SAMPLE_S = 0.05
 
 
 def main(arguments: list[str]) -> int:
-    """Measure and print; 1 when the kernel killed a process or a stage did not come to its end."""
+    """Measure and print; return 1 if the kernel killed a process or a stage did not end."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks memory", description=__doc__)
     parser.add_argument("--services", type=int, default=1000)
     parser.add_argument("--namespaces", type=int, default=10)
@@ -85,7 +85,7 @@ class _Peaks:
         self._thread.start()
 
     def close(self) -> dict[str, float]:
-        """Stop and tell, in MiB."""
+        """Stop and return the readings in MiB."""
         self._stop.set()
         self._thread.join()
         found = {
@@ -128,7 +128,7 @@ def _measure(
     spaces = [f"m-{directory.name}-{number}" for number in range(options.namespaces)]
     state = directory / "state"
     command = f"{sys.executable} -m automation.cli run --state file://{state} --health-port {PORT} --log-format json"
-    # A pretended pod answers nothing.
+    # A simulated pod answers no request.
     os.environ["HERDSMAN_COMPLETION_CHECK"] = "false"
     os.environ["HERDSMAN_ENGINE_PARALLELISM"] = str(options.parallelism)
     with memory_group(limit * 2**20) as group:
@@ -210,12 +210,12 @@ def _prepare(client: KubeClient, nodes: int) -> None:
     for document in priority_classes():
         client.apply(kinds.PRIORITY_CLASSES, None, document, field_manager="benchmarks", force=True)
     for number in range(nodes):
-        # Twice as many pods fit as run, for the time of a rolling update.
+        # Nodes have room for twice as many pods, for a rolling update.
         client.create(kinds.NODES, None, fake_nodes.node(f"node-{number}", extended={"pods": 2 * PODS_OF_A_NODE}))
 
 
 def _unread_copy(program: Path, to: Path) -> Path:
-    """Copy a program: no process has its pages yet, and the kernel counts them for the group that reads them first."""
+    """Copy a program, so that no process has its pages: the kernel counts pages for the group that reads them first."""
     shutil.copy2(program, to)
     with to.open("rb") as file:
         os.fsync(file.fileno())

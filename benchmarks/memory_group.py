@@ -1,6 +1,6 @@
 """A control group that counts and limits the memory of a process and its children, as a pod's does.
 
-Works on version 1 and 2 of control groups. Needs root on Linux.
+Works with versions 1 and 2 of control groups. Needs root on Linux.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ class Reading:
     """The memory of a group at one moment, in bytes."""
 
     anonymous: int
-    """Memory of processes: it cannot be taken away from them."""
+    """Memory of processes, which the kernel cannot reclaim."""
     file: int
-    """Page cache, which the kernel gives up when others need the room."""
+    """Page cache, which the kernel reclaims when memory is needed."""
     total: int
-    """Both, and what the kernel itself keeps for the group."""
+    """Both, and the kernel's own memory for the group."""
 
     @property
     def held(self) -> int:
-        """All but the page cache: the group cannot give it up."""
+        """The memory without the page cache, which the group cannot give up."""
         return self.total - self.file
 
 
 class MemoryGroup:
-    """One group. `limit` is in bytes; 0 limits nothing."""
+    """One group. `limit` is in bytes; 0 means no limit."""
 
     def __init__(self, name: str, limit: int = 0, root: Path = cgroups.ROOT) -> None:
         self._unified = (root / "cgroup.controllers").is_file()
@@ -43,12 +43,12 @@ class MemoryGroup:
             (self._path / ("memory.max" if self._unified else "memory.limit_in_bytes")).write_text(str(limit))
 
     def entering(self, command: str) -> str:
-        """The command line that runs `command` in the group."""
+        """Return the command line that runs `command` in the group."""
         script = f"echo $$ > {shlex.quote(str(self._path / 'cgroup.procs'))} && exec {command}"
         return shlex.join(["sh", "-c", script])
 
     def read(self) -> Reading:
-        """Read the memory of the group now."""
+        """Return the current memory of the group."""
         numbers = _table(self._path / "memory.stat")
         if self._unified:
             current = int((self._path / "memory.current").read_text())
@@ -58,13 +58,13 @@ class MemoryGroup:
 
     @property
     def kills(self) -> int:
-        """How many processes the kernel has killed because the group was full."""
+        """The number of processes that the kernel killed because the group was full."""
         return _table(self._path / ("memory.events" if self._unified else "memory.oom_control")).get("oom_kill", 0)
 
 
 @contextlib.contextmanager
 def memory_group(limit: int = 0) -> Iterator[MemoryGroup]:
-    """A group while the block lasts; its processes must have ended then."""
+    """Make a group for the block. Its processes must have ended at the end of the block."""
     name = f"herdsman-bench-{os.getpid()}-{time.monotonic_ns()}"
     cgroups.make(name)
     try:

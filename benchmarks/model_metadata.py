@@ -1,9 +1,9 @@
-"""`python -m benchmarks.model_metadata`: how soon a new Model's status tells what a remote file of 40 GB is.
+"""`python -m benchmarks.model_metadata`: the time until a new Model's status has the facts of a remote file of 40 GB.
 
-A sparse file with a real header (150,000 tokens, as many merges, the tensors of a model of 40 GB) lies on a server of
-ranges, which counts what it sends. A real loop runs on a real API server. Measured is the time from the write of a
-Model until the API holds its status with the header's facts, and the bytes that the server sent for it. Ends with 1
-when a limit is missed.
+A sparse file with a real header (150,000 tokens, as many merges, the tensors of a model of 40 GB) is on a server with
+ranges, which counts the bytes that it sends. A real loop runs on a real API server. It measures the time from the write
+of a Model until the API has its status with the header's facts, and the bytes that the server sent. Returns 1 if a
+limit is missed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 
 def write_sparse_model(path: Path) -> int:
-    """Write the header of a model of 40 GB and a hole behind it; return the header's length in bytes."""
+    """Write the header of a model of 40 GB, followed by a hole; return the header's length in bytes."""
     writer = gguf.GGUFWriter(str(path), "qwen2")
     writer.add_name("Sparse 72B")
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_K_M)
@@ -76,7 +76,7 @@ def write_sparse_model(path: Path) -> int:
 
 
 class _Service(socketserver.ThreadingTCPServer):
-    """Serves one file by ranges under any path, and counts the bytes that it handed to the kernel for each."""
+    """Serves one file by ranges under any path, and counts the bytes that it passed to the kernel, by path."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -89,7 +89,7 @@ class _Service(socketserver.ThreadingTCPServer):
         self.requests: Counter[str] = Counter()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Clients that hang up are what this is about."""
+        """Ignore clients that close the connection, as the loop does after the header."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -116,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
                 at += count
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the overridden parameter
-        """Say nothing: the terminal belongs to the results."""
+        """Print nothing, because the terminal shows the results."""
 
 
 @contextlib.contextmanager
@@ -132,7 +132,7 @@ def _serving(path: Path) -> Iterator[_Service]:
 
 
 def _measure(client: KubeClient, url: str, name: str) -> float:
-    """Write a Model, and wait for its status to tell of the header; seconds between the two."""
+    """Write a Model; return the seconds until its status has the header's facts."""
     body = {
         "apiVersion": kinds.MODELS.api_version,
         "kind": "Model",
@@ -156,7 +156,7 @@ def _measure(client: KubeClient, url: str, name: str) -> float:
 
 
 def _check(status: dict[str, Any]) -> None:
-    """Make sure that it was all read, not only quickly."""
+    """Check that the whole header was read."""
     facts = status["gguf"]
     assert (facts["layerCount"], facts["vocabularySize"], facts["tensorCount"]) == (LAYERS, TOKENS, LAYERS * 7)
     assert facts["weightsBytes"] > 30 * 10**9
@@ -164,7 +164,7 @@ def _check(status: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Measure some Models, one after the other, and print a row for each."""
+    """Measure some Models one after the other, print a row for each, and return 1 if a limit is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.model_metadata", description=__doc__)
     parser.add_argument("--models", type=int, default=5)
     options = parser.parse_args()

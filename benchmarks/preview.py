@@ -1,8 +1,8 @@
-"""`python -m benchmarks preview`: how long people wait for `herdsman preview`, the start of its process included.
+"""`python -m benchmarks preview`: the duration of `herdsman preview`, the start of its process included.
 
 A real API server with services as a loop makes them: rendered and applied by server-side apply. Then the command runs
-as people and CI run it: one edited service of a namespace of many; a fleet of files that are all new to the cluster;
-the same fleet, made, and every service of it edited.
+as for people and CI: for one edited service in a namespace of many; for a fleet of files that are all new to the
+cluster; for the same fleet after it was made, with every service edited.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SERVED_WITHIN_S = 30.0
 
 
 def main(arguments: list[str]) -> int:
-    """Measure, print a table, and return 1 when a limit is missed."""
+    """Measure, print a table, and return 1 if a limit is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks preview", description=__doc__)
     parser.add_argument("--services", type=int, default=100, help="in the namespace in which one is changed")
     parser.add_argument("--fleet", type=int, default=500, help="services of the fleet, in ten namespaces; 0 for none")
@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
 
 
 def install(client: KubeClient) -> None:
-    """Serve the CRDs."""
+    """Install the CRDs and wait until they are served."""
     for document in crd_documents():
         client.apply(kinds.CRDS, None, document, field_manager=MANAGER, force=True)
     deadline = time.monotonic() + SERVED_WITHIN_S
@@ -79,7 +79,7 @@ def install(client: KubeClient) -> None:
 
 
 def measure(client: KubeClient, kubeconfig: Path, directory: Path, options: argparse.Namespace) -> dict[str, float]:
-    """Make the services and time the command."""
+    """Make the services and measure the command."""
     result: dict[str, float] = {}
 
     def preview(*words: str, code: int) -> float:
@@ -98,7 +98,7 @@ def measure(client: KubeClient, kubeconfig: Path, directory: Path, options: argp
     make(client, small)
     one = service_of(options.services // 2, SMALL, contextSize=2048)
     (directory / "one.yaml").write_text(yaml.safe_dump(one))
-    preview("-f", str(directory / "one.yaml"), code=2)  # what Python compiles, it compiles once
+    preview("-f", str(directory / "one.yaml"), code=2)  # Python compiles its modules once
     times = sorted(preview("-f", str(directory / "one.yaml"), code=2) for _ in range(options.runs))
     result["one change, p50 (s)"] = statistics.median(times)
     result["one change, slowest (s)"] = times[-1]
@@ -124,7 +124,7 @@ def measure(client: KubeClient, kubeconfig: Path, directory: Path, options: argp
 
 
 def fleet(services: int, namespaces: list[str]) -> list[Json]:
-    """Models and services as people write them: ten services share a Model."""
+    """Return Models and services as people write them: ten services share a Model."""
     found: dict[tuple[str, str], Json] = {}
     listed = [service_of(number, namespaces[number % len(namespaces)]) for number in range(services)]
     for service in listed:
@@ -135,7 +135,7 @@ def fleet(services: int, namespaces: list[str]) -> list[Json]:
 
 
 def service_of(number: int, namespace: str, **spec: Any) -> Json:
-    """One service of many."""
+    """Return one service of many."""
     wanted = {"modelRef": f"model-{number // 10 % 10}", "contextSize": 1024, "replicas": 1 + number % 3, **spec}
     return _document("InferenceService", f"service-{number:03}", namespace, wanted)
 
@@ -156,7 +156,7 @@ def _namespace(client: KubeClient, name: str) -> None:
 
 
 def make(client: KubeClient, documents: list[Json]) -> None:
-    """Bring documents into the cluster, and make what a loop would make of them."""
+    """Apply documents to the cluster, and the objects that a loop would make for them."""
     models: dict[tuple[str, str], Json] = {}
 
     def make_model(document: Json) -> None:

@@ -1,8 +1,8 @@
-"""`python -m benchmarks proxy`: what the proxy before sleeping services costs, and what a wake costs beside the start.
+"""`python -m benchmarks proxy`: the cost of the proxy of sleeping services, and of a wake compared with a start.
 
-Requests: nginx answers a small page, wrk asks, directly and through the proxy in turns; the proxy is a process of its
-own. All three share this machine's processors. Wakes: a real agent has a real llama-server sleep and wake, in turns
-with the same llama-server started by hand and asked as soon as its health is good.
+Requests: nginx answers a small page to wrk, directly and through the proxy in turns; the proxy is a separate process.
+All three share this machine's processors. Wakes: a real agent puts a real llama-server to sleep and wakes it, in turns
+with the same llama-server started by hand, which gets a request as soon as it is healthy.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tools.tiny_model import write_tiny_model
 LIMITS = {"added p50 (ms)": 1.0, "wake beyond start p50 (ms)": 100.0}
 LEAST_REQUESTS_PER_S = 5000.0
 FEW, MANY = 4, 32
-"""Connections at once: few show the time that the proxy adds, many what it can carry."""
+"""Connections at once. Few of them show the added time, many show the throughput."""
 BACKEND_PORT, FRONT_PORT, API_PORT, ENGINE_PORT = 18480, 18481, 18482, 18483
 KEY = "bench/tiny"
 TIMEOUT_S = 60.0
@@ -54,7 +54,7 @@ http {{
 
 
 def main(arguments: list[str]) -> int:
-    """Measure, print JSON, and return 1 when a limit is missed."""
+    """Measure, print JSON, and return 1 if a limit is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks proxy", description=__doc__)
     parser.add_argument("--seconds", type=int, default=5, help="length of each round of requests")
     parser.add_argument("--rounds", type=int, default=3)
@@ -84,7 +84,7 @@ def main(arguments: list[str]) -> int:
 
 
 def serve(target: int) -> int:
-    """Be the proxy, until killed."""
+    """Run the proxy until the process is killed, for an hour at most."""
     proxy = Proxy()
     proxy.start()
     proxy.open(KEY, "127.0.0.1", FRONT_PORT, Limits(), Callbacks(wake=lambda _name: None))
@@ -94,7 +94,7 @@ def serve(target: int) -> int:
 
 
 def requests(directory: Path, seconds: int, rounds: int) -> Json:
-    """Ask directly and through the proxy, in turns."""
+    """Send requests directly and through the proxy, in turns."""
     config = directory / "nginx.conf"
     config.write_text(NGINX.format(directory=directory, port=BACKEND_PORT))
     told: dict[str, list[float]] = {}
@@ -111,7 +111,10 @@ def requests(directory: Path, seconds: int, rounds: int) -> Json:
 
 
 def load(port: int, connections: int, seconds: int) -> tuple[float, float]:
-    """Have wrk ask; give requests per second and the median in milliseconds. Any error ends the benchmark."""
+    """Run wrk; return requests per second and the median in milliseconds.
+
+    Raises RuntimeError for any failed request.
+    """
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", f"http://127.0.0.1:{port}/"]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     if "Socket errors" in text or "Non-2xx" in text:
@@ -125,7 +128,7 @@ def load(port: int, connections: int, seconds: int) -> tuple[float, float]:
 
 @contextlib.contextmanager
 def running(command: list[str], port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a server until it listens, and end it afterwards."""
+    """Run a server, wait until it listens, and end it after the block."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + TIMEOUT_S
@@ -189,7 +192,7 @@ def wakes(directory: Path, count: int) -> Json:
 
 
 def api(store: Path) -> HttpHost:
-    """Wait for the agent and give a client of its API."""
+    """Wait for the agent and return a client of its API."""
     deadline = time.monotonic() + TIMEOUT_S
     while not (listens(API_PORT) and (store / "agent-token").exists()):
         if time.monotonic() > deadline:
@@ -220,7 +223,7 @@ def wait_for(client: HttpHost, phase: ProcessPhase) -> None:
 
 
 def start_by_hand(binary: Path, model: Path) -> float:
-    """Start llama-server, ask it once its health is good; give the seconds until the answer's first byte."""
+    """Start llama-server and send a request when it is healthy; return the seconds until the answer's first byte."""
     command = [str(binary), "--model", str(model), "--host", "127.0.0.1", "--port", str(ENGINE_PORT), "-c", "256"]
     began = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -245,7 +248,10 @@ def healthy(port: int) -> bool:
 
 
 def first_byte(port: int) -> float:
-    """Ask for a streamed completion; give the seconds until the first byte of a good answer."""
+    """Request a streamed completion; return the seconds until the first byte of the answer.
+
+    Raises RuntimeError for an error.
+    """
     body = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, "stream": True}).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     began = time.monotonic()

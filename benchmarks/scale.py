@@ -1,7 +1,7 @@
-"""`python -m benchmarks scale`: thousands of services on hundreds of GPU nodes that kwok pretends.
+"""`python -m benchmarks scale`: thousands of services on hundreds of GPU nodes that kwok simulates.
 
-Everything is real but the kubelets. Measured from outside: seconds until every service is served or knows its place in
-the queue, the loop's memory, what a departure costs, and what the loop does at rest.
+Everything except the kubelets is real. Measured from outside: seconds until every service is Ready or knows its place
+in the queue, the loop's memory, the cost of a departure, and the loop's work at rest.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REST_S = 60.0
 
 
 def main(arguments: list[str]) -> int:
-    """Measure and print; 1 when a limit is missed."""
+    """Measure and print; return 1 if a limit is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks scale", description=__doc__)
     parser.add_argument("--services", type=int, default=2000)
     parser.add_argument("--nodes", type=int, default=500)
@@ -67,7 +67,7 @@ def _measure(
     _prepare(client, options.nodes, options.gpus)
     port = 28086
     command = f"{sys.executable} -m automation.cli run --state file://{directory}/state --health-port {port}"
-    # A fake pod answers nothing.
+    # A fake pod answers no request.
     os.environ["HERDSMAN_COMPLETION_CHECK"] = "false"
     loop = Subject("loop", command, cluster.kubeconfig, directory, health_url=f"http://127.0.0.1:{port}")
     result: dict[str, float] = {}
@@ -97,7 +97,7 @@ def _measure(
         result["rest: share of a core (%)"] = 100 * (loop.cpu_s() - cpu_s) / REST_S
         result["rest: API requests per minute"] = 60 * (loop.metric("herdsman_api_requests_total") - requests) / REST_S
     except TimeoutError as error:
-        # What was measured so far is told all the same.
+        # The results so far are printed nevertheless.
         console.print(f"Gave up: {error}", style="bold red")
         result["converged"] = 0.0
     finally:
@@ -129,7 +129,7 @@ def _prepare(client: KubeClient, nodes: int, gpus: int) -> None:
 
 
 def _create(client: KubeClient, number: int) -> None:
-    # No priority preempts another's place here: what waits, waits.
+    # This priority never preempts: a service that waits keeps waiting.
     body = {
         "apiVersion": kinds.INFERENCE_SERVICES.api_version,
         "kind": "InferenceService",
@@ -146,20 +146,20 @@ def _create(client: KubeClient, number: int) -> None:
 
 
 def _seen(service: dict[str, Any]) -> dict[str, Any]:
-    """Keep of a service what is counted."""
+    """Keep only the counted fields of a service."""
     metadata, status = service["metadata"], service.get("status") or {}
     kept = {key: metadata.get(key, "") for key in ("name", "namespace", "resourceVersion")}
     return {"metadata": kept, "phase": status.get("phase", "none"), "place": status.get("queuePosition", 0)}
 
 
 def _look(services: Informer) -> tuple[Counter[str], set[int]]:
-    """Count the phases, and collect the places in the queue that statuses name."""
+    """Return the number of services in each phase, and the places in the queue in their statuses."""
     listed = services.list()
     return Counter(str(s["phase"]) for s in listed), {s["place"] for s in listed if s["place"]}
 
 
 def _departure(client: KubeClient, services: Informer, waiting: int, timeout_s: float) -> float:
-    """Delete a service that is served; seconds until another has its place and all who wait know theirs."""
+    """Delete a Ready service; return the seconds until the statuses of all waiting services have their new places."""
     gone = next(s["metadata"] for s in services.list() if s["phase"] == "Ready")
     began = time.monotonic()
     client.delete(kinds.INFERENCE_SERVICES, gone["namespace"], gone["name"])

@@ -1,4 +1,4 @@
-"""What is measured, each on a running control plane and one subject. All traffic stays on loopback."""
+"""The scenarios, each on a running control plane and one subject. All traffic stays on loopback."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tools.localcluster import LocalCluster
 
 @dataclass(frozen=True)
 class Latencies:
-    """Seconds, sorted."""
+    """Sorted durations in seconds."""
 
     values: tuple[float, ...]
 
     def quantile(self, share: float) -> float:
-        """The value below which `share` of the measurements lie (nearest rank)."""
+        """Return the value below which `share` of the measurements lie (nearest rank)."""
         return self.values[min(len(self.values) - 1, int(share * len(self.values)))]
 
 
@@ -41,7 +41,7 @@ def make_namespace(client: KubeClient, name: str, *, model_source: str) -> None:
 
 def create_services(client: KubeClient, namespace: str, count: int, *, timeout_s: float) -> float:
     """Write `count` services and wait until each has its Deployment; return the seconds from the first write."""
-    # A watch tells of each Deployment once; to list them again and again would cost the server more than the subject.
+    # A watch reports each Deployment once. Repeated lists would cost the server more than the subject does.
     seen: set[str] = set()
     last_seen_at = [0.0]
     done = threading.Event()
@@ -73,7 +73,7 @@ def create_services(client: KubeClient, namespace: str, count: int, *, timeout_s
 
 
 def service_manifest(name: str) -> dict[str, object]:
-    """The smallest service."""
+    """Return the smallest service."""
     return {
         "apiVersion": kinds.INFERENCE_SERVICES.api_version,
         "kind": "InferenceService",
@@ -83,7 +83,7 @@ def service_manifest(name: str) -> dict[str, object]:
 
 
 def change_latencies(client: KubeClient, namespace: str, *, services: int, changes: int) -> Latencies:
-    """Change one service at a time and measure until its Deployment shows the change."""
+    """Change one service at a time; return the times until its Deployment shows the change."""
     seen: dict[str, str] = {}
     news = threading.Condition()
     stop = threading.Event()
@@ -128,14 +128,14 @@ def _has(seen: dict[str, str], name: str, flag: str) -> bool:
 
 @dataclass(frozen=True)
 class Restart:
-    """A start with nothing to do."""
+    """The cost of a start without changes to make."""
 
     seconds_to_idle: float
     engine_processes: int
 
 
 def restart(subject: Subject, *, services: int) -> Restart:
-    """Start the subject on `services` unchanged services and wait until it has looked at each and is quiet."""
+    """Start the subject on `services` unchanged services and wait until all are reconciled and the queue is empty."""
     began = time.monotonic()
     subject.start()
     subject.wait_ready()
@@ -150,7 +150,7 @@ def restart(subject: Subject, *, services: int) -> Restart:
 
 @dataclass(frozen=True)
 class Idle:
-    """What doing nothing costs."""
+    """The cost of an idle subject."""
 
     seconds: float
     cpu_s: float
@@ -158,14 +158,14 @@ class Idle:
 
 
 def idle(subject: Subject, cluster: LocalCluster, *, seconds: float) -> Idle:
-    """Let the subject be for `seconds` and count its CPU seconds and the API server's requests (all clients')."""
+    """Wait `seconds` and return the subject's CPU seconds and the API server's requests of all clients."""
     cpu, requests = subject.cpu_s(), api_requests(cluster)
     time.sleep(seconds)
     return Idle(seconds, subject.cpu_s() - cpu, api_requests(cluster) - requests)
 
 
 def api_requests(cluster: LocalCluster) -> float:
-    """Requests that the API server has answered in all, its own to itself included; watches count when they end."""
+    """Return all requests that the API server has answered, also those to itself; watches count when they end."""
     with urllib.request.urlopen(f"{cluster.server}/metrics", context=cluster.ssl_context(), timeout=30) as answer:
         text = answer.read().decode()
     return sum(
@@ -188,6 +188,6 @@ def remove_namespace(client: KubeClient, namespace: str) -> None:
 
 
 def _deployments(client: KubeClient, namespace: str) -> list[dict[str, dict[str, str]]]:
-    # From the server's watch cache, so that looking often costs the store nothing.
+    # From the server's watch cache, so that frequent lists do not load the store.
     items: list[dict[str, dict[str, str]]] = client.list(kinds.DEPLOYMENTS, namespace, resource_version="0")["items"]
     return items

@@ -1,7 +1,7 @@
 """`python -m benchmarks start`: the operator's pod on a real node, from the start of its process until it leads.
 
-The pod is deleted again and again. The one that follows starts with the state of the one before and a Lease that was
-released. Needs root on Linux, as the tests of the node do (docs/local-node.md).
+The pod is deleted many times. Each next pod starts with the state of the one before and a released Lease. Needs root on
+Linux, as the tests of the node do (docs/local-node.md).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.support import node as real
 from tests.support.operator_pods import NAMESPACE, OperatorPods, build_operator_image, installable
 
 LIMIT_S = 5.0
-"""On two cores that do nothing else."""
+"""Seconds, on two cores without other work."""
 _POLL_S = 0.05
 _TIMEOUT_S = 120.0
 _PROGRAM = "herdsman"
@@ -36,16 +36,16 @@ _PROGRAM = "herdsman"
 
 @dataclass(frozen=True)
 class Start:
-    """One start."""
+    """The measurements of one start."""
 
     seconds: float
     """From the start of the process until it held the Lease."""
     cpu_s: float
-    """Processor time that the process had taken by then."""
+    """Processor time of the process until then."""
 
 
 def main(arguments: list[str]) -> int:
-    """Measure, print JSON, and return 1 when the limit is missed."""
+    """Measure, print JSON, and return 1 if the limit is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks start", description=__doc__)
     parser.add_argument("--starts", type=int, default=10)
     options = parser.parse_args(arguments)
@@ -78,7 +78,7 @@ def main(arguments: list[str]) -> int:
 
 
 def start(operator: OperatorPods) -> Start:
-    """Delete the pod that leads, and measure the one that follows. Raises TimeoutError."""
+    """Delete the leading pod, and measure the next one. Raises TimeoutError."""
     old = operator.await_leading()
     operator.client.delete(kinds.PODS, NAMESPACE, old["metadata"]["name"])
     deadline = time.monotonic() + _TIMEOUT_S
@@ -95,12 +95,12 @@ def start(operator: OperatorPods) -> Start:
 
 
 def _loop_of(pod: dict[str, Any]) -> psutil.Process | None:
-    """The loop's own process, which is older than what it starts."""
+    """Return the loop's own process, which has the lowest number of the pod's processes."""
     return min(real.processes_of(pod, _PROGRAM), key=lambda process: process.pid, default=None)
 
 
 def _taken_at(client: KubeClient, pod: dict[str, Any]) -> float:
-    """When the pod took the Lease, in seconds since the epoch; 0 before."""
+    """Return the time at which the pod took the Lease, in seconds since the epoch; 0 before."""
     spec = client.get(kinds.LEASES, NAMESPACE, LEASE_NAME)["spec"]
     if not str(spec.get("holderIdentity") or "").startswith(f"{pod['metadata']['name']}_"):
         return 0.0
@@ -108,7 +108,10 @@ def _taken_at(client: KubeClient, pod: dict[str, Any]) -> float:
 
 
 def _started_at(process: psutil.Process) -> float:
-    """When a process started. psutil's own answer is only as exact as the boot time that Linux tells: to a second."""
+    """Return the start time of a process in seconds since the epoch.
+
+    psutil's value is not used: it is only as exact as the boot time in Linux, to a second.
+    """
     ticks = int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19])
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - age_s

@@ -1,4 +1,4 @@
-"""A controller under measurement: a command that is started, watched from outside, and stopped. Ours or a peer's."""
+"""A controller under measurement, Herdsman's loop or a peer: a command that is started, measured and stopped."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ import psutil
 
 @dataclass
 class Usage:
-    """What the processes of a subject used, sampled from outside."""
+    """The resources that the processes of a subject used, sampled from outside."""
 
     main_rss_bytes: int = 0
     """Largest resident size of the main process."""
     child_rss_bytes: int = 0
     """Largest resident size of a single child (the Pulumi CLI)."""
     cpu_s: float = 0.0
-    """CPU seconds of the main process and of the children that ended or still run, while watched."""
+    """CPU seconds of the main process and of its ended children, while watched. Running children are not counted."""
 
 
 @dataclass
 class Subject:
-    """One controller: `command` runs with KUBECONFIG set, in a directory of its own."""
+    """One controller: `command` runs with KUBECONFIG set, in the given directory."""
 
     name: str
     command: str
     kubeconfig: Path
     directory: Path
     health_url: str | None = None
-    """Base URL of its /readyz and /metrics, where it has them."""
+    """Base URL of its /readyz and /metrics, if it has them."""
     _process: subprocess.Popen[bytes] | None = None
     _usage: Usage = field(default_factory=Usage)
     _watcher: threading.Thread | None = None
@@ -62,7 +62,7 @@ class Subject:
         self._watcher.start()
 
     def wait_ready(self, timeout_s: float = 60.0) -> float:
-        """Wait until /readyz says yes (subjects without one: two seconds); return the seconds it took."""
+        """Wait until /readyz succeeds, or two seconds for subjects without it; return the seconds."""
         began = time.monotonic()
         if self.health_url is None:
             time.sleep(2.0)
@@ -77,7 +77,7 @@ class Subject:
         raise TimeoutError(f"{self.name} was not ready within {timeout_s:.0f} s; see {self.directory}")
 
     def metric(self, name: str) -> float:
-        """Sum a metric over its labels; 0 where it is not exported."""
+        """Return the sum of a metric over its labels; 0 if it is not exported."""
         if self.health_url is None:
             return 0.0
         with urllib.request.urlopen(f"{self.health_url}/metrics", timeout=5) as answer:
@@ -86,7 +86,7 @@ class Subject:
         return sum(float(value) for _, value in values)
 
     def stop(self) -> Usage:
-        """Stop it with SIGTERM and return what it used."""
+        """Stop it with SIGTERM and return the resources that it used."""
         self._stop.set()
         if self._watcher is not None:
             self._watcher.join()
@@ -101,13 +101,13 @@ class Subject:
 
     @property
     def pid(self) -> int:
-        """Its main process."""
+        """The id of its main process."""
         self._check_alive()
         assert self._process is not None
         return self._process.pid
 
     def cpu_s(self) -> float:
-        """CPU seconds so far of the process and of its children, ended ones included."""
+        """Return the CPU seconds so far of the process and of its ended children. Running children are not counted."""
         self._check_alive()
         assert self._process is not None
         times = psutil.Process(self._process.pid).cpu_times()
@@ -133,7 +133,7 @@ class Subject:
 
 
 def own_loop(kubeconfig: Path, directory: Path, *options: str, port: int) -> Subject:
-    """Our own loop over a state in that directory, with further options of `herdsman run`; `port` is for its health."""
+    """Return Herdsman's loop with a state in that directory and further options; `port` is for its health."""
     command = [sys.executable, "-m", "automation.cli", "run", f"--state=file://{directory}/state"]
     command += [f"--health-port={port}", *options]
     return Subject("herdsman", shlex.join(command), kubeconfig, directory, health_url=f"http://127.0.0.1:{port}")
