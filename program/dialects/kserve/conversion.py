@@ -1,9 +1,9 @@
 """Converts KServe's kinds between v1alpha1 and v1alpha2 without loss. Pure.
 
-Objects are stored, and read by everything else, as v1alpha2. A field that only v1alpha1 has (criticality) is kept in
-KServe's own annotations. Fields that only v1alpha2 has are kept in an annotation of Herdsman's, so that a client that
-reads and writes v1alpha1 erases nothing; that client's own changes win. `automation.webhook` calls this for the API
-server.
+The API server stores objects as v1alpha2, and all other modules read v1alpha2. A field that only v1alpha1 has
+(criticality) is kept in KServe's own annotations. Fields that only v1alpha2 has are kept in an annotation of Herdsman,
+so that a client that reads and writes v1alpha1 erases nothing. Changes by that client have precedence.
+`automation.webhook` calls this for the API server.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KINDS = ("LLMInferenceService", "LLMInferenceServiceConfig")
 MODEL_CRITICALITY = "internal.serving.kserve.io/model-criticality"
 LORA_CRITICALITIES = "internal.serving.kserve.io/lora-criticalities"
 HUB_FIELDS = "herdsman.dev/v1alpha2-fields"
-"""On an object of v1alpha1: a JSON object with what v1alpha2 says beyond it."""
+"""On an object of v1alpha1: a JSON object with the fields that only v1alpha2 has."""
 
 _Json = dict[str, Any]
 _POOL = ("router", "scheduler", "pool")
@@ -37,7 +37,7 @@ _LOST = (
 
 
 def to_hub(document: Json) -> _Json:
-    """Return the object in v1alpha2; itself where it is that already."""
+    """Return the object in v1alpha2; an object that is not of v1alpha1 is returned itself."""
     if document.get("apiVersion") != SPOKE:
         return document
     hub: _Json = copy.deepcopy(document)
@@ -54,7 +54,7 @@ def to_hub(document: Json) -> _Json:
 
 
 def from_hub(document: Json) -> _Json:
-    """Return the object in v1alpha1; itself where it is that already."""
+    """Return the object in v1alpha1; an object that is not of v1alpha2 is returned itself."""
     if document.get("apiVersion") != HUB:
         return document
     spoke: _Json = copy.deepcopy(document)
@@ -133,7 +133,7 @@ def _pool_up(spec: _Json, kept: Any) -> None:
     if isinstance(selector := old.get("selector"), dict):
         new["selector"] = {"matchLabels": selector}
     if (port := old.get("targetPortNumber")) is not None:
-        # The further ports belong to the first one: another first port is another list.
+        # The further ports belong to the first one: another first port means another list.
         ports = kept.get("targetPorts")
         further = ports[1:] if isinstance(ports, list) and ports[:1] == [{"number": port}] else []
         new["targetPorts"] = [{"number": port}, *further]
@@ -148,7 +148,7 @@ def _pool_up(spec: _Json, kept: Any) -> None:
 
 
 def _pool_down(spec: _Json) -> _Json:
-    """Rewrite the pool; what does not fit is returned."""
+    """Rewrite the pool in place and return the fields that v1alpha1 lacks."""
     pool = _at(spec, _POOL)
     new = pool.get("spec") if pool is not None else None
     if pool is None or not isinstance(new, dict):
@@ -174,7 +174,8 @@ def _pool_down(spec: _Json) -> _Json:
     return kept
 
 
-# --- status: addresses lose where they come from and what is served there --------------------------------------------
+# --- status: addresses of v1alpha1 have no origin and no models
+# ---------------------------------------------------------
 
 
 def _addresses_down(spoke: _Json) -> _Json:
@@ -219,14 +220,14 @@ def _remove(document: _Json, path: tuple[str, ...]) -> Any:
 
 
 def _restore(document: _Json, path: tuple[str, ...], value: Any) -> None:
-    """Put back what was kept, where its parent is still there: what a user removed stays removed."""
+    """Restore a kept value if its parent still exists. A part that a user removed stays removed."""
     parent = _at(document, path[:-1])
     if value is not None and parent is not None:
         parent.setdefault(path[-1], value)
 
 
 def _read_object(written: Any) -> _Json:
-    """Read a JSON object out of an annotation; anything else, which only a person can have written, is nothing."""
+    """Read a JSON object from an annotation. Anything else was written by a person and counts as an empty object."""
     try:
         found = json.loads(written) if isinstance(written, str) else None
     except ValueError:
@@ -243,7 +244,7 @@ def _take_annotation(document: _Json, name: str) -> _Json:
 
 
 def _objects(value: Any) -> list[_Json]:
-    """Return the objects of a list; what else somebody wrote there is handed on as it is."""
+    """Return the objects of a list. Other members stay in the document unchanged."""
     return [member for member in value if isinstance(member, dict)] if isinstance(value, list) else []
 
 

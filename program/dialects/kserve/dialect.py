@@ -1,4 +1,4 @@
-"""KServe's LLMInferenceService as one of the dialects that the loop, previews and the CLI know by `registry`."""
+"""KServe's LLMInferenceService as a dialect. The loop, previews and the CLI get it from `registry`."""
 
 from __future__ import annotations
 
@@ -18,24 +18,26 @@ from program.dialects.kserve.status.service import service_status
 
 
 class KserveDialect:
-    """Reads and answers LLMInferenceServices."""
+    """Parses LLMInferenceServices and writes their status."""
 
     name: str = "kserve"
     kind: Kind = kinds.LLM_SERVICES
     peer_finalizers: tuple[str, ...] = ("serving.kserve.io/llmisvc-finalizer",)
 
     def parse(self, cr: Json, look: Lookup) -> Parsed:
-        """Read a service with all that it refers to. Raises SpecInvalid, or NotYet for what may still come."""
+        """Parse a service and everything that it refers to. Raises SpecInvalid, or NotYet for an object that may be
+        created.
+        """
         return parse_service(cr, look)
 
     def status(
         self, cr: Json, desired: DesiredService | None, facts: ServiceFacts, look: Lookup, *, now: datetime
     ) -> Json:
-        """Return the complete status; the very dict `cr["status"]` when that already says all of this."""
+        """Return the complete status, or the dict `cr["status"]` itself if nothing has changed."""
         return service_status(cr, desired, facts, look, now=now)
 
     def labels(self, cr: Json) -> dict[str, str]:
-        """Label a service with its routing group, by which its members are listed."""
+        """Return the label with the service's routing group, by which the members of the group are listed."""
         group = value_at(cr, "spec", "router", "route", "group")
         return {naming.ROUTING_GROUP: group} if isinstance(group, str) and is_dns_label(group) else {}
 

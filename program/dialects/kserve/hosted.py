@@ -1,4 +1,4 @@
-"""Makes the desired service of an LLMInferenceService on hosts, and lists what has no effect there. Pure."""
+"""Builds the desired state of an LLMInferenceService on hosts, and lists the fields without effect there. Pure."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _OF_PODS = (
 )
 _PRESET_ENV = frozenset({"HOME", "VLLM_LOGGING_LEVEL", "HF_HUB_CACHE"})
 _TAKEN = frozenset({"name", "args", "command", "env", "resources"})
-"""Of the container that serves; its image is the host's own program."""
+"""Used fields of the serving container. The image has no use, because a host has its own program."""
 
 
 def hosted(subject: Subject, annotated: Annotated) -> Parsed:
-    """Return the service as processes on hosts. Raises SpecInvalid for a model that no host can have."""
+    """Return the service as processes on hosts. Raises SpecInvalid for a model that no host can fetch."""
     main = main_container(subject.at("template"), field="spec.template")
     engine, own = _arguments(main)
     resources = main.get("resources") or {}
@@ -69,7 +69,7 @@ def hosted(subject: Subject, annotated: Annotated) -> Parsed:
 
 
 def _arguments(main: Json) -> tuple[str, list[str]]:
-    """Tell whose arguments the container has, and which: the preset's script starts vLLM with the user's own."""
+    """Return the container's engine and its arguments. The preset's script starts vLLM with the user's arguments."""
     args = [str(arg) for arg in main.get("args") or ()]
     command = [str(word) for word in main.get("command") or ()]
     engine = _PROGRAMS.get(PurePosixPath(command[0]).name, "") if command else ""
@@ -79,7 +79,7 @@ def _arguments(main: Json) -> tuple[str, list[str]]:
 
 
 def engine_of(main: Json) -> str:
-    """Name the engine of a container: the kind of its settings; empty where nobody can tell."""
+    """Return the engine of a container as the kind of its settings; empty if it is unknown."""
     engine, _ = _arguments(main)
     return engine or engine_in([*argv_of(main), str(main.get("image") or "")])
 
@@ -90,7 +90,7 @@ def starts_vllm(main: Json) -> bool:
 
 
 def _lost(subject: Subject) -> Iterator[str]:
-    """Name what the user asks of pods."""
+    """Yield the fields that the user sets and that only pods have."""
     for path in _OF_PODS:
         if value_at(subject.combined.own, *path) is not None:
             yield ".".join(("spec", *path))

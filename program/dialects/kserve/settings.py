@@ -1,4 +1,4 @@
-"""The settings of an installation of KServe: ConfigMap `inferenceservice-config` in namespace `kserve`.
+"""The settings of a KServe installation: ConfigMap `inferenceservice-config` in namespace `kserve`.
 
 Each key of the ConfigMap is a JSON object. A missing setting has KServe's default.
 """
@@ -21,13 +21,13 @@ HeaderRouting = Literal["enabled", "forced", "disabled"]
 _HEADER_ROUTING: tuple[HeaderRouting, ...] = ("enabled", "forced", "disabled")
 WILDCARD_LABEL = "inference"
 _LONGEST = 100_000
-"""Characters of one key. The default is below 2,000."""
+"""Maximum number of characters of one key. The default has fewer than 2,000."""
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class StorageSettings:
-    """The init container that fetches models, and the sidecar that holds a model image (key `storageInitializer`)."""
+    """The init container that fetches models, and the sidecar with a model image (key `storageInitializer`)."""
 
     image: str = "kserve/storage-initializer:latest"
     cpu_request: str = "100m"
@@ -35,7 +35,7 @@ class StorageSettings:
     memory_request: str = "100Mi"
     memory_limit: str = "1Gi"
     ca_bundle_config_map: str = ""
-    """A ConfigMap with certificates that object stores are trusted by; empty for none."""
+    """A ConfigMap with the certificates for object stores; empty for none."""
     ca_bundle_mount_path: str = "/etc/ssl/custom-certs"
     modelcar: bool = True
     """Whether `oci://` models are served from a sidecar of their image."""
@@ -43,12 +43,14 @@ class StorageSettings:
     modelcar_memory: str = "15Mi"
     modelcar_uid: int | None = 1010
     oci_model_mode: str = ""
-    """How `oci://` models are mounted where the address does not say it: `modelcar`, `native`, or empty for neither."""
+    """How `oci://` models are mounted if the address does not set it: `modelcar`, `native`, or empty for neither."""
 
 
 @dataclass(frozen=True)
 class CredentialSettings:
-    """How the keys and endpoints of stores are named, and what holds where no account says it (key `credentials`)."""
+    """Names of the keys and endpoints of stores, and the defaults for accounts without annotations (key
+    `credentials`).
+    """
 
     secret_annotation: str = "serving.kserve.io/storageSecretName"  # noqa: S105 - the name of an annotation
     """Annotation of a service that names the Secret with its store's keys."""
@@ -56,12 +58,12 @@ class CredentialSettings:
     secret_key: str = "AWS_SECRET_ACCESS_KEY"  # noqa: S105 - a key of a Secret
     """Keys of that Secret."""
     s3: Mapping[str, str] = field(default_factory=dict)
-    """What holds for every store, by the last part of the annotation that says it for one (`endpoint`, `region` …)."""
+    """Defaults of all stores, by the last part of the annotation for one store (`endpoint`, `region` …)."""
 
 
 @dataclass(frozen=True)
 class PrometheusSettings:
-    """Where KEDA finds the wanted number of replicas (key `autoscaling-wva-controller-config`)."""
+    """The Prometheus from which KEDA reads the wanted number of replicas (key `autoscaling-wva-controller-config`)."""
 
     url: str = ""
     tls_insecure_skip_verify: bool = False
@@ -72,33 +74,34 @@ class PrometheusSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """All that holds for every LLMInferenceService of a cluster."""
+    """The settings of all LLMInferenceServices of a cluster."""
 
     gateway_namespace: str = "kserve"
     gateway_name: str = "kserve-ingress-gateway"
     """The Gateway of routes whose service names none (`kserveIngressGateway`)."""
     tls: bool = False
-    """Whether pods serve with a certificate (`enableLLMInferenceServiceTLS`)."""
+    """Whether pods serve with a TLS certificate (`enableLLMInferenceServiceTLS`)."""
     model_header: str = "X-Gateway-Model-Name"
-    """Request header that names the model, as a gateway sets it."""
+    """Request header in which a gateway sets the model's name."""
     header_routing: HeaderRouting = "enabled"
-    """Whether routes match that header: unless told otherwise, always, or never (`modelBasedRoutingMode`)."""
+    """Whether routes match that header: by default, always, or never (`modelBasedRoutingMode`)."""
     storage: StorageSettings = StorageSettings()
     credentials: CredentialSettings = CredentialSettings()
     prometheus: PrometheusSettings = PrometheusSettings()
     config_prefix: str = "kserve-"
-    """What the names of presets start with, where a distribution of KServe brings its own under other names; KServe's
-    controller has it from its environment, so that it is ours to say (key `herdsman`, `configPrefix`)."""
+    """Prefix of the names of presets, for a distribution of KServe that ships presets under other names. KServe's
+    controller reads it from its environment; Herdsman reads it from key `herdsman`, `configPrefix`.
+    """
     wildcard_label: str = WILDCARD_LABEL
-    """What stands for the `*` of a gateway's host name in URLs; with KServe a variable too (`wildcardHostname`)."""
+    """Replaces the `*` of a gateway's host name in URLs. KServe reads it from a variable too (`wildcardHostname`)."""
     expiration_annotations: tuple[str, ...] = ("certificates.kserve.io/expiration",)
-    """Annotations of the certificate Secret that say when it ends (`scheduler.expirationAnnotations`)."""
+    """Annotations of the certificate Secret with the time of its expiration (`scheduler.expirationAnnotations`)."""
 
 
 def settings(look: Lookup) -> Settings:
-    """Read the settings; the defaults where there is no ConfigMap.
+    """Read the settings; return the defaults if there is no ConfigMap.
 
-    Raises SpecInvalid with reason CombineBaseError that names the key which makes no sense.
+    Raises SpecInvalid with reason CombineBaseError and the name of the invalid key.
     """
     found = look(kinds.CONFIG_MAPS, SYSTEM_NAMESPACE, SETTINGS_NAME)
     data = (found or {}).get("data")
@@ -191,7 +194,9 @@ def _credentials(key: _Key) -> CredentialSettings:
 
 
 class _Key:
-    """One key of the ConfigMap, or an object within it. Every reader raises SpecInvalid that names the field."""
+    """One key of the ConfigMap, or an object within it. Every method that reads raises SpecInvalid with the field's
+    name.
+    """
 
     def __init__(self, path: str, text: str = "", value: dict[str, Any] | None = None) -> None:
         self._path = path
@@ -242,7 +247,7 @@ class _Key:
         return text
 
     def one_of(self, name: str, allowed: tuple[_T, ...]) -> _T:
-        """The first one is the default."""
+        """Return the value, which must be allowed. The first allowed value is the default."""
         value = self._value.get(name) or allowed[0]
         for word in allowed:
             if word == value:

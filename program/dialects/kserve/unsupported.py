@@ -24,7 +24,7 @@ _OF_PICKER = ("template", "config", "replicas", "tokenizer", "labels", "annotati
 
 
 def unsupported_fields(subject: Subject, own: ServiceSpec, weights: Weights | None) -> Iterator[Problem]:
-    """List the fields without effect. `own` is the service's own spec, as it was read."""
+    """List the fields without effect. `own` is the service's own spec as it was read."""
     for path, _ in unknown_fields(own, field="spec"):
         yield unsupported_field(path, "is no field of an LLMInferenceService")
     for name in subject.annotations:
@@ -47,7 +47,7 @@ def unsupported_fields(subject: Subject, own: ServiceSpec, weights: Weights | No
 
 
 def _initializers(subject: Subject, weights: Weights | None) -> Iterator[Problem]:
-    """Name what users tell the container that fetches models beside image, resources and variables."""
+    """Yield the user's fields of the container that fetches models, except image, resources and variables."""
     fetched = weights is not None and weights.fetched
     for path in (("template",), ("worker",), ("prefill", "template"), ("prefill", "worker")) if fetched else ():
         for index, container in enumerate(value_at(subject.combined.own, *path, "initContainers") or ()):

@@ -1,8 +1,7 @@
 """Combines presets, base configs and a service's own spec into one complete spec: merge, render, resolve references.
 
 Configs are looked up in the service's namespace, then in KServe's, then among Herdsman's presets. References of the
-router are resolved as far as they are part of the spec: gateways, the pool, the endpoint picker's configuration and
-account.
+router are resolved if they are part of the spec: gateways, the pool, the endpoint picker's configuration and account.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _MOST_BASE_REFS = 32
 
 @dataclass(frozen=True)
 class AppliedConfig:
-    """One config that went into a service, as `status.appliedConfigs` tells it."""
+    """One config of a service, as an entry of `status.appliedConfigs`."""
 
     name: str
     namespace: str
@@ -41,7 +40,7 @@ class AppliedConfig:
 
 @dataclass(frozen=True)
 class Combined:
-    """A service, complete. Nobody changes the JSON in it: parts of it are shared between services."""
+    """A service with its complete spec. Do not change the JSON in it: services share parts of it."""
 
     spec: Json
     """The merged and rendered LLMInferenceServiceSpec."""
@@ -50,7 +49,7 @@ class Combined:
     applied: tuple[AppliedConfig, ...]
     settings: Settings
     pins: dict[str, str]
-    """`status.annotations`: which presets the service keeps."""
+    """`status.annotations`: the presets that the service keeps."""
     model_name: str
 
 
@@ -61,7 +60,8 @@ class _Config:
 
 
 def combined(cr: Json, look: Lookup, *, counted: bool = False) -> Combined:
-    """Merge and render all that a service consists of; with `counted` of the presets as hashes count them.
+    """Merge and render the configs of a service. `counted` uses the versions of the presets that hashes are computed
+    from.
 
     Raises SpecInvalid with reason ConfigNotFound, CombineBaseError or InvalidRenderedConfig.
     """
@@ -81,7 +81,8 @@ def combined(cr: Json, look: Lookup, *, counted: bool = False) -> Combined:
     chosen = [_preset(name, namespace, look, known.config_prefix, counted) for name in names]
     spec = resolved(_rendered(cr, merged(_together(chosen, counted), laid), known), name)
     if bases or not _all_ours(chosen, counted):
-        # Resolved first: a preset's own gateway gives way to the service's, and is no contradiction to it.
+        # References are resolved before the check: the service's gateways then replace those of a preset, without a
+        # conflict.
         _check(cr, spec)
     return Combined(
         spec=picker_config(spec, namespace, look),
@@ -98,14 +99,14 @@ def _rendered(cr: Json, spec: Json, known: Settings) -> Json:
     try:
         done: Json = render(spec, data, functions(spec_data(spec)), field="spec")
     except SpecInvalid:
-        # What is missing from the spec is a better answer than the flag that could not be written without it.
+        # A missing field of the spec is a better error than the flag that could not be rendered without it.
         _check(cr, {key: spec[key] for key in ("model", "parallelism", "worker", "prefill") if key in spec})
         raise
     return done
 
 
 def _check(cr: Json, spec: Json) -> None:
-    """Check what configs made of a service; its own spec is checked where it is read."""
+    """Check the result of the configs. The service's own spec is checked when it is read."""
     try:
         check({**cr, "spec": spec})
     except SpecInvalid as error:
@@ -117,7 +118,7 @@ def _check(cr: Json, spec: Json) -> None:
 
 
 def own_spec(cr: Json) -> Json:
-    """Return a service's own spec with what KServe's webhook adds: the model is called as the service is."""
+    """Return a service's own spec with the default of KServe's webhook: the model has the service's name."""
     try:
         spec: Json = without_nulls(cr.get("spec") or {})
     except RecursionError:
@@ -201,7 +202,7 @@ def _spec_of(config: Json, name: str) -> Json:
 
 
 def _together(configs: list[_Config], counted: bool) -> Json:
-    """Merge presets. Those of ours are the same for thousands of services, so that the result is kept."""
+    """Merge presets. The result for Herdsman's presets is cached, because thousands of services share it."""
     if _all_ours(configs, counted):
         return _presets_of_ours(tuple(config.applied.name for config in configs), counted)
     spec: Json = {}

@@ -1,8 +1,8 @@
-"""Strategic merge of JSON: a service's spec over its base configs, and those over presets. Pure.
+"""Strategic merge of JSON: a service's spec over its base configs, and these over presets. Pure.
 
-Objects are merged field by field, lists of named things by name; other lists are replaced. Nothing is erased: null, an
-empty text, list or object, and a zero that KServe's types do not distinguish from an absent field change nothing. The
-arguments are not changed; results share parts with them.
+Objects are merged by field, and lists of named things by name; other lists are replaced. A merge erases nothing: null,
+an empty text, list or object, and a zero that KServe's types do not distinguish from an absent field have no effect.
+The arguments are not changed; results share parts with them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "resourceClaims": ("name",),
     "schedulingGates": ("name",),
 }
-"""Lists of a pod that merge, by what tells their members apart; the first field is required."""
+"""Lists of a pod that merge, by the fields that identify their members. The first field is required."""
 _DEFAULTS = {"protocol": "TCP"}
 
 _MAPS = frozenset({"labels", "annotations", "nodeSelector", "matchLabels", "limits", "requests"})
-"""Objects whose fields are the user's words: there an empty text is a value."""
+"""Objects whose keys users choose. In these, an empty text is a value."""
 _WHOLE = frozenset({"inline", "endpointPickerRef"})
-"""Objects that are replaced: documents of other programs, and references, whose defaults are of their own kind."""
+"""Objects that are replaced: documents of other programs, and references, whose defaults depend on their kind."""
 
 _ZERO_SAYS_NOTHING = frozenset(
     {
@@ -51,7 +51,7 @@ _ZERO_SAYS_NOTHING = frozenset(
         "tty",
     }
 )
-"""Fields whose 0 or false is the same as leaving them out."""
+"""Fields whose 0 or false means the same as an absent field."""
 
 _PROBE = frozenset({"exec", "httpGet", "tcpSocket", "grpc"})
 _HOOK = frozenset({"exec", "httpGet", "tcpSocket", "sleep"})
@@ -71,15 +71,15 @@ _ONE_OF: Mapping[str, tuple[frozenset[str], ...]] = {
     "prefill": (frozenset({"replicas", "scaling"}),),
     "": (frozenset({"replicas", "scaling"}),),
 }
-"""Fields of which an object has one: another one on top replaces it. By the object's field; empty for the spec."""
+"""Groups of fields of which an object has one: another one replaces it. By the object's field; empty for the spec."""
 
 _DEEPEST = 64
 
 
 def merged(base: Json, over: Json, *, field: str = "spec") -> Json:
-    """Put `over` on top of `base`, both the spec of a service. `field` names `over` in errors.
+    """Merge `over` into `base`, both specs of a service, and return the result. `field` names `over` in errors.
 
-    Raises SpecInvalid with reason CombineBaseError where a list that merges by name has members without one.
+    Raises SpecInvalid with reason CombineBaseError if a list that merges by name has members without one.
     """
     return _objects(base, over, "", field, _DEEPEST)
 
@@ -111,7 +111,7 @@ def _objects(base: Json, over: Json, name: str, field: str, deeper: int) -> Json
 
 
 def _lists(base: list[Any], over: list[Any], name: str, field: str, deeper: int) -> list[Any]:
-    """Merge by name. Members that only `over` has come first, in its order; then those of `base` in theirs."""
+    """Merge by name. Members that only `over` has come first, in its order; then those of `base` in its order."""
     wanted = _by_name(over, _KEYS[name], field)
     known = _by_name(base, _KEYS[name], field)
 
@@ -124,7 +124,7 @@ def _lists(base: list[Any], over: list[Any], name: str, field: str, deeper: int)
 
 
 def _by_name(members: list[Any], keys: tuple[str, ...], field: str) -> dict[tuple[str, ...], tuple[int, Json]]:
-    """Find members, and where they are in their list. The last one of a name wins, as it does in a pod's env."""
+    """Return members by name, with their index. The last one of a name counts, as in a pod's env."""
     found: dict[tuple[str, ...], tuple[int, Json]] = {}
     for at, member in enumerate(members):
         if not isinstance(member, dict):
@@ -138,13 +138,13 @@ def _by_name(members: list[Any], keys: tuple[str, ...], field: str) -> dict[tupl
 def _says_nothing(key: str, value: Any) -> bool:
     if value is None or value == "" or value == []:
         return True
-    # An empty object is a choice where it stands for a kind of thing: emptyDir, route, gateway, scheduler.
+    # An empty object is a value if it selects a kind: emptyDir, route, gateway, scheduler.
     return key in _ZERO_SAYS_NOTHING and isinstance(value, int) and not value
 
 
 def _one_of(name: str, base: Json, said: Json) -> tuple[frozenset[str], ...]:
     if name == "volumes[]":
-        # Every field of a volume but its name is a kind of volume.
+        # Every field of a volume except its name is a kind of volume.
         return (frozenset(base.keys() | said.keys()) - {"name"},)
     return _ONE_OF.get(name, ())
 

@@ -1,6 +1,6 @@
 """Resolves references of a rendered spec: gateways, the pool, the endpoint picker's configuration and account. Pure.
 
-The spec that is passed in is not changed.
+The functions return a changed copy; the given spec is not changed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ CONFIG_KEY = "epp"
 PICKER_PORT = 9002
 """Port of an endpoint picker, unless the pool names one."""
 SHARED_CONFIG_PREFIX = "config-scheduler-"
-"""ConfigMaps of such names are also looked for in KServe's namespace."""
+"""ConfigMaps with this prefix are also looked up in KServe's namespace."""
 
 _CONFIG = "spec.router.scheduler.config"
 _GATEWAY = {"group": "gateway.networking.k8s.io", "kind": "Gateway"}
 
 
 def resolved(spec: Json, service: str) -> Json:
-    """Fill in what follows from other fields of the router."""
+    """Set the fields of the router that follow from other fields."""
     router = _object(spec.get("router"))
     if not router:
         return spec
@@ -99,7 +99,9 @@ def _rule(rule: Json, service: str, pool: str) -> Json:
 
 
 def _backend(backend: Json, service: str, pool: str) -> Json:
-    """Lead to what there is: the service's own pool, the one it refers to, or without a picker any pod."""
+    """Replace the backend by an existing one: the pool that the service refers to, or without a picker any of
+    its pods.
+    """
     if backend.get("kind") != "InferencePool" or backend.get("name") != naming.pool(service):
         return backend
     if pool:
@@ -108,10 +110,10 @@ def _backend(backend: Json, service: str, pool: str) -> Json:
 
 
 def picker_config(spec: Json, namespace: str, look: Lookup) -> Json:
-    """Put the text of the ConfigMap that `config.ref` names in its place.
+    """Replace the reference `config.ref` by the text of its ConfigMap.
 
-    An optional one that is not there is left out, so that the default configuration holds. Raises SpecInvalid with
-    reason CombineBaseError. A name that is a template is left for later.
+    A missing optional ConfigMap is dropped, so that the default configuration is used. Raises SpecInvalid with reason
+    CombineBaseError. A name that is a template stays unresolved.
     """
     scheduler = _object(_object(spec.get("router")).get("scheduler"))
     ref = _object(scheduler.get("config")).get("ref")

@@ -1,1 +1,1 @@
-"""From an LLMInferenceService to desired state. Start with `service.py`."""
+"""Parses an LLMInferenceService into desired state. Start with `service.py`."""

@@ -1,6 +1,6 @@
-"""The ServiceAccounts of an LLMInferenceService's pods, and their rights in the API. Pure.
+"""The ServiceAccounts of an LLMInferenceService's pods, and their permissions at the API server. Pure.
 
-The routing sidecar finds prefill pods; the endpoint picker finds the pods and objects of its pool, and keeps a Lease.
+The routing sidecar finds prefill pods. The endpoint picker finds the pods and objects of its pool, and renews a Lease.
 Groups have an account so that a cluster can distinguish them. Other pods use the namespace's default account.
 """
 
@@ -20,7 +20,7 @@ from program.dialects.kserve.router.pool_group import OLD_POOL_GROUP, POOL_GROUP
 
 SIDECAR = "llm-d-routing-sidecar"
 BINDING = "herdsman.dev/epp-auth-binding"
-"""Annotation in the status: the ClusterRoleBinding's name, where it is not the usual one."""
+"""Annotation in the status: the ClusterRoleBinding's name, if it is not the usual one."""
 _READ = ["get", "list", "watch"]
 
 
@@ -40,7 +40,7 @@ _PICKER_RULES = (
 
 
 def decoding_access(subject: Subject, own: str) -> Access:
-    """Return the account of single pods with a routing sidecar; `own` is the user's, if they name one."""
+    """Return the account of single pods with a routing sidecar. `own` is the user's account; empty for none."""
     name = subject.name
     return _access(
         subject,
@@ -55,7 +55,7 @@ def decoding_access(subject: Subject, own: str) -> Access:
 
 
 def group_access(subject: Subject, own: str, *, sidecar: bool) -> Access | None:
-    """Return the account of groups that serve; None where the user's own is all they need."""
+    """Return the account of groups that serve; None if the user's account is sufficient."""
     name = subject.name
     if own and not sidecar:
         return None
@@ -76,7 +76,7 @@ def prefill_group_access(subject: Subject) -> Access:
 
 
 def scheduler_access(subject: Subject, account: str) -> Access:
-    """Return the endpoint picker's account, which may also have the API server look at tokens."""
+    """Return the endpoint picker's account, which may also create token reviews."""
     name = subject.name
     made = naming.scheduler_account(name)
     return _access(
@@ -94,7 +94,7 @@ def scheduler_access(subject: Subject, account: str) -> Access:
 
 
 def bound_apart(cr: Json) -> bool:
-    """Return whether the status says that the service has a ClusterRoleBinding of an unusual name."""
+    """Return whether the status names a ClusterRoleBinding with an unusual name for the service."""
     metadata = cr["metadata"]
     namespace = str(metadata.get("namespace") or "default")
     apart = naming.scheduler_cluster_binding_apart(namespace, str(metadata["name"]))
@@ -102,10 +102,10 @@ def bound_apart(cr: Json) -> bool:
 
 
 def _cluster_binding(subject: Subject) -> str:
-    """Name the binding as KServe does, unless a service of another namespace reads the same and may have it.
+    """Return KServe's name of the binding, or another if a service of another namespace results in the same name.
 
-    Who came first keeps the name; of two that came in the same second neither has it. Who once had another keeps that,
-    or the binding that a deleted service leaves behind would be taken over while it goes.
+    The older service keeps the usual name. If both were created in the same second, neither has it. A service with the
+    other name keeps it, because the usual binding of a deleted service may still be in deletion.
     """
     namespace, name = subject.namespace, subject.name
     usual = naming.scheduler_cluster_binding(namespace, name)

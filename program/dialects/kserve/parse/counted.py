@@ -1,6 +1,6 @@
-"""Adds to pods the template that their hash is made of: the one that the presets of the first release give. Pure.
+"""Adds to pods the template that their hash is computed from: the one of the first release's presets. Pure.
 
-So a change of a preset, or of words in the endpoint picker's configuration that pickers ignore, restarts no pods
+Therefore a change of a preset, or of words in the endpoint picker's configuration that pickers ignore, restarts no pods
 (docs/adr/0042). The user's own changes are in both templates.
 """
 
@@ -19,7 +19,7 @@ from program.dialects.pods.engine import argv_of
 def with_counted(
     subject: Subject, sets: tuple[PodSet, ...], made: Callable[[Subject], Iterable[PodSet]]
 ) -> tuple[PodSet, ...]:
-    """Return sets of pods with the templates that hashes count; `made` returns the sets of a service."""
+    """Return sets of pods with the templates that hashes are computed from. `made` builds the sets of a service."""
     changed = any(presets.is_counted_otherwise(config.name) for config in subject.combined.applied)
     if not changed and subject.at("router", "scheduler", "config") is None and not _has_config_flag(subject):
         return sets
@@ -30,7 +30,7 @@ def with_counted(
 
 
 def _has_config_flag(subject: Subject) -> bool:
-    """Return whether the endpoint picker's configuration may stand in its arguments."""
+    """Return whether the endpoint picker's arguments may contain its configuration."""
     containers = subject.at("router", "scheduler", "template", "containers") or ()
     return any(word.startswith("--config-text") for each in containers for word in argv_of(each))
 

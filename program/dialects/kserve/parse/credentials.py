@@ -1,6 +1,6 @@
 """Credentials of the container that fetches models: keys by reference, endpoints, trusted certificates. Pure.
 
-No value of a Secret is read. Keys are referred to as optional. Endpoint and region come from annotations: of the
+No value of a Secret is read, and the references to keys are optional. Endpoint and region come from annotations: of the
 service, then of the Secret, then of the pod's ServiceAccount, then from the cluster's settings, as in KServe.
 """
 
@@ -22,7 +22,7 @@ SECRET_NAME = "serving.kserve.io/secretName"  # noqa: S105 - the name of an anno
 """On a service: the Secret with the keys of its model's store. Settings may name another annotation for it."""
 DEFAULT_ACCOUNT = "default"
 BUNDLE = "global-ca-bundle"
-"""ConfigMap of a namespace: a copy of the one with certificates that the settings name in KServe's own namespace."""
+"""ConfigMap of a namespace: a copy of the ConfigMap with certificates that the settings name in KServe's namespace."""
 
 _PLAIN = {
     "verifyssl": "S3_VERIFY_SSL",
@@ -33,11 +33,11 @@ _PLAIN = {
     "cabundle": "AWS_CA_BUNDLE",
 }
 _NOT_FOR_STORES = re.compile(r".*-(dockercfg|token)-[a-z0-9]+", re.ASCII)
-"""Secrets that clusters put onto accounts by themselves."""
+"""Secrets that clusters add to accounts automatically."""
 
 
 def credentials(subject: Subject, schemes: Iterable[Scheme], account: str) -> tuple[Json, ...]:
-    """Return the variables with the keys and endpoints of all stores in question, for pods of an account."""
+    """Return the variables with the keys and endpoints of the stores of `schemes`, for pods of an account."""
     named = subject.settings.credentials
     keys: dict[Scheme, dict[str, str]] = {
         "hf": {"HF_TOKEN": "HF_TOKEN"},
@@ -70,9 +70,9 @@ def store_annotations(subject: Subject, account: str) -> dict[str, str]:
 
 
 def certificates(subject: Subject, schemes: Iterable[Scheme], account: str) -> tuple[str, str] | None:
-    """Name the ConfigMap with the certificates of stores, and where it is mounted; None where nobody names one.
+    """Return the ConfigMap with the certificates of stores, and its mount path; None if none is named.
 
-    The one of the settings is copied by KServe into every namespace; one that an annotation names is there already.
+    KServe copies the ConfigMap of the settings to every namespace. A ConfigMap that an annotation names exists already.
     """
     said = store_annotations(subject, account) if "s3" in schemes else {}
     storage = subject.settings.storage
@@ -114,7 +114,7 @@ def ambiguous_credentials(subject: Subject, account: str) -> Problem | None:
 
 
 def _secret(subject: Subject, account: str) -> str:
-    """Name the Secret with the keys of the store; empty without one."""
+    """Return the Secret with the keys of the store; empty for none."""
     return _named_secret(subject) or next(iter(_secrets(_account(subject, account))), "")
 
 
@@ -148,7 +148,7 @@ def _endpoint(said: Mapping[str, str]) -> list[Json]:
     endpoint, secure = said.get("endpoint", "").strip(), said.get("usehttps", "")
     scheme, separator, rest = endpoint.partition("://")
     if separator and scheme.lower() in ("http", "https"):
-        # The scheme in the address goes before the annotation about it.
+        # The scheme in the address overrides the annotation for it.
         endpoint, secure = rest, "1" if scheme.lower() == "https" else "0"
     if secure:
         variables.append({"name": "S3_USE_HTTPS", "value": secure})

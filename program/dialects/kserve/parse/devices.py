@@ -19,7 +19,7 @@ COUNT = f"{PREFIX}device-count"
 SELECTOR = f"{PREFIX}cel-selector"
 CONTAINER = f"{PREFIX}container-name"
 KNOWN = (CLASS, COUNT, SELECTOR, CONTAINER)
-"""All annotations of this kind."""
+"""All annotations of this feature."""
 CLAIM = "managed-device"
 """Name of the claim within a pod."""
 
@@ -28,7 +28,7 @@ _NUMBER = re.compile(r"[1-9][0-9]{0,3}", re.ASCII)
 
 @dataclass(frozen=True)
 class Devices:
-    """What each pod asks for."""
+    """The devices that each pod asks for."""
 
     device_class: str
     count: int = 1
@@ -39,7 +39,7 @@ class Devices:
 
 
 def devices_of(subject: Subject) -> Devices | None:
-    """Read the annotations; None where there are none. Raises SpecInvalid for a value that makes no sense."""
+    """Read the annotations; None if there are none. Raises SpecInvalid for an invalid value."""
     written = {name: subject.annotations.get(name, "") for name in KNOWN}
     if not any(written.values()):
         return None
@@ -57,7 +57,7 @@ def devices_of(subject: Subject) -> Devices | None:
 
 
 def claim_template(subject: Subject, devices: Devices) -> ClaimTemplate:
-    """Describe the template from which Kubernetes makes each pod its claim."""
+    """Return the template from which Kubernetes creates a claim for each pod."""
     exactly: Json = {
         "deviceClassName": devices.device_class,
         "allocationMode": "ExactCount",
@@ -73,7 +73,7 @@ def claim_template(subject: Subject, devices: Devices) -> ClaimTemplate:
 
 
 def claim_devices(draft: PodDraft, devices: Devices) -> None:
-    """Have a pod and one of its containers claim them. Raises SpecInvalid where no container has the name."""
+    """Add the claim to a pod and to one of its containers. Raises SpecInvalid if no container has the name."""
     if not draft.has_container(devices.container):
         raise _invalid(CONTAINER, f"no container of {draft.field} is named `{devices.container[:64]}`")
     draft.append("resourceClaims", {"name": CLAIM, "resourceClaimTemplateName": devices.template})

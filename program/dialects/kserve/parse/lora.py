@@ -1,4 +1,4 @@
-"""LoRA adapters of an LLMInferenceService: names, places in the pod, arguments that load them. Pure."""
+"""LoRA adapters of an LLMInferenceService: names, paths in the pod, and the arguments that load them. Pure."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ _LONGEST_FOLDER = 100
 
 @dataclass(frozen=True)
 class Adapter:
-    """One adapter."""
+    """One LoRA adapter."""
 
     name: str
-    """What clients ask for."""
+    """The name that clients ask for."""
     address: Address
     field: str
     """Its path in the custom resource."""
 
     @property
     def folder(self) -> str:
-        """Name of its folder: the adapter's, with a hash where that would not do as one."""
+        """Name of its folder: the adapter's name, with a hash if that is not a valid folder name."""
         safe = _UNSAFE.sub("-", self.name)[:_LONGEST_FOLDER].strip(".-")
         return safe if safe == self.name else f"{safe or 'adapter'}-{_hash(self.name)}"
 
     @property
     def path(self) -> str:
-        """Where pods find it."""
+        """Its path in pods."""
         return f"{FOLDER}/{self.folder}"
 
     @property
     def volume(self) -> str:
-        """Name of its volume, where it lies on a claim."""
+        """Name of its volume, if it is on a claim."""
         label = _NOT_IN_LABELS.sub("-", self.name.lower()).strip("-")
         return f"lora-pvc-{label if label == self.name and len(label) <= 40 else f'{label[:32]}-{_hash(self.name)}'}"
 
 
 def adapters(spec: Json) -> tuple[Adapter, ...]:
-    """List the adapters by name. Raises SpecInvalid for a name or an address that makes no sense."""
+    """List the adapters by name. Raises SpecInvalid for an invalid name or address."""
     listed = value_at(spec, "model", "lora", "adapters") or ()
     found: dict[str, Adapter] = {}
     for index, written in enumerate(listed):
@@ -68,7 +68,9 @@ def adapters(spec: Json) -> tuple[Adapter, ...]:
 
 
 def load_adapters(main: Container, spec: Json, loaded: tuple[Adapter, ...], *, namespace: str) -> None:
-    """Have vLLM load the adapters, by its own and by its published name; a user's own list goes before ours."""
+    """Add vLLM's arguments for the adapters, each by its own and by its published name. A list of the user replaces
+    them.
+    """
     if not loaded or main.has_flag("--lora-modules"):
         return
     lora = value_at(spec, "model", "lora") or {}

@@ -1,6 +1,6 @@
 """A pod spec under construction, to which volumes, mounts, variables, arguments and containers are added.
 
-The spec that it starts from is shared between services and never changed in place. Only parts that change are copied,
+Services share the spec that it starts from, so that is never changed in place. Only parts that change are copied,
 because copies of whole pod specs would take most of a pass's time.
 """
 
@@ -16,10 +16,10 @@ from program.runtimes.flags import mentions
 
 
 class PodDraft:
-    """A pod spec that may be added to."""
+    """A pod spec that can be extended."""
 
     def __init__(self, spec: Json, *, field: str) -> None:
-        """Start from a pod spec, which stays as it is. Raises SpecInvalid below `field` for one that makes no sense."""
+        """Start from a pod spec, which is not changed. Raises SpecInvalid below `field` for an invalid one."""
         check_pod_spec(spec, field=field)
         main_container(spec, field=field)
         self.field = field
@@ -39,7 +39,7 @@ class PodDraft:
         return str(self._spec.get("serviceAccountName") or "")
 
     def container(self, name: str) -> Container:
-        """Return one of the containers. Raises KeyError for a name that none has."""
+        """Return the container of a name. Raises KeyError if there is none."""
         for container in self._containers:
             if container["name"] == name:
                 return Container(container)
@@ -65,17 +65,17 @@ class PodDraft:
         self._spec[name] = [*(self._spec.get(name) or ()), value]
 
     def add_volume(self, volume: Json) -> None:
-        """Add a volume, unless one has its name already: that is the user's own."""
+        """Add a volume, unless the user has one with its name."""
         if all(known["name"] != volume["name"] for known in self._volumes):
             self._volumes.append(volume)
 
     def add_container(self, container: Json) -> None:
-        """Add a container behind the others, unless one has its name already."""
+        """Add a container after the others, unless one has its name already."""
         if not self.has_container(container["name"]):
             self._containers.append(container)
 
     def init_container(self, name: str) -> Container:
-        """Return an init container; it is added behind the others where none has this name."""
+        """Return an init container. If none has this name, it is added after the others."""
         for container in self._inits:
             if container["name"] == name:
                 return Container(container)
@@ -83,7 +83,7 @@ class PodDraft:
         return Container(self._inits[-1])
 
     def finished(self) -> Json:
-        """Return the pod spec as it is now."""
+        """Return the current pod spec."""
         spec = {**self._spec, "containers": self._containers}
         for name, value in (("initContainers", self._inits), ("volumes", self._volumes)):
             spec.pop(name, None)
@@ -96,7 +96,7 @@ class Container:
     """One container of a draft."""
 
     def __init__(self, container: Json) -> None:
-        """Wrap a container that belongs to a draft alone."""
+        """Wrap a container that belongs only to one draft."""
         self._container = container
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -108,11 +108,11 @@ class Container:
         self._container[name] = value
 
     def set_within(self, name: str, **values: Any) -> None:
-        """Set members of a field that is an object."""
+        """Set fields of a field that is an object."""
         self._container[name] = {**(self._container.get(name) or {}), **values}
 
     def drop(self, *names: str) -> None:
-        """Take fields out."""
+        """Remove fields."""
         for name in names:
             self._container.pop(name, None)
 
@@ -131,7 +131,7 @@ class Container:
         self._container["args"] = [*args, *own] if first else [*own, *args]
 
     def add_env(self, variables: Iterable[Json]) -> None:
-        """Add variables, except for names that exist: those are the user's."""
+        """Add variables, except those whose names exist: these are the user's."""
         known = list(self._container.get("env") or ())
         taken = {variable["name"] for variable in known}
         known.extend(variable for variable in variables if variable["name"] not in taken)
@@ -139,13 +139,13 @@ class Container:
             self._container["env"] = known
 
     def add_mount(self, mount: Json) -> None:
-        """Mount a volume, unless something is mounted at this path already."""
+        """Mount a volume, unless a mount with this path exists."""
         mounts = self._container.get("volumeMounts") or ()
         if all(known.get("mountPath") != mount["mountPath"] for known in mounts):
             self._container["volumeMounts"] = [*mounts, mount]
 
     def mount_at(self, path: str) -> Json | None:
-        """Return the mount at a path; None without one."""
+        """Return the mount at a path; None if there is none."""
         mounts: Iterable[Json] = self._container.get("volumeMounts") or ()
         return next((mount for mount in mounts if mount.get("mountPath") == path), None)
 
@@ -155,7 +155,7 @@ class Container:
         return [mount for mount in mounts if str(mount.get("mountPath")).startswith(f"{path}/")]
 
     def replace_mount(self, path: str, mounts: Iterable[Json]) -> None:
-        """Replace the mount at a path by others, except for paths that exist: those are the user's."""
+        """Replace the mount at a path by others, except for paths that exist: these are the user's."""
         known: Iterable[Json] = self._container.get("volumeMounts") or ()
         taken = {mount.get("mountPath") for mount in known if mount.get("mountPath") != path}
         added = [mount for mount in mounts if mount["mountPath"] not in taken]

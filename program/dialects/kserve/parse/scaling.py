@@ -22,7 +22,7 @@ _KEDA_FIELDS = ("pollingInterval", "cooldownPeriod", "initialCooldownPeriod", "i
 
 
 def scaler_of(subject: Subject, workload: Json, *, prefill: bool, field: str) -> Scaler | None:
-    """Describe the autoscaler of a workload; None where it has none, or `scaler_fault` says why none can be made."""
+    """Return the autoscaler of a workload; None if it has none, or if `scaler_fault` returns a problem."""
     scaling = workload.get("scaling")
     if scaling is None or scaler_fault(subject, workload, field=field) is not None:
         return None
@@ -58,7 +58,7 @@ def scaler_of(subject: Subject, workload: Json, *, prefill: bool, field: str) ->
 
 
 def scaler_fault(subject: Subject, workload: Json, *, field: str) -> Problem | None:
-    """Return why the autoscaler of a workload cannot be made; the workload itself is made without it."""
+    """Return why the autoscaler of a workload cannot be created. The workload itself is created without it."""
     wva = (workload.get("scaling") or {}).get("wva") or {}
     if wva.get("keda") is None or subject.settings.prometheus.url:
         return None

@@ -1,7 +1,7 @@
 """Parses an LLMInferenceService into desired state. Pure.
 
 The steps: convert it to v1alpha2, validate it, combine it with presets and base configs, then describe pods and routes.
-On hosts only the parts that a process needs are used.
+On hosts only the fields that a process needs are used.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from program.dialects.pods.engine import ASKED, argv_of, mode_of, served_name_of
 from program.dialects.pods.gpus import gpu_of, ranks_problem
 
 PORT = 8000
-"""Of the Service before the pods, and of the process that answers in each of them."""
+"""Port of the Service in front of the pods, and of the serving process in each of them."""
 
 
 def parse_service(cr: Json, look: Lookup) -> Parsed:
-    """Read a service with all that it refers to. Raises SpecInvalid with the path of what makes no sense."""
+    """Parse a service and everything that it refers to. Raises SpecInvalid with the path of an invalid field."""
     check_shape(cr)
     cr = to_hub(cr)
     version = cr.get("apiVersion") or ""
@@ -132,7 +132,9 @@ def _in_pods(subject: Subject, annotated: Annotated, own: ServiceSpec) -> Parsed
 
 
 def _ranks(pods: PodSet, field: str, parallelism: Json | None) -> Problem | None:
-    """Name ranks that do not fit the GPUs of one pod: of `parallelism` and of arguments together."""
+    """Return the problem that the ranks of `parallelism` and arguments do not match the GPUs of one pod; None if they
+    do.
+    """
     main = main_container(pods.template["spec"], field=f"{field}.template")
     words = [*argv_of(main), str(main.get("image") or "")]
     engine = "sglang" if "sglang" in " ".join(words).lower() else "vllm"
@@ -150,7 +152,7 @@ def _sets(serving: ServingPods, prefill: ServingPods | None, scheduler: Schedule
 
 
 def _weights(subject: Subject, loaded: tuple[Adapter, ...]) -> Weights | None:
-    """Say what pods get; None where the service turns that off and they get it themselves."""
+    """Return the weights of the pods; None if the service disables this and the pods fetch them themselves."""
     if subject.at("storageInitializer", "enabled") is False:
         return None
     uri = str(subject.at("model", "uri") or "")
@@ -167,7 +169,7 @@ def _source(subject: Subject, weights: Weights | None) -> ModelSource:
 
 
 def _front(pods: PodSet) -> Json:
-    """Return the template of the pods that take requests."""
+    """Return the template of the pods that receive requests."""
     if pods.group is not None and pods.group.leader is not None:
         return pods.group.leader
     return pods.template
@@ -179,7 +181,7 @@ def _port(main: Json) -> int | None:
 
 
 def _workload_service(subject: Subject) -> FrontService:
-    """Describe the Service before all pods that answer requests; there always is one."""
+    """Return the Service in front of all pods that answer requests. Every service has one."""
     scheme = "https" if subject.settings.tls else "http"
     given = {str(key): str(value) for key, value in (subject.at("labels") or {}).items()}
     return FrontService(
@@ -208,7 +210,7 @@ _DOMAIN = "cluster.local"
 
 
 def certificate_of(subject: Subject, services: Iterable[FrontService]) -> Certificate:
-    """Describe it: for the pods themselves, and for each Service before them in all forms that clients write."""
+    """Return the certificate for localhost and for all DNS names of each Service in front of the pods."""
     names = ["localhost"]
     for service in services:
         local = f"{service.name}.{subject.namespace}"

@@ -1,6 +1,6 @@
 """Parses addresses of models and adapters: `hf://`, `s3://`, `pvc://`, `oci://`, `oci+native://`. Pure.
 
-An address that cannot be served is refused here; KServe accepts any and reports the failure in the status.
+An address that cannot be served is refused here. KServe accepts every address and reports the failure in the status.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Scheme = Literal["hf", "s3", "pvc", "oci", "oci+native"]
 SCHEMES: tuple[Scheme, ...] = ("hf", "s3", "pvc", "oci", "oci+native")
 LOCAL_MODEL_SOURCE = f"{LOCAL_MODEL}-sourceuri"
 LOCAL_MODEL_CLAIM = f"{LOCAL_MODEL}-pvc-name"
-"""Annotations of a service whose model lies in a cache on the nodes: from where, and on which claim."""
+"""Annotations of a service whose model is in a cache on the nodes: the source, and the claim with the cache."""
 
 _ADDRESS = re.compile(r"(?P<scheme>[a-z0-9+]+)://(?P<rest>[^\s\x00-\x1f\x7f]+)", re.ASCII)
 _REPOSITORY = re.compile(
@@ -33,16 +33,16 @@ _LONGEST = 2048
 
 @dataclass(frozen=True)
 class Address:
-    """Where a model comes from, read once."""
+    """The address of a model, parsed once."""
 
     written: str
     scheme: Scheme
     rest: str
-    """What follows `://`."""
+    """The text after `://`."""
 
     @property
     def is_fetched(self) -> bool:
-        """Whether an init container brings the files into the pod."""
+        """Whether an init container fetches the files into the pod."""
         return self.scheme in ("hf", "s3")
 
     @property
@@ -57,7 +57,7 @@ class Address:
 
 
 def read_address(written: str, *, field: str) -> Address:
-    """Read an address. Raises SpecInvalid at `field` for one that no pod of ours could get a model from."""
+    """Read an address. Raises SpecInvalid at `field` for an address that Herdsman's pods cannot fetch from or mount."""
     match = _ADDRESS.fullmatch(written)
     if match is None or len(written) > _LONGEST:
         raise SpecInvalid(
@@ -75,7 +75,9 @@ def read_address(written: str, *, field: str) -> Address:
 
 
 def model_address(written: str, annotations: Mapping[str, str], storage: StorageSettings, *, field: str) -> Address:
-    """Read the model's address: where its cache on the nodes has it, that; with the way of mounting images settled."""
+    """Return the model's address, or that of its cache on the nodes if there is one, with the way of mounting images
+    set.
+    """
     address = read_address(_cached(written, annotations), field=field)
     if address.scheme != "oci":
         return address
@@ -91,10 +93,10 @@ def model_address(written: str, annotations: Mapping[str, str], storage: Storage
 
 
 def source_of(address: Address) -> ModelSource:
-    """Return where the model comes from in the words of every dialect."""
+    """Return the model's source in the format of all dialects."""
     if address.scheme == "hf":
         match = _REPOSITORY.fullmatch(address.rest)
-        assert match is not None  # read_address has looked
+        assert match is not None  # read_address has checked it
         return ModelSource(
             kind=SourceKind.REPOSITORY,
             address=address.written,
@@ -113,7 +115,7 @@ def _check(address: Address, field: str) -> None:
     try:
         check_characters(address.rest)
         if address.scheme == "s3" and not address.rest.startswith("/"):
-            # The loader takes what stands before the first slash for a host, as any parser of URLs does.
+            # The loader takes the text before the first slash as a host, like any parser of URLs.
             read_authority(address.rest.partition("/")[0])
     except AddressInvalid as error:
         raise SpecInvalid(field=field, why=f"`{shown(address.written)[:64]}` {error}") from None

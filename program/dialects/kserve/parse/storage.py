@@ -1,6 +1,6 @@
 """Volumes of an LLMInferenceService's pods: the model and its adapters, and the slower tiers of the KV cache. Pure.
 
-A model comes by an init container, a claim, a sidecar with its image, or a mounted image.
+Pods get a model from an init container, a claim, a sidecar with its image, or a mounted image.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from program.dialects.kserve.parse.source import Address
 from program.dialects.kserve.parse.subject import Subject, value_at
 
 MODELS = "/mnt/models"
-"""Where pods find the model."""
+"""Directory of the model in pods."""
 INITIALIZER = "storage-initializer"
 _SHARED = "kserve-provision-location"
 _CLAIM = "kserve-pvc-source"
@@ -36,22 +36,22 @@ _TRANSFER = (
 
 @dataclass(frozen=True)
 class Weights:
-    """What a pod needs to have before it serves."""
+    """The model and the adapters that a pod needs before it serves."""
 
     model: Address
     adapters: tuple[Adapter, ...] = ()
     path: str = MODELS
-    """Where the container that serves has the model."""
+    """Path of the model in the serving container."""
 
     @property
     def fetched(self) -> tuple[Address, ...]:
-        """What an init container fetches before the others start."""
+        """The addresses that an init container fetches before the other containers start."""
         every = (self.model, *(adapter.address for adapter in self.adapters))
         return tuple(address for address in every if address.is_fetched)
 
 
 def add_weights(draft: PodDraft, weights: Weights, subject: Subject) -> None:
-    """Have the pod get all of it."""
+    """Add volumes, mounts and containers for all weights to a pod."""
     fetched = tuple(adapter for adapter in weights.adapters if adapter.address.is_fetched)
     if weights.model.scheme == "pvc":
         _mount_claim(draft, _CLAIM, weights.model, weights.path)
@@ -68,10 +68,10 @@ def add_weights(draft: PodDraft, weights: Weights, subject: Subject) -> None:
 
 
 def part_mounts(draft: PodDraft, weights: Weights) -> None:
-    """Rearrange the mounts of what was fetched, so that no other mount lies inside a read-only one.
+    """Rearrange the mounts of fetched weights, so that no other mount is inside a read-only one.
 
-    No container runtime can make a mount point in a read-only mount. `/mnt` as a whole gives way to a mount for each
-    folder, and a folder with a mount inside is writable. Called when the container has all its mounts.
+    No container runtime can create a mount point in a read-only mount. Therefore a mount for each folder replaces the
+    mount of `/mnt`, and a folder with a mount inside is writable. Call it after all mounts of the container were added.
     """
     whole = draft.main.mount_at(_PARENT)
     if whole is not None and whole.get("readOnly") and whole["name"] == _SHARED and draft.main.mounts_in(_PARENT):
@@ -90,7 +90,7 @@ def _mount_claim(draft: PodDraft, volume: str, address: Address, path: str) -> N
 
 
 def _fetch(draft: PodDraft, weights: Weights, fetched: tuple[Adapter, ...], subject: Subject) -> None:
-    """Add the init container, or complete the user's: image, resources and variables of theirs win, no more."""
+    """Add the init container, or complete the user's. Only the user's image, resources and variables are kept."""
     args: list[str] = [weights.model.written, MODELS] if weights.model.is_fetched else []
     for adapter in fetched:
         args += [adapter.address.written, adapter.path]
@@ -134,7 +134,7 @@ def _fetch(draft: PodDraft, weights: Weights, fetched: tuple[Adapter, ...], subj
 
 
 def _folders(weights: Weights, fetched: tuple[Adapter, ...]) -> list[Json]:
-    """Return a mount for each folder of what was fetched."""
+    """Return a mount for each folder of the fetched weights."""
     paths = [weights.path] if weights.model.is_fetched else []
     return [
         {"name": _SHARED, "mountPath": path, "subPath": path.removeprefix(f"{_PARENT}/"), "readOnly": True}
@@ -143,7 +143,7 @@ def _folders(weights: Weights, fetched: tuple[Adapter, ...]) -> list[Json]:
 
 
 def _add_modelcar(draft: PodDraft, weights: Weights, subject: Subject) -> None:
-    """Hold the image's files open in a container beside the one that serves, which sees them through /proc."""
+    """Keep the image's files open in a sidecar. The serving container reads them through /proc."""
     storage = subject.settings.storage
     image = weights.model.rest
     size = {"cpu": storage.modelcar_cpu, "memory": storage.modelcar_memory}
@@ -155,14 +155,14 @@ def _add_modelcar(draft: PodDraft, weights: Weights, subject: Subject) -> None:
     car: Json = {
         "name": _MODELCAR,
         "image": image,
-        # Kubernetes halves the dollars: the shell sees `$$`, its own process.
+        # Kubernetes turns two dollars into one: the shell reads `$$`, its process id.
         "args": ["sh", "-c", f"ln -sf /proc/$$$$/root/models {weights.path} && sleep infinity"],
         "resources": resources,
         "volumeMounts": [mount],
     }
     main = draft.main
     if storage.modelcar_uid is not None:
-        # Only the same user may look through another process's root.
+        # A process may read another process's root only if both have the same user.
         car["securityContext"] = {"runAsUser": storage.modelcar_uid}
         main.set_within("securityContext", runAsUser=storage.modelcar_uid)
     draft.add_container(car)
@@ -175,7 +175,9 @@ def _add_modelcar(draft: PodDraft, weights: Weights, subject: Subject) -> None:
 
 
 _CHECK = '[ -n "$$(ls -A /models 2>/dev/null)" ] || { echo "the image has no files in /models" >&2; exit 1; }'
-"""Run in the image before anything else, so that it is there, and is known to be a model, when the others start."""
+"""Run in the image before the other containers, so that the image is pulled and known to contain a model when they
+start.
+"""
 
 
 def _trust_certificates(draft: PodDraft, bundle: tuple[str, str] | None) -> None:
@@ -197,7 +199,9 @@ _STORAGE = "ephemeral-storage"
 
 
 def add_cache_tiers(draft: PodDraft, workload: Json, *, field: str) -> None:
-    """Mount each secondary tier of a workload. Raises SpecInvalid for a size that is no quantity, or a path upwards."""
+    """Mount each secondary tier of a workload. Raises SpecInvalid for an invalid size, and for a path that leaves the
+    claim.
+    """
     sizes: list[str] = []
     for index, tier in enumerate(value_at(workload, "kvCacheOffloading", "secondary") or ()):
         files = value_at(tier, "fileSystem") or {}
@@ -226,7 +230,7 @@ def add_cache_tiers(draft: PodDraft, workload: Json, *, field: str) -> None:
 
 
 def _ask_for_storage(main: Container, sizes: list[str], field: str) -> None:
-    """Raise what the container asks of its node's disk, so that the scheduler finds one that has it."""
+    """Raise the container's request for the node's disk, so that the scheduler chooses a node with enough space."""
     resources = main.get("resources") or {}
     requests = resources.get("requests") or {}
     amounts = [*sizes, str(requests[_STORAGE])] if _STORAGE in requests else sizes

@@ -5,14 +5,14 @@ from __future__ import annotations
 from kubeapi.json_types import Json
 
 ANNOTATIONS_OF_STORES = "serving.kserve.io/s3-"
-"""How annotations begin that say where an S3 store is and how it is reached."""
+"""Prefix of the annotations with an S3 store's address and options."""
 _KEPT = ("name", "namespace", "uid", "resourceVersion")
 
 
 def store_secret(metadata: Json) -> Json:
-    """Return a Secret with no more than its name and what its annotations say of a store.
+    """Return a Secret with only its identity and its annotations about a store.
 
-    Other annotations are dropped: `kubectl apply` keeps all values of the Secret in one of them.
+    Other annotations are dropped, because `kubectl apply` stores all values of the Secret in one of them.
     """
     annotations = metadata.get("annotations") or {}
     return {

@@ -15,18 +15,20 @@ from program.dialects.kserve.settings import Settings
 MAIN = "main"
 """The container that serves, in every pod of a service."""
 STOP = "serving.kserve.io/stop"
-"""Annotation of a service: `"true"`, in any case, takes all of it away until it is taken back."""
+"""Annotation of a service: `"true"`, in upper or lower case, removes all its objects until the annotation is
+removed.
+"""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A service, its configuration combined."""
+    """A service with its combined configuration."""
 
     cr: Json
     combined: Combined
     look: Lookup
     counted: bool = False
-    """It is described as hashes count it (`counted`), and not as new pods are made."""
+    """Describe the pods that hashes are computed from (`counted`), instead of those that are created."""
 
     @property
     def name(self) -> str:
@@ -55,21 +57,21 @@ class Subject:
 
     @property
     def settings(self) -> Settings:
-        """What holds for every service of the cluster."""
+        """The settings of all services of the cluster."""
         return self.combined.settings
 
     @property
     def model_name(self) -> str:
-        """What clients ask for."""
+        """The model's name for clients."""
         return self.combined.model_name
 
     def at(self, *path: str) -> Any:
-        """Return the value at a path of the spec; None where any part of it is absent."""
+        """Return the value at a path of the spec; None if a part of the path is absent."""
         return value_at(self.spec, *path)
 
 
 def value_at(value: Any, *path: str) -> Any:
-    """Return the value at a path of objects; None where any part of it is absent."""
+    """Return the value at a path of objects; None if a part of the path is absent."""
     for name in path:
         if not isinstance(value, dict):
             return None
@@ -78,12 +80,12 @@ def value_at(value: Any, *path: str) -> Any:
 
 
 def is_stopped(cr: Json) -> bool:
-    """Return whether the stop annotation takes a service away."""
+    """Return whether the stop annotation stops a service."""
     return str((cr["metadata"].get("annotations") or {}).get(STOP)).lower() == "true"
 
 
 def main_container(pod_spec: Json | None, *, field: str) -> Json:
-    """Find the container that serves. Raises SpecInvalid where there is none."""
+    """Return the container that serves. Raises SpecInvalid if there is none."""
     for container in (pod_spec or {}).get("containers") or ():
         if container.get("name") == MAIN:
             found: Json = container

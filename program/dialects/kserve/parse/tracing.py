@@ -1,4 +1,4 @@
-"""Arguments and variables by which serving pods and the endpoint picker send traces. Pure."""
+"""Arguments and variables for the traces of serving pods and of the endpoint picker. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from program.dialects.kserve.parse.subject import Subject
 DECODE = "inference-server-decode"
 PREFILL = "inference-server-prefill"
 SCHEDULER = "inference-scheduler"
-"""Names of the parts of a service in its traces."""
+"""Names of the components of a service in its traces."""
 
 _FIELDS = (
     ("exporterEndpoint", "OTEL_EXPORTER_OTLP_ENDPOINT"),

@@ -32,13 +32,13 @@ class ServingPods:
 
 
 def serving_pods(subject: Subject, weights: Weights | None, devices: Devices | None) -> ServingPods:
-    """Return the pods that serve. `weights` is None where the user's pods fetch the model."""
+    """Return the pods that serve. `weights` is None if the user's pods fetch the model."""
     role = "decode" if subject.at("prefill") is not None else "both"
     return _Workload(subject, subject.spec, weights, devices, role=role, field="spec").build()
 
 
 def prefill_pods(subject: Subject, weights: Weights | None, devices: Devices | None) -> ServingPods | None:
-    """Return the pods that prefill; None where the serving pods do all of a request."""
+    """Return the pods that prefill; None if the serving pods also prefill."""
     prefill = subject.at("prefill")
     if prefill is None:
         return None
@@ -104,7 +104,7 @@ class _Workload:
         component = f"{naming.WORKLOAD}{naming.WORKER}{self._suffix}"
         working = naming.of_component(name, component)
         if leader is None:
-            # Nobody leads: each pod answers requests.
+            # Without a leader, each pod answers requests.
             working = naming.of_serving_pods(name, component, "prefill" if self._prefill else "decode")
         pods = PodSet(
             part=self._part,
@@ -134,20 +134,22 @@ class _Workload:
 
     @property
     def _replicas(self) -> int | None:
-        """None keeps the count that there is: while an autoscaler has it, and where the user does not say."""
+        """None keeps the current count: while an autoscaler exists, and if the user sets none."""
         replicas = self._spec.get("replicas")
         return None if replicas is None or self._spec.get("scaling") is not None else int(replicas)
 
     @property
     def _size(self) -> int:
-        """Pods of a group: copies of the model over those of one pod, or pipeline stages."""
+        """Number of pods of a group: all copies of the model divided by the copies in one pod, or the pipeline
+        stages.
+        """
         parallelism = self._spec.get("parallelism") or {}
         if parallelism.get("data"):
             return max(1, int(parallelism["data"]) // max(1, int(parallelism.get("dataLocal") or 1)))
         return max(1, int(parallelism.get("pipeline") or 1))
 
     def _draft(self, pod_spec: Json | None, name: str) -> PodDraft:
-        """Complete a pod spec with all that its container needs beside what presets and users say."""
+        """Return a pod spec with all that its container needs in addition to presets and the user's fields."""
         draft = PodDraft(pod_spec or {}, field=f"{self._field}.{name}")
         subject, main = self._subject, draft.main
         if self._weights is not None:
@@ -163,7 +165,7 @@ class _Workload:
         return draft
 
     def _tell_sidecar(self, draft: PodDraft) -> None:
-        """Tell the routing sidecar which pool it serves, where there is a router."""
+        """Set the pool of the routing sidecar, if the service has a router."""
         sidecar = draft.find(SIDECAR)
         if sidecar is None:
             return
@@ -201,7 +203,7 @@ class _Workload:
 
 
 def pool_name(subject: Subject) -> str:
-    """Name the InferencePool that the service's requests go through: the user's, or ours."""
+    """Return the name of the InferencePool for the service's requests: the user's, else Herdsman's."""
     return str(subject.at("router", "scheduler", "pool", "ref", "name") or naming.pool(subject.name))
 
 

@@ -1,1 +1,1 @@
-"""The way to the pods of an LLMInferenceService: routes, pools, the endpoint picker."""
+"""The routing to the pods of an LLMInferenceService: routes, pools, the endpoint picker."""

@@ -33,22 +33,22 @@ _PRIVATE = tuple(
 
 @dataclass(frozen=True)
 class Served:
-    """What a service answers to."""
+    """The model names that a service accepts."""
 
     published: tuple[str, ...]
-    """Names with the publisher, of the model and then its adapters."""
+    """Names with the publisher: of the model, then of its adapters."""
     plain: tuple[str, ...]
-    """The same without; taken only where the path says whose they are."""
+    """The same names without the publisher. Accepted only if the path contains the publisher."""
 
     def models(self, path: str) -> list[Json]:
-        """Name what can be asked for under a path."""
+        """Return the models that can be requested under a path."""
         if path == "/":
             return [{"name": name} for name in self.published]
         return [{"name": name} for pair in zip(self.published, self.plain, strict=True) for name in pair]
 
 
 def addresses(routes: Sequence[Json], served: Served, look: Lookup, *, wildcard: str = WILDCARD_LABEL) -> list[Json]:
-    """Return all addresses, as `status.addresses` has them, by URL; `wildcard` stands for the `*` of a host name."""
+    """Return all addresses for `status.addresses`, sorted by URL. `wildcard` replaces the `*` of a host name."""
     found: dict[str, Json] = {}
     for route in routes:
         paths = sorted(set(_paths(route)))
@@ -63,9 +63,9 @@ def addresses(routes: Sequence[Json], served: Served, look: Lookup, *, wildcard:
 
 
 def external_url(found: Iterable[Json]) -> str:
-    """Choose the URL that a service is known by: the first from outside that has a path, else the first from outside.
+    """Return a service's main URL: the first external one with a path, else the first external one.
 
-    Empty where there is none from outside.
+    Empty if there is no external URL.
     """
     outside = [address for address in found if str(address.get("name", "")).startswith("gateway-external")]
     with_path = [address for address in outside if not str(address["name"]).endswith(_HEADER_ROUTED)]
@@ -73,13 +73,13 @@ def external_url(found: Iterable[Json]) -> str:
 
 
 def service_address(service: str, namespace: str, *, port: int, tls: bool) -> Json:
-    """Return the address of a service that no route leads to: that of its Service, with the port that it listens on."""
+    """Return the address of a service without a route: that of its Service, with the Service's port."""
     scheme = "https" if tls else "http"
     return {"url": f"{scheme}://{service}.{namespace}.svc.{CLUSTER_DOMAIN}:{port}"}
 
 
 def kind_of(base: str) -> str:
-    """Say from where a host can be reached: `gateway-internal`, `internal` or `gateway-external`."""
+    """Return from where a host is reachable: `gateway-internal`, `internal` or `gateway-external`."""
     host = _host(base)
     if host.endswith((f".svc.{CLUSTER_DOMAIN}", ".svc")):
         return "gateway-internal"
@@ -110,7 +110,7 @@ def _host(base: str) -> str:
 
 
 def _bases(route: Json, look: Lookup, wildcard: str) -> Iterator[tuple[Json, str]]:
-    """Yield each gateway of a route with each scheme, host and port that lead to the route there."""
+    """Yield each gateway of a route with each base URL (scheme, host, port) that reaches the route."""
     hostnames = [str(name) for name in (route.get("spec") or {}).get("hostnames") or ()]
     for namespace, name, parent in parent_gateways(route):
         gateway = look(kinds.GATEWAYS, namespace, name)
@@ -129,7 +129,7 @@ def _bases(route: Json, look: Lookup, wildcard: str) -> Iterator[tuple[Json, str
 
 
 def _is_refused(route: Json, namespace: str, name: str, parent: Json) -> bool:
-    """Tell whether a gateway's controller refused the route, for its host names for instance, and no other took it."""
+    """Return whether a gateway's controller refused the route, for example for its host names, and none accepted it."""
     own = str(route["metadata"].get("namespace") or "")
     told = [
         str(condition.get("status"))
@@ -144,7 +144,7 @@ def _is_refused(route: Json, namespace: str, name: str, parent: Json) -> bool:
 
 
 def _cluster_hosts(gateway: Json, look: Lookup) -> list[str]:
-    """Name the Service behind a gateway, which clients in the cluster reach without leaving it."""
+    """Return the host of the Service behind a gateway, for clients in the cluster; an empty list if there is none."""
     metadata, spec = gateway["metadata"], gateway.get("spec") or {}
     namespace, name = str(metadata.get("namespace") or ""), str(metadata["name"])
     for candidate in (name, f"{name}-{spec.get('gatewayClassName', '')}"):
@@ -163,17 +163,17 @@ def _listeners(gateway: Json, parent: Json) -> Iterator[Json]:
 
 
 def _hosts(hostnames: list[str], listening: str, otherwise: list[str]) -> list[str]:
-    """Return the hosts of one listener: what route and listener agree on, else the gateway's own."""
+    """Return the hosts of one listener: the intersection of route and listener, else the gateway's own."""
     if not hostnames:
         return [listening] if listening else otherwise
     if not listening:
-        # Any host of a domain may be meant. Where the gateway names none, no single one is known to lead to it.
+        # A wildcard means any host of a domain. If the gateway names no host, none is known to reach it.
         return [name for name in hostnames if not name.startswith("*.")]
     return [narrower for name in hostnames if (narrower := _intersection(name, listening))]
 
 
 def _intersection(one: str, other: str) -> str:
-    """Return the narrower of two host names of which one may stand for many; empty where they exclude each other."""
+    """Return the narrower of two host names, either of which may be a wildcard; empty if they exclude each other."""
     if not other or one == other or _covers(other, one):
         return one
     return other if _covers(one, other) else ""
@@ -197,14 +197,14 @@ def _paths(route: Json) -> Iterator[str]:
         for match in rule.get("matches") or every:
             path = match.get("path") or {}
             if match.get("headers"):
-                # The header says which model is wanted, so any path will do.
+                # The header names the model, so every path matches.
                 yield "/"
             elif path.get("type", "PathPrefix") != "RegularExpression":
                 yield _before_endpoint(str(path.get("value") or "/"))
 
 
 def _before_endpoint(path: str) -> str:
-    """Cut the endpoint off: what an SDK is given ends before `/v1`."""
+    """Remove the endpoint: the base URL of an SDK ends before `/v1`."""
     found = _ENDPOINT.fullmatch(path)
     if found is not None:
         path = found["before"]

@@ -28,16 +28,18 @@ class Member:
     model_name: str
     weight: int
     backend: Json
-    """As a `backendRef` of a route names it, without a weight."""
+    """A `backendRef` of a route, without its weight."""
 
 
 def group_of(subject: Subject) -> str:
-    """Name the group of a service's route; empty for none."""
+    """Return the group of a service's route; empty for none."""
     return str(subject.at("router", "route", "group") or "")
 
 
 def members(subject: Subject) -> tuple[Member, ...]:
-    """List the members of the service's group that share its model's requests, by name; itself is always one."""
+    """List the members of the service's group that share its model's requests, by name. The service itself is always
+    one.
+    """
     group = group_of(subject)
     own = Member(
         name=subject.name,
@@ -54,7 +56,7 @@ def members(subject: Subject) -> tuple[Member, ...]:
 
 
 def backend_of(service: str, spec: Json) -> Json:
-    """Return where requests for a service go: to its pool, or to its Service where it has no endpoint picker."""
+    """Return the backend of a service: its pool, or its Service if it has no endpoint picker."""
     scheduler = value_at(spec, "router", "scheduler")
     if scheduler is None:
         return {"group": "", "kind": "Service", "name": naming.workload_service(service), "port": PORT}
@@ -70,7 +72,7 @@ def _member(cr: Json, group: str, subject: Subject) -> Member | None:
         try:
             spec = combined(cr, subject.look).spec
         except DesiredError:
-            # Its own pass says what is wrong with it.
+            # The status of that service reports the error.
             return None
     route = value_at(spec, "router", "route")
     if value_at(route, "group") != group or value_at(route, "http", "refs"):

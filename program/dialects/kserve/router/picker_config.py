@@ -1,4 +1,4 @@
-"""The configuration of the endpoint picker: which pods may get a request, and how each is scored. Pure.
+"""The configuration of the endpoint picker: which pods may receive a request, and how each is scored. Pure.
 
 The user's configuration has precedence. The text is formatted as KServe formats it, so that the endpoint picker of an
 adopted service does not restart.
@@ -19,7 +19,7 @@ from program.dialects.kserve.router.picker_migration import Version, deprecated,
 
 FIELD = "spec.router.scheduler.config"
 DEFAULT_SINCE: Version = (0, 9)
-"""The first version that knows all that `default_config` writes."""
+"""The first version that supports all plugins of `default_config`."""
 METRICS = "metrics-data-source"
 _LORA = "lora-affinity-scorer"
 _API = {"apiVersion": "llm-d.ai/v1alpha1", "kind": "EndpointPickerConfig"}
@@ -63,7 +63,7 @@ _DISAGGREGATED = (
 
 @functools.lru_cache(maxsize=16)
 def default_config(*, prefill: bool, adapters: bool, tls: bool) -> str:
-    """Write the configuration of a service that has none of its own."""
+    """Return the configuration of a service that sets none."""
     if prefill:
         plugins: list[Json] = [{"type": name} for name in _DISAGGREGATED]
         plugins.append({"type": "disagg-profile-handler", "parameters": {"deciders": {"prefill": _DECIDER}}})
@@ -88,10 +88,10 @@ def default_config(*, prefill: bool, adapters: bool, tls: bool) -> str:
 def given_config(
     inline: Any, *, tls: bool, version: Version | None = None, tokenizer: str = "", counted: bool = False
 ) -> str:
-    """Write the user's own configuration, an object or text of YAML, in the words of the picker's version.
+    """Return the user's configuration, an object or a YAML text, rewritten for the picker's version.
 
-    With TLS the picker is told to read the pods' metrics by https, unless the configuration says where they come from.
-    Raises SpecInvalid for text that is no configuration.
+    With TLS, the picker reads the pods' metrics over https, unless the configuration sets their source. Raises
+    SpecInvalid for an invalid text.
     """
     return _given(inline if isinstance(inline, str) else json.dumps(inline), tls, version, tokenizer, counted)
 
@@ -104,9 +104,9 @@ def _given(text: str, tls: bool, version: Version | None, tokenizer: str, counte
 
 @functools.lru_cache(maxsize=256)
 def flagged_config(text: str, version: Version | None, tokenizer: str = "", counted: bool = False) -> str:
-    """Return the configuration of a flag in the words of the picker's version; as it is written if that has them all.
+    """Return the configuration of a flag, rewritten for the picker's version; unchanged if nothing needs rewriting.
 
-    What makes no sense is the picker's to refuse.
+    An invalid text is returned unchanged, and the picker refuses it.
     """
     try:
         config = _read(text)
@@ -117,13 +117,13 @@ def flagged_config(text: str, version: Version | None, tokenizer: str = "", coun
 
 
 def deprecations(inline: Any, version: Version | None) -> list[str]:
-    """Name the plugins that the picker's version does without. Raises SpecInvalid as `given_config` does."""
+    """List the plugins that the picker's version no longer has. Raises SpecInvalid as `given_config` does."""
     return deprecated(_read(inline) if isinstance(inline, str) else inline, version)
 
 
 @functools.lru_cache(maxsize=256)
 def _read(text: str) -> Json:
-    """Read a configuration, which nobody may change: every pass over a service asks for the same."""
+    """Read a configuration. Do not change the result: it is cached for all passes."""
     if len(text) > _LONGEST:
         raise SpecInvalid(field=FIELD, why=f"is longer than {_LONGEST} characters")
     try:
@@ -136,7 +136,7 @@ def _read(text: str) -> Json:
 
 
 def _with_adapters(profile: _Profile) -> _Profile:
-    """Score first by which pod has the adapter: filters have no weight and stay in front."""
+    """Score first by which pod has the adapter. Filters have no weight and stay in front."""
     filters = tuple(entry for entry in profile if entry[1] is None and entry[0] != _PICKER)
     return (*filters, (_LORA, 4), *(entry for entry in profile if entry not in filters))
 

@@ -1,7 +1,7 @@
 """Rewrites endpoint pickers' configurations of older versions for the version that runs. Pure.
 
-A picker does not start with an unknown word in its configuration. KServe rewrites older configurations on every pass,
-so its services still have such words. Only renamed and split plugins are changed; the rest is kept as it is.
+A picker does not start if its configuration contains an unknown word. KServe rewrites older configurations on every
+pass, so its services still contain such words. Only renamed and split plugins are changed; the rest is kept unchanged.
 """
 
 from __future__ import annotations
@@ -15,27 +15,29 @@ from kubeapi.json_types import Json
 from program.runtimes.flags import without_flags
 
 VERSION = "app.kubernetes.io/version"
-"""Annotation of the picker's pod: the version of its configuration, where the image's tag tells none."""
+"""Annotation of the picker's pod: the version of its configuration, if the image's tag has none."""
 DEPRECATED = {
     "precise-prefix-cache-scorer": (
         (0, 9),
         "is three plugins since version 0.9: token-producer, precise-prefix-cache-producer and prefix-cache-scorer",
     ),
 }
-"""Plugins that cannot be rewritten without knowing more than the configuration says: since when, and what to do."""
+"""Plugins that cannot be rewritten from the configuration alone: the version that removed them, and their
+replacement.
+"""
 
 Version = tuple[int, int]
-"""Major and minor."""
+"""Major and minor version."""
 _TAG = re.compile(r"[^:]+(?::\d+/[^:]+)?:v?(\d+)\.(\d+)(?:[.-].*)?", re.ASCII)
 _WRITTEN = re.compile(r"v?(\d+)\.(\d+)(?:[.-].*)?", re.ASCII)
 _RENAMED_SINCE: Version = (0, 7)
 _RENAMED = {"prefill-header-handler": "disagg-headers-handler", "pd-profile-handler": "disagg-profile-handler"}
 _NO_SCHEME_SINCE: Version = (0, 9)
 _PRODUCERS_SINCE: Version = (0, 9)
-"""Since then prefixes are found by a plugin beside the scorer, and configurations have an API group of llm-d's own."""
+"""The version from which a separate plugin finds prefixes, and configurations use llm-d's own API group."""
 _OLD_API, _API = "inference.networking.x-k8s.io/v1alpha1", "llm-d.ai/v1alpha1"
 _CHARACTERS_PER_TOKEN = 4
-"""Older thresholds count characters. This many are a token in English text."""
+"""Older thresholds count characters. A token of English text has this many."""
 _SCHEME = "--model-server-metrics-scheme"
 _PROFILES = "disagg-profile-handler"
 _ALWAYS, _BY_PREFIX = "always-disagg-pd-decider", "prefix-based-pd-decider"
@@ -44,16 +46,16 @@ _GONE = ("deciderPluginName", "threshold", "hashBlockSize")
 
 
 def picker_version(image: str, annotations: Mapping[str, str]) -> Version | None:
-    """Return which version of the picker runs; None where neither image nor annotation says it."""
+    """Return the picker's version; None if neither image nor annotation contains it."""
     found = _TAG.fullmatch(image.partition("@")[0]) or _WRITTEN.fullmatch(str(annotations.get(VERSION) or ""))
     return (int(found[1]), int(found[2])) if found is not None else None
 
 
 def migrated(config: Json, version: Version | None, *, tokenizer: str = "", counted: bool = False) -> Json:
-    """Return the configuration in the words of a version; the very same where there is nothing to rewrite.
+    """Return the configuration rewritten for a version; the same object if there is nothing to rewrite.
 
-    `tokenizer` is the URL of the service's tokenizer, if it has one. With `counted` as hashes count it: with the words
-    that newer pickers pass over, which the first release left in (docs/adr/0042).
+    `tokenizer` is the URL of the service's tokenizer, if it has one. `counted` returns the version that hashes are
+    computed from: with the words that newer pickers ignore, which the first release kept (docs/adr/0042).
     """
     told = _renamed(config, version)
     if version is None or version < _PRODUCERS_SINCE or not isinstance(told.get("plugins"), list):
@@ -68,7 +70,7 @@ def migrated(config: Json, version: Version | None, *, tokenizer: str = "", coun
 
 
 def _without_gone(plugin: Any) -> Any:
-    """Leave out parameters that plugins lost: how prefixes are cut is the producers' business."""
+    """Remove parameters that plugins no longer have: the producers now split prefixes."""
     given = _object(plugin).get("parameters")
     if not isinstance(given, dict):
         return plugin
@@ -89,10 +91,10 @@ def _renamed(config: Json, version: Version | None) -> Json:
     if version is None or version < _RENAMED_SINCE or not isinstance(plugins, list):
         return config
     told = [_plugin(each) for each in plugins]
-    # A plugin is declared before the one that names it.
+    # A plugin must be declared before the plugin that names it.
     told = [found for each in told for found in (*_decider(each, told), _without_old_parameters(each))]
     profiles = config.get("schedulingProfiles")
-    # A plugin is referred to by its name, and by its type where it has none.
+    # References use a plugin's name, or its type if it has no name.
     own = {_object(each).get("name") for each in plugins}
     renamed = {old: new for old, new in _RENAMED.items() if old not in own}
     named = [_profile(each, renamed) for each in profiles] if isinstance(profiles, list) else profiles
@@ -135,7 +137,9 @@ def _plugin(plugin: Any) -> Any:
 
 
 def _decider(plugin: Any, plugins: list[Any]) -> tuple[Json, ...]:
-    """Return the decider that a profile handler of the old kind had built in; none where it named one, or has one."""
+    """Return the built-in decider of an old profile handler; none if it names one, or if the decider is declared
+    already.
+    """
     given = _object(_object(plugin).get("parameters"))
     if not _is_of_old(plugin) or given.get("deciderPluginName"):
         return ()
@@ -149,7 +153,7 @@ def _decider(plugin: Any, plugins: list[Any]) -> tuple[Json, ...]:
 
 
 def _tokens(characters: Any) -> Any:
-    """Convert a threshold; what is no number is the picker's to refuse."""
+    """Convert a threshold to tokens. A value that is not a number is kept, and the picker refuses it."""
     if isinstance(characters, bool) or not isinstance(characters, (int, float)):
         return characters
     return max(1, math.ceil(characters / _CHARACTERS_PER_TOKEN))
@@ -190,7 +194,7 @@ def _reference(reference: Any, renamed: Mapping[str, str]) -> Any:
 OLD = "precise-prefix-cache-scorer"
 _TOKENS, _INDEX, _SCORER = "token-producer", "precise-prefix-cache-producer", "prefix-cache-scorer"
 _MODEL = "/mnt/models/base"
-"""What the tokenizer of the presets calls its model."""
+"""The model's path in the presets' tokenizer."""
 
 
 def split_prefix_scorer(config: Json, tokenizer: str) -> Json:
@@ -206,7 +210,7 @@ def split_prefix_scorer(config: Json, tokenizer: str) -> Json:
     scorer: Json = {"type": _SCORER, "parameters": {"prefixMatchInfoProducerName": _INDEX}}
     own = next((each for each in plugins if _type(each) == _TOKENS), {"type": _TOKENS})
     three = [_asking(own, tokenizer), index, scorer]
-    # One scorer is enough, and so is one source of tokens.
+    # One scorer and one token producer are sufficient.
     first = [each for each in plugins[:at] if _type(each) not in (_SCORER, _TOKENS)]
     rest = [each for each in plugins[at + 1 :] if _type(each) not in (_SCORER, _TOKENS)]
     names = {OLD, str(old.get("name") or OLD)}
@@ -232,7 +236,7 @@ def _of_index(given: Mapping[str, Any]) -> Json:
 
 
 def _asking(plugin: Any, tokenizer: str) -> Any:
-    """Return a plugin with the tokenizer's address, where the plugin does not set it."""
+    """Return a plugin with the tokenizer's address, unless the plugin sets one."""
     if _type(plugin) != _TOKENS:
         return plugin
     given = _object(plugin.get("parameters"))

@@ -1,6 +1,6 @@
 """The HTTPRoute of an LLMInferenceService. Pure.
 
-Its rules come from the preset or the user. This module adds what the service's own spec does not say: matches on the
+Its rules come from the preset or the user. This module adds the parts that the service's own spec lacks: matches on the
 header with the model's name, the adapters' names, and the members of the group.
 """
 
@@ -22,17 +22,19 @@ from program.dialects.kserve.router.pool_group import OLD_POOL_GROUP, POOL_GROUP
 from program.dialects.kserve.schema.validation import check_route_spec
 
 MIGRATED = "serving.kserve.io/inference-pool-migrated"
-"""Annotation of a route: it names pools of `inference.networking.k8s.io`, and never those of the group before."""
+"""Annotation of a route that names pools of `inference.networking.k8s.io`, and none of the earlier group."""
 _PATH = re.compile(r"(?:[A-Za-z0-9/._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+", re.ASCII)
-"""What a path is made of, as the Gateway API has it."""
+"""The characters of a path in the Gateway API."""
 MOST_MATCHES = 64
-"""Matches that one rule may have, by the Gateway API."""
+"""The Gateway API's limit of matches in a rule."""
 MOST_BACKENDS = 16
-"""Backends that one rule may have."""
+"""The Gateway API's limit of backends in a rule."""
 
 
 def route_of(subject: Subject, adapters: Sequence[Adapter]) -> tuple[Route | None, tuple[Problem, ...]]:
-    """Describe the route, and name what does not fit into it; None where the service asks for none of its own."""
+    """Return the route and the problems of parts that do not fit into it; None if the service asks for no route of its
+    own.
+    """
     route = subject.at("router", "route")
     spec: Json | None = value_at(route, "http", "spec")
     if route is None or spec is None or value_at(route, "http", "refs"):
@@ -69,7 +71,7 @@ def route_of(subject: Subject, adapters: Sequence[Adapter]) -> tuple[Route | Non
 
 
 def _check_paths(rules: Sequence[Json], subject: Subject) -> None:
-    """Refuse a model's name that no path can hold, before the API server does so in every rule."""
+    """Refuse a model name that no path can contain, before the API server refuses every rule with it."""
     published = naming.published_model(subject.namespace, subject.model_name)
     if _PATH.fullmatch(published) is not None and "//" not in published:
         return
@@ -102,7 +104,7 @@ def _declines(subject: Subject, parent: Json) -> bool:
 
 
 def _without_header(rule: Json, header: str) -> Json | None:
-    """Take the matches by the header out; a rule that has no other goes."""
+    """Remove the matches on the header; return None for a rule that has no other match."""
     matches = rule.get("matches") or ()
     kept = [match for match in matches if _header_value(match, header) is None]
     if len(kept) == len(matches):
@@ -111,7 +113,9 @@ def _without_header(rule: Json, header: str) -> Json | None:
 
 
 def _with_adapters(rule: Json, header: str, published: str, names: Sequence[str]) -> tuple[Json, int]:
-    """Match each adapter's name where the model's is matched, as far as a rule holds; say how many do not fit."""
+    """Add matches for the adapters' names to those for the model's name. Return the rule and how many names do
+    not fit.
+    """
     matches = rule.get("matches") or ()
     by_model = [match for match in matches if _header_value(match, header) == published]
     if not by_model:
@@ -150,14 +154,14 @@ def _is(header: Json, name: str) -> bool:
 
 
 def _weighted(rule: Json, subject: Subject, shared: Sequence[Member]) -> Json:
-    """Share a rule among the group, if what it matches is the model and not the service."""
+    """Use all members of the group as backends of a rule, if its matches name the model and not the service."""
     if not _is_shared(rule, subject):
         return rule
     return {**rule, "backendRefs": [{**member.backend, "weight": member.weight} for member in shared]}
 
 
 def _fitting(shared: Sequence[Member], own: str) -> tuple[Member, ...]:
-    """Keep as many members as a rule holds, the service itself among them."""
+    """Return the members that fit into a rule, including the service itself."""
     others = [member for member in shared if member.name != own][: MOST_BACKENDS - 1]
     return tuple(member for member in shared if member.name == own or member in others)
 
@@ -191,7 +195,7 @@ def _is_shared(rule: Json, subject: Subject) -> bool:
 
 
 def _with_pools_of_today(rule: Json, own_pools: Collection[str]) -> Json:
-    """Name the service's pool in the group that it is made in; a route to pools of others stays as it is written."""
+    """Set the API group that Herdsman creates the service's pool in. References to other pools stay unchanged."""
     backends = rule.get("backendRefs") or ()
     if all(backend.get("group") != OLD_POOL_GROUP for backend in backends):
         return rule

@@ -1,6 +1,6 @@
 """The endpoint picker of an LLMInferenceService, and its tokenizer. Pure.
 
-The gateway asks the picker for each request which pod of the pool gets it.
+For each request, the gateway asks the picker which pod of the pool receives it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from program.runtimes.flags import without_flags
 
 _FIELD = "spec.router.scheduler"
 _ASKED_PORT = "grpc"
-"""The port at which gateways ask."""
+"""Name of the port for the gateways' calls."""
 _SERVED_PORTS = (_ASKED_PORT, "grpc-health", "metrics", "zmq")
 _CONFIG_TEXT = "--config-text"
 CONFIG_FLAGS = (_CONFIG_TEXT, "--config-file")
@@ -35,7 +35,7 @@ _RENDER_PORT = "render-http"
 
 @dataclass(frozen=True)
 class Scheduler:
-    """All that is made so that requests find the best pod."""
+    """The objects that select the best pod for each request."""
 
     pods: tuple[PodSet, ...] = ()
     services: tuple[FrontService, ...] = ()
@@ -44,9 +44,9 @@ class Scheduler:
 
 
 def scheduler_of(subject: Subject, weights: Weights | None) -> Scheduler:
-    """Describe it; empty where the service has none, or uses a pool of the user's.
+    """Return the endpoint picker's objects; none if the service has no picker, or uses a pool of the user.
 
-    Raises SpecInvalid for a configuration that makes no sense.
+    Raises SpecInvalid for an invalid configuration.
     """
     scheduler = subject.at("router", "scheduler")
     if scheduler is None or (scheduler.get("pool") or {}).get("ref"):
@@ -62,7 +62,7 @@ def scheduler_of(subject: Subject, weights: Weights | None) -> Scheduler:
         selector=own,
         template=_template(draft, given, naming.own_annotations(scheduler.get("annotations"))),
         replicas=int(scheduler["replicas"]) if scheduler.get("replicas") is not None else 1,
-        # Two pickers at a time would not know of each other's requests.
+        # Two pickers at the same time would not know each other's requests.
         strategy={"type": "Recreate"},
     )
     pool = scheduler.get("pool") or {}
@@ -125,7 +125,7 @@ def _configure(main: Container, subject: Subject, scheduler: Json) -> None:
 
 
 def _tokenizer_url(subject: Subject, scheduler: Json) -> str:
-    """Return the URL of the service's tokenizer; empty where it has none."""
+    """Return the URL of the service's tokenizer; empty if it has none."""
     template = (scheduler.get("tokenizer") or {}).get("template")
     port = _container_ports(main_container(template, field=_FIELD)).get(_RENDER_PORT) if template else None
     if port is None:
@@ -173,7 +173,7 @@ def _tokenizer(subject: Subject, scheduler: Json, weights: Weights | None) -> tu
 
 
 def _ports(main: Json, pool_spec: Json) -> tuple[Json, ...]:
-    """Return the Service's ports. Gateways ask at the port that the pool names, wherever the picker listens."""
+    """Return the Service's ports. Gateways call the port that the pool names, whatever port the picker listens on."""
     known = _container_ports(main)
     served = {name: known[name] for name in _SERVED_PORTS if name in known}
     asked = ((pool_spec.get("endpointPickerRef") or {}).get("port") or {}).get("number")

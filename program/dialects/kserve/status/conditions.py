@@ -1,7 +1,8 @@
-"""The conditions of an LLMInferenceService: those of KServe, which Ready is made of, and those of every dialect. Pure.
+"""The conditions of an LLMInferenceService: KServe's, which determine Ready, and those of every dialect. Pure.
 
 Some of KServe's conditions have more detail here: why pods fail (image, crash, memory), and that a rollout is not over
-while old pods serve. Parts of Ready have severity Info. A condition without a cause is dropped.
+while old pods serve. The conditions that Ready is derived from have severity Info. A condition without a cause is
+dropped.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _OF_ROUTER = (GATEWAYS, ROUTES, POOL, SCHEDULER, TOKENIZER)
 _STOPPED = (GATEWAYS, ROUTES, POOL, MAIN, WORKER, PREFILL, PREFILL_WORKER, SCHEDULER, TOKENIZER, WORKLOADS, ROUTER)
 _PARTS = (*_OF_PODS, *_OF_ROUTER, GROUP, DEGRADED)
 TYPES = ("Ready", PRESETS, WORKLOADS, ROUTER, *_PARTS)
-"""KServe's types, in the order in which they are listed."""
+"""KServe's types, in their order in the status."""
 
 _PRESET_REASONS = ("ConfigNotFound", "CombineBaseError", "InvalidRenderedConfig")
 _SET_REASONS = frozenset((Reason.REPLICAS_STARTING, Reason.REPLICAS_STOPPING))
@@ -91,22 +92,22 @@ def service_conditions(
 class _Conditions(ConditionSet):
     def __init__(self, cr: Json, *, now: datetime) -> None:
         previous = (cr.get("status") or {}).get("conditions") or ()
-        # The peer's schema asks for a type and a status alone.
+        # KServe's schema requires only a type and a status.
         whole = [c for c in previous if c.get("lastTransitionTime")]
         super().__init__({**cr, "status": {"conditions": whole}}, TYPES, now=now)
         self._set_now: set[str] = set()
 
     def set(self, kind: str, status: Status, reason: str, message: str) -> None:
-        """Set a condition, and remember that it was set."""
+        """Set a condition, and record that this pass has set it."""
         self._set_now.add(kind)
         super().set(kind, status, reason, message)
 
     def drop_unset(self) -> None:
-        """Drop the parts that were not set in this pass. Parts that were set keep their transition times."""
+        """Drop the partial conditions that this pass has not set. The others keep their transition times."""
         self.drop(*(kind for kind in _PARTS if kind not in self._set_now))
 
     def find(self, kind: str, problem: RouterProblem, message: str) -> None:
-        """Set a condition by a problem; `message` is for the case without a problem."""
+        """Set a condition from a problem. `message` is used if there is no problem."""
         self.set(kind, "False" if problem.reason else "True", problem.reason or kind, problem.message or message)
 
     def first_false(self, kinds_: Iterable[str]) -> Json | None:
@@ -124,7 +125,9 @@ class _Conditions(ConditionSet):
 
 
 def _as_the_peer_writes(condition: Json) -> Json:
-    """KServe's conditions know no generation, and its CRDs refuse what they do not know; parts have a severity."""
+    """Remove the generation, which KServe's CRDs do not have and would refuse, and set the severity of partial
+    conditions.
+    """
     written = {key: value for key, value in condition.items() if key not in ("observedGeneration", "severity")}
     return {**written, "severity": "Info"} if condition["type"] in _PARTS else written
 
@@ -166,7 +169,7 @@ def _workloads(
 
 
 def _unmade(conditions: _Conditions, subject: Subject, facts: ServiceFacts, verdict: PhaseDecision) -> None:
-    """Say what a service lacks that could not be read; what runs of it goes on, and is counted by Ready's message."""
+    """Set the condition of a service that could not be read. Ready's message counts the pods that still run."""
     field = facts.problem.field if facts.problem is not None else ""
     reason = _reason_of_failure(subject, field)
     if reason == "ReconcileScalingError":
@@ -204,8 +207,8 @@ def _part(pod: PodFacts) -> str:
 
 
 def _unready(found: WorkloadFacts, pods: list[PodFacts], facts: ServiceFacts, *, scaled: bool) -> RouterProblem | None:
-    """Return why a set of pods is not as wanted; None when it is."""
-    # With an autoscaler a change of the number alone takes nothing away; then there are not as many as are wanted.
+    """Return why a set of pods is not in its wanted state; None if it is."""
+    # With an autoscaler, a change of the number only is no change of the pods: there are just fewer than wanted.
     changed = found.behind and found.replicas == found.wanted_replicas
     if changed or (not found.seen and not scaled):
         return RouterProblem(
@@ -213,7 +216,7 @@ def _unready(found: WorkloadFacts, pods: list[PodFacts], facts: ServiceFacts, *,
         )
     available = found.available is not None and found.available.status == "True"
     surplus = found.replicas - found.updated_replicas
-    # An autoscaler asks for more as a matter of course: with what there is the service serves.
+    # An autoscaler regularly asks for more pods; the existing ones serve.
     unproved = found.unproved_replicas
     enough = (
         available and (found.ready_replicas > 0 or not unproved)
@@ -265,13 +268,13 @@ def _scaler_finding(subject: Subject, pods: PodSet, facts: ServiceFacts) -> Rout
 
 
 def _scaler_fault(part: str, facts: ServiceFacts) -> Problem | None:
-    """Find why the autoscaler of a set of pods cannot be made."""
+    """Return why the autoscaler of a set of pods cannot be created; None if it can."""
     found = (each for each in facts.unsupported if each.reason == NO_PROMETHEUS)
     return next((each for each in found if each.field.startswith("spec.prefill") is (part == "prefill")), None)
 
 
 def _scaler_says(live: Json) -> tuple[str, bool]:
-    """Read what an autoscaler complains of, and whether it has said anything yet."""
+    """Return the autoscaler's problem, and whether it has written any condition."""
     by_type: dict[str, Any] = {c.get("type", ""): c for c in (live.get("status") or {}).get("conditions") or ()}
     for kind in ("AbleToScale", "ScalingActive", "Ready"):
         found = by_type.get(kind) or {}
@@ -280,7 +283,8 @@ def _scaler_says(live: Json) -> tuple[str, bool]:
     return "", bool(by_type)
 
 
-# --- the way in -------------------------------------------------------------------------------------------------------
+# --- routing
+# ------------------------------------------------------------------------------------------------------------
 
 
 def _router(conditions: _Conditions, subject: Subject, desired: DesiredService | None, facts: ServiceFacts) -> None:
@@ -306,7 +310,7 @@ def _way_in(conditions: _Conditions, subject: Subject, desired: DesiredService |
     )
     for kind, problem, message in found:
         if problem is not None and problem.reason in router.MISSING:
-            # What else is said does not matter as long as something is named that is not there.
+            # Other problems do not count while a named object is missing.
             conditions.find(kind, problem, message)
             return
     for kind, problem, message in found:
@@ -350,8 +354,8 @@ def _group(conditions: _Conditions, subject: Subject) -> None:
 def _ready(
     conditions: _Conditions, desired: DesiredService | None, facts: ServiceFacts, verdict: PhaseDecision
 ) -> None:
-    """Ready is what KServe's conditions say together; Reconciling and Stalled say what an unready service waits for."""
-    # KServe lets the router speak first; yet where something was refused, that is what counts.
+    """Set Ready from KServe's conditions; Reconciling and Stalled from what an unready service waits for."""
+    # In KServe the router's condition comes first. If something was refused, that condition comes first.
     refused = facts.problem is not None and not _is_of_router(facts.problem.field)
     wrong = conditions.first_false((PRESETS, WORKLOADS, ROUTER) if refused else (PRESETS, ROUTER, WORKLOADS))
     scaled = desired is not None and desired.workloads is not None and desired.workloads.main.scaler is not None
@@ -366,7 +370,7 @@ def _ready(
     conditions.set(Type.READY, "False", reason, message)
     stalled = verdict.outcome == "stalled"
     waits = not stalled and not (stopped and verdict.outcome == "idle")
-    # A judgement that all is well knows pods only; then the way in is what is waited for.
+    # A decision that all is well considers only pods; then the service waits for its routing.
     told = (reason, message) if settled and not stopped else (verdict.reason, verdict.message)
     conditions.set(Type.RECONCILING, "True" if waits else "False", *told)
     conditions.set(Type.STALLED, "True" if stalled else "False", *told)

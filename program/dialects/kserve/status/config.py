@@ -23,12 +23,12 @@ from program.dialects.status.conditions import Type
 from program.dialects.status.service_conditions import ConditionSet, same_status
 
 FIELDS = ("conditions", "observedGeneration", "referencedBy")
-"""What is written; the rest of a status is somebody else's."""
+"""The fields that Herdsman writes; another client owns the rest of the status."""
 
 IN_USE = "ConfigInUse"
 _TYPES = ("Ready", IN_USE)
 _MOST_NAMED = 10
-"""Services that a message names; `referencedBy` has all."""
+"""Maximum number of services in a message; `referencedBy` has all."""
 
 _CONTAINERS: Json = {"containers": [{"name": "main", "image": "sample"}]}
 _WORKLOAD: Json = {
@@ -50,11 +50,11 @@ _SAMPLE: Json = {
     "router": {"route": {"http": {}}, "gateway": {}, "scheduler": {"replicas": 1, "pool": {}}},
     "tracing": {"exporterEndpoint": "http://sample", "sampler": "sample", "samplerArg": "1", "exporter": "otlp"},
 }
-"""A service that sets all that templates ask for. No real one sets all of it: it is for nothing else."""
+"""A service that sets all fields that templates use. It serves only to check configs; no real service sets them all."""
 
 
 class _AnyWord(dict[str, str]):
-    """Labels or annotations of which every one is set: a config may ask for those that its services have."""
+    """Labels or annotations that contain every key, because a config may use any key of its services."""
 
     def __contains__(self, key: object) -> bool:
         return True
@@ -64,7 +64,7 @@ class _AnyWord(dict[str, str]):
 
 
 def config_problem(cr: Json) -> DesiredError | None:
-    """Return why no service can be laid over a config; None where one can."""
+    """Return why no service can use a config; None if one can."""
     try:
         check_config(cr)
         spec: Json = to_hub(cr).get("spec") or {}
@@ -78,9 +78,9 @@ def config_problem(cr: Json) -> DesiredError | None:
 
 
 def config_status(cr: Json, users: Iterable[ServiceKey], problem: DesiredError | None, *, now: datetime) -> Json:
-    """Return the complete status of `cr`; the very dict `cr["status"]` when it already says all of this.
+    """Return the complete status of `cr`, or the dict `cr["status"]` itself if nothing has changed.
 
-    `users` are the services that are made of it, `problem` what `config_problem` said of it.
+    `users` are the services that use it, `problem` is the result of `config_problem`.
     """
     previous: Json = cr.get("status") or {}
     by_name = sorted(users, key=lambda key: (key.namespace, key.name))
@@ -114,6 +114,8 @@ def _named(keys: Sequence[ServiceKey]) -> str:
 
 
 def _as_the_peer_writes(condition: Json) -> Json:
-    """KServe's conditions know no generation, and its CRDs refuse what they do not know."""
+    """Remove the generation, which KServe's CRDs do not have and would refuse, and set the severity of one
+    condition.
+    """
     written = {key: value for key, value in condition.items() if key not in ("observedGeneration", "severity")}
     return {**written, "severity": "Info"} if condition["type"] == IN_USE else written

@@ -11,11 +11,11 @@ from typing import Any
 from kubeapi.json_types import Json
 
 PEER_FINALIZER = "serving.kserve.io/llmisvcconfig-finalizer"
-"""By it KServe's controller keeps a config that is in use from being gone. Herdsman never sets it."""
+"""With it, KServe's controller prevents the deletion of a config that is in use. Herdsman never sets it."""
 
 
 def referred_to(service: Json) -> tuple[str, ...]:
-    """Name the configs that a service is made of: those of its spec, and the presets that its status tells."""
+    """Return the configs that a service uses: those of its spec, and the presets in its status."""
     spec, status = (service.get(part) or {} for part in ("spec", "status"))
     presets = (each for each in _objects(status.get("appliedConfigs")) if each.get("source") == "Preset")
     names = (each.get("name") for each in (*_objects(spec.get("baseRefs")), *presets))
@@ -23,7 +23,7 @@ def referred_to(service: Json) -> tuple[str, ...]:
 
 
 def is_held_by_peer(cr: Json) -> bool:
-    """Return whether KServe's controller has its finalizer on a config."""
+    """Return whether a config has the finalizer of KServe's controller."""
     return PEER_FINALIZER in (cr["metadata"].get("finalizers") or ())
 
 

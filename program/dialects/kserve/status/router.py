@@ -1,4 +1,4 @@
-"""`status.router`, and the conditions that RouterReady is made of, from gateways, routes and pools. Pure.
+"""`status.router` and the parts of RouterReady, from gateways, routes and pools. Pure.
 
 Objects are looked up in the cluster, so routes and pools of the user count like those that Herdsman creates.
 """
@@ -17,19 +17,19 @@ from program.dialects.kserve.router.addresses import parent_gateways
 from program.dialects.kserve.router.groups import PORT, group_of, members
 
 MISSING = ("RefsInvalid", "InferencePoolFetchError")
-"""Reasons that say: the user names something that does not exist."""
+"""Reasons for a reference to an object that does not exist."""
 
 
 @dataclass(frozen=True)
 class RouterProblem:
-    """What is wrong with one part of the route; `reason` is empty when nothing is."""
+    """The problem of one part of the routing; `reason` is empty if there is none."""
 
     reason: str = ""
     message: str = ""
 
 
 def gateways_of(subject: Subject) -> RouterProblem | None:
-    """Judge the gateways that the service names; None where it names none."""
+    """Check the gateways that the service names; None if it names none."""
     refs = subject.at("router", "gateway", "refs") or ()
     if not refs:
         return None
@@ -47,12 +47,12 @@ def gateways_of(subject: Subject) -> RouterProblem | None:
 
 
 def routes_of(subject: Subject) -> list[Json]:
-    """Return the routes that lead to the service, as far as they exist."""
+    """Return the existing routes to the service."""
     return [found for name in _route_names(subject) if (found := _object(subject, kinds.HTTP_ROUTES, name)) is not None]
 
 
 def route_finding(subject: Subject) -> RouterProblem | None:
-    """Judge the routes; None where the service wants none."""
+    """Check the routes; None if the service wants none."""
     names = _route_names(subject)
     if not names:
         return None
@@ -71,14 +71,14 @@ def route_finding(subject: Subject) -> RouterProblem | None:
 
 
 def pool_name(subject: Subject) -> str:
-    """Name the pool that requests are spread over; empty where there is none."""
+    """Return the pool that requests are distributed over; empty if there is none."""
     if subject.at("router", "scheduler") is None:
         return ""
     return str(subject.at("router", "scheduler", "pool", "ref", "name") or naming.pool(subject.name))
 
 
 def pool_finding(subject: Subject) -> RouterProblem | None:
-    """Judge the pool; None where the service has none."""
+    """Check the pool; None if the service has none."""
     name = pool_name(subject)
     if not name:
         return None
@@ -91,7 +91,7 @@ def pool_finding(subject: Subject) -> RouterProblem | None:
     parents = [p for p in _parents(pool) if (p.get("parentRef") or {}).get("kind", "Gateway") != "Status"]
     if not parents:
         if not _route_names(subject):
-            # A gateway looks at a pool because of a route to it, and none is asked for.
+            # A gateway accepts a pool because of a route to it, and the service asks for no route.
             return RouterProblem()
         return RouterProblem("WaitingForGateway", f"{where} waits for a gateway's controller to accept it")
     if not any(_holds(parent, "Accepted", pool) and not _is_false(parent, "ResolvedRefs") for parent in parents):
@@ -100,7 +100,7 @@ def pool_finding(subject: Subject) -> RouterProblem | None:
 
 
 def router_status(subject: Subject, routes: list[Json]) -> Json:
-    """Write `status.router`; empty where there is nothing to tell."""
+    """Return `status.router`; empty if it has no content."""
     told: Json = {}
     if gateways := _gateways(routes):
         told["gateways"] = gateways
@@ -117,7 +117,7 @@ def router_status(subject: Subject, routes: list[Json]) -> Json:
 
 
 def diverging(subject: Subject) -> list[str]:
-    """Name the services of the group that serve another model; requests are not shared with those."""
+    """Return the services of the group that serve another model. Requests are not shared with these."""
     group = group_of(subject)
     return [
         name
@@ -195,7 +195,9 @@ def _parents(obj: Json) -> list[Json]:
 
 
 def _not_accepted(route: Json) -> str:
-    """Say what is wrong with a route; empty once every gateway that it names has taken it as it is now."""
+    """Return why a route is not accepted; empty once every gateway that it names has accepted its current
+    generation.
+    """
     parents = _parents(route)
     if not parents:
         return "no gateway's controller has looked at it"

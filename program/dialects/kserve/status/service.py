@@ -34,7 +34,7 @@ FIELDS = (
     "url",
     "workloads",
 )
-"""What is written; the rest of a status is somebody else's."""
+"""The fields that Herdsman writes; another client owns the rest of the status."""
 
 _GROUPS = {"Deployment": "apps", "LeaderWorkerSet": "leaderworkerset.x-k8s.io"}
 _LISTED_PARTS = {"main": "primary", "prefill": "prefill", "scheduler": "scheduler"}
@@ -43,9 +43,9 @@ _LISTED_PARTS = {"main": "primary", "prefill": "prefill", "scheduler": "schedule
 def service_status(
     cr: Json, desired: DesiredService | None, facts: ServiceFacts, look: Lookup, *, now: datetime
 ) -> Json:
-    """Return the complete status of `cr`; the very dict `cr["status"]` when it already says all of this.
+    """Return the complete status of `cr`, or the dict `cr["status"]` itself if nothing has changed.
 
-    `desired` is None while the service cannot be read; `facts.problem` says why then.
+    `desired` is None while the service cannot be read; `facts.problem` then contains the cause.
     """
     previous: Json = cr.get("status") or {}
     hub = to_hub(cr)
@@ -54,7 +54,7 @@ def service_status(
         "observedGeneration": int(cr["metadata"].get("generation") or 0),
         "conditions": service_conditions(hub, subject, desired, facts, now=now),
     }
-    # What cannot be combined chooses no preset to keep.
+    # If the configuration cannot be combined, the presets of the previous status are kept.
     kept = subject.combined.pins if subject is not None else kept_pins(previous)
     if noted := {**kept, **_binding(hub, desired)}:
         status["annotations"] = noted
@@ -76,7 +76,7 @@ def _subject(hub: Json, look: Lookup) -> Subject | None:
 
 
 def _binding(cr: Json, desired: DesiredService | None) -> dict[str, str]:
-    """Take note of a ClusterRoleBinding of an unusual name, which the service then keeps."""
+    """Return the annotation for a ClusterRoleBinding with an unusual name, which the service then keeps."""
     apart = naming.scheduler_cluster_binding_apart(cr["metadata"]["namespace"], cr["metadata"]["name"])
     workloads = desired.workloads if desired is not None else None
     made = workloads is not None and any(access.cluster_binding == apart for access in workloads.access)
@@ -84,7 +84,7 @@ def _binding(cr: Json, desired: DesiredService | None) -> dict[str, str]:
 
 
 def _ways(subject: Subject, desired: DesiredService, facts: ServiceFacts) -> Json:
-    """Tell what exists and how it is reached; fields with nothing to say are left out."""
+    """Return the fields about workloads, addresses and router, without the empty ones."""
     told: Json = {}
     if workloads := _workloads(subject, desired, facts):
         told["workloads"] = workloads
@@ -93,7 +93,7 @@ def _ways(subject: Subject, desired: DesiredService, facts: ServiceFacts) -> Jso
         told["addresses"] = [service_address(service, subject.namespace, port=PORT, tls=False)]
         return told
     if subject.at("router", "route") is None:
-        # KServe tells no port here, and nothing listens on the one that its address means.
+        # KServe's address has no port here, and nothing listens on the default port of its scheme.
         told["addresses"] = [service_address(service, subject.namespace, port=PORT, tls=subject.settings.tls)]
     routes = routes_of(subject)
     if found := addresses(routes, _served(subject), subject.look, wildcard=subject.settings.wildcard_label):

@@ -1,6 +1,6 @@
-"""The data that templates of a config see: the service, its merged spec and the settings, under KServe's names. Pure.
+"""The data for the templates of a config: the service, its merged spec and the settings, with KServe's names. Pure.
 
-The spec is the merged one. KServe passes the service's own spec, so values of a base config do not reach presets.
+The spec is the merged one. KServe uses the service's own spec, so values of a base config do not reach presets.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WORKLOAD: Mapping[str, Any] = {
     "worker": ANY,
     "kvCacheOffloading": {"cpu": LEAF, "evictionPolicy": TEXT, "secondary": ANY},
     "rolloutStrategy": {"maxUnavailable": LEAF, "maxSurge": LEAF},
-    # In Go these fields are embedded, and may be asked for under the name of their struct too.
+    # In Go these fields are embedded, so the name of their struct works too.
     "workloadSpec": "self",
 }
 _SPEC: Mapping[str, Any] = {
@@ -121,7 +121,7 @@ def spec_data(spec: Json) -> Struct:
 
 
 def pool_name(service: str, spec: Json) -> str:
-    """Name the InferencePool that requests of a service go through: the one it refers to, else its own."""
+    """Return the InferencePool for a service's requests: the one that it refers to, else its own."""
     value: Any = spec
     for part in ("router", "scheduler", "pool", "ref", "name"):
         value = value.get(part) if isinstance(value, dict) else None

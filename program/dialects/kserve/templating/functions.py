@@ -14,15 +14,15 @@ from program.dialects.kserve.templating.nodes import Functions
 from program.dialects.kserve.templating.values import ANY, Struct, TemplateError, field_of, text_of, truth, unwrap, wrap
 
 GRACE_S = 60
-"""Seconds that pods of the presets may take to end."""
+"""Termination grace period of the presets' pods in seconds."""
 _STOP_DELAY_S = 15
-"""Seconds that the preStop hook waits for gateways to notice."""
+"""Seconds that the preStop hook waits until gateways have removed the pod."""
 _RESERVE_S = 5
-"""Seconds that the engine leaves to Kubernetes."""
+"""Seconds of the grace period that the engine does not use."""
 
 
 def functions(spec: Struct) -> Functions:
-    """Return the functions by name; those of KServe look at `spec` where they are given nothing."""
+    """Return the functions by name. KServe's functions use `spec` if they get no argument."""
     return {
         **_FUNCTIONS,
         "kvTransferConfig": lambda workload=spec: kv_transfer_flag(workload),
@@ -32,10 +32,10 @@ def functions(spec: Struct) -> Functions:
 
 
 def kv_transfer_config(workload: Any) -> str:
-    """Write vLLM's `--kv-transfer-config` for `kvCacheOffloading` of a workload; empty without one.
+    """Return vLLM's `--kv-transfer-config` for `kvCacheOffloading` of a workload; empty without one.
 
-    Takes the workload or its `kvCacheOffloading`. Key-value blocks go to memory of the host, and from there to the
-    directories that the tiers are mounted at.
+    Takes the workload or its `kvCacheOffloading`. Key-value blocks are moved to the host's memory, and from there to
+    the directories of the tiers.
     """
     value = unwrap(workload)
     if not isinstance(value, dict):
@@ -59,14 +59,14 @@ def kv_transfer_config(workload: Any) -> str:
 
 
 def kv_tier_path(tier: int) -> str:
-    """Name the directory of a tier of key-value blocks, counted from 0."""
+    """Return the directory of a tier of key-value blocks, counted from 0."""
     return f"/mnt/kv-cache-{tier}"
 
 
 def kv_transfer_flag(workload: Any) -> str:
-    """Write vLLM's flag with that value as KServe's own start scripts want it; empty without offloading.
+    """Return vLLM's flag with that value, quoted for KServe's start scripts; empty without offloading.
 
-    They put it between double quotes, and let a shell read what comes of it once more.
+    The scripts put it between double quotes, and a shell evaluates the result once more.
     """
     config = kv_transfer_config(workload)
     escaped = config.replace('"', '\\"')
@@ -74,9 +74,9 @@ def kv_transfer_flag(workload: Any) -> str:
 
 
 def shutdown_timeout_s(workload: Any, delay_s: Any) -> int:
-    """Return how long the engine may take to end: what the pod's grace period leaves after the hook and a reserve.
+    """Return how many seconds the engine may take to stop: the pod's grace period without the hook and a reserve.
 
-    Takes the workload, a pod spec, the grace period in seconds, or nil; then what the hook takes.
+    Takes the workload, a pod spec, the grace period in seconds, or nil; then the seconds of the hook.
     """
     if isinstance(delay_s, bool) or not isinstance(delay_s, int):
         raise ValueError
@@ -91,8 +91,8 @@ def shutdown_timeout_s(workload: Any, delay_s: Any) -> int:
 def shell_quote(value: Any) -> str:
     """Quote a text as one word of a shell, in a pod's command.
 
-    Kubernetes replaces `$(NAME)` in commands before a shell sees them, so a dollar never stands before anything but
-    an empty pair of quotes.
+    Kubernetes replaces `$(NAME)` in commands before a shell reads them, so a dollar is always followed by an empty pair
+    of quotes.
     """
     return "'" + text_of(value).replace("'", "'\\''").replace("$", "$''") + "'"
 
@@ -122,7 +122,7 @@ def _index(value: Any, *keys: Any) -> Any:
         elif isinstance(value, Struct):
             value = field_of(value, text_of(key), "index")
         elif isinstance(value, Mapping):
-            # As in Go, a key that a map of texts lacks is an empty text.
+            # As in Go, a missing key of a map of texts is an empty text.
             value = wrap(value.get(key, ""), ANY)
         else:
             raise ValueError

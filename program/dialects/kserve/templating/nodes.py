@@ -16,12 +16,12 @@ LONGEST_TEMPLATE = 64 * 1024
 MOST_SOURCE = 256 * 1024
 """Characters of all templates of one service."""
 LONGEST_OUTPUT = 512 * 1024
-"""Characters that the templates of one service may write."""
+"""Characters of output of all templates of one service."""
 MOST_STEPS = 20_000
-"""Evaluations that the templates of one service may take; the presets take less than 1,000."""
+"""Evaluations of all templates of one service. The presets need fewer than 1,000."""
 
 LITERAL_BRACES = "Braces that begin no template are {{ `{{` }}"
-"""What to say of text that is a template of something else: prompts of models are written so too."""
+"""Hint for a text that is a template of another program, such as a model's prompt."""
 
 Function = Callable[..., Any]
 Functions = Mapping[str, Function]
@@ -29,14 +29,14 @@ Functions = Mapping[str, Function]
 
 @dataclass(slots=True)
 class Budget:
-    """What rendering a service may still cost."""
+    """The remaining budget for rendering a service."""
 
     steps: int = MOST_STEPS
     output: int = LONGEST_OUTPUT
     source: int = MOST_SOURCE
 
     def read(self, length: int) -> None:
-        """Count characters of a template. Raises TemplateError when there were too many."""
+        """Count characters of a template. Raises TemplateError when the budget is used up."""
         self.source -= length
         if length > LONGEST_TEMPLATE or self.source < 0:
             raise TemplateError(
@@ -44,13 +44,13 @@ class Budget:
             )
 
     def step(self, count: int = 1) -> None:
-        """Count evaluations. Raises TemplateError when there were too many."""
+        """Count evaluations. Raises TemplateError when the budget is used up."""
         self.steps -= count
         if self.steps < 0:
             raise TemplateError(f"takes more than {MOST_STEPS} steps together with the other templates")
 
     def write(self, length: int) -> None:
-        """Count characters of output. Raises TemplateError when there were too many."""
+        """Count characters of output. Raises TemplateError when the budget is used up."""
         self.output -= length
         if self.output < 0:
             raise TemplateError(f"writes more than {LONGEST_OUTPUT} characters together with the other templates")
@@ -58,7 +58,7 @@ class Budget:
 
 @dataclass(slots=True)
 class Scope:
-    """What a template is run in."""
+    """The state of a running template."""
 
     root: Any
     dot: Any
@@ -73,7 +73,7 @@ Node = Callable[[Scope], None]
 
 
 def literal_text(text: str) -> Node:
-    """Write text as it is."""
+    """Return a node that writes text unchanged."""
 
     def write(scope: Scope) -> None:
         scope.budget.write(len(text))
@@ -83,7 +83,7 @@ def literal_text(text: str) -> Node:
 
 
 def constant_value(value: Any) -> Eval:
-    """Return a value that the template holds."""
+    """Return an expression for a constant of the template."""
     return lambda _scope: value
 
 
@@ -93,7 +93,7 @@ def dot_value(scope: Scope) -> Any:
 
 
 def variable_value(name: str) -> Eval:
-    """Return `$name`; `$` alone is the root."""
+    """Return an expression for `$name`; `$` alone is the root."""
 
     def value(scope: Scope) -> Any:
         if name == "$":
@@ -106,11 +106,11 @@ def variable_value(name: str) -> Eval:
 
 
 def field_at(inner: Eval, name: str, path: str) -> Eval:
-    """Return field `name` of a value that errors call `path`."""
+    """Return an expression for field `name` of a value that errors call `path`."""
 
     def value(scope: Scope) -> Any:
         of = inner(scope)
-        # Looking a name up, and giving a list its shape, takes longer the larger they are.
+        # The cost of a field lookup, and of wrapping a list, grows with their size.
         scope.budget.step(1 + (len(of.value) >> 5 if isinstance(of, Struct) else 0))
         found = field_of(of, name, path)
         if isinstance(found, list):
@@ -121,7 +121,7 @@ def field_at(inner: Eval, name: str, path: str) -> Eval:
 
 
 def call(name: str, arguments: Sequence[Eval]) -> Eval:
-    """Call a function; `and` and `or` evaluate no more than they need."""
+    """Return an expression that calls a function. `and` and `or` evaluate only the arguments that they need."""
 
     def value(scope: Scope) -> Any:
         scope.budget.step()
@@ -137,7 +137,7 @@ def call(name: str, arguments: Sequence[Eval]) -> Eval:
         except (TypeError, ValueError, LookupError, AttributeError, OverflowError):
             raise TemplateError(f"`{name}` does not take these {len(given)} arguments") from None
         if isinstance(result, str):
-            # Counted as if it were written: a text in a variable could double forever.
+            # Counted like output: otherwise a text in a variable could double without limit.
             scope.budget.write(len(result))
         return result
 
@@ -145,7 +145,7 @@ def call(name: str, arguments: Sequence[Eval]) -> Eval:
 
 
 def _first_that(is_true: bool, arguments: Sequence[Eval], scope: Scope) -> Any:
-    """Evaluate `or` and `and` as far as needed."""
+    """Evaluate `or` and `and` until the result is known."""
     if not arguments:
         raise TemplateError("`and` and `or` need arguments")
     found: Any = None
@@ -157,7 +157,7 @@ def _first_that(is_true: bool, arguments: Sequence[Eval], scope: Scope) -> Any:
 
 
 def output(value: Eval, shown: str) -> Node:
-    """Write the value of an expression."""
+    """Return a node that writes the value of an expression."""
 
     def write(scope: Scope) -> None:
         scope.budget.step()
@@ -173,7 +173,7 @@ def output(value: Eval, shown: str) -> Node:
 
 
 def explained(value: Eval, shown: str) -> Eval:
-    """Name the action in errors, unless one within it is named."""
+    """Add the action to errors, unless they name an action within it."""
 
     def explained(scope: Scope) -> Any:
         try:
@@ -186,7 +186,7 @@ def explained(value: Eval, shown: str) -> Eval:
 
 
 def assignment(name: str, value: Eval) -> Node:
-    """Set a variable. It holds to the end of the text, where Go ends it with its block."""
+    """Return a node that sets a variable. It is valid to the end of the text; in Go, to the end of its block."""
 
     def assign(scope: Scope) -> None:
         scope.budget.step()
@@ -246,7 +246,7 @@ def _members(value: Any) -> list[tuple[Any, Any]]:
     if isinstance(value, Struct):
         return sorted((key, wrap(member, ANY)) for key, member in value.value.items())
     if isinstance(value, Mapping):
-        # In the order of the keys, as Go does.
+        # In the order of the keys, as in Go.
         return sorted((str(key), member) for key, member in value.items())
     raise TemplateError("`range` takes a list or a map")
 

@@ -1,8 +1,8 @@
 """Parses a subset of Go's text/template (ADR 26). Pure.
 
-It has fields, variables, pipelines, parentheses, `if`, `with`, `range`, comments and the functions that it is given; no
-definitions and no methods. Each text of a config is a template of its own. `{{-` and `-}}` remove spaces, not line
-ends: KServe renders a config as JSON text, where a line end is no white space.
+It has fields, variables, pipelines, parentheses, `if`, `with`, `range`, comments and the given functions; no
+definitions and no methods. Each text of a config is a separate template. `{{-` and `-}}` remove spaces but no line
+ends, because KServe renders a config as JSON text, in which a line end is no white space.
 
 Users write templates, so length, nesting, steps and output are limited.
 """
@@ -37,16 +37,16 @@ from program.dialects.kserve.templating.nodes import (
 from program.dialects.kserve.templating.values import TemplateError
 
 DEEPEST = 24
-"""Levels of blocks and parentheses in a template."""
+"""Maximum nesting of blocks and parentheses in a template."""
 MOST_TOKENS = 512
-"""Words and signs between one pair of braces."""
+"""Maximum number of words and signs between one pair of braces."""
 
 
 def run(text: str, data: Any, functions: Functions, budget: Budget) -> str:
-    """Render one text. Raises TemplateError in words that name the expression."""
+    """Render one text. Raises TemplateError with a message that names the expression."""
     budget.read(len(text))
     scope = Scope(data, data, functions, budget, {})
-    # What is long is not worth its place in the cache.
+    # A long text is not cached, because it would take too much memory.
     for node in _cached(text) if len(text) < 16_384 else _parsed(text):
         node(scope)
     return "".join(scope.out)
@@ -85,11 +85,11 @@ class _Token:
     kind: str
     text: str
     spaced: bool
-    """Whether white space is before it: `.A .B` are two arguments, `.A.B` is one."""
+    """Whether white space precedes it: `.A .B` are two arguments, `.A.B` is one."""
 
 
 class _Parser:
-    """Reads one template, front to back, once."""
+    """Reads one template once, from start to end."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -97,7 +97,7 @@ class _Parser:
         self._trim_next = False
         self._deep = 0
         self._shown = ""
-        """The action being read, for errors."""
+        """The current action, for errors."""
 
     def nodes_to_end(self) -> tuple[Node, ...]:
         nodes, ended_by = self._nodes()
@@ -106,7 +106,7 @@ class _Parser:
         return tuple(nodes)
 
     def _nodes(self) -> tuple[list[Node], list[_Token]]:
-        """Read up to the `else` or `end` of the block around; it is returned. Empty at the end of the text."""
+        """Read up to the `else` or `end` of the enclosing block and return its tokens; empty at the end of the text."""
         nodes: list[Node] = []
         while True:
             action = self._literal(nodes)
@@ -122,7 +122,7 @@ class _Parser:
                 nodes.append(self._output(action))
 
     def _literal(self, nodes: list[Node]) -> list[_Token] | None:
-        """Take the text up to the next action, and that action's tokens; None at the end."""
+        """Read the text up to the next action, and return that action's tokens; None at the end."""
         match = _ACTION.search(self._text, self._at)
         literal = self._text[self._at : match.start() if match else len(self._text)]
         if self._trim_next:
@@ -246,7 +246,7 @@ class _Parser:
             value, path = field_at(dot_value, name, ""), first.text
         elif first.kind == "word":
             constant = _CONSTANTS.get(first.text, first.text)
-            # A function without arguments, as an argument.
+            # A function without arguments, used as an argument.
             value = call(first.text, []) if constant is first.text else constant_value(constant)
             path = first.text
         elif first.kind in ("text", "number"):

@@ -18,7 +18,7 @@ _DEEPEST = 100
 
 
 def render(value: Any, data: Any, functions: Functions, *, field: str) -> Any:
-    """Render keys and texts; parts without expressions are shared with `value`.
+    """Render keys and texts. The result shares parts without expressions with `value`.
 
     Raises SpecInvalid with reason InvalidRenderedConfig at the path of the text.
     """
@@ -35,7 +35,7 @@ class _FailedError(Exception):
         super().__init__()
         self.cause = cause
         self.path: list[str | int] = []
-        """Innermost first."""
+        """Innermost part first."""
 
 
 class _Renderer:
@@ -44,7 +44,7 @@ class _Renderer:
         self._functions = functions
         self._budget = Budget()
         self._done: dict[str, str] = {}
-        """What is rendered already: many texts of a service are alike."""
+        """Rendered texts, because many texts of a service are equal."""
 
     def rendered(self, value: Any, deep: int) -> Any:
         if isinstance(value, str):
@@ -86,7 +86,7 @@ class _Renderer:
                 members.append(new)
                 continue
             changed = True
-            # An expression that came to nothing is no argument: commands hold options under a condition.
+            # An expression with an empty result is no argument: commands contain options under a condition.
             if new != "":
                 members.append(new)
         return members if changed else value

@@ -1,6 +1,6 @@
 """Values of template expressions: plain JSON under the field names of KServe's Go types, no Python attributes. Pure.
 
-A `Struct` knows its fields, so that a field that is not set differs from one that does not exist.
+A `Struct` knows its fields, so that an unset field differs from one that does not exist.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from dataclasses import dataclass
 from typing import Any
 
 Shape = Mapping[str, Any] | str
-"""Of a struct: its fields' JSON names with their shapes. Else one of the words below."""
+"""For a struct: its fields' JSON names with their shapes. Otherwise one of the words below."""
 ANY = "any"
-"""Any JSON; objects in it are structs whose fields nobody listed."""
+"""Any JSON; objects in it are structs without a list of fields."""
 MAP = "map"
-"""An object whose keys are the user's words."""
+"""An object whose keys users choose."""
 TEXT = "text"
-"""A text, empty where it is not set."""
+"""A text; empty if it is not set."""
 LEAF = "leaf"
 LIST = "[]"
-"""Field of a shape that stands for the members of a list."""
+"""Field of a shape for the members of a list."""
 
 
 class TemplateError(Exception):
-    """An expression that has no value. The words name it and say what to do."""
+    """An expression without a value. The message names the expression and how to correct it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """An object whose fields are found by their Go name, whatever its case."""
+    """An object whose fields are found by their Go name in upper or lower case."""
 
     value: Mapping[str, Any]
     shape: Shape
@@ -48,7 +48,7 @@ def wrap(value: Any, shape: Shape) -> Any:
 
 
 def unwrap(value: Any) -> Any:
-    """Take the shape off."""
+    """Return the plain JSON of a value."""
     if isinstance(value, Struct):
         return dict(value.value)
     if isinstance(value, list):
@@ -57,7 +57,7 @@ def unwrap(value: Any) -> Any:
 
 
 def field_of(value: Any, name: str, path: str) -> Any:
-    """Evaluate `.name` on a value that `path` named. Raises TemplateError."""
+    """Return `.name` of a value that errors call `path`. Raises TemplateError."""
     if isinstance(value, Struct):
         return _field(value, name, path)
     if isinstance(value, Mapping):
@@ -87,14 +87,16 @@ def _inner(shape: Shape, struct: Struct) -> Shape:
 
 
 def truth(value: Any) -> bool:
-    """Say what `if` says: false for what is not set, zero or empty. A struct that is set is true, fields or not."""
+    """Return the truth of a value for `if`: False if it is unset, zero or empty. A struct that is set is always
+    true.
+    """
     if isinstance(value, Struct):
         return True
     return bool(value)
 
 
 def text_of(value: Any) -> str:
-    """Write a value into the output. Raises TemplateError for what has no text."""
+    """Return the output text of a value. Raises TemplateError for a value without one."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
