@@ -1,1 +1,1 @@
-"""A static fleet: from a stack's config and its manifests to the services that `program.fleet` registers."""
+"""Reads a stack's config and its manifests into the services of a static fleet, which `program.fleet` registers."""

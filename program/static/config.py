@@ -1,6 +1,6 @@
-"""The config of a static fleet's stack (`herdsman:…`), read strictly: all that is wrong is gathered, by key. Pure.
+"""Reads the config of a static fleet's stack (`herdsman:…`). All errors are collected, by key. Pure.
 
-Called by `program.__main__`. docs/static-fleets.md tells what the keys mean.
+Called by `program.__main__`. docs/static-fleets.md documents the keys.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Cluster(_Config):
 
 
 class _Options(_Config):
-    """What `herdsman:options` takes: the operator's choices, by the names of RenderOptions."""
+    """The fields of `herdsman:options`: the operator's choices, with the names of RenderOptions."""
 
     cache_size: str | None = None
     cache_storage_class: str | None = None
@@ -72,38 +72,38 @@ class _Options(_Config):
 
 @dataclass(frozen=True)
 class Cluster:
-    """One cluster of the stack, and what is to run there."""
+    """One cluster of the stack, and its manifests."""
 
     manifests: tuple[str, ...]
     namespace: str = "default"
-    """For documents that name none."""
+    """The namespace of documents that name none."""
     name: str = ""
-    """Empty: the one that Pulumi's own config of package `kubernetes` names, by default the current context."""
+    """Empty: the cluster of Pulumi's own config for package `kubernetes`, by default the current context."""
     context: str = ""
     kubeconfig: str = ""
-    """Path; empty: what the provider takes by itself."""
+    """Path; empty uses the provider's default."""
     options: RenderOptions = field(default_factory=RenderOptions)
 
 
 @dataclass
 class FleetConfig:
-    """The config, or all that is wrong with it."""
+    """The config, with all of its errors."""
 
     clusters: tuple[Cluster, ...] = ()
     namespace: str = "default"
-    """Services here, in the cluster without a name, have logical names without a place."""
+    """Services in this namespace, in the cluster without a name, have logical names without a suffix."""
     hosts: dict[str, Json] = field(default_factory=dict)
-    """How hosts are reached without a cluster: inputs of a HostProcess, by the host's name."""
+    """The connections to hosts without a cluster: inputs of a HostProcess, by the host's name."""
     policies: str = ""
-    """Folder of policies; empty: there are none."""
+    """Folder of policies; empty for none."""
     plugin: KubernetesPlugin = KubernetesPlugin.HERDSMAN
-    """The plugin that makes the objects. A run that meets another one ends before it makes anything."""
+    """The plugin that creates the objects. A run that finds another plugin ends before it creates anything."""
     errors: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 def read_config(values: Mapping[str, str], root: Path) -> FleetConfig:
-    """Read `herdsman:…` as Pulumi hands it over: text, or JSON where the stack's file has a list or an object.
+    """Read `herdsman:…` in Pulumi's format: text, or JSON for a list or an object in the stack's file.
 
     Relative paths of kubeconfigs, keys and tokens start at `root`, the project's folder.
     """
@@ -171,7 +171,7 @@ def _manifests(value: Any, key: str, errors: list[str]) -> tuple[str, ...]:
 
 
 def _objects(value: Any, key: str, errors: list[str]) -> list[tuple[str, Json]]:
-    """Give the entries of an object of objects whose names are names."""
+    """Return the entries of an object of objects, without those whose names are invalid."""
     if value is None or value == "":
         return []
     if not isinstance(value, dict):
@@ -206,7 +206,7 @@ def _cluster(name: str, value: Json, root: Path, options: RenderOptions, errors:
 
 
 def _extended(options: RenderOptions, value: Any, key: str, errors: list[str]) -> RenderOptions:
-    """Add what a cluster has beyond Kubernetes itself, as `group/version/Kind`; an empty list: it has nothing."""
+    """Add a cluster's extensions of Kubernetes, as `group/version/Kind`. An empty list means none."""
     if value in (None, ""):
         return options
     if not isinstance(value, list) or not all(isinstance(kind, str) and kind.count("/") == 2 for kind in value):
@@ -232,7 +232,7 @@ def _options(value: Any, errors: list[str]) -> RenderOptions:
 
 
 def _host_inputs(name: str, value: Json, root: Path, errors: list[str]) -> Json | None:
-    """Turn a host of the config into inputs of its processes, checked by the plugin's rules."""
+    """Return a host of the config as inputs of its processes, checked by the plugin's rules."""
     key = f"{PROJECT}:hosts.{name}"
     transport = value.get("transport") or ("agent" if value.get("endpoint") else "ssh")
     given = {k: v for k, v in value.items() if k != "transport"}
@@ -256,7 +256,7 @@ def _host_inputs(name: str, value: Json, root: Path, errors: list[str]) -> Json 
 
 
 def _path(path: str, root: Path) -> str:
-    """Make a relative path absolute; `~` is left to whoever opens the file, so that the state is no machine's own."""
+    """Make a relative path absolute. `~` is kept, so that the state does not depend on one machine."""
     if not path or path.startswith(("~", "/")):
         return path
     return str(root / path)
@@ -271,7 +271,7 @@ def _model(kind: type[_Model], value: Json, key: str, errors: list[str]) -> _Mod
 
 
 def _faults(error: ValidationError, key: str, *, alias: Any = str) -> list[str]:
-    """Name each field once: of a union the first branch speaks."""
+    """Report each field once. For a union, the error of the first type is used."""
     found: dict[str, str] = {}
     for fault in error.errors(include_url=False):
         name = alias(str(fault["loc"][0])) if fault["loc"] else ""

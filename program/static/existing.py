@@ -1,7 +1,7 @@
-"""Finds the objects of a fleet that exist in its clusters already, before anything is registered.
+"""Finds the objects of a fleet that already exist in its clusters, before anything is registered.
 
-Called by `program.__main__`. The fleet's own providers answer, so that the clusters are those of the run. One error
-names all objects that belong to others; those that belong to the fleet are imported instead of created.
+Called by `program.__main__`. The fleet's own providers answer, so the clusters are those of the run. One error lists
+all objects that belong to other owners. Objects that belong to the fleet are imported instead of created.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ async def find_existing(
     providers: Mapping[str, pulumi.ProviderResource],
     plugin: KubernetesPlugin = KubernetesPlugin.HERDSMAN,
 ) -> dict[str, Existing]:
-    """Give, by the cluster's name, type token and id of the objects that exist and are the fleet's to take.
+    """Return type token and id of the existing objects that the fleet may import, by the cluster's name.
 
-    `providers` are those of the clusters that have one of their own. Raises pulumi.RunError with all objects of others
-    that are in the way. Raises it as well where the fleet is for Herdsman's plugin and another one is there, or none.
-    Pulumi's own plugin does not know the question, which is no error where the fleet is for that one. An error of the
-    API is left to the run: it meets it again, with more to say.
+    `providers` are those of clusters with their own provider. Raises pulumi.RunError with all objects of other owners
+    that are in the way. It is also raised if the fleet is for Herdsman's plugin, and another plugin or none answers.
+    Pulumi's own plugin does not have this function, which is no error for a fleet of that plugin. Errors of the API
+    server are not raised here, because the run reports them with more detail.
     """
     by_cluster: dict[str, dict[tuple[str, str], RenderedObject]] = {}
     for placed in services:

@@ -1,4 +1,4 @@
-"""Builds the outputs of a fleet's stack: endpoints, models, namespaces, for `pulumi stack output` and stack references.
+"""Builds the outputs of a fleet's stack for `pulumi stack output` and stack references: endpoints, models, namespaces.
 
 Called by `program.__main__`. Pure, except for the address of a process, which is an output of its resource.
 """
@@ -25,7 +25,7 @@ def stack_outputs(
     """Return the outputs of a fleet, by service as `namespace/name` or `cluster/namespace/name`.
 
     `processes` has the resources of services on hosts of the config, by the same names. A service on a host whose agent
-    watches the cluster has no endpoint: a loop makes its Service.
+    watches the cluster has no endpoint, because a loop creates its Service.
     """
     endpoints: dict[str, Any] = {}
     models: dict[str, Any] = {}
@@ -50,7 +50,7 @@ def output_name(placed: PlacedService) -> str:
 
 
 def _in_cluster(placed: PlacedService) -> str | None:
-    """Return the URL of the first Service with a cluster IP; None where there is none."""
+    """Return the URL of the first Service with a cluster IP; None if there is none."""
     for obj in placed.rendered.objects:
         spec = obj.manifest.get("spec") or {}
         if obj.kind != "Service" or obj.manifest.get("apiVersion") != "v1" or spec.get("clusterIP") == _HEADLESS:

@@ -1,6 +1,6 @@
-"""The Kubernetes plugin that a static fleet is for: its version for the engine, and the errors for people.
+"""The Kubernetes plugin of a static fleet: its version for the engine, and the errors for people.
 
-`program.__main__` and `program.static.existing` use it. docs/adr/0044 argues the version.
+`program.__main__` and `program.static.existing` use it. docs/adr/0044 explains the version.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class KubernetesPlugin(StrEnum):
 
     @property
     def version(self) -> str:
-        """The version by which the fleet's resources ask for the plugin.
+        """The plugin version that the fleet's resources ask for.
 
-        No plugin of Herdsman's version is published. The engine uses none that it has stored or can download. It
-        takes one on PATH, or one that it is attached to.
+        No plugin of Herdsman's version is published, so the engine finds none in its store and can download none. It
+        uses one on PATH, or one that it is attached to.
         """
         version = provider_version()
         return f"{version}-herdsman" if self is KubernetesPlugin.HERDSMAN else version
@@ -39,10 +39,11 @@ _NOT_FROM_PATH = "PULUMI_IGNORE_AMBIENT_PLUGINS"
 
 
 def missing_plugin_words(environment: Mapping[str, str]) -> str:
-    """Say what to do where an engine with this environment has no plugin to start or to attach to; else nothing.
+    """Return how to install a plugin, if an engine with this environment finds none to start or to attach to; else
+    empty.
 
-    The engine ends a program when it finds no plugin, so the program speaks first. It cannot see whether Pulumi.yaml
-    names a plugin.
+    The engine ends a program when it finds no plugin, so the program prints this first. It cannot see whether
+    Pulumi.yaml names a plugin.
     """
     if "kubernetes:" in environment.get(_ATTACHED, ""):
         return ""
@@ -53,7 +54,7 @@ def missing_plugin_words(environment: Mapping[str, str]) -> str:
 
 
 def other_plugin_words(why: str) -> str:
-    """Say that a run meets no plugin of Herdsman's, and what to do; `why` is what the engine said."""
+    """Return the error that Herdsman's plugin does not answer, with its remedy. `why` is the engine's message."""
     return (
         f"Herdsman's Kubernetes plugin does not answer, so nothing is made or changed: {why.strip()}\n"
         f"If another plugin speaks here, {_WHAT_TO_DO}"

@@ -1,7 +1,7 @@
-"""Reads the services of a static fleet from the files of its config, and renders them. Asks no cluster.
+"""Reads the services of a static fleet from the files of its config, and renders them. Calls no cluster.
 
-Called by `program.__main__`; calls `program.manifests`, the renderers and the policies. Errors are gathered, so that
-one run names all of them, and then nothing is registered.
+Called by `program.__main__`; calls `program.manifests`, the renderers and the policies. Errors are collected, so that
+one run reports them all. If there is one, nothing is registered.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from program.static.without_loop import scaled_without_loop, unsupported_without
 
 @dataclass(frozen=True)
 class PlacedService:
-    """One service of the fleet, rendered, and where it is made."""
+    """One service of the fleet, rendered, with its cluster."""
 
     desired: DesiredService
     rendered: RenderedService
@@ -45,7 +45,7 @@ class Fleet:
 
 
 def read_fleet(config: FleetConfig, root: Path, *, stack: str, policies: Policies | None = None) -> Fleet:
-    """Read and render all services. `stack` is `project/name`, which stands on all that the stack makes."""
+    """Read and render all services. `stack` is `project/name`; objects in clusters get it as an annotation."""
     fleet = Fleet(errors=list(config.errors), notes=list(config.notes))
     reader = _Reader(config, fleet, stack, policies or NoPolicies())
     for cluster in config.clusters:
@@ -67,11 +67,11 @@ class _Reader:
     stack: str
     policies: Policies
     owners: dict[tuple[str, str, str, str], Document] = field(default_factory=dict)
-    """The document that each object is made for, by cluster, kind, namespace and name."""
+    """The document of each object, by cluster, kind, namespace and name."""
     on_hosts: dict[tuple[str, str, str], Document] = field(default_factory=dict)
 
     def add_service(self, cluster: Cluster, manifests: Manifests, document: Document, desired: DesiredService) -> None:
-        """Render one service and add it to the fleet, or its errors."""
+        """Render one service and add it to the fleet, or add its errors."""
         host_inputs = self._host_inputs(desired)
         annotations = document.cr["metadata"].get("annotations") or {}
         for problem in unsupported_without_loop(
@@ -80,7 +80,7 @@ class _Reader:
             manifests.notes.append(f"{document}: {problem.field}: {problem.message}")
         try:
             _check_host(desired)
-            # The config has a token or key of this host, so its writer owns the host.
+            # The config has a token or key for this host, so its author controls the host.
             manifests.check_allowed(desired, default=UNRESTRICTED if host_inputs is not None else DEFAULT)
             desired = scaled_without_loop(desired)
             rendered = render(desired, cluster.options)
@@ -106,9 +106,9 @@ class _Reader:
     def _conflict(
         self, cluster: Cluster, document: Document, rendered: RenderedService, host_inputs: Json | None
     ) -> str | None:
-        """Return which other document has a process or object of the same name; None where none has.
+        """Return which other document has a process or object of the same name; None if there is none.
 
-        In a cluster services of two dialects may have one name.
+        In a cluster, services of two dialects may have the same name.
         """
         namespace, name = rendered.key.namespace, rendered.key.name
         if host_inputs is not None:
@@ -120,7 +120,7 @@ class _Reader:
             (each.kind, str(each.manifest["metadata"].get("namespace", "")), each.name) for each in rendered.objects
         ]
         if rendered.key.dialect == LLMKUBE:
-            # Also for a service without pods: names that differ by `.` and `-` share a Service's name.
+            # Also for a service without pods: names that differ in `.` and `-` have the same Service name.
             needed.insert(0, ("Service", namespace, naming.service_name(name)))
         for kind, where, each in needed:
             other = self.owners.setdefault((cluster.name, kind, where, each), document)

@@ -1,6 +1,6 @@
-"""Adapts services to a static fleet: lists the fields that need the loop, and has autoscalers scale pods. Pure.
+"""Adapts services to a static fleet: lists the fields that need the loop, and makes autoscalers scale pods. Pure.
 
-Called by `reading`, which warns of each field.
+`reading` calls it and adds a note for each field.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ _OVER_SSH = (*_SLEEP, keys.ANNOTATION_MODEL_GROUP, keys.ANNOTATION_MEMORY_CHECK)
 def unsupported_without_loop(
     annotations: dict[str, str], desired: DesiredService, *, over_ssh: bool = False
 ) -> Iterator[Problem]:
-    """List what has no effect without a loop; with `over_ssh` also what needs an agent on the service's host."""
+    """Yield the fields without effect without a loop; with `over_ssh` also those that need an agent on the service's
+    host.
+    """
     for name, why in _LOOP_ONLY.items():
         if annotations.get(name):
             yield _problem(name, why)
@@ -40,7 +42,7 @@ def unsupported_without_loop(
         if annotations.get(name):
             yield _problem(name, "it takes a loop to wake pods" if in_pods else "it takes an agent on the host")
     if in_pods and desired.readiness_gate:
-        # Nothing would ever open it, and no replica would get a request.
+        # No loop would open the gate, and no replica would get a request.
         why = "nobody opens the gate, so no replica gets a request; take the annotation away"
         yield _problem(keys.ANNOTATION_READINESS_GATE, why)
     if desired.workloads is not None and (certificate := desired.workloads.certificate) is not None:
@@ -59,7 +61,9 @@ def _words(why: str) -> str:
 
 
 def scaled_without_loop(desired: DesiredService) -> DesiredService:
-    """Have a service's autoscalers scale its sets of pods: a fleet has no custom resource that they could scale."""
+    """Make a service's autoscalers scale its sets of pods, because a fleet has no custom resource that they could
+    scale.
+    """
     workloads = desired.workloads
     if workloads is None or all(pods.scaler is None or pods.scaler.target is None for pods in workloads.pods):
         return desired

@@ -1,4 +1,4 @@
-"""Splits an engine's arguments into those that dialects have fields for and the rest, and joins them again. Pure.
+"""Splits an engine's arguments into those that dialects have fields for and the others, and joins them again. Pure.
 
 Dialects have fields for the model, the address, the names, GPUs, draft models, LoRA adapters and parallelism.
 """
@@ -32,7 +32,7 @@ _OWNED: dict[Engine, frozenset[str]] = {
     "ollama": frozenset(),
     "generic": frozenset(),
 }
-"""Flags that each writer sets by itself."""
+"""Flags that each writer sets itself."""
 _POSITIONAL: frozenset[Engine] = frozenset({"vllm", "tensorrt-llm"})
 """Engines whose model is an argument without a flag."""
 _LONG = {
@@ -61,26 +61,26 @@ _ALIASES: dict[Engine, dict[str, str]] = {
 """Names that mean the same to an engine."""
 _SAYS_NOTHING = (["--tensor-parallel-size", "1"], ["--tp", "1"], ["--tp_size", "1"], ["--num-shard", "1"])
 _SWITCHES = frozenset({"--metrics", "--enable-metrics"})
-"""Flags of `_OWNED` that take no value."""
+"""Flags of `_OWNED` without a value."""
 _NAMES = frozenset({"--served-model-name", "-a", "--alias"})
 _MODEL = frozenset({"-m", "--model", "--model-path", "--model-id"})
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Arguments, split."""
+    """The arguments of an engine, split."""
 
     rest: tuple[str, ...] = ()
     served_name: str = ""
-    """What clients ask for. Of a flag that stands there twice the last counts, as the engines read it."""
+    """The model's name for clients. The last of a repeated flag counts, as in the engines."""
     aliases: tuple[str, ...] = ()
-    """Further names; those of llama.cpp stay among `rest`."""
+    """Further names; those of llama.cpp stay in `rest`."""
     model: str = ""
     """The model that the arguments name."""
 
 
 def split_arguments(engine: Engine, arguments: Iterable[str]) -> Arguments:
-    """Split off the arguments that writers set. The rest has the long form of each flag."""
+    """Separate the arguments that writers set. The rest has the long form of each flag."""
     if engine == "generic":
         return Arguments(rest=tuple(arguments))
     rest: list[str] = []
@@ -96,7 +96,7 @@ def split_arguments(engine: Engine, arguments: Iterable[str]) -> Arguments:
         elif flag.name in _NAMES:
             words = []
         else:
-            # What follows the one value of such a flag belongs to none.
+            # Such a flag has one value. The words after it belong to no flag.
             words = list(flag.words[1 if flag.name in _SWITCHES else 2 :])
         if words and first and (not flag.name or flag.name in _OWNED[engine]):
             first, model, words = False, words[0], words[1:]
@@ -111,7 +111,7 @@ def split_arguments(engine: Engine, arguments: Iterable[str]) -> Arguments:
 def _long(flag: Flag, engine: Engine) -> list[str]:
     name = _ALIASES.get(engine, _LONG if engine in ("llamacpp", "vllm") else {}).get(flag.name, flag.name)
     _, equals, value = flag.words[0].partition("=")
-    # Behind a space, a value that begins with a dash would be read as a flag.
+    # After a space, a value that begins with a dash would be read as a flag.
     words = [f"{name}={value}"] if value.startswith("-") else [name, value] if equals else [name]
     return [*words, *flag.words[1:]] if flag.name else list(flag.words)
 
@@ -119,7 +119,7 @@ def _long(flag: Flag, engine: Engine) -> list[str]:
 def without(arguments: Iterable[str], *names: str) -> tuple[list[str], dict[str, str]]:
     """Return the arguments without the flags `names`, and the values of these flags.
 
-    A flag without a value stays, and so does one that more than its value follows.
+    A flag without a value stays, and so does a flag with several values.
     """
     rest: list[str] = []
     found: dict[str, str] = {}
@@ -141,7 +141,7 @@ SHARES: dict[Engine, str] = {
 
 
 def gpu_arguments(engine: Engine, gpus: int, arguments: Sequence[str] = ()) -> list[str]:
-    """Return the arguments that follow from the number of GPUs, less those that ranks of `arguments` take."""
+    """Return the arguments derived from the number of GPUs, reduced by the ranks of `arguments`."""
     if engine == "llamacpp":
         return ["--n-gpu-layers", "99"] if gpus else []
     share = share_of(engine, arguments, gpus)
@@ -149,14 +149,14 @@ def gpu_arguments(engine: Engine, gpus: int, arguments: Sequence[str] = ()) -> l
 
 
 def with_gpus(engine: Engine, arguments: list[str], gpus: int) -> list[str]:
-    """Add the arguments that follow from the number of GPUs, unless the user sets them."""
+    """Add the arguments derived from the number of GPUs, unless the user sets them."""
     implied = gpu_arguments(engine, gpus, arguments)
     named = ranks_of(engine, arguments).names_tensor
     return [*arguments, *implied] if implied and not named else arguments
 
 
 def without_gpus(engine: Engine, arguments: Iterable[str], gpus: int) -> list[str]:
-    """Return the arguments without those that follow from the number of GPUs, which every writer adds."""
+    """Return the arguments without those derived from the number of GPUs, which every writer adds."""
     written = list(arguments)
     if ranks_of(engine, written).others > 1:
         return written
@@ -165,7 +165,7 @@ def without_gpus(engine: Engine, arguments: Iterable[str], gpus: int) -> list[st
 
 
 DRAFTED = "--num_speculative_tokens"
-"""How many tokens vLLM drafts at once, in the form that this package keeps it in."""
+"""The number of tokens that vLLM drafts at once, as a flag that only this package uses."""
 
 
 def split_draft(arguments: Iterable[str]) -> tuple[list[str], str]:
@@ -183,7 +183,7 @@ def split_draft(arguments: Iterable[str]) -> tuple[list[str], str]:
 
 
 def with_draft(arguments: Iterable[str], model: str) -> list[str]:
-    """Write vLLM's flag for drafts."""
+    """Return the arguments with vLLM's flag for the draft model."""
     rest, found = without(arguments, DRAFTED)
     tokens = found.get(DRAFTED, "")
     config = {"model": model, **({"num_speculative_tokens": int(tokens)} if tokens.isdecimal() else {})}
@@ -206,13 +206,13 @@ def split_adapters(engine: Engine, arguments: Iterable[str]) -> tuple[list[str],
         return words, ()
     rest: list[str] = []
     for flag in flags:
-        # --enable-lora is a switch: what follows it is no value of it.
+        # --enable-lora is a switch, so the words after it are not its value.
         rest += {"--lora-modules": (), "--enable-lora": flag.words[1:]}.get(flag.name, flag.words)
     return rest, tuple(Weights(name=name, source=Source(kind="hub", address=at)) for name, at in found)
 
 
 def split_adapter_limits(arguments: Iterable[str]) -> tuple[list[str], dict[str, int]]:
-    """Return vLLM's arguments without the limits of LoRA that KServe has fields for, and these limits."""
+    """Return vLLM's arguments without the LoRA limits that KServe has fields for, and these limits."""
     words = list(arguments)
     rest, found = without(words, *ADAPTER_LIMITS.values())
     if any(not value.isdecimal() or not int(value) for value in found.values()):
@@ -221,7 +221,7 @@ def split_adapter_limits(arguments: Iterable[str]) -> tuple[list[str], dict[str,
 
 
 def adapter_arguments(written: TrackedDescription, *, target: str) -> list[str]:
-    """Write the adapters as arguments of vLLM's."""
+    """Return the adapters as arguments for vLLM."""
     adapters: tuple[Weights, ...] = written.use("adapters")
     if not adapters:
         return []
@@ -240,7 +240,7 @@ _EXPERT = "--enable-expert-parallel"
 
 
 def parallel_arguments(engine: Engine, fields: Fields) -> list[str]:
-    """Read `parallelism` of an LLMInferenceService as arguments. Other values stay unread, and so are losses."""
+    """Return `parallelism` of an LLMInferenceService as arguments. Other values stay unread, so they become losses."""
     found: list[str] = []
     if engine in SHARES or fields.peek("parallelism", "tensor") is None:
         tensor = fields.read("parallelism", "tensor")
@@ -249,7 +249,7 @@ def parallel_arguments(engine: Engine, fields: Fields) -> list[str]:
         return found
     for name, flag in _PARALLEL_SIZES.items():
         number = fields.peek("parallelism", name)
-        # Copies in other pods exist in groups only.
+        # Only groups have copies in other pods.
         if not isinstance(number, int) or (name == "data" and fields.peek("parallelism", "dataLocal") != number):
             continue
         fields.read("parallelism", name)

@@ -55,9 +55,9 @@ def describe(dialect: str, cr: Json, *, look: Lookup) -> Description:
 
 
 def write(description: Description, target: Target, *, apart: str = "") -> Converted:
-    """Write a service in a dialect. Raises SpecInvalid where that dialect cannot serve it.
+    """Write a service in a dialect. Raises SpecInvalid if that dialect cannot serve it.
 
-    `apart` is appended to the names of models and runtimes that are written with it.
+    `apart` is appended to the names of the models and runtimes that are written with it.
     """
     written = TrackedDescription(description, target=DISPLAY_NAMES[target], apart=apart)
     try:
@@ -77,9 +77,9 @@ class Conversion:
         self._documents: dict[_Identity, tuple[Json, str]] = {}
 
     def write(self, description: Description) -> Converted:
-        """Write one more service. Raises SpecInvalid as `write` does, and where another service uses a name.
+        """Write one more service. Raises SpecInvalid as `write` does, and if another service uses a name.
 
-        Dialects do not share what they name: a Model belongs to a namespace, and an OpenModel to the cluster.
+        The scope of names differs between dialects: a Model belongs to a namespace, an OpenModel to the cluster.
         """
         why = ""
         for apart in ("", description.name, f"{description.name}-{description.namespace}"):
@@ -108,7 +108,7 @@ def _identity(document: Json) -> _Identity:
 
 
 def _of_paths(description: Description) -> Iterator[Loss]:
-    """List the arguments with paths of weights that only pods of the source dialect have."""
+    """Yield the arguments with paths of weights that only pods of the source dialect have."""
     for attribute in ("command", "args"):
         for word in getattr(description, attribute):
             if any(path in word for path in POD_PATHS):
@@ -119,7 +119,7 @@ def _of_paths(description: Description) -> Iterator[Loss]:
 
 
 def check(documents: Sequence[Json], target: Target) -> None:
-    """Parse documents by their dialect, the service last. Raises SpecInvalid where the dialect does."""
+    """Parse documents with their dialect, the service last. Raises SpecInvalid if the dialect cannot parse them."""
     things = {(each["kind"], each["metadata"]["name"]): each for each in documents}
     service = documents[-1]
     try:
@@ -143,6 +143,6 @@ class _Documents:
         return self._things.get((kind.kind, name))
 
     def listed(self, kind: Kind, namespace: str) -> tuple[Json, ...]:
-        """Return none."""
+        """Return no objects."""
         del kind, namespace
         return ()

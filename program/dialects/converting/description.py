@@ -1,4 +1,4 @@
-"""The description of a service that belongs to no dialect: readers make it, writers write it. Pure."""
+"""The description of a service, independent of dialects. Readers build it, writers write it. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kubeapi.json_types import Json
 Engine = Literal["llamacpp", "vllm", "sglang", "tgi", "tensorrt-llm", "ollama", "generic"]
 ENGINES: tuple[Engine, ...] = ("llamacpp", "vllm", "sglang", "tgi", "tensorrt-llm", "ollama", "generic")
 NOT_LOST = frozenset({"kubectl.kubernetes.io/last-applied-configuration"})
-"""Annotations that are of no dialect and mean nothing elsewhere."""
+"""Annotations that belong to no dialect and have no meaning elsewhere."""
 PEER_PREFIXES = (
     "inference.llmkube.dev/",
     "llmkube.ai/",
@@ -19,14 +19,14 @@ PEER_PREFIXES = (
     "internal.serving.kserve.io/",
     "llmaz.io/",
 )
-"""Of labels and annotations that mean something in their own dialect only."""
+"""Prefixes of labels and annotations that have a meaning only in their own dialect."""
 OF_ONE_DIALECT = frozenset({"herdsman.dev/workload"})
-"""Annotations of Herdsman's that do: which kind serves a Playground."""
+"""Herdsman's annotations that have a meaning only in one dialect: the kind that serves a Playground."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """One thing that the other dialect will not know."""
+    """One part of a service that the other dialect does not support."""
 
     document: str
     """Kind and name, as ``Kind `name` ``."""
@@ -37,27 +37,33 @@ class Loss:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where weights come from."""
+    """The source of weights."""
 
     kind: Literal["hub", "modelscope", "http", "s3", "oss", "gcs", "pvc", "path", "ollama", "oci"]
     address: str
-    """hub, modelscope: `org/repo`. http: the URL. s3, oss, gcs: what follows the scheme. pvc: `claim/path`. path: an
-    absolute path. ollama: `name:tag`. oci: the image."""
+    """- hub, modelscope: `org/repo`
+    - http: the URL
+    - s3, oss, gcs: the text after the scheme
+    - pvc: `claim/path`
+    - path: an absolute path
+    - ollama: `name:tag`
+    - oci: the image
+    """
     revision: str = ""
     file: str = ""
     """The one file of a repository or prefix that the engine opens."""
     files: tuple[str, ...] = ()
-    """All that is fetched of a repository or prefix, where that is not everything."""
+    """The files to fetch from a repository or prefix; empty means all."""
 
     @property
     def is_gguf(self) -> bool:
-        """Return whether this is a model of llama.cpp's."""
+        """Return whether this is a model for llama.cpp."""
         return (self.file or self.address).lower().endswith(".gguf")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """A model beside the main one: a draft, or an adapter."""
+    """A model in addition to the main one: a draft, or an adapter."""
 
     name: str
     source: Source
@@ -70,13 +76,13 @@ class Scaling:
     min_replicas: int = 1
     max_replicas: int
     metrics: tuple[Json, ...] = ()
-    """As autoscaling/v2 writes them."""
+    """In the format of autoscaling/v2."""
     behavior: Json | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """A service. Empty values say nothing; `origins` has the path of each field in the document it was read from."""
+    """A service. Empty values are not set. `origins` has the path of each field in the source document."""
 
     document: str
     dialect: str
@@ -87,30 +93,30 @@ class Description:
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
     model_name: str = ""
-    """Name of the object that describes the model, where that is one of its own."""
+    """Name of the object that describes the model, if there is a separate one."""
     served_name: str = ""
-    """What clients ask for, where the service says so."""
+    """The model's name for clients, if the service sets one."""
     aliases: tuple[str, ...] = ()
-    """Further names that clients may ask for. Those of llama.cpp are among its arguments."""
+    """Further names for clients. Those of llama.cpp are in its arguments."""
     model_format: str = ""
     quantization: str = ""
     sha256: str = ""
     image: str = ""
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
-    """The engine's, without model, address and port. Of a generic server all of them."""
+    """The engine's arguments, without model, address and port. For a generic server all arguments."""
     env: tuple[Json, ...] = ()
     hub_token: Json | None = None
     """The Secret's `name` and `key` with the token for Hugging Face."""
     requests: dict[str, str] = field(default_factory=dict)
     """cpu, memory and ephemeral-storage."""
     limits: dict[str, str] = field(default_factory=dict)
-    """The same; empty where they are not limited."""
+    """The same resources; empty if they are not limited."""
     gpus: int = 0
     gpu_resource: str = ""
     shared_memory: str = ""
     port: int = 0
-    """Where a generic server listens; other engines are told by whoever writes the service."""
+    """The port of a generic server. For other engines the writer sets the port."""
     probes: dict[str, Json] = field(default_factory=dict)
     """By `startup`, `liveness`, `readiness`."""
     replicas: int = 1
@@ -120,31 +126,31 @@ class Description:
     pod: dict[str, Any] = field(default_factory=dict)
     """Fields of a PodSpec that the user set: nodeSelector, tolerations, affinity, imagePullSecrets …"""
     security: dict[str, Any] = field(default_factory=dict)
-    """The securityContext of the container that serves; that of the pod is among its fields."""
+    """The securityContext of the container that serves; that of the pod is in `pod`."""
     volume_mounts: tuple[Json, ...] = ()
     pod_labels: dict[str, str] = field(default_factory=dict)
     pod_annotations: dict[str, str] = field(default_factory=dict)
     worker: Description | None = None
-    """The other pods of a group, of which this is the leader: their container and fields, and nothing else."""
+    """The other pods of a group whose leader this is: only their container and pod fields."""
     group_size: int = 0
-    """Pods of such a group, the leader among them; 0 for no group."""
+    """Number of pods in such a group, with the leader; 0 for no group."""
     origins: Mapping[str, str] = field(default_factory=dict)
     losses: tuple[Loss, ...] = ()
-    """What the reader did not understand."""
+    """The fields that the reader does not support."""
 
     def origin(self, name: str) -> str:
-        """Return where a field was read; paths of members are those of the whole."""
+        """Return the path of a field. Members of a field have the path of the field."""
         if name.startswith(("labels[", "annotations[")):
             return f"metadata.{name}"
         return self.origins.get(name) or self.origins.get(name.partition(".")[0]) or name
 
 
 _ALWAYS = frozenset({"document", "dialect", "name", "namespace", "source", "engine", "origins", "losses"})
-"""What every writer writes, or refuses."""
+"""Fields that every writer writes or refuses."""
 
 
 class TrackedDescription:
-    """A description while it is written: what a writer has not asked for by the end is lost."""
+    """A description that records which fields a writer uses. The other fields become losses."""
 
     def __init__(self, description: Description, *, target: str, apart: str = "") -> None:
         """`apart` is appended to names of models and runtimes that other services use; empty for none."""
@@ -155,7 +161,7 @@ class TrackedDescription:
         self._losses: list[Loss] = []
 
     def shared_name(self, name: str) -> str:
-        """Return the name of an object beside the service that several services may share."""
+        """Return the name of an object that several services may share."""
         return f"{name[: max(1, 62 - len(self._apart))]}-{self._apart}" if self._apart else name
 
     def use(self, name: str) -> Any:

@@ -34,12 +34,12 @@ class Fields:
         self._read: set[_Path] = set()
 
     def read(self, *path: str | int) -> Any:
-        """Return the value at a path of the spec, and mark it as read; None where there is none."""
+        """Return the value at a path of the spec, and mark it as read; None if there is none."""
         self._read.add(path)
         return self.peek(*path)
 
     def peek(self, *path: str | int) -> Any:
-        """Return the value at a path of the spec."""
+        """Return the value at a path of the spec; None if there is none."""
         value: Any = self.cr.get("spec")
         for step in path:
             if isinstance(value, dict):
@@ -51,7 +51,7 @@ class Fields:
         return value
 
     def unread(self) -> tuple[Loss, ...]:
-        """List the fields that were not read, each at the highest path of which nothing was read."""
+        """List the fields that were not read, each at the highest path below which nothing was read."""
         why = f"only {self._dialect} has it"
         return tuple(Loss(self.document, path_text(path), why) for path in self._walk((), self.cr.get("spec") or {}))
 
@@ -70,17 +70,17 @@ class Fields:
 
 
 def path_text(path: _Path) -> str:
-    """Write a path below the spec as the API server does."""
+    """Return a path below the spec in the API server's format."""
     return "spec" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
 
 
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9.-]+")
 PORTS = {"llamacpp": 8080, "vllm": 8000, "sglang": 30000, "tgi": 80, "tensorrt-llm": 8000, "ollama": 11434}
-"""Where LLMKube's pods listen."""
+"""Ports that LLMKube's pods listen on."""
 
 
 def kept_metadata(cr: Json, document: str) -> tuple[dict[str, str], dict[str, str], tuple[Loss, ...]]:
-    """Return labels and annotations that mean the same in every dialect, and name those that are one dialect's own."""
+    """Return the labels and annotations that all dialects share, and the losses of those that belong to one dialect."""
     kept: list[dict[str, str]] = []
     lost: list[Loss] = []
     for part in ("labels", "annotations"):
@@ -95,7 +95,7 @@ def kept_metadata(cr: Json, document: str) -> tuple[dict[str, str], dict[str, st
 
 
 def metadata_of(written: TrackedDescription, *, has_effect: Callable[[str], bool] = lambda _: True) -> Json:
-    """Write the metadata of a service; `has_effect` says which annotations the dialect honours."""
+    """Return the metadata of a service. `has_effect` returns whether the dialect supports an annotation."""
     d = written.description
     metadata: Json = {"name": d.name, "namespace": d.namespace}
     if labels := written.use("labels"):
@@ -112,7 +112,7 @@ def metadata_of(written: TrackedDescription, *, has_effect: Callable[[str], bool
 
 
 def annotations_for_pods(annotations: Mapping[str, str]) -> Callable[[str], bool]:
-    """Return a function that says which annotations have an effect on services of KServe and llmaz."""
+    """Return a function that returns whether an annotation has an effect on services of KServe and llmaz."""
     unread = set() if on_hosts(annotations) else {problem.field for problem in not_in_workloads(annotations)}
     return lambda name: f"metadata.annotations[{name}]" not in unread
 
@@ -123,12 +123,12 @@ def on_hosts(annotations: Mapping[str, str]) -> bool:
 
 
 def label_of(name: str) -> str:
-    """Return a label value, or name of an object, made from a model's name, which may be a path."""
+    """Return a label value, or name of an object, for a model's name, which may be a path."""
     return _NOT_IN_NAMES.sub("-", name.lower()).strip("-.")[:63].strip("-.")
 
 
 def draft_name(name: str, main: str, *, same: bool) -> str:
-    """Return the name of a draft model's object; it differs from the main model's unless the weights are the `same`."""
+    """Return the name of a draft model's object. It differs from the main model's unless the weights are the `same`."""
     return name if name != main else main if same else f"{main[:57].rstrip('-.')}-draft"
 
 
@@ -142,10 +142,10 @@ def moved_probe(probe: Json, port: int) -> Json:
 
 
 def file_of_url(url: str) -> str:
-    """Return the name of the file that a URL leads to, as it lies on a disk: decoded, and without a query."""
+    """Return the name of a URL's file on disk: decoded, and without the query."""
     return unquote(urlsplit(url).path.rpartition("/")[2])
 
 
 def pod_port(description: Description) -> int:
-    """Return where LLMKube's pods of this engine listen."""
+    """Return the port that LLMKube's pods of this engine listen on."""
     return PORTS.get(description.engine, 8080)

@@ -1,6 +1,6 @@
 """Reads KServe's LLMInferenceService into a description. Pure.
 
-Base configs from the files are merged as KServe merges them. Presets are not read, because they are not the user's.
+Base configs from the files are merged as KServe merges them. Presets are not read, because users do not write them.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ MODELS = "/mnt/models"
 PORT = 8000
 MAIN = "main"
 ROOT_ALLOWED = {"runAsNonRoot": False}
-"""Takes back that the presets let no container run as root: images of other engines say nothing of their user."""
+"""Allows root again, which the presets forbid, because other engines' images do not name their user."""
 BRACES = "{{`{{`}}"
-"""Two braces that KServe's templates leave alone."""
+"""Two braces, escaped for KServe's templates."""
 _MARK = "\0"
 
 
@@ -99,7 +99,7 @@ def read_kserve(cr: Json, look: Lookup) -> Description:
     name = str(hub["metadata"]["name"])
     names = (arguments.served_name, *arguments.aliases) if engine in ("vllm", "sglang") else ()
     if any(mark in each for each in names for mark in ("{{", "$(")) or not arguments.served_name:
-        names = ()  # only KServe and the pod know what these stand for
+        names = ()  # only KServe and the pod can replace these templates
     model_name = fields.read("model", "name")
     return Description(
         document=fields.document,
@@ -168,12 +168,12 @@ def read_kserve(cr: Json, look: Lookup) -> Description:
 
 
 def _draft(model: str) -> Weights | None:
-    """Describe the draft that vLLM fetches by itself."""
+    """Return the draft model that vLLM fetches itself."""
     return Weights(name=model.rpartition("/")[2], source=Source(kind="hub", address=model)) if model else None
 
 
 def _with_bases(cr: Json, look: Lookup) -> tuple[Json, tuple[Loss, ...]]:
-    """Merge the base configs under the service's own spec."""
+    """Merge the service's own spec over its base configs."""
     written = cr.get("spec") or {}
     if not isinstance(written, dict):
         raise SpecInvalid(field="spec", why="is not an object")
@@ -210,7 +210,7 @@ def _templated(value: Any, path: str) -> list[str]:
 
 
 def _lora_limits(engine: Engine, fields: Fields) -> list[str]:
-    """Write the limits of LoRA as vLLM's arguments."""
+    """Return the LoRA limits as vLLM's arguments."""
     told = [(flag, fields.peek("model", "lora", name)) for name, flag in ADAPTER_LIMITS.items()]
     if engine != "vllm":
         return []

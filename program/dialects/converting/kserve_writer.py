@@ -23,7 +23,7 @@ _TGI_IMAGE = "ghcr.io/huggingface/text-generation-inference:3.3.7"
 
 
 def write_kserve(written: TrackedDescription) -> list[Json]:
-    """Write an LLMInferenceService. Raises SpecInvalid for weights or engines that KServe's pods cannot have."""
+    """Write an LLMInferenceService. Raises SpecInvalid for weights or engines that KServe's pods do not support."""
     d = written.description
     if not is_dns_label(d.name):
         raise SpecInvalid(
@@ -42,7 +42,7 @@ def write_kserve(written: TrackedDescription) -> list[Json]:
     if loaded:
         model["lora"] = {"adapters": [{"name": a.name, "uri": _uri(a.source, "adapters")[0]} for a in loaded]}
     for name in ("model_format", "quantization"):
-        written.use(name)  # the weights themselves tell
+        written.use(name)  # the weights contain both
     template, spread, limits = _pod(written, opened)
     if limits:
         model.setdefault("lora", {"adapters": []}).update(limits)
@@ -78,7 +78,7 @@ def write_kserve(written: TrackedDescription) -> list[Json]:
 
 
 def _worker(written: TrackedDescription, opened: str) -> Json:
-    """Write the other pods of a group."""
+    """Return the other pods of a group."""
     others = TrackedDescription(written.use("worker"), target="KServe")
     for name in ("replicas", "model_name", "served_name"):
         others.use(name)
@@ -88,7 +88,7 @@ def _worker(written: TrackedDescription, opened: str) -> Json:
 
 
 def _pod(written: TrackedDescription, opened: str) -> tuple[Json, Json, Json]:
-    """Write a pod; beside it what `_container` finds."""
+    """Return a pod, and the parallelism and LoRA limits that `_container` returns."""
     mounted = with_shared_memory(written, written.use("pod.volumes") or (), written.use("volume_mounts"))
     container, spread, limits = _container(written, opened)
     if mounted.mounts:
@@ -101,7 +101,9 @@ def _pod(written: TrackedDescription, opened: str) -> tuple[Json, Json, Json]:
 
 
 def _container(written: TrackedDescription, opened: str) -> tuple[Json, Json, Json]:
-    """Write the container; beside it what of vLLM's arguments has fields of its own: `parallelism`, LoRA's limits."""
+    """Return the container, and the values of vLLM's arguments that KServe has fields for: `parallelism` and LoRA
+    limits.
+    """
     d = written.description
     image, command, arguments = _program(written, opened)
     spread: Json = {}
@@ -110,7 +112,7 @@ def _container(written: TrackedDescription, opened: str) -> tuple[Json, Json, Js
         arguments, spread = parallel_fields(arguments)
         arguments, limits = split_adapter_limits(arguments) if d.adapters else (arguments, {})
     container: Json = {"name": MAIN}
-    # A host has a program of its own; the command says which.
+    # A host uses its own program for an engine; the command selects it.
     if image and not (on_hosts(d.annotations) and d.engine != "generic"):
         container["image"] = image
     if command:
@@ -120,7 +122,7 @@ def _container(written: TrackedDescription, opened: str) -> tuple[Json, Json, Js
     env = list(written.use("env"))
     if token := written.use("hub_token"):
         env.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": dict(token)}})
-        # The container has it, and what fetches the weights does not.
+        # The container gets the token, but the initializer that fetches the weights does not.
         written.add_loss(
             "hub_token", "KServe fetches weights with the Secrets of the pods' ServiceAccount: add it there"
         )
@@ -137,7 +139,7 @@ def _container(written: TrackedDescription, opened: str) -> tuple[Json, Json, Js
 
 
 def _security(written: TrackedDescription) -> Json:
-    """Return the container's securityContext; the presets' own stands for the image that they come with."""
+    """Return the container's securityContext. The presets' one fits only the image of the presets."""
     d = written.description
     asked: Json = dict(written.use("security"))
     both = {**(d.pod.get("securityContext") or {}), **asked}
@@ -148,7 +150,9 @@ def _security(written: TrackedDescription) -> Json:
 
 
 def _program(written: TrackedDescription, opened: str) -> tuple[str, list[str], list[str]]:
-    """Return image, command and arguments; vLLM's are the presets' own, but for what the user adds."""
+    """Return image, command and arguments. For vLLM the presets set them, and only the user's additions are
+    returned.
+    """
     d = written.description
     image, command, args = written.use("image"), list(written.use("command")), list(written.use("args"))
     if d.draft is not None:

@@ -58,13 +58,13 @@ def read_llmaz(cr: Json, look: Lookup) -> Description:
     choice = choose(models[0], asked, field=flavor_field)
     variables = variables_of(models, choice.params, fetched=True)
     preset = fill(recommended.get("args") or [], variables, field=f"BackendRuntime `{runtime.name}`")
-    # As they are written: llmaz fills in those of its runtimes alone.
+    # Unchanged: llmaz replaces variables only in the arguments of its runtimes.
     own = [str(argument) for argument in config.get("args") or []]
     engine = _engine_of(runtime)
-    # What llmaz ships for Ollama is a script that starts it.
+    # llmaz's shipped runtime for Ollama is a script that starts it.
     arguments = split_arguments(engine, [*(preset if custom or engine != "ollama" else ()), *own])
     hosted = on_hosts(annotations)
-    # A host runs what is asked for; what runtimes recommend is meant for pods.
+    # A host uses what the Playground asks for; the recommendations of runtimes are for pods.
     resources = merged_resources(config.get("resources") or {}, {} if hosted else recommended.get("resources") or {})
     requests, limits, gpus, gpu, strange = amounts_of(with_limits(resources, choice.limits))
     losses = [Loss(fields.document, flavor_field, f"other dialects have no resource `{name}`") for name in strange]
@@ -147,7 +147,7 @@ def read_llmaz(cr: Json, look: Lookup) -> Description:
 
 
 def _is_custom(runtime: Runtime) -> bool:
-    """Tell a BackendRuntime of the files from those that every installation of llmaz has."""
+    """Return whether a BackendRuntime differs from those that every installation of llmaz has."""
     ours = shipped().get(runtime.name)
     return ours is None or ours.spec != runtime.spec
 
@@ -161,7 +161,7 @@ def _engine_of(runtime: Runtime) -> Engine:
 
 
 def _usual(runtime: Runtime, engine: Engine) -> bool:
-    """Return whether a runtime starts its engine as the one that llmaz ships does."""
+    """Return whether a runtime starts its engine like llmaz's shipped runtime."""
     ours = shipped().get(engine)
     return ours is not None and ours.spec.get("command") == runtime.spec.get("command")
 
@@ -183,7 +183,7 @@ def nodes_of(pod: Json, choice: Choice) -> Json:
 
 
 def losses_of_model(model: Model, look: Lookup) -> list[Loss]:
-    """Name what of an OpenModel only llmaz knows."""
+    """List the parts of an OpenModel that only llmaz supports."""
     document, losses = f"OpenModel `{model.name}`", []
     spec = without_nulls((look(kinds.OPEN_MODELS, None, model.name) or {}).get("spec") or {})
     hub = (spec.get("source") or {}).get("modelHub") or {}
@@ -229,7 +229,7 @@ def _scaling(fields: Fields, recommended: Json) -> Scaling | None:
     if not wish:
         return None
     hpa = (wish.get("scaleTrigger") or recommended.get("scaleTrigger") or {}).get("hpa")
-    # Kubernetes' own default, of an autoscaler that names nothing to follow.
+    # Kubernetes' default for an autoscaler without a metric.
     metrics = () if hpa is None else tuple(hpa.get("metrics") or ()) or (of_resource("cpu", 80),)
     return Scaling(
         min_replicas=wish.get("minReplicas", 1),

@@ -1,6 +1,6 @@
 """Reads llmaz's Service into a description of the pod that answers requests. Pure.
 
-In a group of pods that is the leader.
+In a group of pods, this is the leader.
 """
 
 from __future__ import annotations

@@ -18,12 +18,12 @@ from program.dialects.llmaz.schema.common import LONGEST_SERVICE, SERVICE_LABEL
 MODELS = "llmaz.io/v1alpha1"
 SERVING = "inference.llmaz.io/v1alpha1"
 _FLAVOR = "chosen"
-"""Name of the one flavor that a model gets where its service chooses nodes."""
+"""Name of the one flavor that a model gets if its service chooses nodes."""
 _LABEL = re.compile(r"[^a-z0-9-]+")
 
 
 def write_llmaz(written: TrackedDescription) -> list[Json]:
-    """Write OpenModels, a Playground, and a BackendRuntime where none that llmaz ships will do."""
+    """Write OpenModels, a Playground, and a BackendRuntime if none of llmaz's shipped ones is sufficient."""
     d = written.description
     if len(d.name) > LONGEST_SERVICE or not re.fullmatch(SERVICE_LABEL, d.name):
         why = f"is no name for llmaz: Service `{d.name}-lb` needs a lower-case label that begins with a letter"
@@ -36,7 +36,7 @@ def write_llmaz(written: TrackedDescription) -> list[Json]:
     elif selector:
         models[0]["spec"]["inferenceConfig"] = {"flavors": [{"name": _FLAVOR, "nodeSelector": dict(selector)}]}
     for attribute in ("model_format", "quantization"):
-        written.use(attribute)  # the weights themselves tell
+        written.use(attribute)  # the weights contain both
     claim: Json = {"modelClaim": {"modelName": name}}
     draft = written.use("draft")
     if draft is not None and d.engine in ("llamacpp", "vllm"):
@@ -62,7 +62,7 @@ def write_llmaz(written: TrackedDescription) -> list[Json]:
 
 
 def _name(text: str) -> str:
-    """Make a DNS label of a model's name."""
+    """Return a DNS label for a model's name."""
     return _LABEL.sub("-", text.lower()).strip("-")[:63].strip("-") or "model"
 
 
@@ -98,10 +98,10 @@ def _written_source(source: Source, field: str) -> Json:
 
 
 def _runtime(written: TrackedDescription, model: str) -> tuple[Json, list[Json]]:
-    """Choose the backend: a shipped one by its name, or one of the service's own beside it."""
+    """Return the Playground's backend: a shipped runtime, or a new one for the service with its document."""
     d = written.description
     image, command = written.use("image"), written.use("command")
-    # A host has a program of its own for each engine that it knows.
+    # A host uses its own program for each engine that it knows.
     if on_hosts(d.annotations) and d.engine != "generic":
         image, command = "", ()
     args = _arguments(written, model)

@@ -55,10 +55,10 @@ def read_llmkube(cr: Json, look: Lookup) -> Description:
     if model.accelerator == "metal" and not annotations.get(keys.ANNOTATION_HOST):
         annotations.setdefault(keys.ANNOTATION_HOST_SELECTOR, "herdsman.dev/accelerator=metal")
     if served_name_option(desired, runtime_for(engine).name_flags) and not on_hosts(annotations):
-        annotations.pop(keys.ANNOTATION_SERVED_NAME, None)  # it is among the arguments
+        annotations.pop(keys.ANNOTATION_SERVED_NAME, None)  # the arguments contain it
     arguments = split_arguments(engine.kind, _argv(desired))
     gpus = desired.gpu.count if desired.gpu else 0
-    # Ollama's one argument is the model's name.
+    # The only argument of Ollama is the model's name.
     rest = arguments.rest if engine.kind != "ollama" else ()
     args, loaded = split_adapters(engine.kind, without_gpus(engine.kind, rest, gpus))
     if model.mmproj:
@@ -170,7 +170,7 @@ def _port(fields: Fields) -> int:
 
 
 def _plain_draft(arguments: list[str]) -> list[str]:
-    """Leave out what every draft of llama.cpp has."""
+    """Remove the arguments that every draft of llama.cpp has."""
     rest, found = without(arguments, "--spec-type")
     return rest if found.get("--spec-type") == "draft-simple" else arguments
 
@@ -219,14 +219,14 @@ def _source_of(model: DesiredModel) -> Source:
 
 
 def hub_file(url: str) -> Source | None:
-    """Tell a file of a repository by its URL, whose parts are decoded; None for any other URL."""
+    """Return the file of a repository that a URL names, with its parts decoded; None for any other URL."""
     parts = urlsplit(url)
     names = [unquote(each) for each in parts.path.split("/")[1:]]
     at_hub = parts.scheme == "https" and parts.netloc in HUB_HOSTS
-    # The page of a file links to it with `?download=true`, which changes the answer's headers alone.
+    # A file's page links to it with `?download=true`, which changes only the headers of the answer.
     if not at_hub or len(names) < 5 or names[2] != "resolve" or parts.query not in ("", "download=true"):
         return None
-    # A slash within a part is one of a revision, such as refs/pr/1; of a file it would be a folder.
+    # A slash is allowed in a revision, such as refs/pr/1. In another part it would change the path.
     if parts.fragment or "" in names or any("/" in each for each in (*names[:2], *names[4:])):
         return None
     revision = "" if names[3] == "main" else names[3]

@@ -23,7 +23,7 @@ POD_FIELDS = {
     "securityContext": "podSecurityContext",
     "volumes": "extraVolumes",
 }
-"""Fields of a PodSpec, and what an InferenceService calls them."""
+"""Fields of a PodSpec, and their names in an InferenceService."""
 CONFIGS = {
     "vllm": "vllmConfig",
     "sglang": "sglangConfig",
@@ -43,7 +43,7 @@ _FLAGS: dict[str, dict[str, str]] = {
         "--tp_size": "tensorRTLLMConfig.tensorParallelSize",
     },
 }
-"""Flags with a field of their own; the rest goes into extraArgs."""
+"""Flags with a separate field. The others are written to extraArgs."""
 
 
 def write_llmkube(written: TrackedDescription) -> list[Json]:
@@ -53,7 +53,7 @@ def write_llmkube(written: TrackedDescription) -> list[Json]:
     spec: Json = {"modelRef": name, "runtime": d.engine}
     spec.update(_arguments(written, name))
     image, command = written.use("image"), written.use("command")
-    # A host has a program of its own for each engine that it knows.
+    # A host uses its own program for each engine that it knows.
     if on_hosts(d.annotations) and d.engine != "generic":
         image, command = "", ()
     if image:
@@ -166,7 +166,7 @@ def _arguments(written: TrackedDescription, model: str) -> Json:
 
 
 def _beyond(flag: str, value: int, *, gpus: int) -> bool:
-    """Tell a value that the field of its own would refuse."""
+    """Return whether the field for this flag would refuse the value."""
     if flag in ("--tensor-parallel-size", "--tp", "--tp_size") and value > max(1, gpus):
         return True
     return (flag == "--ctx-size" and not 128 <= value <= 2097152) or (flag == "--parallel" and value > 64)

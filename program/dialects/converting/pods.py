@@ -1,4 +1,4 @@
-"""Reads and writes pods of services whose users write pod specs: serving container, workers, /dev/shm. Pure."""
+"""Reads and writes the pods of services whose users write pod specs: serving container, workers, /dev/shm. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ POD_FIELDS = (
     *("nodeSelector", "tolerations", "affinity", "imagePullSecrets", "runtimeClassName", "topologySpreadConstraints"),
     *("priorityClassName", "securityContext", "volumes"),
 )
-"""Fields of a pod that other dialects have too."""
+"""Fields of a pod that other dialects also have."""
 COMMANDS: dict[Engine, tuple[str, ...]] = {
     "llamacpp": ("/app/llama-server",),
     "sglang": ("python3", "-m", "sglang.launch_server"),
@@ -35,9 +35,9 @@ RESOURCES = ("cpu", "memory", "ephemeral-storage")
 
 
 def engine_of_container(main: Json, *, preset: bool = True) -> tuple[Engine, tuple[str, ...], Arguments]:
-    """Return which engine the container runs, by its command.
+    """Return the engine of a container from its command, with the rest of the command and its arguments.
 
-    Without one a `preset` starts vLLM; otherwise its image must tell.
+    Without a command, a `preset` starts vLLM; otherwise the image decides.
     """
     command = tuple(str(word) for word in main.get("command") or ())
     args = [str(arg) for arg in main.get("args") or ()]
@@ -66,11 +66,11 @@ def _after(engine: Engine, command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def amounts_of(resources: Json) -> tuple[dict[str, str], dict[str, str], int, str, list[str]]:
-    """Take resources apart: requests, limits, GPUs and their resource, and what is none of these."""
+    """Split resources into requests, limits, GPUs, their resource, and other entries."""
     kept: dict[str, dict[str, str]] = {"requests": {}, "limits": {}}
     gpus, resource, strange = 0, "", []
     extended = {name for part in ("limits", "requests") for name in resources.get(part) or {} if "/" in name}
-    # A resource that nobody knows is taken for an accelerator where no other is one.
+    # If no known accelerator is among the resources, an unknown one counts as an accelerator.
     devices = {name for name in extended if is_accelerator(name)} or extended
     for part in ("limits", "requests"):
         for name, amount in (resources.get(part) or {}).items():
@@ -85,7 +85,7 @@ def amounts_of(resources: Json) -> tuple[dict[str, str], dict[str, str], int, st
 
 
 def amounts(written: TrackedDescription) -> Json:
-    """Write a container's resources; GPUs are requested and limited alike."""
+    """Return a container's resources. GPUs have equal requests and limits."""
     requests, limits = dict(written.use("requests")), dict(written.use("limits"))
     gpus, resource = written.use("gpus"), written.use("gpu_resource")
     if gpus and resource:
@@ -111,9 +111,9 @@ def worker_in(
     dialect: str,
     limits: Mapping[str, str] | None = None,
 ) -> Description | None:
-    """Read the pods of which the PodSpec is at a path; None where they, or their leader, leave their start to presets.
+    """Read the pods at the path of a PodSpec; None if presets start these pods or their leader.
 
-    `container` names the one that serves, `leader` is the leader's engine, `limits` are those of llmaz's flavor.
+    `container` is the name of the serving container, `leader` the leader's engine, `limits` those of llmaz's flavor.
     """
     containers: list[Json] = fields.peek(*at, "containers") or []
     index = next((n for n, each in enumerate(containers) if each.get("name") == container), None)
@@ -203,7 +203,7 @@ class _Pod(CrdModel):
 
 
 def check_pod(pod: Json | None, *, field: str) -> None:
-    """Raise SpecInvalid where the value is no PodSpec."""
+    """Raise SpecInvalid if the value is not a PodSpec."""
     if pod is not None:
         read(_Pod, without_nulls(pod), field=field)
 
@@ -214,7 +214,7 @@ _NAME = "dshm"
 
 @dataclass(frozen=True)
 class Volumes:
-    """What a pod mounts, but for its shared memory, and the size of that."""
+    """The volumes and mounts of a pod without its shared memory, and the size of the shared memory."""
 
     volumes: tuple[Json, ...]
     mounts: tuple[Json, ...]
@@ -222,7 +222,7 @@ class Volumes:
 
 
 def split_shared_memory(volumes: Any, mounts: Any) -> Volumes:
-    """Recognise shared memory of a given size among a pod's volumes; what is mounted in another way stays."""
+    """Separate shared memory of a given size from a pod's volumes. Volumes that are mounted in another way stay."""
     every, places = tuple(volumes or ()), tuple(mounts or ())
     at = next((each for each in places if str(each.get("mountPath", "")).rstrip("/") == PATH), None)
     if at is None or set(at) - {"name", "mountPath"} or sum(each.get("name") == at["name"] for each in places) > 1:
@@ -239,7 +239,7 @@ def split_shared_memory(volumes: Any, mounts: Any) -> Volumes:
 
 
 def with_shared_memory(written: TrackedDescription, volumes: Iterable[Json], mounts: Iterable[Json]) -> Volumes:
-    """Add shared memory of the described size to what a pod mounts, and leave out mounts of volumes that it has not."""
+    """Add the described shared memory to a pod's volumes, and remove mounts of missing volumes."""
     every, places = tuple(volumes), tuple(mounts)
     names = {each.get("name") for each in every}
     if strange := sorted({str(each.get("name")) for each in places if each.get("name") not in names}):

@@ -17,18 +17,18 @@ from program.dialects.converting.fields import Fields
 from program.runtimes import runtime_for
 
 DEFAULT_TARGET = "2"
-"""Requests under way per pod, which LLMKube's autoscalers follow where their user names no metric."""
+"""Running requests per pod, which LLMKube's autoscalers target if the user names no metric."""
 _RESOURCES = ("cpu", "memory")
 _ENGINES: dict[str, EngineSettings] = {
     each.kind: each for each in (LlamaCpp(), Vllm(), Sglang(), Tgi(), TensorRtLlm(), Ollama(), Generic())
 }
 _MOST = {"minReplicas": 10, "maxReplicas": 100}
-"""What LLMKube's fields allow."""
+"""Maximum values of LLMKube's fields."""
 _BEHAVIOR = ("scaling", "keda", "advanced", "horizontalPodAutoscalerConfig", "behavior")
 
 
 def of_pods(metric: str, target: str) -> Json:
-    """Write a metric of pods as autoscaling/v2 does."""
+    """Return a metric of pods in the format of autoscaling/v2."""
     return {
         "type": "Pods",
         "pods": {"metric": {"name": metric}, "target": {"type": "AverageValue", "averageValue": target}},
@@ -36,13 +36,13 @@ def of_pods(metric: str, target: str) -> Json:
 
 
 def of_resource(name: str, utilization: Any) -> Json:
-    """Write a share of what pods request as autoscaling/v2 does."""
+    """Return a utilization of the pods' requests in the format of autoscaling/v2."""
     target = {"type": "Utilization", "averageUtilization": utilization}
     return {"type": "Resource", "resource": {"name": name, "target": target}}
 
 
 def from_kserve(fields: Fields) -> Scaling | None:
-    """Read `scaling` of an LLMInferenceService. What is not understood of it stays, and is named in the end."""
+    """Read `scaling` of an LLMInferenceService. Unsupported parts stay unread, so they become losses."""
     most = fields.peek("scaling", "maxReplicas")
     if most is None:
         return None
@@ -79,7 +79,7 @@ def _metric(trigger: Any) -> Json | None:
 
 
 def to_kserve(written: TrackedDescription) -> Json | None:
-    """Write `scaling` of an LLMInferenceService by KEDA; None where nothing is left to scale on."""
+    """Return `scaling` of an LLMInferenceService with KEDA; None if there is no trigger."""
     scaling: Scaling | None = written.use("scaling")
     if scaling is None:
         return None
@@ -121,7 +121,7 @@ def _name(metric: Json) -> str:
 
 
 def from_llmkube(fields: Fields, engine: EngineSettings) -> Scaling | None:
-    """Read `autoscaling` of an InferenceService; where it names no metric, that of its runtime is meant."""
+    """Read `autoscaling` of an InferenceService. Without a metric, it means the runtime's default metric."""
     wish = fields.read("autoscaling")
     if not wish:
         return None
@@ -138,7 +138,7 @@ def from_llmkube(fields: Fields, engine: EngineSettings) -> Scaling | None:
 
 
 def to_llmkube(written: TrackedDescription) -> Json | None:
-    """Write `autoscaling` of an InferenceService; None where nothing is left to scale on."""
+    """Return `autoscaling` of an InferenceService; None if there is no metric."""
     scaling: Scaling | None = written.use("scaling")
     if scaling is None:
         return None
@@ -159,7 +159,7 @@ def to_llmkube(written: TrackedDescription) -> Json | None:
         if number > _MOST[name]:
             written.add_loss("scaling", f"{name} is at most {_MOST[name]} with LLMKube, not {number}")
     found: Json = {name: min(number, _MOST[name]) for name, number in numbers.items()}
-    # Its own metric need not be said, and follows the runtime should that one change.
+    # The runtime's default metric is left out, so that the service follows a later change of the default.
     if metrics and metrics != [_pods(default_metric, DEFAULT_TARGET)]:
         found["metrics"] = metrics
     return found

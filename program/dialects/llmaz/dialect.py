@@ -1,4 +1,4 @@
-"""llmaz's Playground and Service as two of the dialects that the loop, previews and the CLI know by `registry`."""
+"""llmaz's Playground and Service as dialects. The loop, previews and the CLI get them from `registry`."""
 
 from __future__ import annotations
 
@@ -19,25 +19,29 @@ from program.dialects.llmaz.status import PLAYGROUND_WORDS, SERVICE_WORDS, servi
 
 
 class PlaygroundDialect:
-    """Reads and answers Playgrounds."""
+    """Parses Playgrounds and writes their status."""
 
     name: str = "llmaz"
     kind: Kind = kinds.PLAYGROUNDS
     peer_finalizers: tuple[str, ...] = ()
 
     def parse(self, cr: Json, look: Lookup) -> Parsed:
-        """Parse a Playground with its models and its runtime. Raises SpecInvalid, or NotYet for what may still come."""
+        """Parse a Playground with its models and its runtime. Raises SpecInvalid, or NotYet for an object that may be
+        created.
+        """
         return parse_playground(cr, look)
 
     def status(
         self, cr: Json, desired: DesiredService | None, facts: ServiceFacts, look: Lookup, *, now: datetime
     ) -> Json:
-        """Return the complete status; the very dict `cr["status"]` when that already says all of this."""
+        """Return the complete status, or the dict `cr["status"]` itself if nothing has changed."""
         del look
         return service_status(cr, desired, facts, PLAYGROUND_WORDS, now=now)
 
     def labels(self, cr: Json) -> dict[str, str]:
-        """Return the label by which llmaz finds the Playgrounds of a model; of an OpenModel that of its family."""
+        """Return the label by which llmaz finds the Playgrounds of a model; for an OpenModel, the label of its
+        family.
+        """
         if cr.get("kind") == kinds.OPEN_MODELS.kind:
             return labels_of(cr)
         name = main_model(cr.get("spec"))
@@ -45,25 +49,25 @@ class PlaygroundDialect:
 
 
 class ServiceDialect:
-    """Reads and answers llmaz's Services."""
+    """Parses llmaz's Services and writes their status."""
 
     name: str = "llmaz-service"
     kind: Kind = kinds.LLMAZ_SERVICES
     peer_finalizers: tuple[str, ...] = ()
 
     def parse(self, cr: Json, look: Lookup) -> Parsed:
-        """Parse a Service with its models. Raises SpecInvalid, or NotYet for what may still come."""
+        """Parse a Service with its models. Raises SpecInvalid, or NotYet for an object that may be created."""
         return parse_service(cr, look)
 
     def status(
         self, cr: Json, desired: DesiredService | None, facts: ServiceFacts, look: Lookup, *, now: datetime
     ) -> Json:
-        """Return the complete status; the very dict `cr["status"]` when that already says all of this."""
+        """Return the complete status, or the dict `cr["status"]` itself if nothing has changed."""
         del look
         return service_status(cr, desired, facts, SERVICE_WORDS, now=now)
 
     def labels(self, cr: Json) -> dict[str, str]:
-        """Return the label of an OpenModel's family. llmaz puts no labels on Services."""
+        """Return the label of an OpenModel's family. llmaz adds no labels to Services."""
         return labels_of(cr) if cr.get("kind") == kinds.OPEN_MODELS.kind else {}
 
 

@@ -1,4 +1,4 @@
-"""Makes the desired service of a Playground or Service on hosts, and lists what has no effect there. Pure."""
+"""Builds the desired state of a Playground or Service on hosts, and lists the fields without effect there. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def hosted_playground(
     own: Sequence[str],
     problems: Sequence[Problem],
 ) -> Parsed:
-    """Describe a Playground as processes; `preset` are its runtime's arguments, `own` those that it adds."""
+    """Return a Playground as processes. `preset` are its runtime's arguments, `own` those of the Playground."""
     config: dict[str, Any] = (cr.get("spec") or {}).get("backendRuntimeConfig") or {}
     resources = config.get("resources") or {}
     memory = (resources.get("requests") or {}).get("memory") or (resources.get("limits") or {}).get("memory")
@@ -69,7 +69,7 @@ def hosted_pods(
     *,
     problems: Sequence[Problem],
 ) -> Parsed:
-    """Describe a Service as processes: what its one container is started with, as far as a host can have it."""
+    """Return a Service as processes, with the arguments and variables of its serving container that a host supports."""
     if not models:
         raise SpecInvalid(field="spec.modelClaims", why="is missing; a host must know which model it serves")
     if spec.workload_template.size > 1:
@@ -100,7 +100,7 @@ def hosted_pods(
 
 
 def _hosted(model: Model) -> HostedModel:
-    """Return where a host finds the model. Raises SpecInvalid for a store that hosts do not read."""
+    """Return the address at which a host finds the model. Raises SpecInvalid for a store that hosts do not read."""
     source, field = model.source, model.claim.field
     match source.kind:
         case "hub":

@@ -1,17 +1,17 @@
-"""The names, labels, annotations and paths of llmaz's objects, as its users and tools know them."""
+"""The names, labels, annotations and paths of llmaz's objects. Users and tools of llmaz depend on them."""
 
 from __future__ import annotations
 
 LABEL_MODEL = "llmaz.io/model-name"
 LABEL_FAMILY = "llmaz.io/model-family-name"
 ANNOTATION_FLAVORS = "llmaz.io/inference-service-flavors"
-"""On pods: the flavors that were asked for, by comma."""
+"""On pods: the flavors that the service asks for, comma-separated."""
 ANNOTATION_SKIP_LOADER = "llmaz.io/skip-model-loader"
 """On a Playground or Service, `"true"`: the engine fetches the model itself."""
 ANNOTATION_ACTIVATOR = "activator.llmaz.io/model-name"
-"""On the Service before the pods: the main model."""
+"""On the Service in front of the pods: the main model."""
 ANNOTATION_WORKLOAD = "herdsman.dev/workload"
-"""On a Playground or Service, `LeaderWorkerSet`: one even where a Deployment would do."""
+"""On a Playground or Service, `LeaderWorkerSet`: use one even if a Deployment is sufficient."""
 
 LABEL_GROUP = "leaderworkerset.sigs.k8s.io/name"
 """On pods of a LeaderWorkerSet: its name."""
@@ -24,7 +24,7 @@ MODELS = "/workspace/models/"
 MODEL_VOLUME = "model-volume"
 SHARED_MEMORY = "dshm"
 PORT = 8080
-"""Where clients find every service, whatever its container listens on."""
+"""The port of every service for clients, whatever port its container listens on."""
 
 CONFIG_NAMESPACE = "llmaz-system"
 CONFIG_NAME = "llmaz-global-config"
@@ -32,10 +32,10 @@ LOADER_IMAGE = "inftyai/model-loader:v0.0.10"
 
 
 def front_name(service: str) -> str:
-    """Name the Kubernetes Service before the pods."""
+    """Return the name of the Kubernetes Service in front of the pods."""
     return f"{service}-lb"
 
 
 def loader_name(index: int) -> str:
-    """Name the init container that fetches the model of this index."""
+    """Return the name of the init container that fetches the model of this index."""
     return f"{LOADER}-{index}" if index else LOADER

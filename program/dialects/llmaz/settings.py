@@ -1,4 +1,4 @@
-"""The settings of an installation of llmaz: the loader's image and the pods' scheduler. Pure.
+"""The settings of an llmaz installation: the loader's image and the pods' scheduler. Pure.
 
 They are in a ConfigMap that may be missing. Every setting has a default.
 """
@@ -24,12 +24,12 @@ class GlobalConfig:
 
     loader_image: str = LOADER_IMAGE
     scheduler: str = ""
-    """Name of the scheduler of pods that name none; empty for Kubernetes' own."""
+    """Name of the scheduler for pods that name none; empty for Kubernetes' default scheduler."""
     problems: tuple[Problem, ...] = ()
 
 
 def global_config(look: Lookup) -> GlobalConfig:
-    """Read the settings. A setting that cannot be read has its default, and is reported as a problem."""
+    """Read the settings. An invalid setting gets its default, and is reported as a problem."""
     found = look(kinds.CONFIG_MAPS, CONFIG_NAMESPACE, CONFIG_NAME)
     text = ((found or {}).get("data") or {}).get(_KEY)
     if not text:

@@ -1,7 +1,7 @@
 """The status of a Playground or a Service of llmaz, computed from facts on every pass. Pure.
 
-It has llmaz's fields only, because llmaz's CRDs drop others; Herdsman adds conditions. Progressing is False once all is
-ready, and while an error prevents rendering.
+It has llmaz's fields only, because llmaz's CRDs drop others; Herdsman adds conditions. Progressing is False once all
+replicas are ready, and while an error prevents rendering.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Words:
     ready: tuple[str, str]
     """Reason and message of Available=True."""
     not_ready: tuple[str, str]
-    """Of Available=False."""
+    """Reason and message of Available=False."""
     starting: tuple[str, str]
-    """Of Progressing=True before the first replica served."""
+    """Reason and message of Progressing=True before the first replica served."""
     again: tuple[str, str]
-    """Of Progressing=True after that."""
+    """Reason and message of Progressing=True afterwards."""
     stopped: str
     """Reason of both while no replica is wanted."""
     taken: str = ""
@@ -60,7 +60,7 @@ SERVICE_WORDS = Words(
 def service_status(
     cr: Json, desired: DesiredService | None, facts: ServiceFacts, words: Words, *, now: datetime
 ) -> Json:
-    """Return the complete status; the very dict `cr["status"]` when it already says all of this."""
+    """Return the complete status, or the dict `cr["status"]` itself if nothing has changed."""
     previous: Json = cr.get("status") or {}
     verdict = decide_service_phase(cr, desired, facts)
     conditions = ConditionSet(cr, PEERS, now=now)
@@ -103,7 +103,7 @@ def _of_peer(
 
 
 def _aborted(facts: ServiceFacts, words: Words) -> str:
-    """Return why nothing is rendered, in llmaz's words where it has some."""
+    """Return why nothing is rendered, in llmaz's own message if it has one."""
     assert facts.problem is not None
     problem = facts.problem
     told = f"{problem.field}: {problem.message}" if problem.field else problem.message
@@ -115,7 +115,7 @@ def _aborted(facts: ServiceFacts, words: Words) -> str:
 
 
 def _selector(desired: DesiredService | None, facts: ServiceFacts) -> str:
-    """Return the label selector of the pods that an autoscaler counts; empty on hosts, where none counts."""
+    """Return the label selector of the pods that an autoscaler counts; empty on hosts, which have no autoscaler."""
     if desired is None or desired.workloads is None:
         return ""
     found = next((each.selector for each in facts.workloads if each.part and each.selector), "")

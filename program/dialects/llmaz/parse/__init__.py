@@ -1,1 +1,1 @@
-"""From Playgrounds and Services of llmaz to desired state. Start with `playground.py` and `service.py`."""
+"""Parses Playgrounds and Services of llmaz into desired state. Start with `playground.py` and `service.py`."""

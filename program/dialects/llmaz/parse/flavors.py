@@ -1,7 +1,7 @@
-"""Flavors of a model: the hardware that its pods may run on, the amounts that they request, the preferred one. Pure.
+"""Flavors of a model: the hardware that its pods may run on, the amounts that they request, the preferred flavor. Pure.
 
-llmaz has its own scheduler for node selectors. Here node affinity does the same: pods may run on nodes of any chosen
-flavor, and each flavor's weight is half of the weight before it, so that the order is strict.
+llmaz has its own scheduler for node selectors. Here node affinity has the same effect: pods may run on nodes of any
+chosen flavor, and each flavor's weight is half of the weight before it, so that the order is strict.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from program.dialects.llmaz.parse.models import Model
 from program.dialects.llmaz.schema.model import Flavor
 
 _HEAVIEST = 64
-"""Weight of the first flavor. Halved six times it is 1; the eighth, the last that there may be, needs none."""
+"""Weight of the first flavor. Halved six times it is 1. The eighth flavor, which is the last allowed, needs none."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The flavors of a service, the preferred first; empty where the model has none."""
+    """The flavors of a service, the preferred one first; empty if the model has none."""
 
     flavors: tuple[Flavor, ...] = ()
     asked: tuple[str, ...] = ()
-    """Those that the service names; empty where it takes what the model has."""
+    """The flavors that the service names; empty if it uses all of the model."""
 
     @property
     def limits(self) -> dict[str, str]:
-        """What each pod takes: that of the first flavor, since a pod cannot ask for one thing or another."""
+        """The amounts that each pod requests: those of the first flavor, since a pod cannot request alternatives."""
         return {name: str(value) for name, value in self.flavors[0].limits.items()} if self.flavors else {}
 
     @property
     def params(self) -> dict[str, str]:
-        """Values that arguments may name, of the first flavor."""
+        """Parameters of the first flavor, which arguments may use."""
         return dict(self.flavors[0].params) if self.flavors else {}
 
 
 def choose(model: Model, asked: Sequence[str], *, field: str) -> Choice:
     """Choose the flavors of the main model. Raises SpecInvalid for one that it does not have."""
-    # Of two of one name the first counts, as where none is asked for.
+    # If two flavors have one name, the first counts, as it does without a choice.
     known = {flavor.name: flavor for flavor in reversed(model.flavors)}
     for index, name in enumerate(asked):
         if name not in known:
@@ -55,8 +55,8 @@ def choose(model: Model, asked: Sequence[str], *, field: str) -> Choice:
 
 
 def with_affinity(spec: Json, choice: Choice) -> Json:
-    """Return a pod spec that goes to the nodes of the chosen flavors, beside where its user wants it anyway."""
-    # A flavor without a selector may run on any node, and then nothing is required of the others' either.
+    """Return a pod spec with affinity to the nodes of the chosen flavors, in addition to the user's affinity."""
+    # A flavor without a selector may run on any node. Then the selectors of the other flavors are not required either.
     anywhere = any(not flavor.node_selector for flavor in choice.flavors)
     required = [] if anywhere else [_term(flavor.node_selector) for flavor in choice.flavors]
     preferred = list(_preferences(choice.flavors))
@@ -75,7 +75,7 @@ def with_affinity(spec: Json, choice: Choice) -> Json:
 
 
 def lost_of(model: Model, choice: Choice, arguments: Sequence[str]) -> Iterator[Problem]:
-    """List what has no effect in flavors: limits of all but the first, and unused parameters."""
+    """Yield the parts of flavors without an effect: limits of all flavors except the first, and unused parameters."""
     where = f"OpenModel `{model.name}` spec.inferenceConfig.flavors"
     for flavor in choice.flavors[1:]:
         if flavor.limits and {name: str(value) for name, value in flavor.limits.items()} != choice.limits:
@@ -111,13 +111,15 @@ def _preferences(flavors: Sequence[Flavor]) -> Iterator[Json]:
         return
     for index, flavor in enumerate(flavors):
         weight = _HEAVIEST >> index
-        # The last of flavors that are all required needs no weight: it is what remains.
+        # If all flavors are required, the last one needs no weight: it remains when no other fits.
         if weight and flavor.node_selector and index < len(flavors) - 1:
             yield {"weight": weight, "preference": _term(flavor.node_selector)}
 
 
 def _both(users: Sequence[Json], ours: Sequence[Json]) -> list[Json]:
-    """Demand one of the user's terms and one of ours: terms are alternatives, the parts of one go together."""
+    """Require one of the user's terms and one of Herdsman's: terms are alternatives; the expressions of a term are
+    combined.
+    """
     if not users:
         return list(ours)
     joined = []

@@ -23,7 +23,7 @@ from program.dialects.llmaz.schema.playground import ModelClaim, ModelClaims
 from program.dialects.status.conditions import Reason
 
 WAITING = "Waiting for model creation"
-"""What llmaz says while an OpenModel is missing."""
+"""llmaz's message while an OpenModel is missing."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Model:
-    """An OpenModel as a service uses it."""
+    """An OpenModel of a service."""
 
     claim: Claim
     family: str
@@ -51,11 +51,11 @@ class Model:
 
     @property
     def served_as(self) -> str:
-        """What clients ask for: Ollama knows a model by its own name only."""
+        """The model's name for clients. Ollama uses only its own name of a model."""
         return self.source.address.partition("://")[2] if self.source.kind == "ollama" else self.name
 
     def artifact(self, *, fetched: bool) -> ModelArtifact:
-        """Describe it for status and previews; `fetched` says that a loader puts it into the pods."""
+        """Return the model for status and previews. `fetched` is True if a loader fetches it into the pods."""
         path = self.source.path if fetched else self.source.remote
         return ModelArtifact(role=self.claim.role, name=self.served_as, address=self.source.address, path=path)
 
@@ -68,9 +68,9 @@ def labels_of(cr: Json) -> dict[str, str]:
 
 
 def claims_of(claim: ModelClaim | None, claims: ModelClaims | None) -> tuple[tuple[Claim, ...], tuple[str, ...], str]:
-    """List the models of a spec, the main one first; the flavors that are asked for; and the path of that list.
+    """List the models of a spec, the main one first; the flavors that it asks for; and the path of the list of flavors.
 
-    Raises SpecInvalid where the two fields do not say exactly one main model, and at most one draft for it.
+    Raises SpecInvalid unless the two fields name exactly one main model, and at most one draft for it.
     """
     if claim is None and claims is None:
         raise SpecInvalid(field="spec", why="names no model; set modelClaim or modelClaims")
@@ -95,7 +95,7 @@ def claims_of(claim: ModelClaim | None, claims: ModelClaims | None) -> tuple[tup
 
 
 def find_models(claims: Iterable[Claim], look: Lookup) -> tuple[Model, ...]:
-    """Read the OpenModels. Raises NotYet for one that does not exist, SpecInvalid for one that makes no sense."""
+    """Read the OpenModels. Raises NotYet for one that does not exist, SpecInvalid for an invalid one."""
     return tuple(_find(claim, look) for claim in claims)
 
 
@@ -117,7 +117,7 @@ def _find(claim: Claim, look: Lookup) -> Model:
 
 
 def _check_address(raw: Any) -> None:
-    """Say of an address what the schema would say by its pattern, in words."""
+    """Check an address, with a clearer error than that of the schema's pattern."""
     source = raw.get("source") if isinstance(raw, dict) else None
     uri = source.get("uri") if isinstance(source, dict) else None
     if isinstance(uri, str):

@@ -1,6 +1,6 @@
-"""From a Playground, a model on an engine, to desired state. Pure.
+"""Parses a Playground, which is a model on an engine, into desired state. Pure.
 
-llmaz makes a Service of each Playground. Herdsman renders a Playground's objects directly, because only llmaz's own
+llmaz creates a Service for each Playground. Herdsman renders a Playground's objects directly, because only llmaz's own
 controller reads that Service.
 """
 
@@ -48,14 +48,14 @@ from program.dialects.llmaz.settings import global_config
 from program.dialects.status.conditions import Reason
 
 GRACE_S = 130
-"""How long a pod may take to finish its requests."""
+"""Seconds in which a pod may finish its requests."""
 _DEFAULT_BACKEND = "vllm"
 
 
 def parse_playground(cr: Json, look: Lookup) -> Parsed:
     """Parse a Playground with its models and its runtime.
 
-    Raises SpecInvalid with the field, NotYet for a model, runtime or name that may still come.
+    Raises SpecInvalid with the field; NotYet for a model or runtime that may be created, and for a name that is taken.
     """
     check_shape(cr)
     raw: dict[str, Any] = without_nulls(cr.get("spec") or {})
@@ -75,7 +75,7 @@ def parse_playground(cr: Json, look: Lookup) -> Parsed:
     variables = variables_of(models, choice.params, fetched=fetched)
     recommended = chosen.get("args") or []
     args = fill(recommended, variables, field=f"BackendRuntime `{runtime.name}` args of `{chosen['name']}`")
-    own = [str(argument) for argument in config.get("args") or []]  # as they are written, like the peer
+    own = [str(argument) for argument in config.get("args") or []]  # unchanged, as in llmaz
     unknown = (
         *(unsupported_field(path, "is no field of a Playground") for path, _ in unknown_fields(spec, field="spec")),
         *unfilled(own, variables, field="spec.backendRuntimeConfig.args"),
@@ -112,7 +112,7 @@ def parse_playground(cr: Json, look: Lookup) -> Parsed:
 
 
 def main_model(spec: Any) -> str:
-    """Name the main model of an object as it is written, also when it is not valid; empty when it names none."""
+    """Return the main model of an object as it is written, even if it is invalid; empty if it names none."""
     if not isinstance(spec, dict):
         return ""
     claim = spec.get("modelClaim")
@@ -129,7 +129,7 @@ def main_model(spec: Any) -> str:
 
 
 def _check(spec: PlaygroundSpec, raw: Mapping[str, Any]) -> None:
-    """Check what the peer's webhook does: an object may have been stored without it, or come from a file."""
+    """Make the checks of llmaz's webhook, because the object may have been stored without it, or come from a file."""
     resources = (raw.get("backendRuntimeConfig") or {}).get("resources") or {}
     short = limit_below_request(resources)
     if short:
@@ -146,7 +146,7 @@ def _check(spec: PlaygroundSpec, raw: Mapping[str, Any]) -> None:
 
 
 def _check_free(cr: Json, key: ServiceKey, look: Lookup) -> None:
-    """Leave the name to a Service of llmaz that somebody else made: both would have the same objects."""
+    """Raise NotYet if an independent Service of llmaz has the same name: both would have the same objects."""
     found = look(kinds.LLMAZ_SERVICES, key.namespace, key.name)
     if found is None:
         return
@@ -175,7 +175,7 @@ def _recommended(runtime: Runtime, config: Mapping[str, Any], models: tuple[Mode
 
 
 def _template(runtime: Runtime, config: Mapping[str, Any], chosen: Json, args: list[str]) -> Json:
-    """Build the pod of an engine: what its BackendRuntime says, with what the Playground says instead."""
+    """Return the pod of an engine: its BackendRuntime, overridden by the Playground."""
     spec = runtime.spec
     env = merged_env(spec.get("envs") or (), config.get("envs") or ())
     resources = merged_resources(config.get("resources") or {}, chosen.get("resources") or {})
@@ -218,7 +218,7 @@ def _group(annotations: Mapping[str, str]) -> PodGroup | None:
 def _scaler(
     key: ServiceKey, raw: Mapping[str, Any], chosen: Json, labels: dict[str, str]
 ) -> tuple[Scaler | None, tuple[Problem, ...]]:
-    """Describe the autoscaler; what it scales on is the Playground's own trigger, else that of the config."""
+    """Return the autoscaler. Its trigger is the Playground's, else that of the recommended config."""
     elastic = raw.get("elasticConfig")
     if elastic is None:
         return None, ()

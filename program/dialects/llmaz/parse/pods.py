@@ -1,6 +1,6 @@
 """Completes pod templates: containers that fetch models, volumes, labels, and the flavor's hardware. Pure.
 
-The template of a Playground is built by Herdsman; that of a Service is the user's.
+Herdsman builds the template of a Playground; the user writes that of a Service.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from program.dialects.llmaz.settings import GlobalConfig
 
 @dataclass(frozen=True)
 class PodPlan:
-    """What every pod of a service gets."""
+    """The additions to every pod of a service."""
 
     models: tuple[Model, ...]
     """The main one first."""
@@ -41,19 +41,19 @@ class PodPlan:
     fetched: bool = True
     """False: the engine fetches its model itself."""
     counted: bool = False
-    """Make templates as hashes count them: with the default settings, and loaders as the first release made them."""
+    """Build the templates that hashes are computed from: with the default settings, and the first release's loaders."""
 
 
 def counted(template: Json, plan: PodPlan) -> Json:
-    """Return a template as hashes count it, so that an edit of the settings is no change of the service.
+    """Return the template that hashes are computed from, so that an edit of the settings does not change the service.
 
-    Pods that run keep the settings that they were made with (docs/adr/0042).
+    Running pods keep the settings with which they were created (docs/adr/0042).
     """
     return completed(template, replace(plan, settings=GlobalConfig(), counted=True))
 
 
 def completed(template: Json, plan: PodPlan) -> Json:
-    """Return a template with all that the plan adds. What its user has written stays where both say something."""
+    """Return a template with all additions of the plan. Values of the user have precedence."""
     metadata = dict(template.get("metadata") or {})
     labels = {**(metadata.get("labels") or {}), **_model_labels(plan), **plan.labels}
     annotations = dict(metadata.get("annotations") or {})
@@ -75,7 +75,7 @@ def completed(template: Json, plan: PodPlan) -> Json:
 
 
 def unlabelled(plan: PodPlan) -> Iterator[Problem]:
-    """Name what of the main model cannot be a label: the API server would refuse the pods for it."""
+    """Yield values of the main model that cannot be labels, because the API server would refuse pods with them."""
     if not plan.models:
         return
     main = plan.models[0]
@@ -106,7 +106,7 @@ def _add_models(spec: Json, runner: Json, plan: PodPlan) -> None:
         _add_loaders(spec, runner, plan)
         _add(spec, "volumes", {"name": MODEL_VOLUME, "emptyDir": {}})
         _add(runner, "volumeMounts", {"name": MODEL_VOLUME, "mountPath": MODELS, "readOnly": True})
-    # The loader's volume keeps its name where there is one; a node's directory then has another.
+    # The loader's volume keeps its name if there is one; a node's directory then gets another name.
     for index, model in enumerate(plan.models):
         if model.source.kind == "host":
             name = _free_name(spec, index)
@@ -115,7 +115,7 @@ def _add_models(spec: Json, runner: Json, plan: PodPlan) -> None:
 
 
 def _add_loaders(spec: Json, runner: Json, plan: PodPlan) -> None:
-    # The first release took the variables of whichever container stood first, which may be a sidecar.
+    # The first release copied the variables of the first container, which may be a sidecar.
     inherited = (spec["containers"][0] if plan.counted else runner).get("env") or []
     for index, model in enumerate(plan.models):
         if model.source.loader is None:
@@ -130,7 +130,7 @@ def _add_loaders(spec: Json, runner: Json, plan: PodPlan) -> None:
 
 
 def _loader_env(inherited: Sequence[Json], source: Source) -> list[Json]:
-    """Return the loader's variables: those of the engine, for proxies and tokens, and the model; no name twice."""
+    """Return the loader's variables: the engine's, for proxies and tokens, and the model's; each name once."""
     told = list(source.loader or ())
     names = {variable["name"] for variable in told}
     kept = [dict(variable) for variable in inherited if variable["name"] not in names]
@@ -144,7 +144,7 @@ def _let_in(runner: Json, source: Source) -> None:
 
 
 def _add(owner: Json, key: str, entry: Json) -> None:
-    """Append to a list of named entries, unless its user has one of that name."""
+    """Append to a list of named entries, unless the user has an entry of this name."""
     entries = list(owner.get(key) or ())
     taken = {each.get("mountPath" if key == "volumeMounts" else "name") for each in entries}
     if entry["mountPath" if key == "volumeMounts" else "name"] not in taken:

@@ -1,4 +1,4 @@
-"""The BackendRuntime of a Playground: finds it, merges environment and resources into it, fills its variables. Pure.
+"""The BackendRuntime of a Playground: finds it, merges environment and resources into it, replaces its variables. Pure.
 
 A BackendRuntime of the cluster has precedence over a shipped one (`runtimes/*.yaml`) of the same name.
 """
@@ -37,18 +37,18 @@ CONFIG_FIELD = "spec.backendRuntimeConfig.configName"
 
 @dataclass(frozen=True)
 class Runtime:
-    """A BackendRuntime, checked; pieces that pass through unread are as their author wrote them."""
+    """A checked BackendRuntime. Its Kubernetes structures are as its author wrote them."""
 
     name: str
     spec: Json
 
     @property
     def engine(self) -> str:
-        """The engine that it starts: `kind` of its settings; empty where nobody can tell."""
+        """The engine that it starts, as the `kind` of its settings; empty if it is unknown."""
         return engine_in((*self.spec.get("command", ()), self.spec["image"])) or ("tgi" if self.name == "tgi" else "")
 
     def config(self, name: str, *, chosen: bool) -> Json:
-        """Return a recommended config. Raises SpecInvalid where there is none; `chosen` says that the user named it."""
+        """Return a recommended config. Raises SpecInvalid if there is none. `chosen` is True if the user named it."""
         configs: list[Json] = self.spec.get("recommendedConfigs", [])
         found = next((config for config in configs if config["name"] == name), None)
         if found is not None:
@@ -62,7 +62,7 @@ class Runtime:
 
 
 def find_runtime(name: str, look: Lookup) -> Runtime:
-    """Read a BackendRuntime. Raises NotYet for one that does not exist, SpecInvalid for one that makes no sense."""
+    """Read a BackendRuntime. Raises NotYet for one that does not exist, SpecInvalid for an invalid one."""
     found = look(kinds.BACKEND_RUNTIMES, None, name)
     if found is None:
         if name in SHIPPED:
@@ -82,7 +82,7 @@ def find_runtime(name: str, look: Lookup) -> Runtime:
 
 @functools.cache
 def shipped() -> dict[str, Runtime]:
-    """Return the runtimes that come with Herdsman, by name."""
+    """Return the runtimes that Herdsman ships, by name."""
     folder = resources.files("program.dialects.llmaz") / "runtimes"
     found = {}
     for name in SHIPPED:
@@ -93,7 +93,7 @@ def shipped() -> dict[str, Runtime]:
 
 
 def image_of(image: str, version: str) -> str:
-    """Name the container's image: a version is its tag, or its digest."""
+    """Return the container's image. A version is its tag, or its digest."""
     return f"{image}{'@' if version.startswith('sha256:') else ':'}{version}"
 
 
@@ -112,7 +112,9 @@ def _check(raw: dict[str, Any]) -> None:
 
 
 def merged_env(*lists: Iterable[Json]) -> list[Json]:
-    """Join lists of variables by name; the later wins, at the place of the earlier, so that the order never changes."""
+    """Join lists of variables by name. The later value replaces the earlier one in its place, so that the order is
+    stable.
+    """
     merged: dict[str, Json] = {}
     for variables in lists:
         for variable in variables:
@@ -121,9 +123,9 @@ def merged_env(*lists: Iterable[Json]) -> list[Json]:
 
 
 def merged_resources(own: Mapping[str, Any], recommended: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Join requests and limits by resource; the Playground's own win.
+    """Join requests and limits by resource. The Playground's values have precedence.
 
-    Where a request would then be more than the limit, the one that was not written by the Playground gives way.
+    If a request would be larger than the limit, the one that is not from the Playground is adapted.
     """
     requests = {**_texts(recommended.get("requests")), **_texts(own.get("requests"))}
     limits = {**_texts(recommended.get("limits")), **_texts(own.get("limits"))}
@@ -138,7 +140,7 @@ def merged_resources(own: Mapping[str, Any], recommended: Mapping[str, Any]) -> 
 
 
 def with_limits(resources: Mapping[str, Any], limits: Mapping[str, str]) -> dict[str, Any]:
-    """Set a flavor's limits, each as request and as limit, over what the container has."""
+    """Return a container's resources with a flavor's limits, each as request and as limit."""
     if not limits:
         return dict(resources)
     return {
@@ -149,7 +151,7 @@ def with_limits(resources: Mapping[str, Any], limits: Mapping[str, str]) -> dict
 
 
 def limit_below_request(resources: Mapping[str, Any]) -> str:
-    """Name a resource whose limit is less than its request; empty where there is none."""
+    """Return a resource whose limit is less than its request; empty if there is none."""
     requests, limits = _texts(resources.get("requests")), _texts(resources.get("limits"))
     return next((name for name in limits if name in requests and _amount(limits[name]) < _amount(requests[name])), "")
 
@@ -166,7 +168,7 @@ _VARIABLE = re.compile(r"\{\{\s*\.(?P<name>[A-Za-z_][-\w]*)\s*\}\}", re.ASCII)
 
 
 def variables_of(models: Sequence[Model], params: Mapping[str, str], *, fetched: bool) -> dict[str, str]:
-    """Return the variables of a service: its models', the main one first, then the parameters of its flavor."""
+    """Return the variables of a service: those of its models, the main one first, and the parameters of its flavor."""
     main = models[0]
     variables = {
         **params,
@@ -179,7 +181,7 @@ def variables_of(models: Sequence[Model], params: Mapping[str, str], *, fetched:
 
 
 def unfilled(arguments: Sequence[str], variables: Mapping[str, str], *, field: str) -> Iterator[Problem]:
-    """Name variables in a Playground's own arguments, which llmaz hands on as they are written."""
+    """Yield variables in a Playground's own arguments, which llmaz passes on unchanged."""
     for index, argument in enumerate(arguments):
         names = [found["name"] for found in _VARIABLE.finditer(argument) if found["name"] in variables]
         if names:
@@ -191,7 +193,7 @@ def unfilled(arguments: Sequence[str], variables: Mapping[str, str], *, field: s
 
 
 def fill(arguments: Sequence[str], variables: Mapping[str, str], *, field: str) -> list[str]:
-    """Return the arguments with their variables filled in. Raises SpecInvalid at `field` for one without a value."""
+    """Return the arguments with their variables replaced. Raises SpecInvalid at `field` for one without a value."""
 
     def value(found: re.Match[str]) -> str:
         name = found["name"]

@@ -1,4 +1,4 @@
-"""From a Service of llmaz, pods as its user wrote them or groups of a leader and workers, to desired state. Pure.
+"""Parses a Service of llmaz into desired state: the user's pods, or groups of a leader and workers. Pure.
 
 Models are fetched into the pods; flavors and labels are added. The user's arguments are not changed.
 """
@@ -34,7 +34,7 @@ _TEMPLATE = "spec.workloadTemplate"
 
 
 def parse_service(cr: Json, look: Lookup) -> Parsed:
-    """Parse a Service with its models. Raises SpecInvalid with the field, NotYet for a model that may still come."""
+    """Parse a Service with its models. Raises SpecInvalid with the field, NotYet for a model that may be created."""
     check_shape(cr)
     raw: dict[str, Any] = without_nulls(cr.get("spec") or {})
     spec = read(ServiceSpec, raw, field="spec")
@@ -88,7 +88,7 @@ def parse_service(cr: Json, look: Lookup) -> Parsed:
 
 
 def _check_not_derived(cr: Json) -> None:
-    """Refuse what llmaz's controller made of a Playground: Herdsman renders the Playground itself."""
+    """Refuse a Service that llmaz's controller created for a Playground: Herdsman renders the Playground itself."""
     for owner in cr["metadata"].get("ownerReferences") or ():
         if owner.get("kind") == kinds.PLAYGROUNDS.kind and owner.get("controller"):
             raise SpecInvalid(
@@ -116,7 +116,7 @@ def _engine_of(template: Json) -> str:
 def _group(
     spec: ServiceSpec, written: Json, annotations: Mapping[str, str], leader: Json | None, plan: PodPlan
 ) -> PodGroup | None:
-    """Describe the group; None where one pod is all, and nothing in it reads what only a LeaderWorkerSet gives."""
+    """Return the group; None if a replica is one pod that reads nothing that only a LeaderWorkerSet provides."""
     template = spec.workload_template
     asked = workloads.workload_asked(annotations)
     rollout = spec.rollout_strategy.rolling_update_configuration if spec.rollout_strategy is not None else None
@@ -150,7 +150,7 @@ def _group(
 
 
 def _pace(strategy: RolloutStrategy | None) -> dict[str, Any]:
-    """Return how a change rolls out."""
+    """Return the limits of a rollout."""
     said = strategy.rolling_update_configuration if strategy is not None else None
     if said is None:
         return dict(workloads.ONE_AT_A_TIME)
@@ -158,7 +158,7 @@ def _pace(strategy: RolloutStrategy | None) -> dict[str, Any]:
 
 
 def _of_groups(spec: ServiceSpec) -> Iterator[Problem]:
-    """Name what only groups have, where a Deployment was asked for all the same."""
+    """Yield the fields that only groups have, for a service that asks for a Deployment."""
     rollout = spec.rollout_strategy.rolling_update_configuration if spec.rollout_strategy is not None else None
     for field, value in (
         (f"{_TEMPLATE}.subGroupPolicy", spec.workload_template.sub_group_policy),

@@ -23,7 +23,7 @@ STORE_SECRETS: dict[str, tuple[str, tuple[str, str]]] = {
     "s3": ("aws-access-secret", ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")),
     "gcs": ("aws-access-secret", ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")),
 }
-"""By scheme the Secret and its keys, which are the variables too. Cloud Storage is read by its S3 interface."""
+"""The Secret of each scheme and its keys, which are also the variables. Cloud Storage is read through its S3 API."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,15 @@ class Source:
 
     kind: Kind
     address: str
-    """As written; `<org>/<repo>` for a hub."""
+    """The address as written; `<org>/<repo>` for a hub."""
     path: str
-    """Where pods find the weights once they are fetched: the variable ModelPath."""
+    """Path of the fetched weights in pods: the variable ModelPath."""
     remote: str
-    """What the engine is told when it fetches them itself."""
+    """The engine's argument if it fetches the weights itself."""
     loader: tuple[Json, ...] | None = None
-    """Environment that tells the loader what to fetch; None where nothing is to be fetched."""
+    """Environment with the loader's source; None if there is nothing to fetch."""
     credentials: tuple[Json, ...] = field(default=())
-    """Environment with what it takes to be let in, for the loader, or for an engine that fetches by itself."""
+    """Environment with the credentials, for the loader, or for an engine that fetches the weights itself."""
     host_path: str = ""
     """Directory or file of the node."""
     filename: str = ""
@@ -60,7 +60,7 @@ def hub_source(hub: ModelHub) -> Source:
         "MODEL_ALLOW_PATTERNS": ",".join(hub.allow_patterns),
         "MODEL_IGNORE_PATTERNS": ",".join(hub.ignore_patterns),
     }
-    # ModelScope has tokens of its own; Hugging Face's would be shown to somebody else.
+    # ModelScope has its own tokens; Hugging Face's token must not be sent to another company.
     tokens = HUB_TOKENS if hub.name == "Huggingface" else ()
     return Source(
         kind="hub",
@@ -76,7 +76,7 @@ def hub_source(hub: ModelHub) -> Source:
 
 
 def uri_source(uri: str) -> Source:
-    """Read an address. Raises ValueError with what is wrong about it."""
+    """Read an address. Raises ValueError with its error."""
     scheme, _, address = uri.partition("://")
     if re.match(URI, uri) is None or "://" in address:
         raise ValueError(
@@ -86,7 +86,7 @@ def uri_source(uri: str) -> Source:
     try:
         check_characters(uri.replace(" ", ""))
         if scheme.lower() in ("oss", "s3", "gcs"):
-            # Loaders join bucket and endpoint to a host of their own; what is no host would lead elsewhere.
+            # Loaders build a host name from bucket and endpoint; an invalid one could name another host.
             read_authority(address.partition("/")[0])
     except AddressInvalid as error:
         raise ValueError(f"`{shown(uri)[:128]}` {error}") from None

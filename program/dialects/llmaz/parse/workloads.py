@@ -1,7 +1,8 @@
-"""The workloads of a Playground or a Service of llmaz, and the desired service with them. Pure.
+"""The workloads of a Playground or a Service of llmaz, and the desired state with them. Pure.
 
-A replica of one pod is in a Deployment, where llmaz makes a LeaderWorkerSet; names, pods and Services are the same, and
-LeaderWorkerSet need not be installed. Groups of pods are LeaderWorkerSets, and so is a service that requests one.
+A replica of one pod is in a Deployment, while llmaz creates a LeaderWorkerSet. Names, pods and Services are the same,
+and LeaderWorkerSet need not be installed. Groups of pods are LeaderWorkerSets; a service that asks for one gets one
+too.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ from program.dialects.pods.gpus import gpu_of, ranks_problem
 
 MAIN = "main"
 ONE_AT_A_TIME = {"maxUnavailable": 1, "maxSurge": 0}
-"""How llmaz replaces pods: accelerators are scarce, so that none is asked for beyond those that serve."""
+"""How llmaz replaces pods: accelerators are scarce, so a rollout requests no additional ones."""
 
 _NEEDS_GROUP = re.compile(r"LWS_|leaderworkerset\.sigs\.k8s\.io/")
-"""What only a LeaderWorkerSet puts into its pods."""
+"""Variables and labels that only a LeaderWorkerSet adds to its pods."""
 
 
 def key_of(cr: Json, dialect: str) -> ServiceKey:
-    """Return the key of a custom resource. Raises SpecInvalid for a name of which no Service's can be made."""
+    """Return the key of a custom resource. Raises SpecInvalid for a name that cannot be part of a Service's name."""
     metadata = cr["metadata"]
     name = str(metadata["name"])
     if len(name) > LONGEST_SERVICE or re.fullmatch(SERVICE_LABEL, name) is None:
@@ -57,7 +58,7 @@ def key_of(cr: Json, dialect: str) -> ServiceKey:
 
 
 def workload_asked(annotations: Mapping[str, str]) -> Literal["", "Deployment", "LeaderWorkerSet"]:
-    """Say which kind the annotation asks for; empty where it asks for none."""
+    """Return the kind that the annotation asks for; empty if it asks for none."""
     match annotations.get(ANNOTATION_WORKLOAD, ""):
         case "":
             return ""
@@ -73,7 +74,7 @@ def workload_asked(annotations: Mapping[str, str]) -> Literal["", "Deployment", 
 
 
 def mentions_group(*templates: Json | None) -> bool:
-    """Return whether pods read what only a LeaderWorkerSet gives them: their group's variables and labels."""
+    """Return whether pods read variables and labels of their group, which only a LeaderWorkerSet provides."""
     return any(_NEEDS_GROUP.search(str(template)) for template in templates if template is not None)
 
 
@@ -90,10 +91,10 @@ def workloads(
     rollout: Mapping[str, Any] = ONE_AT_A_TIME,
     scaler: Scaler | None = None,
 ) -> Workloads:
-    """Describe what serves: one set of pods, or of groups of them, and a Service before it.
+    """Return the workloads: one set of pods, or of groups of pods, and a Service in front of it.
 
-    `template` is the worker's where there is a group, `counted` the same as hashes count it; `labels` are ours, by
-    which the objects and pods are found.
+    In a group, `template` is the worker's. `counted` is the template that hashes are computed from. `labels` are
+    Herdsman's, by which it finds the objects and pods.
     """
     if group is None:
         selector = labels
@@ -138,7 +139,7 @@ def desired_service(
     *,
     problems: Iterable[Problem] = (),
 ) -> Parsed:
-    """Put what is described into a service, with what its annotations say."""
+    """Return the desired state with these workloads and the service's annotations."""
     metadata = cr["metadata"]
     annotations: Mapping[str, str] = metadata.get("annotations") or {}
     annotated: Annotated = read_annotations(annotations)
@@ -171,19 +172,19 @@ def desired_service(
 
 
 def _ranks(pods: PodSet, engine: str) -> Iterator[Problem]:
-    """Name ranks by arguments that do not fit the GPUs of a pod."""
+    """Yield the problem that the arguments' ranks do not match the GPUs of a pod."""
     found = ranks_problem(pods, engine, RUNNER, field="spec.backendRuntimeConfig.args")
     if found is not None:
         yield found
 
 
 def scale_target(kind: Kind, name: str) -> ScaleTarget:
-    """Point an autoscaler at the scale subresource of a custom resource."""
+    """Return the scale subresource of a custom resource as an autoscaler's target."""
     return ScaleTarget(api_version=kind.api_version, kind=kind.kind, name=name)
 
 
 def port_of(template: Json) -> int:
-    """Find the port that a template's server listens on: the one named http, else its first, else the usual."""
+    """Return the port of a template's server: the one named http, else its first, else llmaz's default."""
     containers = template["spec"]["containers"]
     ordered = sorted(containers, key=lambda container: container["name"] != RUNNER)
     ports = [port for container in ordered for port in container.get("ports") or ()]
@@ -192,7 +193,7 @@ def port_of(template: Json) -> int:
 
 
 def _model(key: ServiceKey, models: tuple[Model, ...]) -> DesiredModel:
-    """Say of the main model what the rest of Herdsman tells people; nothing but its own pods fetches it."""
+    """Return the main model for status and previews. Only the service's own pods fetch it."""
     if not models:
         return DesiredModel(
             name=key.name, source=ModelSource(kind=SourceKind.OTHER, address=""), format=ModelFormat.CUSTOM
