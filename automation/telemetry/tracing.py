@@ -80,7 +80,7 @@ def start_tracing(endpoint: str) -> Callable[[], None]:
     except ImportError as error:
         raise TracingUnavailable(
             f"trace_endpoint is set, but {error.name or 'OpenTelemetry'} is not installed: "
-            "pip install 'herdsman[tracing]', or leave HERDSMAN_TRACE_ENDPOINT out"
+            "install it (`pip install '.[tracing]'` in a checkout), or leave HERDSMAN_TRACE_ENDPOINT out"
         ) from error
     global _tracer  # one process, one collector; so a span needs no argument for it
     version = metadata.version("herdsman")

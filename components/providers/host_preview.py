@@ -42,7 +42,7 @@ class Preview:
             self._log(urn, f"What would change on the host is not known: {error.message}", engine_pb2.WARNING)
             return
         failed = any(outcome.state is State.FAILED for outcome in outcomes)
-        self._log(urn, told(key, outcomes), engine_pb2.WARNING if failed else engine_pb2.INFO)
+        self._log(urn, steps_text(key, outcomes), engine_pb2.WARNING if failed else engine_pb2.INFO)
 
     def _log(self, urn: str, message: str, severity: engine_pb2.LogSeverity.ValueType) -> None:
         if not self.engine:
@@ -55,7 +55,7 @@ class Preview:
             _log.warning("Could not tell the engine what would change", error=str(error))
 
 
-def told(key: str, outcomes: list[Outcome]) -> str:
+def steps_text(key: str, outcomes: list[Outcome]) -> str:
     """Return the steps as text for the user. Pure."""
     lines = [f"On the host of {key}:"]
     for outcome in outcomes:

@@ -62,9 +62,9 @@ def translate_arguments(
     settings = _Settings(chosen, written_for)
     if chosen == written_for:
         for flag in flags_of(preset):
-            settings.take(flag)
+            settings.add(flag)
     for flag in flags_of(own):
-        why = settings.take(flag)
+        why = settings.add(flag)
         if why:
             lost.append(unsupported_field(f"{field}[{flag.index}]", why))
     return settings.engine(draft), tuple(lost)
@@ -81,7 +81,7 @@ class _Settings:
         self._draft_max: int | None = None
         self._extra: list[str] = []
 
-    def take(self, flag: Flag) -> str:
+    def add(self, flag: Flag) -> str:
         """Add one flag. Return why it has no effect, or an empty text."""
         if flag.name in _HOSTS_OWN.get(self._from, ()) or (not flag.name and self._from == "vllm"):
             return ""

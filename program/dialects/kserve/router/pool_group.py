@@ -21,11 +21,11 @@ def name_group_of_today(container: Container) -> None:
     """Set the current API group of pools in a container's arguments."""
     for field in ("command", "args"):
         words = container.get(field)
-        if words and (told := _told(list(words))) != words:
-            container.set(field, told)
+        if words and (migrated := _migrated(list(words))) != words:
+            container.set(field, migrated)
 
 
-def _told(words: list[str]) -> list[str]:
+def _migrated(words: list[str]) -> list[str]:
     return [
         POOL_GROUP
         if word == OLD_POOL_GROUP and at and words[at - 1] == _FLAG

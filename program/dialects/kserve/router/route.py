@@ -200,11 +200,11 @@ def _with_pools_of_today(rule: Json, own_pools: Collection[str]) -> Json:
     if all(backend.get("group") != OLD_POOL_GROUP for backend in backends):
         return rule
 
-    def told(backend: Json) -> Json:
+    def with_present_group(backend: Json) -> Json:
         is_own = backend.get("group") == OLD_POOL_GROUP and backend.get("name") in own_pools
         return {**backend, "group": POOL_GROUP} if is_own else backend
 
-    return {**rule, "backendRefs": [told(backend) for backend in backends]}
+    return {**rule, "backendRefs": [with_present_group(backend) for backend in backends]}
 
 
 def _leads_to(rule: Json, pool: str) -> bool:
