@@ -46,7 +46,7 @@ def never_fits(requests: Mapping[str, str], node_selector: Mapping[str, str], no
         among = f" with the labels {text}"
     if any(all(_has(node, resource) >= amount for resource, amount in wanted.items()) for node in selected):
         return ""
-    # The scarcest first: what a service waits for is a GPU as a rule, and every node has some memory.
+    # The scarcest resource first: services usually wait for a GPU, and every node has some memory.
     for resource in sorted(wanted, key=lambda name: ("/" not in name, name)):
         largest = max(selected, key=lambda node: _has(node, resource))
         most = _has(largest, resource)
@@ -77,5 +77,5 @@ def _amount(text: str) -> Decimal:
     try:
         return read_quantity(str(text))
     except ValueError:
-        # The API server takes only quantities in nodes and pods; what it does not check is not compared.
+        # The API server validates quantities of nodes and pods. An invalid one counts as 0.
         return Decimal(0)

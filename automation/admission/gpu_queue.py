@@ -58,7 +58,7 @@ def waited_resource(unschedulable: str, requests: Mapping[str, str], *, claims: 
 
 class _Entry(NamedTuple):
     behind: int
-    """Priority with its sign turned, so that the natural order of entries is that of the queue."""
+    """The negative priority, so that the natural order of entries is that of the queue."""
     created: str
     namespace: str
     name: str
@@ -91,7 +91,7 @@ class GpuQueue:
         self._shown: dict[ServiceKey, QueuePosition] = {}
 
     def update(self, key: ServiceKey, waiting: Waiting | None) -> bool:
-        """Record that a service waits, or (None) no longer does. Return whether that changed anything."""
+        """Record that a service waits, or with None that it does not. Return whether that changed anything."""
         with self._lock:
             before = self._members.get(key)
             if before == waiting:
@@ -125,7 +125,7 @@ class GpuQueue:
             return shown
 
     def waiting(self) -> dict[ServiceKey, Waiting]:
-        """Everyone who waits, in no order."""
+        """Return all services that wait, in no order."""
         with self._lock:
             return dict(self._members)
 

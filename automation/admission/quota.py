@@ -41,7 +41,7 @@ class QuotaClaim:
         return not (self.gpus or self.gpu_memory_bytes or self.memory_bytes)
 
     def fits_in(self, other: QuotaClaim) -> bool:
-        """Whether this asks for no more of anything than `other`."""
+        """Return whether this asks for no more of anything than `other`."""
         return (
             self.gpus <= other.gpus
             and self.gpu_memory_bytes <= other.gpu_memory_bytes
@@ -115,7 +115,7 @@ class QuotaName(NamedTuple):
 
 @dataclass(frozen=True)
 class Quota:
-    """One GPUQuota. None as a limit means that it limits nothing there."""
+    """One GPUQuota. None as a limit means no limit."""
 
     name: QuotaName
     namespace_ref: str = ""
@@ -127,7 +127,7 @@ class Quota:
     min_priority: str = ""
 
     def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Whether services of a namespace count against this quota."""
+        """Return whether services of a namespace count against this quota."""
         if self.namespace_ref:
             return namespace == self.namespace_ref
         return self.selector is not None and selects(self.selector, labels)
@@ -138,10 +138,10 @@ class Denial:
     """One refusal."""
 
     service: str
-    """`namespace/name`."""
+    """The service, as `namespace/name`."""
     message: str
     time: str
-    """RFC 3339."""
+    """The time, RFC 3339."""
 
 
 @dataclass(frozen=True)

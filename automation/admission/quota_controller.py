@@ -119,7 +119,7 @@ class QuotaController:
     def _report(self, cr: Json, name: QuotaName, quota: Quota, usage: QuotaUsage) -> None:
         metadata = cr["metadata"]
         uid, version, written = self._written.get(name, ("", 0, {}))
-        # The cache shows our own write a moment later. Of a quota that was made again nothing was written.
+        # The cache shows a write of this loop a moment later. A quota that was created again has no written status.
         behind = uid == metadata["uid"] and int(metadata["resourceVersion"]) < version
         current = written if behind else cr.get("status") or {}
         status = quota_status(quota, usage, current, generation=metadata["generation"], now=datetime.now(UTC))
@@ -143,7 +143,7 @@ class QuotaController:
 
 
 def quota_status(quota: Quota, usage: QuotaUsage, current: Json, *, generation: int, now: datetime) -> Json:
-    """Make the status of a quota; equal to `current` when that says all of this."""
+    """Make the status of a quota; equal to `current` when nothing has changed."""
     over = over_use(quota, usage)
     message = f"In use beyond the quota, by services that were there before it: {over}" if over else "In force"
     status: Json = {

@@ -178,10 +178,10 @@ class QuotaLedger:
         return key in self._held and key not in self._without_model
 
     def _judge(self, key: ServiceKey, claim: QuotaClaim) -> tuple[tuple[QuotaName, Problem] | None, QuotaClaim]:
-        """Return the first denial of a claim, if there is one, and what the service holds."""
+        """Return the first denial of a claim, if there is one, and the claim that the service holds."""
         held = self._held.get(key, NOTHING)
         if key in self._adopted and claim.gpus <= held.gpus:
-            # What it runs with was admitted once; only the custom resource says how much GPU memory that is.
+            # The running pods were admitted once. Only the custom resource has their GPU memory.
             held = replace(held, gpu_memory_bytes=max(held.gpu_memory_bytes, claim.gpu_memory_bytes))
         quotas = self._quotas_of(key.namespace)
         denial = self._unknown(claim, held)

@@ -50,7 +50,8 @@ class Scheduling:
         self.gpu_queue = GpuQueue(on_moved=enqueue, later=later)
         self.preemptions = PreemptionLog()
 
-    # --- what is to be said of a service --------------------------------------------------------------------------
+    # --- the result for a service
+    # ---------------------------------------------------------------------------------------
 
     def observe(self, key: ServiceKey) -> tuple[QueuePosition | None, str, tuple[Problem, ...]]:
         """Return the place of a service in the queue for GPUs, why it never fits, and its preemptions."""
@@ -92,7 +93,8 @@ class Scheduling:
                 self._largest.clear()
             return self._nodes
 
-    # --- what happened --------------------------------------------------------------------------------------------
+    # --- changes
+    # --------------------------------------------------------------------------------------------------------
 
     def pod_changed(self, key: ServiceKey, new: Json | None, *, name: str) -> None:
         """Handle a change of a pod of the service; None when the pod was deleted."""
@@ -129,7 +131,7 @@ class Scheduling:
         found = None
         for pod in pods:
             resource = waited_resource(pod["unschedulable"], pod["requests"], claims=pod["device_claims"])
-            # Who can never be placed stands in nobody's way.
+            # A pod that no node can hold does not wait in the queue.
             if resource and not self._verdict(pod):
                 cr = self._service(key.namespace, key.name) or {"metadata": {}}
                 created = str(cr["metadata"].get("creationTimestamp", ""))

@@ -214,7 +214,7 @@ class ClusterCache:
         return str(found["trouble"]) if found is not None else ""
 
     def is_terminating(self, namespace: str) -> bool:
-        """Whether the namespace is being deleted: nothing can be made in it any more."""
+        """Return whether the namespace is being deleted: nothing can be made in it any more."""
         found = self.namespaces.get(None, namespace)
         return found is not None and bool(found["terminating"])
 
@@ -233,7 +233,7 @@ class ClusterCache:
         return annotations
 
     def is_ours(self, cr: Json, *, held: bool = False) -> bool:
-        """Tell whether this loop reconciles a service; see `ownership`.
+        """Return whether this loop reconciles a service; see `ownership`.
 
         `held`: the service has marks of an upstream controller, which may still run. Then an annotation has to name
         this loop.
@@ -244,7 +244,7 @@ class ClusterCache:
         return ownership.is_managed(cr, said, self.controller_class)
 
     def model_is_ours(self, model: Json) -> bool:
-        """Tell whether this loop writes the status of a Model."""
+        """Return whether this loop writes the status of a Model."""
         namespace, name = model["metadata"]["namespace"], model["metadata"]["name"]
         names = self.llmkube.index.services_of_model(namespace, name)
         users = [user for each in names if (user := self.llmkube.get(self.llmkube.kind, namespace, each)) is not None]

@@ -100,7 +100,7 @@ class ConfigMaps:
         return found.get(namespace, name)
 
     def pending(self, namespace: str, name: str) -> bool:
-        """Whether the API server has not answered yet. `changed` is called when it does."""
+        """Return whether the API server has not answered yet. `changed` is called when it does."""
         with self._lock:
             found = self._known.get((namespace, name))
         return found is not None and not found.answered.is_set()

@@ -148,7 +148,7 @@ class ServiceCache:
         return found if found is not None else self.apis.informer(kind)
 
     def ready(self) -> bool:
-        """Whether the dialect's custom resource is served and everything about it that is served is listed."""
+        """Return whether the dialect's custom resource is served and everything about it that is served is listed."""
         return self._awaited <= self.apis.served
 
     def postpone(self, key: ServiceKey) -> None:
@@ -170,7 +170,8 @@ class ServiceCache:
         return informer.get(namespace, name) if informer is not None else None
 
     def pending(self, kind: Kind, namespace: str, name: str) -> bool:
-        """Whether the API server has not answered yet whether this object exists, of a kind that is read one by one.
+        """Return whether the API server has not answered yet whether this object exists, of a kind that is read one by
+        one.
 
         Its services are enqueued when it does, or they ask again.
         """
@@ -332,7 +333,7 @@ class ServiceCache:
 
 
 def asks_for_work(old: Json, new: Json) -> bool:
-    """Tell whether a custom resource was edited, rather than its status written."""
+    """Return whether a custom resource was edited, rather than its status written."""
     before, after = old["metadata"], new["metadata"]
     return bool(
         before.get("generation") != after.get("generation")

@@ -120,7 +120,7 @@ _MODEL_PATHS = (("modelRef",), ("vllmConfig", "speculative", "model"), ("specula
 
 
 def _at(value: Any, *path: str) -> Any:
-    """Give the value at a path of an object that may be of any shape; None where any part of it is absent."""
+    """Return the value at a path of an object that may be of any shape; None where any part of it is absent."""
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None
     return value

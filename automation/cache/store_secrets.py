@@ -65,7 +65,7 @@ class StoreSecrets:
         return found
 
     def pending(self, namespace: str, name: str) -> bool:
-        """Whether the API server has not answered yet."""
+        """Return whether the API server has not answered yet."""
         with self._lock:
             return (namespace, name) not in self._known
 

@@ -320,7 +320,7 @@ def node(obj: Json) -> Json:
 
 
 def _pod_ranges(spec: Json) -> Iterator[str]:
-    """Give the CIDRs of a node's pods that can be read."""
+    """Return the CIDRs of a node's pods that can be read."""
     for text in {*(spec.get("podCIDRs") or ()), *filter(None, (spec.get("podCIDR"),))}:
         with suppress(ValueError):
             yield str(ipaddress.ip_network(text, strict=False))

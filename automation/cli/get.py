@@ -133,7 +133,7 @@ def processes_of(client: KubeClient, namespace: str | None) -> dict[ServiceKey, 
 
 
 def processes_by_service(processes: Iterable[Json]) -> dict[ServiceKey, Json]:
-    """Return processes by service; of several replicas, the first one's."""
+    """Return processes by service; of several replicas, that of the first one."""
     first: dict[ServiceKey, Json] = {}
     for process in sorted(processes, key=lambda each: int(each["spec"].get("replica") or 0), reverse=True):
         if (key := service_of(process)) is not None:

@@ -153,7 +153,7 @@ class Batcher:
             return self._submissions.busy(key)
 
     def idle(self) -> bool:
-        """Whether nothing waits, nothing runs, and every outcome was reported."""
+        """Return whether nothing waits, nothing runs, and every outcome was reported."""
         with self._changed:
             return self._is_idle()
 

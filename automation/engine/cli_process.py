@@ -138,7 +138,7 @@ def run_cli(
 
 
 def _left_lock(*printed: pathlib.Path) -> bool:
-    """Whether the CLI ended by itself and left its lock, because the state backend became unreachable."""
+    """Return whether the CLI ended by itself and left its lock, because the state backend became unreachable."""
     return any("problem deleting the lock" in _tail(path) for path in printed)
 
 

@@ -101,7 +101,7 @@ class KeyKeeper:
         return base64.b64encode(wrapped.encode()).decode()
 
     def opens(self, data_key: str) -> bool:
-        """Whether the current passphrase opens a wrapped data key."""
+        """Return whether the current passphrase opens a wrapped data key."""
         return self._plain(data_key, self._cipher) is not None
 
     def rewrapped(self, data_key: str) -> str | None:

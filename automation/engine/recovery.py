@@ -71,17 +71,17 @@ def remedy_for(log: RunLog, result: CliResult) -> Remedy | None:
 
 
 def is_missing(output: str) -> bool:
-    """Whether the CLI reported that there is no such stack."""
+    """Return whether the CLI reported that there is no such stack."""
     return _MISSING.search(output) is not None
 
 
 def is_unreadable(output: str) -> bool:
-    """Whether the CLI reported that the stack's state is invalid."""
+    """Return whether the CLI reported that the stack's state is invalid."""
     return _UNREADABLE.search(output) is not None and not unreachable(output)
 
 
 def is_sealed(output: str) -> bool:
-    """Whether the CLI reported that the passphrase does not open the state's key."""
+    """Return whether the CLI reported that the passphrase does not open the state's key."""
     return _SEALED.search(output) is not None
 
 

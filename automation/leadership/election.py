@@ -190,7 +190,8 @@ class LeaseElector:
             _log.debug("Lost the lease", extra={"lease": self._name, "holder": self.holder, "why": why})
             self._on_lost(why)
 
-    # --- while it is ours -----------------------------------------------------------------------------------------
+    # --- while this process leads
+    # ---------------------------------------------------------------------------------------
 
     def _renew_until_lost(self) -> str | None:
         """Renew until stopped (None) or lost (the reason)."""
@@ -203,7 +204,7 @@ class LeaseElector:
                     other = self._find_other()
                     if other is not None:
                         return f"the lease is held by {other}"
-                # Counted from before the request: others count from when the server stored it.
+                # Counted from before the request, because other loops count from the time when the server stored it.
                 self._renewed(asked_at)
             except AlreadyExists:
                 return "the lease was deleted and taken by another"
@@ -237,10 +238,11 @@ class LeaseElector:
             self._put({**self._lease, "spec": spec})
             _log.info("Released the lease", extra={"lease": self._name, "holder": self.holder})
         except KubeError as error:
-            # It runs out by itself; the next leader waits a little longer.
+            # The lease expires without a release; the next leader waits a little longer.
             _log.warning("Failed to release the lease", extra={"lease": self._name, "error": str(error)})
 
-    # --- while it is not ------------------------------------------------------------------------------------------
+    # --- while it does not lead
+    # -----------------------------------------------------------------------------------------
 
     def _try_acquire(self) -> bool:
         self._next_look_s = self._retry_period_s
@@ -277,7 +279,8 @@ class LeaseElector:
                 self._write(found, acquired=True)
         except (Conflict, AlreadyExists):
             return False  # another was quicker
-        # Whoever splits the namespaces otherwise looks after its own write too: one of two sees the other.
+        # A loop with another number of parts does the same check after its write, so at least one of two sees the
+        # other.
         if self._rivals(self._list_leases()):
             self._release()
             self._next_look_s = self._retry_period_s * (1 + random.random())  # noqa: S311

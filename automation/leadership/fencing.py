@@ -63,7 +63,7 @@ class Fence:
         return {guard.VARIABLE: self._mark}
 
     def holds_lease(self) -> bool:
-        """Whether this loop certainly holds the lease now."""
+        """Return whether this loop certainly holds the lease now."""
         return not self._lost.is_set() and self._clock() < self._until
 
     def renewed(self, asked_at: float) -> None:

@@ -49,7 +49,7 @@ def engines_of(mark: str) -> list[int]:
                 if word in file.read().split(b"\0"):
                     found.append(int(name))
         except OSError:
-            continue  # it ended, or is somebody else's
+            continue  # the process ended, or belongs to another user
     return found
 
 

@@ -70,7 +70,7 @@ class LeaseObservations:
                 version, now, seen.mark if seen else "", seen is not None and seen.held
             )
         if lease is None:
-            # Somebody deleted it. A holder that lives makes it again with its next renewal.
+            # The lease was deleted. A holder that runs creates it again with its next renewal.
             if self._is_over(name, seen.mark) or (not seen.held and self._nobody_led()):
                 return 0.0
             return self._left_s(seen, seen.since + self._duration_s - now)

@@ -44,7 +44,7 @@ class Cache(Protocol):
 
 
 class Recorder(Protocol):
-    """What `automation.status.event_recorder.EventRecorder` offers."""
+    """The method of `automation.status.event_recorder.EventRecorder` that is used."""
 
     def record(self, obj: Json, *, type: EventType, reason: str, message: str) -> None: ...  # noqa: A002
 

@@ -149,7 +149,8 @@ class ModelProbe:
             if entry is None:
                 return 0.0
             if entry.looking:
-                # The end of the look calls back if it brings news; else this asks when it must be over.
+                # A probe that is under way calls back if its result differs. Otherwise this is the time by which it has
+                # ended.
                 return 2 * self._settings.timeout_s
             return max(0.0, entry.due_at - self._clock())
 
@@ -239,7 +240,7 @@ class ModelProbe:
             entry.due_at = self._clock() + delay_s
             lost_sight = found.outcome == "unreachable" and found.reason != NOT_FOUND
             if lost_sight and before is not None and before.outcome == "read":
-                # A network that is down today does not unmake what was seen yesterday; an answer that it is gone does.
+                # A network error does not change the last result; an answer that the source is gone does.
                 found = before
             entry.facts = found
             entry.looking = False

@@ -75,7 +75,7 @@ class Prefetcher:
         namespace, job_name = cr["metadata"]["namespace"], prefetch_name(model.name)
         job = self.jobs.get(namespace, job_name)
         if job is not None and job["owner"] != cr["metadata"]["uid"]:
-            # Of a Model of this name that is gone; the cluster is about to delete it.
+            # The Job belongs to a deleted Model of this name, and the garbage collector will delete it.
             job = None
         if not model.prefetch:
             if job is not None and not job["ended"] and not job["asked_for"]:
@@ -88,7 +88,7 @@ class Prefetcher:
         if job is None and _was_prefetched(status):
             return PrefetchFacts(job=job_name, state="done")
         if not status.get("path"):
-            # The file gets its name with the first look at the source; until then there is no place to fetch it to.
+            # The probe of the source gives the file's name. Before that the path of the download is unknown.
             return PrefetchFacts(job=job_name, state="started", message="Looking at the source first")
         owner = Owner(api_version=kinds.MODELS.api_version, kind="Model", name=model.name, uid=cr["metadata"]["uid"])
         if not self.jobs.has_synced:

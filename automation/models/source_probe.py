@@ -1,7 +1,7 @@
 """Probes the source of a model once: whether it exists, its size, its header, its checksum.
 
-Called by the threads of `model_probe`. Calls `agent.server.models.header_probe` and `remote` for what is remote,
-`agent.server.models.gguf_header` for local files, and reads credentials only by the reader that it was given.
+Called by the threads of `model_probe`. Calls `agent.server.models.header_probe` and `remote` for remote sources, and
+`agent.server.models.gguf_header` for local files. Reads credentials only by the reader that the caller passes.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class SourceProbe:
                 return self._small(source, place, sha256, model_format, deadline)
             if model_format != "gguf":
                 return _read(source, None, file.size_bytes, _etag(file), "")
-        # The first range of the header tells size and ETag too: one request where two would do the same.
+        # The response for the first range of the header also has size and ETag, which saves a request.
         peek = probe_header(place.url, policy=policy, timeout_s=deadline.left_s(place.url.shown), signer=place.signer)
         return _read(source, peek.facts, peek.size_bytes, peek.etag, "")
 

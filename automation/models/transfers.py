@@ -193,7 +193,7 @@ class TransferWatch:
             if found is not None:
                 self._note(key, found, pod=pod, where=where)
                 return
-        # Whoever asked first only waits for another pod's download: ask the next one in the next round.
+        # The first pod only waits for another pod's download. The next round begins with the next pod.
         with self._lock:
             if len(download.pods) > 2 and pods[0][0] in download.pods:
                 download.pods[pods[0][0]] = download.pods.pop(pods[0][0])
@@ -237,7 +237,7 @@ class TransferWatch:
         try:
             return self._client.text(kinds.PODS.path(namespace, pod, "log"), query=query, timeout_s=_READ_TIMEOUT_S)
         except KubeError:
-            # Gone, not started, its node out of reach: the next round finds out what is true by then.
+            # The pod is gone, has not started, or its node cannot be reached. The next round reads again.
             return ""
 
 

@@ -239,7 +239,7 @@ def _escaped(text: str) -> str:
 
 
 def as_json(preview: Preview) -> Json:
-    """Give a preview for scripts; docs/preview.md describes the shape, which only grows."""
+    """Return a preview for scripts; docs/preview.md describes the shape, which only grows."""
     counted = Counter(each.op for service in preview.services for each in service.objects)
     return {
         "changed": preview.changed,
@@ -257,7 +257,7 @@ def as_json(preview: Preview) -> Json:
 
 
 def service_json(service: ServicePreview) -> Json:
-    """Give the preview of one service for scripts."""
+    """Return the preview of one service for scripts."""
     problem = service.problem
     dialect = {"dialect": service.key.dialect} if service.key.dialect != LLMKUBE else {}
     return {

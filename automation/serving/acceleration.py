@@ -28,7 +28,7 @@ THREADS = 2
 
 _OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
 _DEVICES = (
-    # What llama.cpp says of the devices that it uses, then what each backend says when it starts.
+    # First what llama.cpp prints about the devices that it uses, then what each backend prints at its start.
     ("ROCm", re.compile(r"using device ROCm|\d ROCm devices|hipBLAS", re.IGNORECASE)),
     ("CUDA", re.compile(r"using device CUDA|\d CUDA devices|cuBLAS|\bCUDA\d* model buffer", re.IGNORECASE)),
     ("Vulkan", re.compile(r"using device Vulkan|ggml_vulkan: Found|\bVulkan\d* model buffer", re.IGNORECASE)),

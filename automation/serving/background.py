@@ -93,7 +93,7 @@ class BackgroundProbes(Generic[K, A]):
             self._entries.pop(key, None)
 
     def idle(self) -> bool:
-        """Whether no probe waits or runs."""
+        """Return whether no probe waits or runs."""
         with self._lock:
             return self._pending == 0
 

@@ -158,7 +158,7 @@ class Checks:
             self._metrics.drop_service(key.namespace, key.name)
 
     def idle(self) -> bool:
-        """Whether no probe waits or runs."""
+        """Return whether no probe waits or runs."""
         asked = (self._completion, self._idle, self._acceleration)
         return all(check is None or check.idle() for check in asked)
 

@@ -126,7 +126,9 @@ class CompletionCheck:
                 if progress is not None and (why := self._may_be_busy(start, progress)):
                     return Proof("unknown", f"POST {request.path} has to wait: {why}")
                 return Proof("failed", f"POST {request.path}: no answer in {self._timeout_s:g} s")
-            if not isinstance(error, NotFound):  # a pod that is gone says nothing of the way to the others
+            if not isinstance(
+                error, NotFound
+            ):  # the error of a deleted pod does not show whether requests reach other pods
                 self._note(start, reached=False)
             # Without the right to pods/proxy every start is unknown, and each costs one refused request.
             final = isinstance(error, (Forbidden, PathRefused))
@@ -135,7 +137,7 @@ class CompletionCheck:
         return judge(request, answer)
 
     def due_in_s(self, start: EngineStart) -> float:
-        """Seconds until the next try; infinity when there is none to come."""
+        """Return the seconds until the next try; infinity when there is none."""
         return self._answers.due_in_s(start)
 
     def idle(self) -> bool:
@@ -158,7 +160,10 @@ class CompletionCheck:
         )
 
     def _reachable(self, start: EngineStart) -> bool:
-        """Return whether requests reach the engine, by any answer of its own. Else only the way to it may hang."""
+        """Return whether requests reach the engine: any answer of the engine counts.
+
+        Otherwise only the connection may hang.
+        """
         try:
             self._ask(start, "GET", "/", None, EVIDENCE_TIMEOUT_S)
         except (ApiError, PathRefused):

@@ -54,7 +54,7 @@ def read_progress(client: KubeClient, start: EngineStart, metrics: ProgressMetri
 
 
 def has_moved(before: Reading, after: Reading) -> bool:
-    """Whether tokens were made between two readings."""
+    """Return whether tokens were made between two readings."""
     return before.tokens is not None and after.tokens is not None and after.tokens != before.tokens
 
 

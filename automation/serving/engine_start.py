@@ -25,7 +25,7 @@ class EngineStart(NamedTuple):
     pod: str
     uid: str
     run: str
-    """The container's id: another one after each restart."""
+    """The container's id. Each restart gives another one."""
     port: int
     container: str
     tls: bool = False
@@ -58,7 +58,7 @@ def engine_of(pod: Json, serving: tuple[str, ...] = ()) -> Json:
     if healthy:
         kept["healthy"] = True
     if completed:
-        # The message names the start that it is about.
+        # The message names the start that it is for.
         kept["completed"] = (completed.get("status") == "True", completed.get("reason", ""), completed.get("message"))
     if any(gate.get("conditionType") == naming.CONDITION_COMPLETED for gate in spec.get("readinessGates") or ()):
         kept["gate"] = True

@@ -44,7 +44,7 @@ class IdleCheck:
     def latest(self, start: EngineStart, probe: IdleProbe, *, changed: Callable[[], None]) -> Idleness | None:
         """Return the answer of a replica in the last seconds; None until the first one. Never blocks."""
         if self._answers.due_in_s(start) == 0.0:
-            # An old answer is worth nothing here: what was idle then may have been busy since.
+            # An old answer must not count: the replica may have been busy since.
             self._answers.drop_answer(start)
         return self._answers.latest(start, lambda _before: self.check(start, probe), who="", changed=changed)
 

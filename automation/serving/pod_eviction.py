@@ -40,7 +40,10 @@ class PodLifetime:
         *,
         now: datetime,
     ) -> tuple[EvictPod | RequeueAfter, ...]:
-        """Return one pod that is too old and may be evicted now; else None, and a pass is requested for later."""
+        """Return the action for the oldest pod: evict it, or reconcile the service when it may be evicted.
+
+        Nothing for a service without a lifetime of pods or on hosts, and while not every replica serves.
+        """
         lifetime_s = desired.max_pod_lifetime_s
         if lifetime_s is None or desired.host_placement is not None or not pods:
             return ()
@@ -49,7 +52,7 @@ class PodLifetime:
         if left_s > 0:
             return (RequeueAfter(min(left_s, LONGEST_WAIT_S)),)
         if not is_whole(deployment, pods, proofs):
-            return ()  # what makes it whole again brings the key back
+            return ()  # the change that makes it complete enqueues the service again
         if not self._may_evict(key, desired, pod, overdue_s=-left_s):
             return (RequeueAfter(IDLE_RECHECK_S),)
         return (EvictPod(pod["metadata"]["name"], pod["metadata"]["uid"], lifetime_s),)

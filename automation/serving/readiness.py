@@ -83,7 +83,7 @@ def choose_replacement(
         return None
     if before is not None and (now - before.at).total_seconds() < REPLACEMENT_S:
         if any(pod["metadata"]["name"] == before.pod for pod in pods):
-            return None  # the caches have not seen yet that it is gone
+            return None  # the caches do not show yet that it is gone
         if any(not is_healthy(pod) or proofs.get(pod["metadata"]["name"]) is None for pod in pods):
             return None
     return min(failed, key=lambda pod: str(pod["metadata"]["name"]))

@@ -116,7 +116,7 @@ def gate(
     if before is not None and (now - before[0]).total_seconds() >= policy.idle_timeout_s:
         return Gate(True, RolloutFacts(timed_out=True))
     if any(word is None for word in said.values()):
-        # While an answer is awaited the status says what it said; a first question has nothing to say yet.
+        # While a new answer is awaited, the status keeps the last one. Before the first answer there is none.
         return Gate(False, RolloutFacts(deferred=before[1] if before is not None else None))
     return Gate(False, RolloutFacts(deferred=_problem(said)))
 
@@ -125,7 +125,8 @@ def _problem(said: Mapping[str, Idleness | None]) -> Problem:
     if not said:
         message = "this engine cannot be asked whether it works on a request; the change waits for the timeout"
         return Problem(reason="IdleCheckUnsupported", message=message)
-    # Names and no numbers of requests: a message that changes every five seconds is a write every five seconds.
+    # Names only, and no numbers of requests: a message that changes every five seconds causes a write every five
+    # seconds.
     busy = [name for name, word in said.items() if word is not None and word.state == "busy"]
     if busy:
         return Problem(reason="PodsBusy", message=f"replicas work on requests: {', '.join(busy)}")

@@ -1,9 +1,9 @@
-"""Puts services in pods to sleep when nobody uses them, takes their requests meanwhile, and wakes them for the first.
+"""Puts services in pods to sleep when no client uses them, receives their requests meanwhile, and wakes them.
 
 The controller calls `state` in each pass, which decides what is rendered: a sleeping service has no replicas. Then it
 calls `reconcile`, which does what the state requires. While a service sleeps, and until one of its pods is ready again,
-an EndpointSlice leads its clients to the proxy of the loop (`agent.proxy`); otherwise clients reach the pods directly.
-What a restarted loop must know is stored in the cluster: the mark on the Deployment, and the slice.
+an EndpointSlice directs its clients to the proxy of the loop (`agent.proxy`); otherwise clients reach the pods
+directly. The cluster stores the data for a restarted loop: the mark on the Deployment, and the slice.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class SleepController:
             running = (observed.deployment or {}).get("spec", {}).get("replicas", 0)
             life.stopped = life.stopped or (running == 0 and sleeping_replicas(observed.deployment) is not None)
             if life.replicas != desired.replicas or (life.stopped and running > 0):
-                # Edited, or scaled by somebody: whoever speaks last is obeyed.
+                # The spec was edited, or another client scaled the Deployment: the latest change counts.
                 self._start_waking(life)
         return life.state
 
@@ -185,7 +185,7 @@ class SleepController:
                 if mark is not None:
                     life.state, life.replicas = "asleep", int(mark) if mark.isdigit() else desired.replicas
                 elif left in self._left:
-                    # The loop before us was waking it.
+                    # The earlier loop was waking it.
                     life.state = "waking"
                 self._left.discard(left)
             return life
@@ -227,7 +227,7 @@ class SleepController:
 
     def _open_port(self, name: str, limits: Limits) -> int:
         if not self._started:
-            # A loop without a service that sleeps has no thread for it.
+            # Without a sleeping service, a loop has no thread for the proxy.
             self._started = True
             self.proxy.start()
         callbacks = Callbacks(wake=self._on_wake, admit=self._admit)
@@ -236,7 +236,7 @@ class SleepController:
                 return self.proxy.open(name, self._listen, port, limits, callbacks)
             except OSError as error:
                 if error.errno == errno.EADDRNOTAVAIL:
-                    # The cluster reaches us by an address that is not the machine's own.
+                    # The cluster reaches the loop by an address that is not the machine's.
                     self._listen = "::" if ":" in self._address else "0.0.0.0"  # noqa: S104
                 elif error.errno not in (errno.EADDRINUSE, errno.EACCES):
                     raise
@@ -305,7 +305,7 @@ class SleepController:
         except NotFound:
             return
 
-    # --- is anybody there? ----------------------------------------------------------------------------------------
+    # --- idleness ---------------------------------------------------------------------------------------------------
 
     def _watch(self, life: _ServiceState, cr: Json, desired: DesiredService, observed: Observed) -> None:
         """Put the service to sleep when its engines were quiet for its idle timeout."""
@@ -334,7 +334,7 @@ class SleepController:
     def _put_to_sleep(self, life: _ServiceState, cr: Json, desired: DesiredService) -> None:
         assert desired.sleep is not None
         with self._lock:
-            # Before clients come here, so that the first one finds a service that can be woken.
+            # Before its clients come to the proxy, so that the first one finds a service that can be woken.
             life.state, life.replicas, life.stopped, life.quiet = "asleep", desired.replicas, False, None
         try:
             self._start_proxying(life, cr, desired)

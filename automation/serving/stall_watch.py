@@ -128,7 +128,7 @@ class StallWatch:
             if metrics is not None and request is not None and starts:
                 self._of[who] = starts
         for start in new:
-            # All over the interval, so that services that came together are not looked at together.
+            # Spread over the interval, so that services that were added together are not read together.
             self._due.add_after(start, self._every_s * self._dice())
 
     def unfollow(self, who: Hashable) -> None:

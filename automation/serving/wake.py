@@ -49,7 +49,7 @@ def slice_name(service: str) -> str:
 
 
 def wake_slice(cr: Json, *, address: str, port: int) -> Json:
-    """Build the slice; it goes with the custom resource."""
+    """Build the slice. It is deleted with the custom resource."""
     metadata = cr["metadata"]
     service = str(metadata["name"])
     owner = {

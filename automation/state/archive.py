@@ -1,6 +1,6 @@
 """A backup of a state backend: one file with a manifest, checksums and the state of each stack, as Pulumi exports it.
 
-The passphrase is not inside: a reader of the file sees names and fields of objects, and no secret.
+The file does not contain the passphrase: it shows names and fields of objects, and no secret.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 FORMAT = "herdsman.dev/state-backup/v1"
 _MANIFEST = "manifest.json"
 _LARGEST_BYTES = 1 << 30
-"""Of one member: a state of 64 services has less than a megabyte."""
+"""Largest size of one member. A state of 64 services has less than a megabyte."""
 
 Export = dict[str, Any]
 
@@ -29,7 +29,7 @@ class ArchiveBroken(Exception):
 
 
 def write(path: pathlib.Path, exports: Mapping[str, Export], *, source: str) -> None:
-    """Write the backup in one step: a reader finds all of it or what was there before. Raises OSError."""
+    """Write the backup in one step: a reader finds the whole new file or the earlier one. Raises OSError."""
     members = {f"stacks/{name}.json": json.dumps(export).encode() for name, export in sorted(exports.items())}
     manifest = {
         "format": FORMAT,
@@ -61,7 +61,7 @@ def write(path: pathlib.Path, exports: Mapping[str, Export], *, source: str) -> 
 
 
 def read(path: pathlib.Path) -> dict[str, Export]:
-    """Read a backup whole and check every part of it, before anything is done with one. Raises ArchiveBroken."""
+    """Read a whole backup and check every part of it before any part is used. Raises ArchiveBroken."""
     try:
         with tarfile.open(path, mode="r:gz") as tar:
             manifest = json.loads(_content(tar, _MANIFEST))

@@ -23,7 +23,7 @@ class StackRow:
     name: str
     resources: int = 0
     written: str = ""
-    """RFC 3339; empty when never."""
+    """Time of the last write, RFC 3339; empty when never."""
     key: Literal["fits", "other", "none"] = "none"
     """Whether the passphrase opens its key."""
     secrets: bool = False
@@ -33,12 +33,12 @@ class StackRow:
 
 
 def rows(backend: StateBackend, names: Iterable[str]) -> tuple[StackRow, ...]:
-    """Look at stacks, one after the other. Raises StateUnreachable."""
+    """Read stacks, one after the other. Raises StateUnreachable."""
     return tuple(_row(backend, name) for name in sorted(names))
 
 
 def check_state(backend: StateBackend) -> tuple[Check, ...]:
-    """Check that the backend answers, takes writes, and that each stack can be worked on. Leaves all as it was."""
+    """Check that the backend answers and accepts writes, and that each stack is usable. Changes nothing."""
     where = backend.url.shown
     try:
         names = backend.states.names(Run(QUESTION_S))

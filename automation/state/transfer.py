@@ -17,9 +17,9 @@ from automation.engine.stack_states import opens, resealed
 from automation.engine.state_backend import StateBackend
 
 PATIENCE_S = 120.0
-"""For all commands of one stack."""
+"""Timeout of all commands for one stack."""
 _AT_ONCE = 4
-"""Stacks at the same time: each command of the CLI mostly starts up."""
+"""Stacks at the same time: a command of the CLI spends most of its time in its start."""
 
 Export = dict[str, Any]
 Result = Literal["copied", "same", "failed"]
@@ -77,7 +77,7 @@ def check_free(backend: StateBackend, name: str) -> None:
 def put(target: StateBackend, name: str, export: Export, *, force: bool) -> Transfer:
     """Write a state into the target and read it back.
 
-    Its key is wrapped anew where the target's passphrase does not open it; a state without a key gets none. Raises
+    Its key is wrapped again if the target's passphrase does not open it; a state without a key gets none. Raises
     InTheWay, StackLocked, StateSealed and other kinds of EngineFailed.
     """
     stack, run = Stack(name), Run(PATIENCE_S)
@@ -117,7 +117,7 @@ def _content(export: Export) -> str:
 
 
 def _bare(value: Any) -> Any:
-    """Without what is empty: the CLI writes `{}` and leaves it out by turns."""
+    """Drop empty values: the CLI sometimes writes `{}` and sometimes omits it."""
     if isinstance(value, dict):
         bare = {key: _bare(inner) for key, inner in value.items()}
         return {key: inner for key, inner in bare.items() if inner not in ({}, [], None)}
@@ -127,5 +127,5 @@ def _bare(value: Any) -> Any:
 
 
 def _with_deployment(export: Export) -> Export:
-    """An export that the CLI takes: of a stack that was never run the deployment is missing."""
+    """Return an export that the CLI accepts: a stack without a run has no deployment."""
     return {**export, "deployment": export.get("deployment") or {}}

@@ -14,11 +14,10 @@ K = TypeVar("K")
 
 
 def backoff_s(failures: int, *, base_s: float, cap_s: float, jitter: float) -> float:
-    """Seconds to wait after `failures` failures in a row: base_s doubled for each after the first, at most cap_s.
+    """Return the seconds to wait after `failures` failures in a row. base_s doubles with each failure, up to cap_s.
 
-    `jitter` is a number in [0, 1]: the share of the wait that is taken off, up to a half. So the wait lies
-    between half and the whole of the exponential value, and many keys that failed together come back apart. No
-    failure, no wait.
+    `jitter` is a number in [0, 1]: the share of half the wait that is subtracted. So the wait is between half and all
+    of the exponential value, and keys that failed together are retried at different times. Without a failure it is 0.
     """
     if failures <= 0:
         return 0.0

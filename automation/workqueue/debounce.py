@@ -11,7 +11,7 @@ log = structlog.get_logger(__name__)
 
 
 def start_timer(delay_s: float, call: Callable[[], None]) -> None:
-    """Call a function in a thread of its own after a delay."""
+    """Call a function in a separate thread after a delay."""
     timer = threading.Timer(delay_s, call)
     timer.daemon = True
     timer.start()

@@ -1,8 +1,8 @@
-"""A work queue of keys for several workers, with the promises of client-go's.
+"""A work queue of keys for several workers, with the semantics of client-go's.
 
 The informers' handlers add keys, the workers of the loop take them. A key that is added many times before it is taken
-is taken once. A key that is being worked on is never given to a second worker: added meanwhile, it comes again after
-`done`. Keys added for later wait in a heap and cost nothing until due.
+is taken once. A key is never processed by two workers at the same time: if it is added during its processing, it is
+queued again after `done`. Keys that are added with a delay wait in a heap until they are due.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class WorkQueue(Generic[K]):
             sooner = not self._later or due < self._later[0][0]
             heapq.heappush(self._later, (due, next(self._sequence), key))
             if sooner:
-                # All, not one: the one that slept for this key may be given other work before it is due.
+                # All workers, not one: the one that waited for this key may take another key before it is due.
                 self._condition.notify_all()
 
     def add_failed(self, key: K) -> float:
@@ -98,7 +98,7 @@ class WorkQueue(Generic[K]):
                 self._condition.wait(max(0.0, min(waits)) if waits else None)
 
     def done(self, key: K) -> None:
-        """Hand `key` back. If it was added meanwhile, it waits for a worker again."""
+        """Mark `key` as processed. If it was added meanwhile, it is queued again."""
         with self._condition:
             self._processing.pop(key, None)
             if key in self._dirty:
@@ -120,7 +120,7 @@ class WorkQueue(Generic[K]):
             return len(self._ready)
 
     def idle(self) -> bool:
-        """Whether nothing waits and nothing is in progress; keys for later do not count."""
+        """Return whether nothing waits and nothing is in progress; keys for later do not count."""
         with self._condition:
             self._promote()
             return not self._dirty and not self._processing
@@ -145,7 +145,7 @@ class WorkQueue(Generic[K]):
         now = self._clock()
         while self._later and self._later[0][0] <= now:
             due, _, key = heapq.heappop(self._later)
-            # An entry that an earlier wish overtook has no say any more.
+            # An entry with another time was replaced by an earlier one.
             if self._due.get(key) == due:
                 del self._due[key]
                 self._add(key)
