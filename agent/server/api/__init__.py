@@ -1,1 +1,1 @@
-"""The agent's HTTP server: routes, bounds, TLS and tokens that rotate."""
+"""The agent's HTTP server: routes, limits, TLS, and the rotation of tokens."""

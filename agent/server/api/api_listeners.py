@@ -1,6 +1,6 @@
-"""Where an agent's HTTP API listens: on loopback for this machine, and beyond it only with TLS and a token.
+"""The listeners of an agent's HTTP API: loopback for this machine, and other addresses only with TLS and a token.
 
-Put together by `agent.server.main`; calls `agent.server.api.http_api`.
+Made by `agent.server.main`; calls `agent.server.api.http_api`.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from agent.server.store import Store
 
 @dataclass(frozen=True)
 class ApiSettings:
-    """How the API is reached. Its files are read again whenever they change."""
+    """The addresses and credentials of the API. Its files are read again whenever they change."""
 
     port: int = 0
-    """0 picks one, -1 runs no API."""
+    """0 selects a free port, -1 disables the API."""
     address: str = ""
-    """An own IP, `0.0.0.0` or `::`, for clients elsewhere; empty: loopback alone."""
+    """An address of the host, `0.0.0.0` or `::`, for clients on other machines. Empty: loopback only."""
     tls_certificate: Path | None = None
     tls_key: Path | None = None
-    """PEM files; None: the agent makes a certificate that signs itself."""
+    """PEM files. None: the agent makes a self-signed certificate."""
     token_file: Path | None = None
-    """Instead of the one that the agent makes in its store."""
+    """Used instead of the token file that the agent makes in its store."""
 
     @property
     def is_remote(self) -> bool:
@@ -35,10 +35,11 @@ class ApiSettings:
 
 
 class ApiListeners:
-    """The listeners of one agent. Beside one beyond loopback there is one on a loopback port for local commands."""
+    """The listeners of one agent. With a listener for other machines there is also one on loopback for
+    local commands."""
 
     def __init__(self, settings: ApiSettings, api: Api, store: Store, *, host: str, address: str) -> None:
-        """Listen at once. `host` and `address` are the names that clients know. Raises OSError, TlsFailed."""
+        """Listen immediately. `host` and `address` are the names that clients use. Raises OSError, TlsFailed."""
         self._remote: HttpApi | None = None
         self._certificate: Certificate | None = None
         self._address = address
@@ -65,12 +66,12 @@ class ApiListeners:
 
     @property
     def local_port(self) -> int:
-        """The loopback port."""
+        """The port on loopback."""
         return self._local.port
 
     @property
     def endpoint(self) -> str:
-        """URL beyond loopback; empty where there is none."""
+        """URL for other machines, or empty if there is none."""
         if self._remote is None:
             return ""
         name = f"[{self._address}]" if ":" in self._address else self._address
@@ -78,7 +79,7 @@ class ApiListeners:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the certificate that is shown now; empty where there is none."""
+        """SHA-256 of the current certificate, or empty if there is none."""
         return self._certificate.fingerprint if self._certificate is not None else ""
 
     def start(self) -> None:
@@ -93,7 +94,8 @@ class ApiListeners:
 
 
 def _reader(path: Path) -> Callable[[], str]:
-    """Read a token at each call; empty, which opens nothing, while the file cannot be read."""
+    """Return a function that reads the token. While the file cannot be read it is empty, and no request
+    is authorized."""
 
     def token() -> str:
         try:

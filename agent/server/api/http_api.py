@@ -1,8 +1,8 @@
-"""The agent's HTTP API: health and metrics for anyone on loopback, plans and reports with the token.
+"""The agent's HTTP API: health and metrics without a token on loopback, plans and reports with the token.
 
-Started by `agent.server.main`; calls the supervisor. In a fleet without a cluster it is where plans come from
-(`agent.client.http` is its client). Beyond loopback it is spoken over TLS, and all but /healthz wants a token. Every
-answer under /v1 is JSON; an error is `{"reason": …, "message": …}`.
+Started by `agent.server.main`; calls the supervisor. In a fleet without a cluster it receives the plans
+(`agent.client.http` is its client). For other machines it uses TLS, and all paths but /healthz require a token. Every
+response under /v1 is JSON; an error is `{"reason": …, "message": …}`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _log = structlog.get_logger(__name__)
 
 
 class HttpError(Exception):
-    """A request that is answered with an error."""
+    """A request that gets an error response."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -47,25 +47,26 @@ class HttpError(Exception):
 
 @dataclass(frozen=True)
 class Api:
-    """What the requests are answered from."""
+    """The data and functions behind the responses."""
 
     supervisor: Supervisor
     metrics: AgentMetrics
     facts: Callable[[], HostFacts]
     token: Callable[[], str]
-    """Asked at every request, so that a new token counts without a restart."""
+    """Called at every request, so that a new token is valid without a restart."""
     is_ready: Callable[[], bool]
     takes_plans: bool
     """False: the plan comes from Kubernetes, and writes are refused."""
     metrics_token: Callable[[], str] = str
-    """A token that opens /metrics and nothing else; empty: there is none."""
+    """A token that is valid for /metrics only. Empty: there is none."""
     fingerprint: Callable[[], str] = str
-    """The SHA-256 of the certificate that is shown now, for proofs of the token; empty: no proof is taken."""
+    """The SHA-256 of the current certificate, for proofs of the token. Empty: proofs are not accepted."""
     ending: Callable[[Literal["keep", "stop"] | None], str] = lambda _wish: "keep"
-    """Sets, unless None, and gives what happens to the processes when the agent is stopped."""
+    """Sets whether processes keep running after the agent stops, unless the argument is None, and returns
+    the setting."""
 
     def process(self, method: str, key: str, body: bytes) -> tuple[int, Any]:
-        """Answer a request for one process with status and JSON value. Raises HttpError."""
+        """Handle a request for one process. Returns status and JSON value. Raises HttpError."""
         if method == "GET":
             return 200, self._state(key)
         if not self.takes_plans:
@@ -83,13 +84,15 @@ class Api:
         if plan.host != host:
             raise HttpError(422, "PlanInvalid", f"host: the plan is for `{plan.host}` and this is `{host}`")
         before = self.supervisor.list_desired().get(key)
-        # What Kubernetes counts for a HostProcess is counted here: `observedGeneration` tells what a report speaks of.
+        # For a HostProcess Kubernetes counts the generation. Here it is counted, so that `observedGeneration` shows to
+        # which plan a report belongs.
         generation = before.generation if before is not None else 0
         self.supervisor.put(key, plan, generation if before is not None and before.plan == plan else generation + 1)
         return (201 if before is None else 200), self._state(key)
 
     def log(self, key: str, query: str) -> dict[str, Any]:
-        """Give a part of a process's log: `tail` lines, or what follows `offset`, of `previous=true` the copy before.
+        """Return a part of a process's log: `tail` lines, or the text after `offset`. `previous=true` reads the rotated
+        copy.
 
         Raises HttpError.
         """
@@ -119,12 +122,13 @@ class Api:
 
 
 class HttpApi:
-    """The server; `port` is the one that it listens on."""
+    """The server. `port` is the port on which it listens."""
 
     def __init__(
         self, api: Api, *, port: int = 0, address: str = "127.0.0.1", tls: Callable[[], ssl.SSLContext] | None = None
     ) -> None:
-        """Listen at once. With `tls` everything but /healthz wants a token. Raises OSError when the port is taken."""
+        """Listen immediately. With `tls`, all paths but /healthz require a token. Raises OSError if the port is
+        in use."""
         try:
             self._server = BoundedServer((address, port), _handler(api, guarded=tls is not None), tls=tls)
         except OSError as error:
@@ -229,7 +233,7 @@ def _handler(api: Api, *, guarded: bool) -> type[BoundedHandler]:
             return _is_same(given, proof(token, fingerprint=fingerprint, method=method, path=self.path))
 
         def _leave_body(self) -> None:
-            # What nobody may send is not read either, and then the connection cannot go on.
+            # The body of an unauthorized request is not read, so the connection cannot be reused.
             if self.headers.get("Content-Length", "0") != "0" or self.headers.get("Transfer-Encoding"):
                 self.close_connection = True
 
@@ -247,7 +251,7 @@ def _handler(api: Api, *, guarded: bool) -> type[BoundedHandler]:
 
 
 def _is_same(given: str, token: str) -> bool:
-    # A token that cannot be read opens nothing.
+    # A token that cannot be read authorizes no request.
     return bool(token) and hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
 
 

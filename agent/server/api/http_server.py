@@ -1,7 +1,7 @@
-"""An HTTP server that nobody can make big or slow: bounded connections, heads and times; TLS where it is given.
+"""An HTTP server with limits on connections, heads, bodies and times, and with optional TLS.
 
-Used by `agent.server.api.http_api`. Every connection has a thread; the TLS handshake happens there, so that one who
-never finishes it holds up nobody else.
+Used by `agent.server.api.http_api`. Every connection has a thread, which also does the TLS handshake, so that a client
+with an unfinished handshake does not delay others.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ import structlog
 
 MAX_CONNECTIONS = 64
 MAX_PER_CLIENT = 24
-"""Connections from one address; one client alone cannot keep the others out."""
+"""Connections from one address, so that one client cannot block the others."""
 MAX_HEAD_BYTES = 32 * 1024
 HANDSHAKE_S = 10.0
 REQUEST_S = 30.0
-"""From the end of one answer until the next request is there in full, waiting for it included."""
+"""Time from the end of one response until the next request is complete, including the wait for it."""
 WRITE_S = 30.0
 
 _log = structlog.get_logger(__name__)
 
 
 class ClientLeft(Exception):
-    """The client closed its connection, or was too slow over its body: nobody waits for an answer."""
+    """The client closed its connection or sent its body too slowly. No response is sent."""
 
 
 class BoundedServer(ThreadingHTTPServer):
-    """Listens at once; raises OSError when the port is taken."""
+    """Listens immediately. Raises OSError if the port is in use."""
 
     daemon_threads = True
     request_queue_size = 64
@@ -52,7 +52,7 @@ class BoundedServer(ThreadingHTTPServer):
         max_connections: int = MAX_CONNECTIONS,
         max_per_client: int = MAX_PER_CLIENT,
     ) -> None:
-        """`tls` is asked at each connection, so that a new certificate counts at once."""
+        """`tls` is called for each connection, so that a new certificate is used immediately."""
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._tls = tls
         self._max, self._max_per_client = max_connections, max_per_client
@@ -61,7 +61,7 @@ class BoundedServer(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
-        # HTTPServer's own looks up a name in DNS, which may take long and is used by nothing here.
+        # HTTPServer's method would look up a name in DNS, which may be slow and is not needed here.
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
@@ -107,7 +107,7 @@ class BoundedServer(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class names them
         error = sys.exc_info()[1]
-        # A client that leaves, speaks no TLS or is too slow is no fault of the agent. Anything else is.
+        # A client that disconnects, does not use TLS or is too slow is not an error of the agent. Everything else is.
         if isinstance(error, (ConnectionError, TimeoutError, ssl.SSLError, ClientLeft)):
             _log.debug("A connection ended badly", client=str(client_address[0]), error=repr(error))
         else:
@@ -115,7 +115,7 @@ class BoundedServer(ThreadingHTTPServer):
 
 
 class BoundedHandler(BaseHTTPRequestHandler):
-    """Reads requests within bounds. Subclasses answer in `do_GET` and the like."""
+    """Reads requests within limits. Subclasses answer in `do_GET` and similar methods."""
 
     protocol_version = "HTTP/1.1"
     server_version = "herdsman-agent"
@@ -131,7 +131,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
         super().handle_one_request()
 
     def read_body(self, length: int) -> bytes:
-        """Read the body, whose length the caller has judged. Raises ClientLeft."""
+        """Read the body. The caller has checked `length`. Raises ClientLeft."""
         self._limit.allow(length)
         try:
             body = self.rfile.read(length)
@@ -142,7 +142,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
         return body
 
     def write(self, content: bytes) -> None:
-        """Send content; a client that does not take it in time loses its connection."""
+        """Send content. The connection of a client that does not receive it in time is closed."""
         self.connection.settimeout(WRITE_S)
         self.wfile.write(content)
 
@@ -151,7 +151,8 @@ class BoundedHandler(BaseHTTPRequestHandler):
 
 
 class _Limit(io.RawIOBase):
-    """A socket's bytes, so many and until then; what is over raises as the standard library's own limits do."""
+    """Reads a limited number of bytes from a socket until a deadline. Exceeding it raises the standard library's
+    errors."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -169,7 +170,7 @@ class _Limit(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         if self._left <= 0:
-            # Answered 431 by the base class.
+            # The base class answers 431.
             raise http.client.LineTooLong("head")
         remaining = self._deadline - time.monotonic()
         if remaining <= 0:

@@ -1,6 +1,6 @@
-"""Makes a certificate that signs itself: `python -m agent.server.api.self_signed CERT KEY NAME…`.
+"""Makes a self-signed certificate: `python -m agent.server.api.self_signed CERT KEY NAME…`.
 
-Run as a process of its own by `agent.server.api.tls`: the library that makes it would cost the agent 9 MB for good.
+Run in a separate process by `agent.server.api.tls`, because the library would permanently cost the agent 9 MB.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 VALID_DAYS = 825
-"""The longest that Apple's systems accept (support.apple.com/103769)."""
+"""The longest validity that Apple's systems accept (support.apple.com/103769)."""
 
 
 def make(names: list[str], *, now: datetime | None = None, days: int = VALID_DAYS) -> tuple[bytes, bytes]:
-    """Give certificate and key as PEM, for these host names and IP addresses; the first is the subject."""
+    """Return certificate and key as PEM, for these host names and IP addresses. The first is the subject."""
     now = now or datetime.now(UTC)
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
@@ -43,11 +43,12 @@ def make(names: list[str], *, now: datetime | None = None, days: int = VALID_DAY
         .issuer_name(subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        # A client whose clock is a little behind accepts it too.
+        # A client whose clock is slightly behind accepts it too.
         .not_valid_before(now - timedelta(hours=1))
         .not_valid_after(now + timedelta(days=days))
         .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
-        # It is its own authority: clients that have it as their CA file accept it, and nothing that it would sign.
+        # It is its own authority: clients with it as their CA file accept it. The path length prevents further
+        # authorities.
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -69,7 +70,7 @@ def _general_name(name: str) -> x509.GeneralName:
 
 
 def main(arguments: list[str]) -> None:
-    """Make both files, the key readable by its owner alone, each whole or not at all."""
+    """Write both files atomically. Only the owner can read the key."""
     certificate, key = make(arguments[2:])
     for path, content, mode in ((Path(arguments[1]), key, 0o600), (Path(arguments[0]), certificate, 0o644)):
         draft = path.with_name(f".{path.name}.new")

@@ -1,7 +1,7 @@
-"""The certificate of the agent's API: read anew when its files change, made by the agent where nobody gave one.
+"""The certificate of the agent's API: read again when its files change, and made by the agent if none is given.
 
-Used by `api_listeners`; `http_server` asks for the context at each connection: rotation takes
-no restart, and connections that are open go on.
+Used by `api_listeners`. `http_server` requests the context for each connection, so rotation needs no restart and open
+connections continue.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pathlib import Path
 import structlog
 
 RENEW_BEFORE_S = 60 * 86400.0
-"""A certificate of the agent's own is replaced when less than this is left of it."""
+"""The agent replaces a certificate that it made when less than this time remains."""
 CHECK_S = 3600.0
-"""How often it is looked at for that, at most."""
+"""Shortest interval between two checks of the remaining time."""
 CERTIFICATE_FILE = "agent-tls.crt"
 KEY_FILE = "agent-tls.key"
 
@@ -30,16 +30,16 @@ _log = structlog.get_logger(__name__)
 
 
 class TlsFailed(Exception):
-    """There is no usable certificate; the message names the file and what is wrong."""
+    """There is no usable certificate. The message names the file and the problem."""
 
 
 @dataclass(frozen=True)
 class OwnCertificate:
-    """A certificate that the agent makes and renews itself, in its store."""
+    """A certificate that the agent makes and renews in its store."""
 
     directory: Path
     names: tuple[str, ...]
-    """Host names and IP addresses that it is for."""
+    """Host names and IP addresses in the certificate."""
 
     @property
     def certificate(self) -> Path:
@@ -50,7 +50,7 @@ class OwnCertificate:
         return self.directory / KEY_FILE
 
     def ensure(self, *, now: float | None = None) -> bool:
-        """Make it where there is none, where it ends soon or is for other names; True when it was made.
+        """Make the certificate if it is missing, ends soon or has other names. Returns True if it was made.
 
         Raises TlsFailed.
         """
@@ -67,7 +67,7 @@ class OwnCertificate:
         return True
 
     def _is_good(self, now: float) -> bool:
-        # The certificate is its own authority, so the standard library can read it; others it cannot.
+        # The certificate is its own authority, so the standard library can parse it, unlike other certificates.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
             context.load_verify_locations(cafile=self.certificate)
@@ -80,7 +80,7 @@ class OwnCertificate:
 
 
 def _written(name: str) -> str:
-    # OpenSSL writes an IPv6 address its own way.
+    # OpenSSL formats IPv6 addresses differently.
     try:
         return str(ipaddress.ip_address(name.strip()))
     except ValueError:
@@ -88,7 +88,7 @@ def _written(name: str) -> str:
 
 
 class Certificate:
-    """What the server shows. Safe for use by many threads."""
+    """The certificate of the server. Thread-safe."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Certificate:
         own: OwnCertificate | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read both files at once. Raises TlsFailed."""
+        """Read both files immediately. Raises TlsFailed."""
         self._certificate, self._key, self._own, self._clock = certificate, key, own, clock
         self._lock = threading.Lock()
         self._checked = clock()
@@ -109,19 +109,19 @@ class Certificate:
 
     @classmethod
     def of(cls, certificate: Path | None, key: Path | None, own: OwnCertificate) -> Certificate:
-        """Take the files that somebody gave, else the agent's own. Raises TlsFailed."""
+        """Return the given certificate, else the one that the agent makes. Raises TlsFailed."""
         if certificate is not None and key is not None:
             return cls(certificate, key)
         return cls(own.certificate, own.key, own=own)
 
     def context(self) -> ssl.SSLContext:
-        """Give the context for the next connection; the last good one where the files are wrong now."""
+        """Return the context for the next connection. If the files are invalid now, it is the last valid one."""
         with self._lock:
             self._renew()
             try:
                 signature = self._look()
                 if signature != self._signature:
-                    # Also of one that is wrong: it is tried again when the files change again.
+                    # Also stored for invalid files, so that they are tried again only after the next change.
                     self._signature = signature
                     self._context, self.fingerprint = self._read()
                     _log.info("Read the API's new certificate", fingerprint=self.fingerprint)
@@ -161,12 +161,12 @@ class Certificate:
 
 
 def _no_password() -> str:
-    # Otherwise OpenSSL would ask the terminal.
+    # Otherwise OpenSSL would ask on the terminal.
     raise ValueError("the key is encrypted, and an agent has nobody to ask for the password")
 
 
 def fingerprint(pem: str) -> str:
-    """Give the SHA-256 of the first certificate in a PEM text, in lower-case hex. Raises ValueError."""
+    """Return the SHA-256 of the first certificate in a PEM text, in lower-case hex. Raises ValueError."""
     begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
     if begin not in pem or end not in pem:
         raise ValueError("there is no certificate in it")

@@ -1,4 +1,5 @@
-"""Model servers that several services of a host share: one daemon, into which each service's model is loaded.
+"""Model servers that several services of a host share: each service loads its model into one common daemon.
 
-`shared` keeps the daemons and their models; `ollama` and `omlx` speak to them; `port` is what both can do.
+`shared` manages the daemons and their models, `ollama` and `omlx` are clients of their APIs, and `port` is the common
+interface.
 """

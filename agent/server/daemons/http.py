@@ -1,4 +1,4 @@
-"""One JSON request to a daemon on this machine. Used by `ollama` and `omlx`; errors become DaemonFailed."""
+"""Sends JSON requests to a daemon on this machine. Used by `ollama` and `omlx`; errors become DaemonFailed."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _MAX_LINE = 1024 * 1024
 class DaemonResponse:
     status: int
     value: Any
-    """The JSON; None where the body was none."""
+    """The parsed JSON. None: the body was not JSON."""
     text: str
 
     def error_text(self) -> str:
-        """Say what went wrong, in the daemon's own words where it has some."""
+        """Return status and error message, in the daemon's words if it sent any."""
         value = self.value
         for part in ("error", "detail", "message"):
             said = value.get(part) if isinstance(value, dict) else None
@@ -39,7 +39,7 @@ class DaemonResponse:
 
 
 class DaemonConnection:
-    """Requests to one address. One long request at a time can be interrupted from another thread."""
+    """Requests to one address. Another thread can interrupt them."""
 
     def __init__(self, address: str, port: int) -> None:
         self.address = address
@@ -48,7 +48,7 @@ class DaemonConnection:
         self._open: set[http.client.HTTPConnection] = set()
 
     def ask(self, method: str, path: str, body: Any = None, *, timeout_s: float = ASK_TIMEOUT_S) -> DaemonResponse:
-        """Make one request. Raises DaemonFailed when no answer came."""
+        """Send one request. Raises DaemonFailed if no response arrives."""
         with self._request(method, path, body, timeout_s) as response:
             data = response.read(_MAX_BYTES)
         text = data.decode("utf-8", "replace").strip()
@@ -59,7 +59,7 @@ class DaemonConnection:
         return DaemonResponse(response.status, value, " ".join(text.split()))
 
     def lines(self, path: str, body: Any, *, stall_s: float) -> Iterator[DaemonResponse]:
-        """POST, and give each line of the answer as it comes: JSON, one value a line. Raises DaemonFailed."""
+        """POST, and yield each line of the response as it arrives, one JSON value per line. Raises DaemonFailed."""
         with self._request("POST", path, body, stall_s) as response:
             while line := response.readline(_MAX_LINE):
                 text = line.decode("utf-8", "replace").strip()
@@ -72,7 +72,7 @@ class DaemonConnection:
                 yield DaemonResponse(response.status, value, text)
 
     def interrupt(self) -> None:
-        """Make all requests under way fail now."""
+        """Make all running requests fail now."""
         with self._lock:
             sockets = [connection.sock for connection in self._open]
         for sock in sockets:

@@ -1,4 +1,4 @@
-"""Speaks Ollama's own API (its docs/api.md): version, pull, generate, ps, show. Called by `shared`."""
+"""Client of Ollama's API (its docs/api.md): version, pull, generate, ps, show. Called by `shared`."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from agent.server.daemons.port import DaemonFailed, Progress
 from agent.sources.errors import Cancelled
 
 PULL_STALL_S = 120.0
-"""Longest silence of a pull. Ollama says something about each second, but for the verification of a large layer."""
+"""Longest silence of a pull. Ollama reports about once a second, except while it verifies a large layer."""
 UNLOAD_TIMEOUT_S = 30.0
 FOREVER = -1
-"""`keep_alive`: the model stays until somebody asks for its place."""
+"""`keep_alive`: the model stays loaded until it is unloaded or displaced."""
 
 
 class Ollama:
-    """One Ollama server. Safe for use by many threads."""
+    """One Ollama server. Thread-safe."""
 
     def __init__(self, address: str, port: int) -> None:
         self._connection = DaemonConnection(address, port)
 
     def answers(self) -> str | None:
-        """GET /api/version: Ollama has no /health."""
+        """GET /api/version, because Ollama has no /health."""
         try:
             answer = self._connection.ask("GET", "/api/version")
         except DaemonFailed as failure:
@@ -65,11 +65,11 @@ class Ollama:
             raise DaemonFailed(f"Ollama stopped pulling `{model}` before it was whole")
 
     def load(self, model: str, *, timeout_s: float) -> None:
-        """POST /api/generate without a prompt, which only loads."""
+        """POST /api/generate without a prompt, which only loads the model."""
         body = {"model": model, "keep_alive": FOREVER, "stream": False}
         answer = self._connection.ask("POST", "/api/generate", body, timeout_s=timeout_s)
         if answer.status == 400 and "does not support generate" in answer.text:
-            # A model that only embeds.
+            # The model supports only embeddings.
             embed = {"model": model, "input": "Hi", "keep_alive": FOREVER}
             answer = self._connection.ask("POST", "/api/embed", embed, timeout_s=timeout_s)
         _good(answer, f"Ollama could not load `{model}`")
@@ -81,7 +81,7 @@ class Ollama:
         return frozenset(canonical(name) for name in named if name)
 
     def unload(self, model: str) -> None:
-        """Ollama lets requests under way end first."""
+        """Ollama waits for running requests before it unloads."""
         body = {"model": model, "keep_alive": 0, "stream": False}
         answer = self._connection.ask("POST", "/api/generate", body, timeout_s=UNLOAD_TIMEOUT_S)
         if answer.status == 400 and "does not support generate" in answer.text:
@@ -103,7 +103,7 @@ class Ollama:
 
 
 def canonical(model: str) -> str:
-    """Write a model's name as Ollama lists it: with its tag."""
+    """Return a model's name with its tag, as Ollama lists it."""
     return model if ":" in model.rpartition("/")[2] else f"{model}:latest"
 
 
@@ -119,7 +119,7 @@ def _words(line: DaemonResponse) -> str:
 
 
 def _on_set(event: threading.Event, act: Any) -> threading.Event:
-    """Call `act` once `event` is set, unless what is returned is set before."""
+    """Call `act` once `event` is set, unless the returned event is set first."""
     over = threading.Event()
 
     def watch() -> None:

@@ -1,6 +1,6 @@
-"""Speaks oMLX's API: an OpenAI-style server that adds the state, the loading and the unloading of models.
+"""Client of oMLX's API, an OpenAI server with additions for the state, loading and unloading of models.
 
-Called by `shared`. oMLX serves the subdirectories of its model directory, each under its own name.
+Called by `shared`. oMLX serves each subdirectory of its model directory under the directory's name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ UNLOAD_TIMEOUT_S = 60.0
 
 
 class Omlx:
-    """One oMLX server. Safe for use by many threads."""
+    """One oMLX server. Thread-safe."""
 
     def __init__(self, address: str, port: int) -> None:
         self._connection = DaemonConnection(address, port)
@@ -32,10 +32,11 @@ class Omlx:
         return any(each.get("id") == model for each in self._status())
 
     def pull(self, model: str, on_progress: Progress, cancel: threading.Event) -> None:
-        """Fetch nothing: the model's directory is the plan's file."""
+        """Do nothing, because the model's directory is the plan's file."""
 
     def load(self, model: str, *, timeout_s: float) -> None:
-        """POST …/load; releases without it load a model at its first request, so that is what they get."""
+        """POST …/load. Releases without this path load a model at its first request, so they get a
+        completion request."""
         answer = self._connection.ask("POST", f"/v1/models/{quote(model, safe='')}/load", {}, timeout_s=timeout_s)
         if answer.status in (404, 405) and self.has(model):
             warm_up = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
@@ -49,7 +50,7 @@ class Omlx:
     def unload(self, model: str) -> None:
         path = f"/v1/models/{quote(model, safe='')}/unload"
         answer = self._connection.ask("POST", path, {}, timeout_s=UNLOAD_TIMEOUT_S)
-        # 400: it was not loaded. 404: it is not there at all.
+        # 400: the model was not loaded. 404: the model does not exist.
         if answer.status not in (400, 404) and not 200 <= answer.status < 300:
             raise DaemonFailed(f"oMLX could not unload `{model}`: {answer.error_text()}")
 

@@ -1,6 +1,6 @@
-"""Derives from a service's plan that of the daemon which its model needs: who shares one, how it is started. Pure.
+"""Derives the plan of a daemon from the plan of a service whose model needs it. Without I/O.
 
-Services share a daemon when they ask for the same settings of it; one that asks for others gets another daemon.
+Services with the same settings for the daemon share one. Other settings lead to a separate daemon.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 from agent.contract import ProcessPlan
 
 PREFIX = "_daemons/"
-"""Keys of daemons: no namespace begins so."""
+"""Prefix of the keys of daemons, which no namespace can have."""
 OLLAMA_PORT = 11434
 OLLAMA_HOST = "OLLAMA_HOST"
 MODELS_KNOWN = "HERDSMAN_MODELS"
-"""Variable of a daemon that had to be started again to see models that came later: it makes its plan another one."""
+"""Variable with the models for which a daemon was restarted. A new model changes it, and so the daemon's plan."""
 _OMLX_MODELS = "omlx"
 """Directory of the store with a link to each model's directory."""
 _OMLX_PLAIN = ("omlx", "serve", "--model-dir", "{models}", "--port", "{port}", "--host", "{host}")
@@ -26,33 +26,33 @@ _OMLX_PLAIN = ("omlx", "serve", "--model-dir", "{models}", "--port", "{port}", "
 
 @dataclass(frozen=True)
 class DaemonPlan:
-    """How a daemon is found and, where it is not there, started."""
+    """How to find a daemon, and how to start it if there is none."""
 
     key: str
     plan: ProcessPlan
     port: int | None
-    """Where it listens, or would first try to; None: wherever a port is free."""
+    """The port of the daemon, or the first to try. None: any free port."""
     may_be_foreign: bool
-    """One that runs already, started by somebody else, serves as well."""
+    """A running daemon that the agent did not start can be used, too."""
     models: Path | None = None
-    """The directory in which it looks for models."""
+    """The daemon's model directory."""
 
 
 def is_daemon_key(key: str) -> bool:
-    """Tell the key of a shared daemon from that of a service's process."""
+    """Return whether a key belongs to a shared daemon, instead of a service's process."""
     return key.startswith(PREFIX)
 
 
 def daemon_of(plan: ProcessPlan, *, store: Path, address: str, environment: Mapping[str, str]) -> DaemonPlan:
-    """Plan the daemon of a model, which listens on `address` and nowhere else.
+    """Return the plan of a model's daemon, which listens only on `address`.
 
-    `environment` is the agent's own: OLLAMA_HOST there says at which port Ollama is.
+    `environment` is the agent's environment, whose OLLAMA_HOST contains the port of Ollama.
     """
     return _ollama(plan, address, environment) if plan.runtime == "ollama" else _omlx(plan, store, address)
 
 
 def port_in(ollama_host: str) -> int:
-    """Read the port of OLLAMA_HOST, which may be a URL, an address, a port, or both (`:11435`)."""
+    """Return the port in OLLAMA_HOST, which may be a URL, an address, a port, or both (`:11435`)."""
     place = ollama_host.strip().rpartition("://")[2].partition("/")[0]
     digits = place.rpartition(":")[2] if ":" in place and not place.endswith("]") else ""
     return int(digits) if digits.isdigit() and 0 < int(digits) < 65536 else OLLAMA_PORT

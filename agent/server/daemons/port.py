@@ -1,4 +1,4 @@
-"""What any shared daemon can do, and what can go wrong with it. Implemented by `ollama` and `omlx`."""
+"""The interface of a shared daemon and its errors. Implemented by `ollama` and `omlx`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Progress = Callable[[int, int | None], None]
 
 
 class DaemonNotReady(Exception):
-    """The daemon cannot take a model now. `soon`: it is being started."""
+    """The daemon cannot load a model now. `soon`: it is being started."""
 
     def __init__(self, message: str, *, reason: str = ProcessReason.DAEMON_UNREACHABLE, soon: bool = False) -> None:
         super().__init__(message)
@@ -21,7 +21,7 @@ class DaemonNotReady(Exception):
 
 
 class DaemonFailed(Exception):
-    """The daemon answered no, or not at all."""
+    """The daemon refused a request or did not answer."""
 
     def __init__(self, message: str, *, reason: str = ProcessReason.MODEL_LOAD_FAILED) -> None:
         super().__init__(message)
@@ -32,33 +32,33 @@ class ModelDaemon(Protocol):
     """One daemon at one address. Every method but `answers` may raise DaemonFailed."""
 
     def answers(self) -> str | None:
-        """Ask whether it is there: None, or what is wrong."""
+        """Check whether the daemon runs. Returns None or a description of the problem."""
         ...
 
     def has(self, model: str) -> bool:
-        """Tell whether the daemon could load the model without fetching anything."""
+        """Return whether the daemon can load the model without downloading it."""
         ...
 
     def pull(self, model: str, on_progress: Progress, cancel: threading.Event) -> None:
-        """Have the daemon fetch the model; no work where it has it. Raises Cancelled too."""
+        """Make the daemon download the model if it does not have it. Also raises Cancelled."""
         ...
 
     def load(self, model: str, *, timeout_s: float) -> None:
-        """Load the model, and return when it is in memory. `interrupt` ends it."""
+        """Load the model, and return when it is in memory. `interrupt` makes this fail."""
         ...
 
     def loaded(self) -> frozenset[str]:
-        """Name the models in memory."""
+        """Return the models in memory."""
         ...
 
     def unload(self, model: str) -> None:
-        """Take the model out of memory; no error where it is not there."""
+        """Unload the model. No error if it is not loaded."""
         ...
 
     def size_of(self, model: str) -> int | None:
-        """Give the bytes of a model that the daemon has; None where it does not tell."""
+        """Return the size of a model in bytes, or None if the daemon does not report it."""
         ...
 
     def interrupt(self) -> None:
-        """Make a load that another thread waits for fail now."""
+        """Make a running load in another thread fail now."""
         ...

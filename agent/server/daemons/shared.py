@@ -1,8 +1,8 @@
-"""Keeps the shared daemons of a host and the models in them: finds or starts a daemon, loads a model, lets go of both.
+"""Manages the shared daemons of a host and the models in them: starts and stops daemons, loads and unloads models.
 
-Called by `processes.launching`. A daemon that the agent started is a process like any other, with a worker, a log,
-back-off and adoption of its own (`processes.supervisor` keeps it); it is stopped when no model needs it for a while.
-One that somebody else started is used and left alone.
+Called by `agent.server.processes.launching`. A daemon that the agent started is a process with a worker, a log,
+back-off and adoption, like any other (`agent.server.processes.supervisor`). It is stopped when no model has needed it
+for a while. A daemon that the agent did not start is used, but never stopped.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from agent.server.processes.process import Unit, Usage
 from agent.server.processes.worker_context import WorkerContext
 
 LINGER_S = 20.0
-"""How long a daemon without a model is kept: a changed plan unloads and loads again."""
+"""How long a daemon without a model is kept, because a changed plan unloads and loads again."""
 
 _log = structlog.get_logger(__name__)
 
 
 class DaemonKeeper(Protocol):
-    """Who runs the daemons: the supervisor."""
+    """Runs the daemons. Implemented by the supervisor."""
 
     def run_daemon(self, key: str, plan: ProcessPlan, port: int | None) -> None: ...
 
@@ -48,35 +48,35 @@ class DaemonKeeper(Protocol):
 
 @dataclass(frozen=True)
 class DaemonEndpoint:
-    """A daemon that takes models now."""
+    """A daemon that can load models now."""
 
     key: str
     address: str
     port: int
     unit: Unit | None
-    """Its process; None where somebody else runs it."""
+    """Its process. None: the agent did not start the daemon."""
 
 
 class SharedDaemons:
-    """All shared daemons of one agent. Safe for use by many threads."""
+    """All shared daemons of one agent. Thread-safe."""
 
     def __init__(self, context: WorkerContext, keeper: DaemonKeeper) -> None:
         self._context = context
         self._keeper = keeper
         self._users: dict[str, dict[str, str]] = {}
-        """Model by process, by daemon."""
+        """By daemon, the model of each process."""
         self._lock = threading.Lock()
 
     def pull(self, key: str, plan: ProcessPlan, on_progress: Progress, cancel: threading.Event) -> None:
-        """Have the daemon fetch the model. Raises DaemonNotReady, DaemonFailed, Cancelled."""
+        """Make the daemon download the model. Raises DaemonNotReady, DaemonFailed, Cancelled."""
         assert plan.daemon_model is not None
         place = self.ensure(key, plan, None)
-        # Until it is loaded, too, the daemon is needed.
+        # The daemon is in use already before the model is loaded.
         self._use(place.key, key, plan.daemon_model)
         _api(plan.runtime, place.address, place.port).pull(plan.daemon_model, on_progress, cancel)
 
     def ensure(self, key: str, plan: ProcessPlan, model_path: str | None) -> DaemonEndpoint:
-        """Give a daemon that takes the model now. Raises DaemonNotReady, having done what it can to bring one up."""
+        """Return a daemon that can load the model now. Otherwise start one if possible, and raise DaemonNotReady."""
         assert plan.daemon_model is not None
         address = self._context.listening(plan)
         wanted = self._planned(plan)
@@ -92,7 +92,7 @@ class SharedDaemons:
             raise DaemonNotReady(f"{plan.runtime} is being started", soon=True)
         if report.phase is not ProcessPhase.READY or report.port is None:
             if report.reason == ProcessReason.RUNTIME_MISSING:
-                # Nothing is lost by it, and whoever is started by hand meanwhile is found.
+                # Remove the daemon's process. If a person starts the daemon in the meantime, the next call finds it.
                 self._keeper.stop_daemon(wanted.key)
                 raise DaemonNotReady(report.message, reason=report.reason)
             if report.reason == ProcessReason.RUNTIME_TOO_OLD:
@@ -104,7 +104,7 @@ class SharedDaemons:
         return DaemonEndpoint(wanted.key, address, report.port, self._keeper.daemon_unit(wanted.key))
 
     def size_of(self, plan: ProcessPlan, place: DaemonEndpoint, model_path: str | None) -> int | None:
-        """Give the bytes of a model's weights; None where nobody knows."""
+        """Return the size of a model's weights in bytes, or None if unknown."""
         assert plan.daemon_model is not None
         if model_path is not None and plan.runtime != "ollama":
             files = Path(model_path).rglob("*") if Path(model_path).is_dir() else (Path(model_path),)
@@ -118,36 +118,36 @@ class SharedDaemons:
             return None
 
     def load(self, key: str, plan: ProcessPlan, place: DaemonEndpoint) -> DaemonUnit:
-        """Begin to load the model; what is returned tells when it is there."""
+        """Start to load the model. The returned unit shows when it is loaded."""
         unit = self._unit(key, plan, place)
         unit.begin(timeout_s=plan.startup_timeout_s)
         return unit
 
     def adopt(self, key: str, plan: ProcessPlan, running: Running) -> DaemonUnit:
-        """Take over a model that an earlier agent loaded."""
+        """Adopt a model that an earlier agent loaded."""
         wanted = self._planned(plan)
         process = self._keeper.daemon_unit(wanted.key) if running.pid else None
         return self._unit(key, plan, DaemonEndpoint(wanted.key, self._context.listening(plan), running.port, process))
 
     def key_of(self, plan: ProcessPlan) -> str:
-        """Name the daemon that a model needs."""
+        """Return the key of the daemon that a model needs."""
         return self._planned(plan).key
 
     def stop_unused(self, key: str) -> None:
-        """Stop a daemon unless something uses it within a while; called also for one that was adopted."""
+        """Stop a daemon after a while unless it is in use then. Also called for an adopted daemon."""
 
         def look() -> None:
             time.sleep(LINGER_S)
             with self._lock:
                 used = bool(self._users.get(key))
-            # A model that comes in this moment finds the daemon gone and has it started again.
+            # A model that is loaded at this moment finds the daemon stopped, and starts it again.
             if not used:
                 self._keeper.stop_daemon(key)
 
         threading.Thread(target=look, name=f"linger-{key}", daemon=True).start()
 
     def release(self, daemon: str, key: str) -> bool:
-        """Note that a process needs its model no more; tell whether nobody else uses that model."""
+        """Record that a process no longer needs its model. Returns whether no other process uses the model."""
         with self._lock:
             models = self._users.get(daemon, {})
             model = models.pop(key, None)
@@ -160,7 +160,7 @@ class SharedDaemons:
         return last
 
     def remove_process(self, key: str) -> None:
-        """Strike off a process that is gone for good."""
+        """Remove what is stored about a process that will not run again."""
         with self._lock:
             using = [daemon for daemon, models in self._users.items() if key in models]
         for daemon in using:
@@ -181,7 +181,8 @@ class SharedDaemons:
         return plans.daemon_of(plan, store=store, address=address, environment=os.environ)
 
     def _foreign(self, plan: ProcessPlan, wanted: DaemonPlan, address: str) -> DaemonEndpoint | None:
-        """Look for a daemon that somebody else runs. Raises DaemonNotReady for one that only this machine reaches."""
+        """Return a running daemon that the agent did not start, or None. Raises DaemonNotReady if it is only on
+        loopback."""
         if not wanted.may_be_foreign or wanted.port is None:
             return None
         if _api(plan.runtime, address, wanted.port).answers() is None:
@@ -195,7 +196,7 @@ class SharedDaemons:
         return None
 
     def _link(self, wanted: DaemonPlan, key: str, model: str, directory: Path) -> None:
-        """Put the model's directory where the daemon looks. Raises DaemonNotReady."""
+        """Link the model's directory into the daemon's model directory. Raises DaemonNotReady."""
         assert wanted.models is not None
         link = wanted.models / model
         try:
@@ -214,7 +215,7 @@ class SharedDaemons:
             raise DaemonNotReady(f"{link}: {error.strerror or error}", reason=ProcessReason.LAUNCH_FAILED) from error
 
     def _see(self, wanted: DaemonPlan, plan: ProcessPlan, place: DaemonEndpoint) -> None:
-        """Make sure that the daemon knows the model: it looks for models at its start. Raises DaemonNotReady."""
+        """Ensure that the daemon has found the model, which it does only at its start. Raises DaemonNotReady."""
         model = str(plan.daemon_model)
         try:
             if _api(plan.runtime, place.address, place.port).has(model):
@@ -257,7 +258,7 @@ class DaemonUnit:
         return ProcessReason.DAEMON_UNREACHABLE if self._failure is None else self._failure.reason
 
     def begin(self, *, timeout_s: float) -> None:
-        """Load the model, in a thread of its own: it may take minutes, and the worker must stay awake."""
+        """Load the model in a new thread, because it may take minutes and the worker must stay responsive."""
         self._loading.set()
         threading.Thread(target=self._load, args=(timeout_s,), name=f"load-{self._model}", daemon=True).start()
 
@@ -271,7 +272,7 @@ class DaemonUnit:
         return f"`{self._model}` is being loaded" if self._loading.is_set() else None
 
     def terminate(self, *, grace_s: float) -> bool:  # noqa: ARG002 - the daemon has its own patience
-        """Unload the model, unless another service uses it too."""
+        """Unload the model, unless another service uses it."""
         self._ended = True
         if self._loading.is_set():
             self._api.interrupt()
@@ -299,7 +300,7 @@ class DaemonUnit:
 
 
 class Release(Protocol):
-    """Takes note that a unit ended; tells whether its model is nobody else's."""
+    """Records that a unit has ended. Returns whether no other unit uses its model."""
 
     def __call__(self) -> bool: ...
 

@@ -1,1 +1,1 @@
-"""What processes use, and what Prometheus reads of an agent."""
+"""Resource usage of processes, and the Prometheus metrics of an agent."""

@@ -1,7 +1,7 @@
-"""The metrics that engines serve themselves: fetched when somebody asks, and passed on with the service's labels.
+"""Fetches the metrics that engines serve, and passes them on with the labels of their service.
 
-Called by `metrics` at a scrape and by `usage`. All engines are asked at once and within one
-second together; one that is slow, broken or lies costs its own metrics and nobody else's.
+Called by `metrics` at a scrape and by `usage`. All engines are asked at the same time, within one second in total. If
+an engine is slow, broken or sends invalid metrics, only its metrics are missing.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _LARGEST_BYTES = 4 << 20
 _LENGTH = re.compile(rb"(?im)^content-length:[ \t]*([0-9]{1,9})[ \t]*\r?$")
 _OUR_LABELS = ("namespace", "name", "service")
 _OURS = "herdsman_"
-"""No engine speaks in our name."""
+"""Engines may not use this prefix."""
 
 _COUNTER = re.compile(r"^#[ \t]+TYPE[ \t]+(\S+)[ \t]+counter[ \t]*$", re.MULTILINE)
 
 TOKENS = ("llamacpp:tokens_predicted_total", "vllm:generation_tokens_total")
 """Counters of generated tokens."""
 BUSY = ("llamacpp:requests_processing", "vllm:num_requests_running")
-"""Gauges of requests in work."""
+"""Gauges of running requests."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Engine:
 
 
 def fetch_all(engines: Iterable[Engine], *, timeout_s: float = TIMEOUT_S) -> dict[str, str]:
-    """Ask every engine for its metrics; those that have answered in full in time are in the result."""
+    """Request the metrics of every engine. Returns the texts of those that answered completely in time, by key."""
     deadline = time.monotonic() + timeout_s
     questions = {each.key: _Question(each.address, each.port, each.path) for each in engines}
     _exchange(questions.values(), deadline)
@@ -55,19 +55,20 @@ def fetch_all(engines: Iterable[Engine], *, timeout_s: float = TIMEOUT_S) -> dic
 
 
 def get(address: str, port: int, path: str, *, deadline: float) -> str | None:
-    """GET a text; None when it is not there, not whole in time or too large. `deadline` is of the monotonic clock."""
+    """GET a text. Returns None if it is missing, incomplete in time or too large. `deadline` is of the
+    monotonic clock."""
     question = _Question(address, port, path)
     _exchange([question], deadline)
     return question.text()
 
 
 class _Question:
-    """One GET by HTTP/1.0, whose answer ends with the connection. Nothing blocks; what fails has no text."""
+    """One GET by HTTP/1.0, whose response ends with the connection. Does not block. A failed request has no text."""
 
     def __init__(self, address: str, port: int, path: str) -> None:
         self.data = bytearray()
         self.ended = False
-        """The server has said all that it had to say."""
+        """The server has closed its side of the connection."""
         dialled = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)  # noqa: S104 - where not to dial
         host = f"[{dialled}]" if ":" in dialled else dialled
         self.request = f"GET {path} HTTP/1.0\r\nHost: {host}:{port}\r\nAccept: text/plain, */*\r\n\r\n".encode()
@@ -80,12 +81,12 @@ class _Question:
         self.open = refused in (0, errno.EINPROGRESS)
 
     def send(self) -> bool:
-        """Send the rest of the request; True once it is out."""
+        """Send more of the request. Returns True once all of it was sent."""
         self.request = self.request[self.socket.send(self.request) :]
         return not self.request
 
     def receive(self) -> bool:
-        """Take in what has arrived; True at the end of it."""
+        """Receive more of the response. Returns True at its end."""
         piece = self.socket.recv(1 << 16)
         self.data += piece
         self.ended = not piece
@@ -94,7 +95,7 @@ class _Question:
         return self.ended
 
     def text(self) -> str | None:
-        """Give the body of a whole answer with status 200."""
+        """Return the body of a complete response with status 200, else None."""
         head, blank, body = bytes(self.data).partition(b"\r\n\r\n")
         status = head.partition(b"\r\n")[0].split()
         if not self.ended or not blank or status[1:2] != [b"200"]:
@@ -106,7 +107,7 @@ class _Question:
 
 
 def _exchange(questions: Iterable[_Question], deadline: float) -> None:
-    """Carry all questions on at once, in this thread, until they are answered or the time is over."""
+    """Run all requests at the same time, in this thread, until they are complete or the time is over."""
     with selectors.DefaultSelector() as selector:
         asked = list(questions)
         for question in asked:
@@ -129,7 +130,7 @@ def _exchange(questions: Iterable[_Question], deadline: float) -> None:
 
 
 def count_slots(address: str, port: int, *, deadline: float) -> int | None:
-    """Ask a llama-server how many requests it can work on at once; None when it does not say."""
+    """Return the number of requests that a llama-server can process at the same time, or None if unknown."""
     text = get(address, port, "/slots", deadline=deadline)
     try:
         slots = json.loads(text) if text is not None else None
@@ -139,7 +140,7 @@ def count_slots(address: str, port: int, *, deadline: float) -> int | None:
 
 
 def total_of(text: str, names: Iterable[str]) -> float | None:
-    """Add up the samples of the first of these metrics that the text has; None when it has none of them."""
+    """Return the sum of the samples of the first of these metrics in the text, or None if there is none."""
     for name in names:
         values = [value for line in text.splitlines() if (value := _value(line, name)) is not None]
         if values:
@@ -148,10 +149,10 @@ def total_of(text: str, names: Iterable[str]) -> float | None:
 
 
 def relabelled(texts: Mapping[str, str], engines: Iterable[Engine]) -> Iterator[Metric]:
-    """Merge the metrics of all engines, each sample with the labels of its process, and each family once.
+    """Merge the metrics of all engines: each family once, each sample with the labels of its process.
 
-    A text that is no Prometheus text is left out as a whole; so is a family that two engines give two types, for the
-    second of them. A label of an engine's own that has a name of ours becomes `exported_<name>`, as Prometheus does.
+    A text that is not valid is omitted completely. If two engines give a family different types, it is omitted for the
+    second. An engine's label with one of these names becomes `exported_<name>`, as in Prometheus.
     """
     families: dict[str, Metric] = {}
     seen: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
@@ -174,13 +175,13 @@ def _parsed(text: str) -> list[Metric]:
         families = list(text_string_to_metric_families(text))
     except Exception:
         return []
-    # The parser gives every counter a name that ends in `_total`, also one whose engine calls it otherwise.
+    # The parser adds `_total` to the name of every counter, even if the engine's name has no such suffix.
     renamed = {name for name in _COUNTER.findall(text) if not name.endswith("_total")}
     return [_as_named(family) if family.name in renamed else family for family in families]
 
 
 def _as_named(family: Metric) -> Metric:
-    """Give a counter its engine's own name back. Only a metric without a type is written without `_total`."""
+    """Restore the engine's name of a counter. Only a metric without a type is written without `_total`."""
     named = Metric(family.name, family.documentation, "unknown")
     for sample in family.samples:
         named.samples.append(Sample(sample.name.removesuffix("_total"), sample.labels, sample.value))

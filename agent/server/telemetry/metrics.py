@@ -1,6 +1,6 @@
-"""What Prometheus can read of an agent: processes and what each uses, the host, and the engines' own metrics.
+"""The Prometheus metrics of an agent: its processes and their usage, the host, and the engines' metrics.
 
-Called by `agent.server.api.http_api`. Everything is measured at a scrape, and nothing between two of them.
+Called by `agent.server.api.http_api`. Everything is measured at a scrape, nothing in between.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from agent.sources.errors import FileError
 from agent.version import agent_version
 
 SCRAPE_FRESH_S = 1.0
-"""Two scrapers within this time get the same figures."""
+"""Scrapes within this time get the same values."""
 _LABELS = ("namespace", "name")
 
 
 class _Scraped(Collector):
     def describe(self) -> Iterator[Metric]:
-        # Nothing is measured for the registration alone.
+        # The registration alone must not measure anything.
         return iter(())
 
 
@@ -137,7 +137,7 @@ class _Host(_Scraped):
 
 
 class AgentMetrics:
-    """The registry of one agent; never the global one."""
+    """The registry of one agent, separate from the global one."""
 
     def __init__(
         self,
@@ -154,5 +154,5 @@ class AgentMetrics:
             self._registry.register(collector)
 
     def text(self) -> bytes:
-        """Give the metrics in Prometheus' text format."""
+        """Return the metrics in the Prometheus text format."""
         return generate_latest(self._registry)

@@ -1,7 +1,7 @@
-"""What each process uses: memory, processor time, tokens, slots. Measured when asked, and then not again for a while.
+"""Measures the usage of each process on request: memory, CPU time, tokens, slots. Recent values are reused.
 
-Asked by `metrics` at a scrape, and for reports and the Host's status by their writers, which take what
-was measured in the last 15 seconds. Nobody asking, nothing is measured.
+Called by `metrics` at a scrape. The writers of reports and of the Host's status accept values of the last 15 seconds.
+Without requests nothing is measured.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from agent.server.telemetry import engine_metrics
 from agent.server.telemetry.engine_metrics import Engine
 
 FRESH_S = 15.0
-"""A sample of this age still counts."""
+"""Maximum age of a reused sample."""
 _COSTLY_SHARE = 0.0002
-"""Most of the time that reading unique set sizes may take: it grows with what a process has mapped."""
+"""Maximum share of time for reading unique set sizes, whose cost grows with the mapped memory of a process."""
 _SAME_FAMILY_S = 60.0
-"""For how long the descendants that were found are taken for all."""
+"""How long the list of a process's descendants is reused."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One process tree at one moment."""
+    """The measured values of one process tree."""
 
     rss_bytes: int
     footprint_bytes: int | None
@@ -45,21 +45,21 @@ class Measured:
 
 @dataclass(frozen=True)
 class Sample:
-    """All that one look at one process gave."""
+    """All measured values of one process."""
 
     mark: str
     at: float
-    """Monotonic."""
+    """Monotonic clock."""
     measured: Measured
     tokens: float | None
-    """Generated since its start."""
+    """Tokens generated since the start of the process."""
     usage: ProcessUsage
     text: str | None
-    """Its own metrics, as they came."""
+    """The engine's metrics as received."""
 
 
 class UsageSampler:
-    """Looks at the processes of one agent. Thread-safe."""
+    """Measures the processes of one agent. Thread-safe."""
 
     def __init__(
         self,
@@ -68,26 +68,26 @@ class UsageSampler:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`records` tells what runs, `listening` where a process itself listens."""
+        """`records` returns the running processes, `listening` the address on which a process listens."""
         self._records = records
         self._listening = listening
         self._clock = clock
         self._lock = threading.Lock()
         self._samples: dict[str, Sample] = {}
         self._slots: dict[str, tuple[str, int]] = {}
-        """Start mark and number of slots, by process: they do not change while it runs."""
+        """Start mark and number of slots by process. The number does not change while the process runs."""
         self._at: float | None = None
         self._families: dict[int, list[int]] = {}
         self._families_until = 0.0
         self._footprints_from = 0.0
-        """Until then unique set sizes are too dear to be read again."""
+        """Unique set sizes are not read before this time, because they are expensive."""
 
     def usage(self) -> dict[str, ProcessUsage]:
-        """Give what each running process uses, by `namespace/name`, as of the last 15 seconds."""
+        """Return the usage of each running process by `namespace/name`, at most 15 seconds old."""
         return {key: sample.usage for key, sample in self.samples().items()}
 
     def samples(self, *, fresh_s: float = FRESH_S) -> dict[str, Sample]:
-        """Give the last samples, new ones if those are older than `fresh_s`."""
+        """Return the last samples, or new ones if those are older than `fresh_s`."""
         with self._lock:
             now = self._clock()
             if self._at is None or now - self._at >= fresh_s:
@@ -96,7 +96,7 @@ class UsageSampler:
             return dict(self._samples)
 
     def engines(self) -> list[Engine]:
-        """Name the processes that serve metrics of their own."""
+        """Return the processes that serve metrics."""
         return [
             Engine(key, record.plan.service, self._listening(record.plan), record.running.port, path)
             for key, record in sorted(self._records().items())
@@ -157,7 +157,7 @@ class UsageSampler:
 
 
 def footprints(pids: Mapping[str, int]) -> dict[str, int]:
-    """Measure what process trees take of the memory, in one pass: macOS' footprint, elsewhere resident memory."""
+    """Return the memory of process trees in bytes: the physical footprint on macOS, elsewhere resident memory."""
     families = _families(set(pids.values()))
     precise = sys.platform == "darwin"
     measured = {key: _measure(families[pid], precise=precise) for key, pid in pids.items()}
@@ -165,14 +165,14 @@ def footprints(pids: Mapping[str, int]) -> dict[str, int]:
 
 
 def _rate(before: float | None, after: float | None, since_s: float, *, scale: float = 1.0) -> float | None:
-    """Give the growth per second; None without an earlier value, and after a counter began anew."""
+    """Return the growth per second. None without an earlier value or after a counter was reset."""
     if before is None or after is None or since_s <= 0 or after < before:
         return None
     return round(scale * (after - before) / since_s, 2)
 
 
 def _families(leaders: set[int]) -> dict[int, list[int]]:
-    """Find the descendants of each leader, itself included, in one pass over all processes."""
+    """Return the descendants of each leader, including itself, after one pass over all processes."""
     families = {leader: [leader] for leader in leaders}
     if not leaders:
         return families
@@ -198,7 +198,8 @@ def _parent(pid: int) -> int | None:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """Read the fields of /proc/<pid>/stat after the command, which may hold blanks; empty when it is gone."""
+    """Return the fields of /proc/<pid>/stat after the command, which may contain spaces. Empty if the process has
+    ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -241,12 +242,12 @@ def _measure_elsewhere(pid: int) -> tuple[int, float] | None:
 
 
 def _footprint(pid: int) -> int | None:
-    """Give what would be free without the process: macOS' physical footprint, elsewhere the unique set size."""
+    """Return the memory that only this process uses: macOS' physical footprint, elsewhere the unique set size."""
     if sys.platform == "linux":
         try:
             lines = Path(f"/proc/{pid}/smaps_rollup").read_bytes().splitlines()
         except (FileNotFoundError, ProcessLookupError):
-            return 0  # it has just ended, and its parent has not looked yet
+            return 0  # the process has just ended and was not reaped yet
         except OSError:
             return None
         return sum(
@@ -261,7 +262,7 @@ def _footprint(pid: int) -> int | None:
 
 
 def _darwin_footprint(pid: int) -> int | None:
-    """Ask for `ri_phys_footprint` of rusage_info_v0 (<sys/resource.h>), which counts Metal's buffers."""
+    """Return `ri_phys_footprint` of rusage_info_v0 (<sys/resource.h>), which includes Metal's buffers."""
     try:
         library = ctypes.CDLL("/usr/lib/libproc.dylib")
         # 16 bytes of uuid, then user time, system time, two wake-up counts, page-ins, wired, resident, footprint, …
