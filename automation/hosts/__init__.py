@@ -1,1 +1,1 @@
-"""Machines that run services as processes: whether they live, what they are told, what is said of them."""
+"""Hosts: their liveness, the placement of services, endpoints, and hosts over SSH."""

@@ -1,8 +1,9 @@
-"""Decides to which address Services lead for a host. Pure; called by `endpoints`.
+"""Decides which address the Services of a host use. Used by `endpoints`. Without I/O, except for
+`ClusterAddressReader`.
 
-An agent names its own address, and its token may be in wrong hands. So where the owner of a host has set
-`spec.address`, no other address counts. Elsewhere the address that the agent names is checked: it may not be one that
-is never a host's, and not one of the cluster's own.
+An agent reports its address, and its token may be stolen. So if the owner of a host has set `spec.address`, only that
+address counts. Otherwise the reported address is checked: it must not be special, such as loopback, and it must not
+belong to the cluster.
 """
 
 from __future__ import annotations
@@ -28,31 +29,31 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Range = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 LEAST_PORT = 1024
-"""Engines listen on unprivileged ports; below are the services of a machine's own system."""
+"""Engines listen on unprivileged ports. The ports below belong to services of the operating system."""
 
 
 @dataclass(frozen=True)
 class HostAddress:
-    """What a Host object says of its address."""
+    """The addresses in a Host object."""
 
     pinned: str = ""
-    """`spec.address`: what its owner says."""
+    """`spec.address`, set by the host's owner."""
     named: str = ""
-    """`status.address`: what the host says."""
+    """`status.address`, reported by the host."""
     by_ssh: bool = False
 
 
 @dataclass(frozen=True)
 class ClusterAddresses:
-    """Addresses of the cluster itself, to which no Service of a host leads."""
+    """Addresses of the cluster, which no Service of a host may use."""
 
     api_servers: frozenset[tuple[str, int]] = frozenset()
-    """Address and port of each API server, as clients know it."""
+    """Address and port of each API server, as clients reach it."""
     pod_ranges: tuple[Range, ...] = ()
 
 
 def host_address(host: JsonView) -> HostAddress:
-    """Read a Host object."""
+    """Read the addresses of a Host object."""
     spec, status = host.get("spec") or {}, host.get("status") or {}
     by_ssh = spec.get("transport") == "ssh"
     return HostAddress(str(spec.get("address") or ""), str(status.get("address") or ""), by_ssh)
@@ -66,9 +67,9 @@ def published_address(
     pinned_by: Mapping[str, Collection[str]],
     cluster: ClusterAddresses,
 ) -> str:
-    """Give the address to which the Services of a host lead. Raises Refused, which names the field.
+    """Return the address for the Services of a host. Raises Refused, which names the field.
 
-    `pinned_by` names the Hosts whose owners set an address, by address.
+    `pinned_by` contains the names of Hosts with a `spec.address`, by address.
     """
     if host is None:
         raise _refused(f"there is no Host `{name}`, so its address is not known; restart its agent, which makes it")
@@ -133,7 +134,7 @@ _log = structlog.get_logger(__name__)
 
 
 class ClusterAddressReader:
-    """Reads the addresses of the cluster, which no Service of a host may point to. Thread-safe."""
+    """Reads the addresses of the cluster, which no Service of a host may use. Thread-safe."""
 
     def __init__(
         self,
@@ -142,7 +143,7 @@ class ClusterAddressReader:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`pod_ranges` gives the CIDRs of pods, as the Nodes have them now."""
+        """`pod_ranges` returns the current pod CIDRs of the Nodes."""
         self._client = client
         self._pod_ranges = pod_ranges
         self._clock = clock
@@ -151,7 +152,7 @@ class ClusterAddressReader:
         self._read_at = float("-inf")
 
     def current(self) -> ClusterAddresses:
-        """Give the addresses; those of API servers are read anew every ten minutes."""
+        """Return the addresses. Those of the API servers are read again every ten minutes."""
         with self._lock:
             if self._clock() - self._read_at >= READ_EVERY_S:
                 self._read_at = self._clock()
@@ -160,7 +161,7 @@ class ClusterAddressReader:
         return replace(known, pod_ranges=_ranges(tuple(self._pod_ranges())))
 
     def _api_servers(self) -> frozenset[tuple[str, int]]:
-        """Where the API server is: as this loop reaches it, as pods do, and where that leads."""
+        """Return the addresses of the API server: the loop's, the pods', and those of its endpoints."""
         url = urlsplit(self._client.server)
         found = {(url.hostname or "", url.port or 443)}
         try:

@@ -1,13 +1,14 @@
-"""Keeps Services and EndpointSlices of processes on hosts: the one writer of them, for agents and for hosts over SSH.
+"""Writes the Services and EndpointSlices of processes on hosts, both for agents and for hosts over SSH.
 
-Started by `assembly` in the loop that leads; calls `registration`. A host says in the status of a HostProcess whether
-its process serves and on which port; it has no right on Services. The address is the Host's (`addresses`), and an
-endpoint is ready only while its host lives (`liveness`).
+Started by `automation.startup.assembly` in the leading loop, which is the only writer of these objects; calls
+`registration`. A host reports in the status of a HostProcess whether the process serves and on which port, but has no
+permission for Services. The address comes from the Host object (`addresses`), and an endpoint is ready only while its
+host lives (`liveness`).
 
-The loop answers each status by an annotation of the HostProcess (`EndpointNotice`), for the agent that waits before it
-stops a process. The notice says ready before the endpoint is made ready, and not ready after it was taken out. Each
-notice names the version of the status that it answers, so that a status and a notice that both say not ready mean that
-no client is sent to the process any more.
+The loop answers each status by an annotation of the HostProcess (`EndpointNotice`), for an agent that waits before it
+stops a process. The loop sets the notice to ready before it makes the endpoint ready, and to not ready after it has
+removed the endpoint. Each notice is written against the version of the status that it answers. So when both status and
+notice are not ready, no client is sent to the process any more.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from kubeapi.json_types import Json
 from kubeapi.kinds import ENDPOINT_SLICES, HOST_PROCESSES, HOSTS
 
 FIELD_MANAGER = "herdsman-loop"
-"""Of the notices."""
+"""Field manager of the notices."""
 HEARTBEAT_S = 60.0
-"""LLMKube calls an endpoint stale whose heartbeat is older than three minutes."""
+"""LLMKube considers an endpoint stale if its heartbeat is older than three minutes."""
 BEATS = 3
-"""Of so many heartbeats one looks at Service and slice anew; the others are one request."""
+"""One of this number of heartbeats checks the Service and the slice again. The others are one request each."""
 REFUSED_RETRY_S = 5.0
 SOON_S = 0.1
-"""After somebody else wrote first: the cache will know by then."""
+"""Retry delay after a write conflict, when the cache has probably received the other write."""
 WORKERS = 4
 SWEEP_RETRY_S = 10.0
 SYNC_POLL_S = 0.2
@@ -52,7 +53,7 @@ _log = structlog.get_logger(__name__)
 
 
 class ProcessName(NamedTuple):
-    """One HostProcess."""
+    """The name of one HostProcess."""
 
     namespace: str
     name: str
@@ -60,18 +61,18 @@ class ProcessName(NamedTuple):
 
 @dataclass(frozen=True)
 class _Applied:
-    """What was registered last."""
+    """The last registration of a process."""
 
     registration: Registration
     at: float
     version: str | None
-    """Of the EndpointSlice."""
+    """Version of the EndpointSlice."""
     beats: int = 0
-    """Heartbeats since Service and slice were looked at."""
+    """Heartbeats since the last check of Service and slice."""
 
 
 class HostEndpoints:
-    """The endpoints of all hosts. `start`, then `stop`."""
+    """The endpoints of all hosts. Call `start`, then `stop`."""
 
     def __init__(
         self,
@@ -84,9 +85,10 @@ class HostEndpoints:
         heartbeat_s: float = HEARTBEAT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`namespaces` empty means all. `pod_ranges` gives the CIDRs of pods; `active`: still the leader.
+        """`namespaces` empty means all. `pod_ranges` returns the CIDRs of pods; `active` returns whether this loop
+        still leads.
 
-        The Leases must have been read before `start`: a host that `liveness` does not know is not led to.
+        The Leases must have been read before `start`, because an unknown host in `liveness` gets no ready endpoints.
         """
         self._client = client
         self._liveness = liveness
@@ -98,7 +100,7 @@ class HostEndpoints:
         self._queue: WorkQueue[ProcessName] = WorkQueue()
         self._lock = threading.Lock()
         self._registered: dict[ProcessName, Registered] = {}
-        """The names that lead to each process, so that they are removed with it."""
+        """The names that were registered for each process, so that they can be removed with it."""
         self._applied: dict[ProcessName, _Applied] = {}
         self._of_host: dict[str, set[ProcessName]] = {}
         self._cluster = ClusterAddressReader(client, pod_ranges, clock=clock)
@@ -123,7 +125,7 @@ class HostEndpoints:
         self._sync.start()
 
     def stop(self) -> None:
-        """End; the endpoints stay as they are."""
+        """Stop the threads. The endpoints stay as they are."""
         self._stopping.set()
         self._queue.shutdown()
         for informer in (self._hosts, self._processes):
@@ -133,13 +135,13 @@ class HostEndpoints:
                 thread.join(timeout=5.0)
 
     def host_liveness_changed(self, host: str) -> None:
-        """Look at the endpoints of a host that was lost or came back. Never blocks."""
+        """Update the endpoints of a host that was lost or came back. Never blocks."""
         with self._lock:
             names = tuple(self._of_host.get(host, ()))
         for name in names:
             self._queue.add(name)
 
-    # --- what changed ---------------------------------------------------------------------------------------------
+    # --- watched changes ------------------------------------------------------------------------------------------
 
     def _host_changed(self, old: Json | None, new: Json | None) -> None:
         before, after = (each and each["address"] for each in (old, new))
@@ -159,8 +161,8 @@ class HostEndpoints:
         self._queue.add(name)
 
     def _begin(self) -> None:
-        """Work once everything is known, and remove what leads to no process: nobody saw it go."""
-        # A process whose Host is not known yet would look like one whose address is refused.
+        """Start the workers after the caches have synced, and remove endpoints of processes that no longer exist."""
+        # Before the Hosts are known, an address would wrongly be refused.
         while not (self._processes.has_synced and self._hosts.has_synced):
             if self._stopping.wait(SYNC_POLL_S):
                 return
@@ -175,9 +177,9 @@ class HostEndpoints:
                 self._stopping.wait(SWEEP_RETRY_S)
 
     def sweep(self) -> None:
-        """Remove each Service and slice of a host that belongs to no HostProcess. Raises ApiError."""
+        """Remove Services and slices of hosts that belong to no HostProcess. Raises ApiError."""
         found = registration.registered(self._client, namespaces=self._namespaces)
-        # Read after what is there: a process that came meanwhile may have an endpoint already.
+        # Read after the endpoints, because a new process may already have an endpoint.
         wanted = {replace(_names_of(each), host="") for each in self._processes.list()}
         for each in found:
             if replace(each, host="") not in wanted and not self._stopping.is_set():
@@ -213,7 +215,7 @@ class HostEndpoints:
                 self._queue.done(name)
 
     def _reconcile(self, name: ProcessName) -> float | None:
-        """Give the seconds until this process is to be looked at again, None for never."""
+        """Reconcile one process. Returns the seconds until the next check, or None if there is none."""
         process = self._processes.get(*name)
         if process is None or process["metadata"].get("deletionTimestamp"):
             self._drop_process(name, process)
@@ -231,11 +233,11 @@ class HostEndpoints:
 
         try:
             wanted = self._wanted(name, process)
-            # Ready is announced before anybody is led there, and taken back only after nobody is.
+            # The notice is ready before the endpoint is, and not ready only after the endpoint is removed.
             self._register(name, wanted, announce)
         except Refused as refused:
             self._refuse(name, process, refused)
-            # A Host that changes brings its processes back by itself; a foreign object is not followed.
+            # A change of the Host triggers its processes. A change of a foreign object triggers nothing.
             is_address = refused.reason is ProcessReason.ADDRESS_REFUSED
             return self._heartbeat_s if is_address else REFUSED_RETRY_S
         except (Unreachable, Conflict):
@@ -249,7 +251,7 @@ class HostEndpoints:
         return self._heartbeat_s if self._liveness.alive(wanted.host) else None
 
     def _wanted(self, name: ProcessName, process: Json) -> Registration:
-        """Say what clients of a process should find. Raises Refused."""
+        """Return the desired endpoint of a process. Raises Refused."""
         spec, status = process["spec"], process["status"]
         host = spec["host"]
         speaks = self._speaks(name, process)
@@ -258,7 +260,7 @@ class HostEndpoints:
         found = self._hosts.get(None, host)
         applied = self._applied.get(name)
         if found is None and applied is not None and applied.registration.host == host:
-            address = applied.registration.address  # somebody removed the Host; its processes go on
+            address = applied.registration.address  # the Host was deleted; its processes continue
         else:
             address = published_address(
                 host,
@@ -283,10 +285,10 @@ class HostEndpoints:
         )
 
     def _speaks(self, name: ProcessName, process: Json) -> bool:
-        """Tell whether the status is of the host that the process is placed on.
+        """Return whether the status comes from the host on which the process is placed.
 
-        After a move it is still that of the host before. An older agent does not say who it is: its status counts once
-        it knows the plan, and where its endpoint is there already.
+        After a move it still comes from the previous host. An older agent does not write its name. Its status counts
+        once it has the current plan, or if its endpoint already exists.
         """
         spec, status = process["spec"], process["status"]
         reporter = status.get("host")
@@ -302,7 +304,7 @@ class HostEndpoints:
         applied, now = self._applied.get(name), datetime.now(UTC)
         if applied is not None and applied.registration == wanted:
             announce()
-            # A status may change often (a download's progress) without a change for clients.
+            # A status may change often, for example during a download, without a change for clients.
             if self._clock() - applied.at < 0.9 * self._heartbeat_s:
                 return
             if applied.version is not None and wanted.port is not None and applied.beats < BEATS - 1:
@@ -310,15 +312,15 @@ class HostEndpoints:
                 if version is not None:
                     self._applied[name] = _Applied(wanted, self._clock(), version, applied.beats + 1)
                     return
-        # Whatever the next requests do, nothing is certain until the last of them was answered.
+        # If one of the next requests fails, the state of the objects is unknown.
         self._applied.pop(name, None)
         version = registration.register(self._client, wanted, now=now, before=announce)
         self._applied[name] = _Applied(wanted, self._clock(), version)
 
     def _refuse(self, name: ProcessName, process: Json, refused: Refused) -> None:
-        """Tell why there is no endpoint; one that is there leads to a refused address, and is taken out.
+        """Write the notice about a refusal. An existing endpoint with a refused address is removed.
 
-        Where the Host itself was removed, its endpoints stay as they are.
+        If the Host was deleted, its endpoints stay as they are.
         """
         spec, told = process["spec"], process["notice"]
         is_known = told is not None and told.reason == refused.reason
@@ -330,7 +332,7 @@ class HostEndpoints:
         self._write_notice(process, _notice(refused.reason, str(refused)))
 
     def _write_notice(self, process: Json, notice: EndpointNotice) -> Json:
-        """Write the notice if it is another one. Raises Conflict when the process was written to since it was read."""
+        """Write the notice if it has changed. Raises Conflict if the process was changed since it was read."""
         if process["notice"] == notice:
             return process
         metadata = process["metadata"]
@@ -392,7 +394,7 @@ _STATUS = ("phase", "reason", "port", "ready", "host", "observedGeneration")
 
 
 def _trimmed_process(process: Json) -> Json:
-    """Keep what an endpoint follows from."""
+    """Keep the fields that determine an endpoint."""
     metadata, spec, status = process["metadata"], process.get("spec") or {}, process.get("status") or {}
     return {
         "kind": HOST_PROCESSES.kind,

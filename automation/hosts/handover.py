@@ -1,7 +1,7 @@
-"""Hands the Service of a custom resource over between pods and a host, so that its cluster IP stays.
+"""Transfers the Service of a custom resource between pods and a host, so that its cluster IP stays.
 
-Called by `registration`; calls `kubeapi`. The engine applies the Service of pods, also over the one of a host. It
-leaves a Service alone that a process on a host is about to take over (`components.providers.kubernetes_calls`).
+Called by `registration`; calls `kubeapi`. The engine applies the Service of pods, even over that of a host. It does not
+change a Service that a process on a host is about to take over (`components.providers.kubernetes_calls`).
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from kubeapi.kinds import SERVICES
 
 
 def leads_to_pods(service: Json) -> bool:
-    """Tell whether a Service selects pods."""
+    """Return whether a Service selects pods."""
     return bool((service.get("spec") or {}).get("selector"))
 
 
 def is_of_owner(service: Json, owner: Json | None) -> bool:
-    """Tell whether a Service belongs to the custom resource of an ownerReference."""
+    """Return whether a Service belongs to the custom resource of an ownerReference."""
     owners = [each.get("uid") for each in service["metadata"].get("ownerReferences") or ()]
     return owner is not None and owner["uid"] in owners
 
 
 def to_host(client: KubeClient, service: Json, wanted: Json, *, field_manager: str) -> Json:
-    """Put a host's Service with the same cluster IP in the place of the Service of pods, and return it.
+    """Replace the Service of pods by a host's Service with the same cluster IP, and return it.
 
-    A Service that only loses its selector would keep the endpoints of its pods. Where somebody else gets the cluster
-    IP in between, the new Service has another one. Raises Conflict when somebody wrote to the old one, ApiError.
+    If the old Service only lost its selector, it would keep the endpoints of its pods. If another Service takes the
+    cluster IP in between, the new Service gets a different one. Raises Conflict if the old one was changed, ApiError.
     """
     metadata = service["metadata"]
     namespace, version = metadata["namespace"], metadata["resourceVersion"]
@@ -43,9 +43,9 @@ def to_host(client: KubeClient, service: Json, wanted: Json, *, field_manager: s
 
 
 def to_pods(client: KubeClient, service: Json, *, field_manager: str) -> None:
-    """Take out of a Service what only its host's registration wrote, such as the host's label.
+    """Remove from a Service the fields that only the host's registration wrote, such as the host's label.
 
-    Raises Conflict when somebody wrote to it since it was read, ApiError.
+    Raises Conflict if the Service was changed since it was read, ApiError.
     """
     metadata = {part: service["metadata"][part] for part in ("name", "namespace", "resourceVersion")}
     bare = {"apiVersion": SERVICES.api_version, "kind": SERVICES.kind, "metadata": metadata}

@@ -1,4 +1,5 @@
-"""What is reserved on one host, and which hosts fit given requirements. `host_allocations` guards them by its lock."""
+"""The reservations on one host, and the hosts that fit given requirements. The lock of `host_allocations`
+guards them."""
 
 from __future__ import annotations
 
@@ -18,34 +19,34 @@ class Reservation:
     group: tuple[str, str] | None = None
     stays_in_memory: bool = True
     requirements: Requirements | None = None
-    """Those that it was placed by; None for one that was found, not decided."""
+    """The requirements at its placement. None: the replica was found running."""
     asked_bytes: int | None = None
-    """The estimate that it was placed by."""
+    """The memory estimate at its placement."""
     reported: bool = False
-    """`memory_bytes` is what the host itself says."""
+    """`memory_bytes` was reported by the host."""
 
 
 @dataclass
 class HostAccount:
-    """A host with the sums of what is placed on it."""
+    """A host with its reservations and their sums."""
 
     name: str
     capacity: HostCapacity
     alive: bool = False
     exists: bool = False
-    """False for one that only replicas name, which is nowhere else to be seen."""
+    """False: neither a Host object nor a Lease exists, only replicas with this host."""
     placed: dict[tuple[ServiceKey, int], Reservation] = field(default_factory=dict)
     alone_bytes: int = 0
-    """Of the processes that share their memory with nobody."""
+    """Memory of processes that share it with no group."""
     groups: dict[tuple[str, str], Counter[int]] = field(default_factory=dict)
-    """How much members of each group take that give way to each other; the largest of them counts."""
+    """Memory of the members of each group that take turns. The largest member counts."""
     reserved_bytes: int = 0
     free_bytes: float = math.inf
-    """For a process that shares its memory with nobody; infinite while nobody knows what the host has."""
+    """Free memory for a process outside of groups. Infinite while the host's memory is unknown."""
     rank: tuple[float, int, str] = (0.0, 0, "")
-    """For `spread`, the smallest first: share of memory that is reserved, processes, name."""
+    """Sort key for `spread`, smallest first: reserved share of the memory, number of processes, name."""
     packed: tuple[float, int, str] = (0.0, 0, "")
-    """For `pack`."""
+    """Sort key for `pack`."""
 
     def put(self, which: tuple[ServiceKey, int], reservation: Reservation) -> None:
         self.remove(which)
@@ -60,7 +61,7 @@ class HostAccount:
             self.recalculate()
 
     def recalculate(self) -> None:
-        """Work out what follows from what is placed and what the host has."""
+        """Calculate the sums and sort keys from reservations and capacity."""
         shared = sum(max(sizes) for sizes in self.groups.values())
         self.reserved_bytes = self.alone_bytes + shared
         most = self.capacity.memory_bytes
@@ -70,14 +71,14 @@ class HostAccount:
         self.packed = (-share, -len(self.placed), self.name)
 
     def grows_by(self, request: PlacementRequest) -> int:
-        """How much more is reserved once this is placed too."""
+        """Return how much memory is reserved in addition if this request is placed."""
         need = request.memory_bytes or 0
         if request.group is None or request.stays_in_memory:
             return need
         return max(0, need - max(self.groups.get(request.group, {0: 1})))
 
     def has_room(self, request: PlacementRequest, promised_bytes: int = 0) -> bool:
-        """Tell whether a replica fits beside what is placed, and what others were promised."""
+        """Return whether a replica fits, in addition to reservations and to the memory promised to others."""
         limit = request.limit_bytes(self.capacity)
         return limit is None or self.reserved_bytes + promised_bytes + self.grows_by(request) <= limit
 
@@ -95,17 +96,17 @@ class HostAccount:
 
 @dataclass
 class FitResults:
-    """What all hosts say to the same requirements."""
+    """The results of all hosts for the same requirements."""
 
     requirements: Requirements
     fits: dict[str, HostAccount] = field(default_factory=dict)
     discouraged: dict[str, HostAccount] = field(default_factory=dict)
-    """Fit, and are only for who finds no other."""
+    """Hosts that fit, but are only for services without another host."""
     said: dict[str, str] = field(default_factory=dict)
     counted: Counter[str] = field(default_factory=Counter)
 
     def update(self, name: str, host: HostAccount | None) -> None:
-        """Ask one host again; None for one that is gone."""
+        """Evaluate one host again. None: the host is gone."""
         before = self.said.pop(name, None)
         if before is not None:
             self.counted[before] -= 1

@@ -1,7 +1,8 @@
-"""Which replica runs on which host, and what each host has left. `placement` has the rules; `registry` passes in hosts.
+"""Decides which replica runs on which host, and keeps account of each host's memory.
 
-The controller asks on every pass; a service that is placed costs a look at its own hosts and no other. What a host is
-good for is worked out once for all services that require the same, and kept up host by host.
+`placement` contains the rules; `registry` passes in the hosts. The controller calls this on every pass: for a placed
+service, only its own hosts are checked. Whether a host fits is calculated once for all services with the same
+requirements, and updated host by host.
 """
 
 from __future__ import annotations
@@ -18,41 +19,41 @@ from automation.hosts.placement import HostCapacity, PlacementRequest, Refusals,
 from program.desired.keys import ServiceKey
 
 MOST_ANSWERS = 128
-"""Different requirements for which the hosts' answers are remembered."""
+"""Number of different requirements for which results are cached."""
 _NOWHERE = (0.0, 0, "")
 
 
 @dataclass(frozen=True)
 class PlacementDecision:
-    """Where the replicas of a service run."""
+    """The hosts of a service's replicas."""
 
     hosts: tuple[str | None, ...] = ()
-    """By replica; None where no host was found."""
+    """By replica. None: no host was found."""
     refusals: Refusals | None = None
     """Why replicas have no host."""
     stuck: str = ""
-    """Why a replica stays where it should not; empty when all are where they should be."""
+    """Why replicas stay on hosts that they should leave. Empty: none should leave its host."""
     moved: tuple[str, ...] = ()
-    """For each replica that was moved just now: from where to where, and why."""
+    """For each moved replica: its old and new host, and the reason."""
     retry_after_s: float | None = None
-    """When to ask again, for a replica whose host was lost too short a while ago."""
+    """When to ask again, because the host of a replica was lost too recently."""
     changes: bool = field(default=False, compare=False)
-    """Reserving this changes what is reserved, or who waits."""
+    """The reservation changes other reservations or the waiting services."""
 
 
 @dataclass(frozen=True)
 class _Waiting:
     request: PlacementRequest
     told: str
-    """The reason that was given."""
+    """The reported reason."""
 
 
 class HostAllocations:
-    """One lock over all decisions: of two replicas that ask at once only one gets the last room. Thread-safe.
+    """Decides all placements under one lock, so that two replicas never get the same memory. Thread-safe.
 
-    A replica that is placed stays: it leaves only a host that is excluded, drained, tainted with NoExecute or lost for
-    `move_after_s`, only if the service may move, and only for a host that fits. `on_room` is told, with no lock held,
-    of services that found no place and could find one now, the most important first.
+    A placed replica stays on its host. It leaves only a host that is excluded, drained, tainted with NoExecute or lost
+    for `move_after_s`, only if the service may move, and only for a host that fits. `on_room` is called, without the
+    lock, for waiting services that could be placed now, most important first.
     """
 
     def __init__(
@@ -66,21 +67,21 @@ class HostAllocations:
         self._move_after_s = move_after_s
         self._on_room = on_room
         self.namespace_labels: Callable[[str], Mapping[str, str]] = lambda _namespace: {}
-        """Labels of a namespace, by which hosts may choose; asked without the lock."""
+        """Returns the labels of a namespace, which hosts may select. Called without the lock."""
         self._lock = threading.Lock()
         self._hosts: dict[str, HostAccount] = {}
         self._placed: dict[ServiceKey, dict[int, Reservation]] = {}
         self._waiting: dict[ServiceKey, _Waiting] = {}
         self._answers: dict[Requirements, FitResults] = {}
         self._groups: dict[tuple[str, str], Counter[str]] = {}
-        """On which hosts the members of a group are, and how many of them."""
+        """The number of members of each group, by host."""
         self._choosy: set[str] = set()
-        """Hosts that are not for all namespaces."""
+        """Hosts that accept only some namespaces."""
 
     # --- hosts ----------------------------------------------------------------------------------------------------
 
     def set_host(self, name: str, capacity: HostCapacity | None, *, alive: bool) -> None:
-        """A host is as said; None when there is neither a Host object nor a Lease of the name any more."""
+        """Set the capacity of a host. None: it has neither a Host object nor a Lease any more."""
         with self._lock:
             host = self._hosts.get(name)
             if host is None:
@@ -99,7 +100,7 @@ class HostAllocations:
         self._notify(who)
 
     def hosts(self) -> tuple[tuple[HostCapacity, bool, int, int], ...]:
-        """List the hosts: what they have, whether they live, what is reserved in bytes, how many processes."""
+        """List the hosts: capacity, whether they live, reserved bytes, and number of processes."""
         with self._lock:
             return tuple(
                 (host.capacity, host.alive, host.reserved_bytes, len(host.placed))
@@ -108,25 +109,25 @@ class HostAllocations:
             )
 
     def placed_on(self, host: str) -> tuple[ServiceKey, ...]:
-        """Name the services with a replica on a host."""
+        """Return the services with a replica on a host."""
         with self._lock:
             found = self._hosts.get(host)
             return tuple(sorted({key for key, _ in found.placed})) if found is not None else ()
 
     def services_in_namespace(self, namespace: str) -> tuple[ServiceKey, ...]:
-        """List the services of a namespace that are placed or wait; empty while every host accepts all namespaces."""
+        """List the placed and waiting services of a namespace. Empty while every host accepts all namespaces."""
         with self._lock:
             if not self._choosy:
                 return ()
             return tuple(sorted({key for key in (*self._placed, *self._waiting) if key.namespace == namespace}))
 
     def waiting(self) -> tuple[ServiceKey, ...]:
-        """List the services that wait for a host, or for another host, the most important first."""
+        """List the services that wait for a host or for another host, most important first."""
         with self._lock:
             return tuple(key for key, _ in self._in_order())
 
     def services_with_new_refusals(self) -> tuple[ServiceKey, ...]:
-        """List the services that wait and whose refusal differs from the one that was reported last."""
+        """List waiting services whose refusal differs from the reported one."""
         labels = {key.namespace: self.namespace_labels(key.namespace) for key in self.waiting()} if self._choosy else {}
         with self._lock:
             reasons: dict[tuple[PlacementRequest, frozenset[str], frozenset[str]], str] = {}
@@ -141,12 +142,12 @@ class HostAllocations:
                     found.append(key)
             return tuple(found)
 
-    # --- what runs ------------------------------------------------------------------------------------------------
+    # --- running replicas -----------------------------------------------------------------------------------------
 
     def record_replica(self, key: ServiceKey, replica: int, host: str, memory_bytes: int | None) -> None:
-        """Record a replica that has a HostProcess, with the memory that its host reports, or None before it does.
+        """Record a replica with a HostProcess. `memory_bytes` is reported by its host, or None before that.
 
-        A replica that nothing was decided for is counted as placed: when the loop starts, running replicas stay.
+        A replica without a placement decision counts as placed, so that running replicas stay when the loop starts.
         """
         with self._lock:
             mine = self._placed.get(key, {}).get(replica)
@@ -159,7 +160,8 @@ class HostAllocations:
         self._notify(who)
 
     def remove_replica(self, key: ServiceKey, replica: int) -> None:
-        """Drop a replica whose HostProcess was deleted. A placement that was decided stays: the object is remade."""
+        """Remove a replica whose HostProcess was deleted. A decided placement stays, because the object is created
+        again."""
         with self._lock:
             mine = self._placed.get(key, {}).get(replica)
             if mine is None or mine.requirements is not None:
@@ -168,7 +170,7 @@ class HostAllocations:
         self._notify(who)
 
     def release(self, key: ServiceKey) -> None:
-        """Forget a service that is gone, or runs in pods."""
+        """Release the reservations of a service that is deleted or runs in pods."""
         with self._lock:
             if key not in self._placed and key not in self._waiting:
                 return
@@ -176,10 +178,10 @@ class HostAllocations:
             who = self._drop_from(key, 0)
         self._notify(who)
 
-    # --- deciding -------------------------------------------------------------------------------------------------
+    # --- placement ------------------------------------------------------------------------------------------------
 
     def propose(self, key: ServiceKey, request: PlacementRequest) -> PlacementDecision:
-        """Return what `reserve` would return now, and reserve nothing."""
+        """Return the decision that `reserve` would make now, without reserving anything."""
         labels = self.namespace_labels(key.namespace) if self._choosy else {}
         with self._lock:
             placed, waiting = dict(self._placed.get(key, {})), self._waiting.get(key)
@@ -195,7 +197,7 @@ class HostAllocations:
         return replace(decision, changes=True)
 
     def reserve(self, key: ServiceKey, request: PlacementRequest) -> PlacementDecision:
-        """Give each replica its host and reserve what it needs there. A replica that is placed stays if it can."""
+        """Choose a host for each replica and reserve its memory there. A placed replica stays if it can."""
         labels = self.namespace_labels(key.namespace) if self._choosy else {}
         with self._lock:
             decision, could_use = self._reserve(key, request, labels)
@@ -205,7 +207,8 @@ class HostAllocations:
     def _reserve(
         self, key: ServiceKey, request: PlacementRequest, labels: Mapping[str, str]
     ) -> tuple[PlacementDecision, list[ServiceKey]]:
-        """Reserve, and list the services that could use what was given back. The lock is held."""
+        """Make the reservations. Returns the decision and the services that could use released memory. Requires the
+        lock."""
         closed = self._closed_to(key, labels)
         who = self._drop_from(key, request.replicas)
         stuck: list[str] = []
@@ -266,7 +269,7 @@ class HostAllocations:
         if mine.requirements is None or not host.alive:
             return ""
         if mine.requirements != request.requirements:
-            # The service itself was edited: what it asks for now counts, as it would for a new one.
+            # The service was edited, so its current requirements count, as for a new service.
             return placement.refusal(replace(host.capacity, unschedulable=False), request.requirements)
         if request.memory_enforced and mine.asked_bytes is not None and (request.memory_bytes or 0) > mine.asked_bytes:
             limit = request.limit_bytes(host.capacity)
@@ -276,12 +279,12 @@ class HostAllocations:
         return ""
 
     def _may_be_lost_in_s(self, name: str) -> tuple[float, ...]:
-        """When a host that is lost may be left; nothing for one that lives."""
+        """Return the seconds after which replicas may leave a lost host. Empty for a living host."""
         lost_for_s = None if self._hosts[name].alive else self._lost_for_s(name)
         return () if lost_for_s is None else (max(0.0, self._move_after_s - lost_for_s) + 0.1,)
 
     def _closed_to(self, key: ServiceKey, labels: Mapping[str, str]) -> frozenset[str]:
-        """Name the hosts that are not for services of this namespace, which has these labels."""
+        """Return the hosts that do not accept this namespace, which has these labels."""
         return frozenset(
             name
             for name in self._choosy
@@ -289,7 +292,7 @@ class HostAllocations:
         )
 
     def _choose(self, key: ServiceKey, request: PlacementRequest, closed: frozenset[str]) -> str | None:
-        """Find the best host that fits, is not `closed`, and runs no other replica of the service."""
+        """Return the best host that fits, is not in `closed`, and runs no other replica of the service."""
         answers = self._answers_to(request.requirements)
         taken = {*(r.host for r in self._placed.get(key, {}).values()), *closed}
         for enforced in (True, False):
@@ -318,7 +321,7 @@ class HostAllocations:
         return min((host.rank for host in able if host.name not in taken), default=_NOWHERE)[2] or None
 
     def _explain(self, key: ServiceKey, request: PlacementRequest, closed: frozenset[str]) -> Refusals:
-        """Count why each host does not fit."""
+        """Count the reasons why hosts do not fit."""
         answers = self._answers_to(request.requirements)
         taken = {r.host for r in self._placed.get(key, {}).values()}
         reasons = Counter(answers.counted)
@@ -346,15 +349,15 @@ class HostAllocations:
                 answers.update(name, host)
         return answers
 
-    # --- keeping the sums; the lock is held -----------------------------------------------------------------------
+    # --- reservations and their sums; these methods require the lock ----------------------------------------------
 
     def _settle(
         self, key: ServiceKey, replica: int, request: PlacementRequest, host: str, *, unwillingly: bool = False
     ) -> list[ServiceKey]:
-        """Reserve, or go on reserving, a place with what the replica needs now.
+        """Create or update the reservation of a replica with its current needs.
 
-        A place that it is to leave as soon as another is found goes on being judged by what was asked for before.
-        Names who waits and could use what it gave back.
+        `unwillingly`: the replica should leave this host, so its earlier requirements continue to count. Returns the
+        waiting services that could use released memory.
         """
         wanted = Reservation(
             host,
@@ -388,7 +391,7 @@ class HostAllocations:
         return self._could_use(before.host) if before is not None and gave_back else []
 
     def _drop(self, key: ServiceKey, replica: int) -> list[ServiceKey]:
-        """Give up a place; name who waits and could use it."""
+        """Remove a reservation. Returns the waiting services that could use its memory."""
         mine = self._placed.get(key, {}).pop(replica, None)
         if mine is None:
             return []
@@ -407,7 +410,7 @@ class HostAllocations:
         return self._could_use(mine.host)
 
     def _drop_from(self, key: ServiceKey, first: int) -> list[ServiceKey]:
-        """Give up the places of all replicas from `first` on."""
+        """Remove the reservations of all replicas from `first` on."""
         return [who for n in sorted(self._placed.get(key, {})) if n >= first for who in self._drop(key, n)]
 
     def _drop_if_empty(self, host: HostAccount) -> None:
@@ -415,7 +418,7 @@ class HostAllocations:
             self._hosts.pop(host.name, None)
 
     def _could_use(self, name: str) -> list[ServiceKey]:
-        """Name those who wait and fit on a host, as many as it has room for, the most important first."""
+        """Return the waiting services that fit on a host together, most important first."""
         host = self._hosts.get(name)
         if host is None or not host.alive or not self._waiting:
             return []

@@ -1,6 +1,6 @@
-"""What is to be said of a service's replicas on hosts: which of them serve, and what the others wait for. Pure.
+"""Summarizes a service's replicas on hosts: how many serve, and the state of the first one that does not. Without I/O.
 
-Called by `observe` once per pass, with what the caches know.
+Called by `automation.reconcile.facts` once per pass, with data from the caches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from program.desired.facts import HostedFacts, Problem
 from program.desired.keys import ANNOTATION_IDLE_TIMEOUT, ANNOTATION_MEMORY_CHECK, ANNOTATION_MODEL_GROUP
 from program.desired.service import DesiredService
 
-# An agent renews its EndpointSlice's heartbeat every 30 s; LLMKube calls a host stale after three minutes.
+# LLMKube's agent renews its EndpointSlice's heartbeat every 30 s, and LLMKube considers a host stale after three
+# minutes.
 STALE_HEARTBEAT_S = 180.0
 
 
@@ -29,7 +30,7 @@ def hosted_facts(
     *,
     now: datetime,
 ) -> tuple[HostedFacts, int]:
-    """Give the facts of the first replica that does not serve (of replica 0 when all do), and how many serve.
+    """Return the facts of the first replica that does not serve (of replica 0 if all do), and the number that serve.
 
     `hosts` are the hosts of the replicas, `processes` and `slices` the HostProcesses and EndpointSlices, by replica.
     """
@@ -54,7 +55,7 @@ def hosted_facts(
 
 
 def without_agent(registry: HostRegistry, desired: DesiredService) -> tuple[Problem, ...]:
-    """List the fields that have no effect while a host of the service is reached over SSH, without an agent."""
+    """List the fields that have no effect because a host of the service is reached over SSH, without an agent."""
     placement = desired.host_placement
     hosts = [host for host in (placement.hosts if placement else ()) if host]
     by_ssh = [host for host in hosts if (found := registry.capacity(host)) is not None and found.by_ssh]
@@ -81,18 +82,18 @@ def _refusal(registry: HostRegistry, refusals: Refusals) -> str:
 
 
 def age_s(timestamp: str, *, now: datetime) -> float:
-    """Seconds since an RFC 3339 time; infinite where there is none, or none that can be read."""
+    """Return the seconds since an RFC 3339 time. Infinite if it is missing or invalid."""
     try:
         return (now - datetime.fromisoformat(timestamp)).total_seconds()
     except (ValueError, TypeError):
-        # An annotation is free text: no time at all, or one without a zone.
+        # An annotation may contain any text, or a time without a time zone.
         return float("inf")
 
 
 def _serves(registry: HostRegistry, host: str | None, found: Json | None, *, now: datetime) -> bool:
-    """Tell whether a replica's endpoint is ready and its host lives; where no Lease says so, by the heartbeat.
+    """Return whether a replica's endpoint is ready and its host lives. Without a Lease, the heartbeat counts.
 
-    Earlier agents of LLMKube write no heartbeat, so that nothing but the endpoint can say whether their host lives.
+    Earlier agents of LLMKube write no heartbeat. For them a ready endpoint suffices.
     """
     if host is None or found is None or not found["ready"]:
         return False

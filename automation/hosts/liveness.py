@@ -1,8 +1,8 @@
-"""Which hosts live, as the loop has seen it: a host whose Lease has not changed for the Lease's duration is silent.
+"""Tracks which hosts live: a host is silent if its Lease has not changed for the Lease's duration.
 
-`cluster_cache` tells of each change of a Lease, `lost_hosts` asks whose time has run out and, once it has fenced such a
-host, calls it lost. Everybody else only reads. Clocks are never compared: what counts is when this process saw a
-renewal, by its own monotonic clock, so that a host whose clock is wrong by minutes lives as long as any other.
+`automation.cache.cluster_cache` passes each change of a Lease. `lost_hosts` asks for silent hosts and, after fencing
+one, marks it lost. All other modules only read. Clocks of machines are never compared: the time of a renewal is when
+this process saw it, by its monotonic clock. So a host with a wrong clock is treated like any other.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from kubeapi.json_types import Json
 
 @dataclass
 class _Host:
-    """What is known of one host; times are the loop's own."""
+    """The state of one host. Times are those of the loop's clock."""
 
     renewed: str
-    """The Lease's renewTime as it was last seen: only that it changes is of interest."""
+    """The Lease's renewTime at the last change. Only a change of it counts."""
     holder: str
     seen_at: float
     duration_s: float
@@ -28,7 +28,7 @@ class _Host:
 
 
 class Liveness:
-    """Who lives. Thread-safe. The first sight of a host counts as a sign of life."""
+    """The liveness of all hosts. Thread-safe. The first sight of a host counts as a renewal."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -36,13 +36,13 @@ class Liveness:
         self._hosts: dict[str, _Host] = {}
         self._began = clock()
         self.on_change: Callable[[str], None] = lambda _host: None
-        """Is told of each host that came back, or was lost, after the fact; must not block."""
+        """Called after a host came back or was lost. Must not block."""
 
     def seen(self, host: str, lease: Json | None) -> None:
-        """Take in a host's Lease as `trim.lease` leaves it; None when it was deleted.
+        """Process a host's Lease in the form of `trim.lease`; None means that it was deleted.
 
-        Its end is at once where nobody holds the Lease: its agent has said good-bye. A fenced host stays lost until its
-        agent takes the fence away, whatever else it writes.
+        A Lease without a holder makes the host lost immediately, because its agent has stopped. A fenced host stays
+        lost until its agent removes the fence.
         """
         now = self._clock()
         renewed, holder, duration_s, fenced = "", "", 0.0, False
@@ -70,30 +70,30 @@ class Liveness:
             self.on_change(host)
 
     def alive(self, host: str) -> bool:
-        """Tell whether a host lives; one that was never seen does not."""
+        """Return whether a host lives. An unknown host does not."""
         with self._lock:
             known = self._hosts.get(host)
             return known is not None and known.lost_at is None
 
     def living(self) -> tuple[str, ...]:
-        """Name the hosts that live, sorted."""
+        """Return the living hosts, sorted."""
         with self._lock:
             return tuple(sorted(name for name, known in self._hosts.items() if known.lost_at is None))
 
     def lost(self) -> tuple[str, ...]:
-        """Name the hosts that were seen and are lost, sorted."""
+        """Return the lost hosts, sorted."""
         with self._lock:
             return tuple(sorted(name for name, known in self._hosts.items() if known.lost_at is not None))
 
     def known(self) -> tuple[str, ...]:
-        """Name every host that was seen, sorted."""
+        """Return all hosts that were seen, sorted."""
         with self._lock:
             return tuple(sorted(self._hosts))
 
     def lost_for_s(self, host: str) -> float | None:
-        """Give the seconds since a host was lost; None while it lives.
+        """Return the seconds since a host was lost, or None while it lives.
 
-        A host that has no Lease at all counts as lost since this process began to look.
+        A host without a Lease counts as lost since the start of this process.
         """
         with self._lock:
             known = self._hosts.get(host)
@@ -101,7 +101,7 @@ class Liveness:
             return None if since is None else max(0.0, self._clock() - since)
 
     def silent(self) -> tuple[str, ...]:
-        """Name the hosts whose time has run out and that nobody has called lost yet."""
+        """Return the hosts whose Leases have expired and that are not marked lost yet."""
         now = self._clock()
         with self._lock:
             return tuple(
@@ -109,7 +109,7 @@ class Liveness:
             )
 
     def next_silence_s(self) -> float | None:
-        """Give the seconds until the next host would have been silent for too long; None when no host lives."""
+        """Return the seconds until the next Lease can expire, or None if no host lives."""
         now = self._clock()
         with self._lock:
             left = (h.seen_at + h.duration_s - now for h in self._hosts.values() if h.lost_at is None)
@@ -117,7 +117,7 @@ class Liveness:
             return None if soonest is None else max(0.0, soonest)
 
     def lose(self, host: str) -> None:
-        """Call a host lost; only what its Lease says later can call it back."""
+        """Mark a host lost. Only a later change of its Lease can mark it living again."""
         with self._lock:
             known = self._hosts.get(host)
             if known is None or known.lost_at is not None:
@@ -126,7 +126,7 @@ class Liveness:
         self.on_change(host)
 
     def restart(self, host: str | None = None) -> None:
-        """Give a host, or all of them, one full duration from now: nobody could be heard until now."""
+        """Give one host, or all, a full Lease duration from now, because renewals could not be seen until now."""
         now = self._clock()
         with self._lock:
             for name, known in self._hosts.items():

@@ -1,11 +1,11 @@
-"""Calls silent hosts lost: fences them, takes their endpoints out of every Service, and says so at the Host.
+"""Handles silent hosts: fences them, removes their endpoints, and sets the condition of the Host object.
 
-Run by the leader alone, in a thread of its own; `liveness` decides which host is silent.
-The order matters. The fence comes first: an annotation on the Lease, written only if the host has still not renewed
-it. A host that was cut off finds it there and reads its plan before it speaks of its endpoints again (docs/adr/0011).
+Runs only in the leader, in a separate thread; `liveness` decides which host is silent. The order matters: the fence
+comes first. It is an annotation on the Lease, written only if the host has still not renewed it. A host that was
+disconnected finds it there, and reads its plan before it reports its processes again (docs/adr/0011).
 
-A host is judged only as long as it could have been heard: while the Leases were followed without a break, and when the
-API server answers at once. After any other time every host has a full duration again.
+A host is judged only while its renewals could be seen: while the Leases were watched without a break, and if the API
+server answers quickly. After any interruption every host gets a full duration again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _log = structlog.get_logger(__name__)
 
 
 class HostConditions:
-    """The loop's word on hosts that cannot speak. Used by one thread."""
+    """Writes the Ready condition of lost hosts. Used by one thread."""
 
     def __init__(
         self,
@@ -46,17 +46,18 @@ class HostConditions:
         record: Callable[..., None] = lambda *_args, **_more: None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`record` makes an Event (`EventRecorder.record`)."""
+        """`record` creates an Event (`EventRecorder.record`)."""
         self._client = client
         self._record = record
         self._now = now
         self._done: set[str] = set()
-        """Lost, and it stands in the Host's status, or there is none."""
+        """Lost hosts whose condition is written, or that have no Host object."""
         self._owned: set[str] = set()
-        """Hosts whose condition is in the loop's hand."""
+        """Hosts whose condition the loop owns."""
 
     def keep(self, *, lost: Iterable[str], alive: Callable[[str], bool]) -> bool:
-        """Say who is lost, let go of who is back; False when nothing is left to do, True to be called again."""
+        """Write the condition of lost hosts, and release it for hosts that came back. Returns whether it must be called
+        again."""
         self._done = {host for host in self._done if not alive(host)}
         for host in lost:
             if host not in self._done and self._try(self._write_lost, host):
@@ -70,7 +71,7 @@ class HostConditions:
         try:
             return act(host)
         except NotFound:
-            return True  # no Host object: nothing to say, nowhere to say it
+            return True  # no Host object, so there is no condition to write
         except KubeError as error:
             _log.warning("Could not say how a host is", host=host, error=str(error))
             return False
@@ -78,7 +79,7 @@ class HostConditions:
     def _write_lost(self, host: str) -> bool:
         found = self._client.get(kinds.HOSTS, None, host)
         if ready_of(found).get("status") == "False":
-            return True  # it said itself that it stops, or the last leader said it
+            return True  # its agent stopped, or the previous leader wrote it
         self._apply(host, status={"conditions": [lost_condition(found, now=self._now())]})
         self._owned.add(host)
         self._record(
@@ -92,11 +93,11 @@ class HostConditions:
     def _release(self, host: str) -> bool:
         found = self._client.get(kinds.HOSTS, None, host)
         if ready_of(found).get("reason") == REASON_LOST:
-            return False  # its agent has not spoken yet
+            return False  # its agent has not written its status yet
         try:
             self._apply(host)
         except Invalid:
-            return False  # nobody else holds the condition yet, and half of one is none
+            return False  # no other field manager owns the condition yet, and an incomplete condition is invalid
         self._record(found, type="Normal", reason="HostBack", message="The host renews its Lease again.")
         return True
 
@@ -111,13 +112,13 @@ class HostConditions:
 
 
 def ready_of(host: Json) -> Json:
-    """The condition Ready of a Host; empty while there is none."""
+    """Return the Ready condition of a Host. Empty if there is none."""
     conditions = (host.get("status") or {}).get("conditions") or ()
     return next((c for c in conditions if c.get("type") == "Ready"), {})
 
 
 def lost_condition(host: Json, *, now: datetime) -> Json:
-    """Say that a host is lost."""
+    """Return the Ready condition of a lost host."""
     return {
         "type": "Ready",
         "status": "False",
@@ -132,21 +133,21 @@ SliceName = tuple[str, str]
 """Namespace and name of an EndpointSlice."""
 
 SLOW_S = 2.0
-"""An API server that takes longer to say how a Lease is may have kept the hosts waiting, too."""
+"""If the API server takes longer to return a Lease, the renewals of hosts may have been delayed, too."""
 SWEEP_S = 5.0
-"""While a host is lost, endpoints are looked for this often: what was on its way when it was fenced arrives late."""
+"""Interval of sweeps while a host is lost. They find endpoints that were still being written when it was fenced."""
 IDLE_S = 30.0
 BROKEN_POLL_S = 0.2
 AGAIN_S = 0.2
 SETTLE_S = 2.0
-"""What was taken out so lately is not taken out again."""
+"""Endpoints that were removed within this time are not removed again."""
 UNKNOWN_S = 60.0
-"""A host of which there is no Lease at all is lost after so long."""
+"""A host without a Lease is considered lost after this time."""
 PARALLEL = 8
 
 
 class LostHosts:
-    """Watches the living, one thread. `start`, then `stop`."""
+    """Finds lost hosts, in one thread. Call `start`, then `stop`."""
 
     def __init__(
         self,
@@ -159,7 +160,8 @@ class LostHosts:
         active: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`leases` caches as `trim.lease` leaves it, `slices` as `trim.endpoint_slice`; `active`: still the leader."""
+        """`leases` and `slices` cache the forms of `trim.lease` and `trim.endpoint_slice`. `active`: this loop still
+        leads."""
         self._client = client
         self._liveness = liveness
         self._leases = leases
@@ -168,16 +170,16 @@ class LostHosts:
         self._active = active
         self._clock = clock
         self._taken: dict[SliceName, float] = {}
-        """When what was taken out: the cache may not know it yet."""
+        """When endpoints were removed, because the cache may not show it yet."""
         self._steady: float | None = None
-        """Since when nothing was missed, as of the last look."""
+        """The start of the uninterrupted watch, at the last check."""
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="lost-hosts")
         self._speaker = ThreadPoolExecutor(1, thread_name_prefix="host-conditions")
         self._saying: Future[bool] | None = None
         self._said: tuple[str, ...] = ()
-        """The lost hosts that it was last told of."""
+        """The lost hosts of the last report."""
         self._thread = threading.Thread(target=self._run, name="lost-hosts", daemon=True)
 
     def start(self) -> None:
@@ -192,7 +194,7 @@ class LostHosts:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def host_changed(self, _host: str) -> None:
-        """Look again now: a host came back, or said good-bye. Never blocks."""
+        """Check again now, because a host came back or stopped. Never blocks."""
         self._wake.set()
 
     def _run(self) -> None:
@@ -209,7 +211,7 @@ class LostHosts:
                 _log.exception("Failed to look after the hosts")
 
     def check(self) -> float:
-        """Judge who is silent, clear up after who is lost; gives the seconds until there may be more to do."""
+        """Judge silent hosts and remove endpoints of lost hosts. Returns the seconds until the next check."""
         since = self._leases.steady_since
         if since is None:
             self._steady = None
@@ -219,7 +221,7 @@ class LostHosts:
             self._liveness.restart()
         silent = self._liveness.silent()
         if silent:
-            # Host by host, so that where many are lost at once the first are not out only with the last.
+            # Host by host, so that the first of many lost hosts does not wait for the last.
             endpoints = self._endpoints_of(silent)
             self._all(self._pool.submit(self._judge, host, endpoints.get(host, ())) for host in silent)
         self._sweep()
@@ -229,7 +231,8 @@ class LostHosts:
         return min(wait_s, SWEEP_S) if pending or self._liveness.lost() else wait_s
 
     def _report_lost(self) -> bool:
-        """Have the Hosts say who is lost, in another thread, since no judging may wait for that. True: not done yet."""
+        """Write the conditions in another thread, so that judging never waits for it. Returns True while it is
+        unfinished."""
         if self._saying is not None and not self._saying.done():
             return True
         pending = self._saying is None or self._saying.result()
@@ -253,7 +256,7 @@ class LostHosts:
             done.result()
 
     def _endpoints_of(self, hosts: Iterable[str]) -> dict[str, list[SliceName]]:
-        """Name the EndpointSlices of these hosts that are ready."""
+        """Return the ready EndpointSlices of these hosts."""
         found: dict[str, list[SliceName]] = {host: [] for host in hosts}
         for each in self._slices.list():
             metadata = each["metadata"]
@@ -262,7 +265,7 @@ class LostHosts:
         return found
 
     def _judge(self, host: str, endpoints: Iterable[SliceName]) -> None:
-        """Fence a host that is silent, unless it only could not be heard, and take its endpoints out."""
+        """Fence a silent host and remove its endpoints, unless only its renewals could not be seen."""
         asked = self._clock()
         try:
             path = kinds.LEASES.path(SYSTEM_NAMESPACE, lease_name(host))
@@ -277,7 +280,7 @@ class LostHosts:
         if self._clock() - asked > SLOW_S:
             self._liveness.restart(host)
             return
-        # What the watch has not brought yet.
+        # The Lease may be newer than the watch's.
         self._liveness.seen(host, trim.lease(lease))
         if host in self._liveness.silent() and self._fence(host, lease):
             for each in endpoints:
@@ -286,12 +289,12 @@ class LostHosts:
     def _fence(self, host: str, lease: Json) -> bool:
         metadata = lease["metadata"]
         token = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        # With the version: a host that renews at this very moment is not fenced.
+        # With the resourceVersion, so that a host that renews at this moment is not fenced.
         body = {"metadata": {"resourceVersion": metadata["resourceVersion"], "annotations": {ANNOTATION_FENCED: token}}}
         try:
             self._client.patch(kinds.LEASES, metadata["namespace"], metadata["name"], body, field_manager=FIELD_MANAGER)
         except Conflict:
-            return False  # it lives; the watch will say so, and if not it is judged again
+            return False  # the Lease changed; the watch reports a renewal, otherwise the host is judged again
         except NotFound:
             self._liveness.seen(host, None)
             return False
@@ -304,7 +307,7 @@ class LostHosts:
         return True
 
     def _sweep(self) -> None:
-        """Take every endpoint of a lost host out of service."""
+        """Remove every endpoint of a lost host."""
         lost = set(self._liveness.lost())
         known = {*lost, *self._liveness.living()}
         hosts = {each["metadata"]["host"] for each in self._slices.list() if each["ready"]} - {""}
@@ -330,7 +333,7 @@ class LostHosts:
                 self._client, namespace=namespace, name=name, host=host, field_manager=FIELD_MANAGER
             )
         except KubeError as error:
-            # Looked for again: the next sweep finds it still ready.
+            # The next sweep tries again, because it finds the endpoint still ready.
             _log.warning("Could not take an endpoint out", namespace=namespace, name=name, host=host, error=str(error))
             return
         if not found:

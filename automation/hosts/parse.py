@@ -1,4 +1,7 @@
-"""Reads Host objects and desired services into what placement is decided by. Pure; `trim` and `desire` call it."""
+"""Converts Host objects and desired services to the inputs of placement. Without I/O.
+
+Called by `automation.cache.trim` and `registry`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from program.runtimes.host_rules import Need, allowance_of
 
 
 def capacity_of(host: JsonView) -> HostCapacity:
-    """Read a Host object, whatever is missing in it."""
+    """Read a Host object. Any field may be missing."""
     metadata, spec, status = host["metadata"], host.get("spec") or {}, host.get("status") or {}
     ssh = spec.get("ssh") or {}
     labels = {str(k): str(v) for k, v in (metadata.get("labels") or {}).items()}
@@ -53,7 +56,7 @@ def capacity_of(host: JsonView) -> HostCapacity:
 
 
 def placement_request(desired: DesiredService, *, created: str = "") -> PlacementRequest:
-    """Say what a service wants of hosts; for one that runs in pods, nothing."""
+    """Return the requirements of a service for hosts. A service in pods requests no replicas."""
     hosting = desired.host_placement
     if hosting is None:
         return PlacementRequest(replicas=0)
@@ -84,7 +87,8 @@ def placement_request(desired: DesiredService, *, created: str = "") -> Placemen
 
 
 def _needs(desired: DesiredService) -> tuple[Need, ...]:
-    """List what only a host's owner can allow; nothing for what no host runs at all, which the renderer refuses."""
+    """List the needs that only a host's owner can allow. Empty if no host can run the service, which the renderer
+    refuses."""
     try:
         return host_needs(desired)
     except SpecInvalid:
@@ -92,7 +96,7 @@ def _needs(desired: DesiredService) -> tuple[Need, ...]:
 
 
 def _budget(spec: JsonView) -> int | None:
-    """Read what people say that a host may give, while the host itself has said nothing."""
+    """Return the owner's memory budget, used while the host has not reported its memory."""
     try:
         return bytes_of(str(spec.get("memoryBudget") or "") or None, field="spec.memoryBudget")
     except SpecInvalid:

@@ -1,7 +1,7 @@
-"""Which hosts a service may run on, and why not on the others. Pure; `host_allocations` calls it and picks a host.
+"""Decides which hosts a service may run on, and why not on others. Without I/O; `host_allocations` picks the host.
 
-The rules are the scheduler's for pods as far as they apply to machines: labels, taints, accelerators, runtimes. Memory
-is the book's business, since it depends on what else is placed.
+The rules follow the Kubernetes scheduler as far as they apply to machines: labels, taints, accelerators, runtimes.
+`host_allocations` handles memory, which depends on other placements.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Any, Literal
 from program.runtimes.host_rules import DEFAULT, Allowance, Need
 
 LABEL_ACCELERATOR = "herdsman.dev/accelerator"
-"""On a Host: an accelerator that it has although its status does not say so."""
+"""On a Host: an accelerator that it has, in addition to those in its status."""
 
 Pairs = tuple[tuple[str, str], ...]
-"""Labels as they can be hashed: sorted pairs."""
+"""Labels in hashable form: sorted pairs."""
 
 _BINARIES = {"llamacpp": "llama-server"}
-"""What `status.runtimes` calls a runtime, where that is not its own name."""
+"""Names of runtimes in `status.runtimes` that differ from the runtime's name."""
 _WITHOUT_BINARY = frozenset({"generic"})
 GIB = 1 << 30
 
 
 @dataclass(frozen=True)
 class Taint:
-    """Keeps services off a host that do not tolerate it."""
+    """Excludes services that do not tolerate it."""
 
     key: str
     effect: str
@@ -36,7 +36,7 @@ class Taint:
 
 @dataclass(frozen=True)
 class Toleration:
-    """What a service puts up with. An empty key tolerates every key, an empty effect every effect."""
+    """A tolerated taint of a service. An empty key tolerates every key, an empty effect every effect."""
 
     key: str = ""
     operator: str = "Equal"
@@ -55,42 +55,42 @@ class Toleration:
 
 
 AGENT_ONLY = frozenset({"ollama", "omlx"})
-"""Runtimes that are daemons which an agent shares among services."""
+"""Runtimes with a daemon that an agent shares among services."""
 
 
 @dataclass(frozen=True)
 class HostCapacity:
-    """What a Host object says; nothing but the name for a host that is known by its Lease only."""
+    """The properties of a Host object. A host that is known only by its Lease has nothing but a name."""
 
     name: str
     labels: Pairs = ()
     os: str = ""
-    """Empty while nothing is known of the machine: then it is not asked what it has."""
+    """Empty while the machine is unknown. Its accelerators and engines are then not checked."""
     accelerators: frozenset[str] = frozenset()
     binaries: frozenset[str] = frozenset()
-    """Engines found on it."""
+    """Installed engines."""
     runtimes: frozenset[str] = frozenset()
-    """The only ones that may be placed on it; empty for all."""
+    """The only runtimes that may be placed on it. Empty: all."""
     taints: tuple[Taint, ...] = ()
     memory_bytes: int | None = None
-    """What all processes may take together."""
+    """Memory that all processes may use together."""
     total_memory_bytes: int | None = None
-    """What the machine has."""
+    """Memory of the machine."""
     unschedulable: bool = False
     draining: bool = False
     awaited: bool = False
-    """Nothing is known yet, and the host is about to say it: until then it is taken to have no accelerator."""
+    """The host has not reported its properties yet, but will. Until then it counts as having no accelerator."""
     allowance: Allowance = DEFAULT
-    """What services may ask of it."""
+    """Requests of services that its owner allows."""
     as_root: bool = False
-    """Processes would run there as root, which its owner has not allowed."""
+    """Processes would run as root, which the host's owner has not allowed."""
     by_ssh: bool = False
-    """No agent is there: what only an agent can do is not done."""
+    """The host has no agent, so features that need one are missing."""
 
 
 @dataclass(frozen=True)
 class Requirements:
-    """What a host must have for a service. Hashable: services that ask for the same share one answer."""
+    """The properties that a host must have for a service. Hashable: equal requirements share one result."""
 
     accelerator: str = "cpu"
     runtime: str = "llamacpp"
@@ -98,7 +98,7 @@ class Requirements:
     tolerations: tuple[Toleration, ...] = ()
     excluded: frozenset[str] = frozenset()
     needs: tuple[Need, ...] = ()
-    """What only the host's owner can allow."""
+    """Needs that only the host's owner can allow."""
 
     def tolerate(self, taint: Taint) -> bool:
         return any(toleration.tolerates(taint) for toleration in self.tolerations)
@@ -106,36 +106,36 @@ class Requirements:
 
 @dataclass(frozen=True)
 class PlacementRequest:
-    """What a service requests of hosts."""
+    """The request of a service for hosts."""
 
     requirements: Requirements = Requirements()
     replicas: int = 1
     memory_bytes: int | None = None
-    """Of one replica; None while it is not known, which counts as nothing: the agent decides once it has the file."""
+    """Memory of one replica. None: unknown, which counts as 0; the agent decides once it has the file."""
     memory_enforced: bool = True
-    """False: a host that has too little is only the second choice."""
+    """False: a host with too little memory is only the second choice."""
     budget_bytes: int | None = None
-    """Instead of the host's own memory for processes."""
+    """Used instead of the host's own memory budget."""
     budget_fraction: float | None = None
     pinned: str | None = None
-    """The one host, whatever it has and whether it lives or not."""
+    """The only permitted host, regardless of its capacity and liveness."""
     preferred: tuple[str, ...] = ()
     strategy: Literal["spread", "pack"] = "spread"
     group: tuple[str, str] | None = None
-    """Namespace and name of the group whose members share memory in turns."""
+    """Namespace and name of the group whose members take turns in memory."""
     stays_in_memory: bool = True
-    """False for a member of a group that gives way to others."""
+    """False for a member of a group that leaves memory for others."""
     may_move: bool = True
     priority: int = 0
     created: str = ""
 
     @property
     def limits_itself(self) -> bool:
-        """Whether what is free on a host is another amount for this service than for the others."""
+        """Whether the free memory of a host for this service differs from that for others."""
         return self.group is not None or self.budget_bytes is not None or self.budget_fraction is not None
 
     def limit_bytes(self, host: HostCapacity) -> int | None:
-        """How much all processes of a host may take in the eyes of this service; None where nobody knows."""
+        """Return the memory limit for all processes of a host that applies to this service. None: unknown."""
         if self.budget_bytes is not None:
             return self.budget_bytes
         if self.budget_fraction is not None and host.total_memory_bytes is not None:
@@ -145,13 +145,13 @@ class PlacementRequest:
 
 @dataclass(frozen=True)
 class Refusals:
-    """Why no host fits: how many hosts for each reason."""
+    """Why no host fits: the number of hosts for each reason."""
 
     hosts: int
     reasons: Mapping[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """One sentence, as the scheduler writes it; the most frequent reason first."""
+        """Format as one sentence like the scheduler, most frequent reason first."""
         told = sorted(self.reasons.items(), key=lambda item: (-item[1], item[0]))
         listed = [f"{count} {_plural(reason, count)}" for reason, count in told[:MOST_REASONS]]
         if rest := sum(count for _, count in told[MOST_REASONS:]):
@@ -170,7 +170,7 @@ AS_ROOT = "does not allow processes as root, and has no other user"
 
 
 def refusal(host: HostCapacity, requirements: Requirements) -> str:
-    """Say in a few words why a host is not for a service; empty when it is. What it lacks for good comes first."""
+    """Return in a few words why a host does not fit, or an empty string. Permanent reasons come first."""
     if host.name in requirements.excluded:
         return EXCLUDED
     if requirements.labels and not set(requirements.labels) <= set(host.labels):
@@ -202,19 +202,19 @@ def refusal(host: HostCapacity, requirements: Requirements) -> str:
 
 
 def other_namespace(namespace: str) -> str:
-    """Say of a host that it is not for services of a namespace."""
+    """Return the reason of a host that does not accept a namespace."""
     return f"does not allow namespace {namespace}"
 
 
 def is_discouraged(host: HostCapacity, requirements: Requirements) -> bool:
-    """Tell whether a host is only for services that find no other."""
+    """Return whether a host is only for services without another host."""
     return any(t.effect == "PreferNoSchedule" and not requirements.tolerate(t) for t in host.taints)
 
 
 def why_leave(host: HostCapacity, requirements: Requirements) -> str:
-    """Say why a replica must leave the host that it runs on; empty when it may stay.
+    """Return why a replica must leave its host. Empty if it may stay.
 
-    As with pods, labels that change and a host that takes nothing new do not drive away what runs.
+    As for pods, changed labels and an unschedulable host do not remove running replicas.
     """
     if host.name in requirements.excluded:
         return "is excluded by the service"
@@ -228,7 +228,7 @@ def why_leave(host: HostCapacity, requirements: Requirements) -> str:
 
 
 def lack(least_bytes: int, most_bytes: int | None = None) -> str:
-    """Name the memory that a host lacks, or that several lack, from the least to the most."""
+    """Return the reason of hosts that lack memory, from the smallest to the largest lack."""
     most = _amount(least_bytes if most_bytes is None else most_bytes)
     least = _amount(least_bytes)
     return f"lacks {least} of memory" + ("" if least == most else " or more")
@@ -251,12 +251,12 @@ _PLURALS = {"is": "are", "has": "have", "lacks": "lack", "does": "do", "runs": "
 
 
 def pairs(labels: Mapping[str, str] | None) -> Pairs:
-    """Make labels hashable."""
+    """Return labels in hashable form."""
     return tuple(sorted((str(k), str(v)) for k, v in (labels or {}).items()))
 
 
 def tolerations_of(written: Iterable[Mapping[str, Any]]) -> tuple[Toleration, ...]:
-    """Read tolerations as they stand in a custom resource; what cannot be read tolerates nothing."""
+    """Parse the tolerations of a custom resource. Invalid ones tolerate nothing."""
     return tuple(
         Toleration(
             key=str(each.get("key") or ""),

@@ -1,11 +1,11 @@
-"""Writes the Service without selector and the EndpointSlices that lead a cluster's clients to processes on hosts.
+"""Writes the Service without selector and the EndpointSlices that lead clients to processes on hosts.
 
-Called by `endpoints`; calls `kubeapi`. Names, labels and annotations are those of LLMKube's agent, so that its users'
-tools read both alike. The field manager is that of Herdsman's agents, which wrote these objects in earlier releases:
-the loop takes over what they left with all its fields. The objects belong to the InferenceService, and the cluster
-removes them with it. Replica 0 keeps the Service and the slice of its name; each further replica keeps a slice.
+Called by `endpoints`; calls `kubeapi`. Names, labels and annotations are those of LLMKube's agent, so that tools for
+LLMKube work with both. The field manager is that of Herdsman's agents, which wrote these objects in earlier releases,
+so that the loop owns all of their fields. The objects belong to the InferenceService, and the cluster deletes them with
+it. Replica 0 has the Service and the slice of the same name; each further replica has a slice.
 
-Every write names the version that it was decided on, so that a write that was held up undoes nothing that came after.
+Every write contains the version on which it was decided, so that a delayed write cannot undo a later one.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ ANNOTATION_HEARTBEAT = "llmkube.ai/agent-heartbeat"
 ANNOTATION_VERSION = "llmkube.ai/agent-version"
 
 HOST_PATH = f"/metadata/labels/{LABEL_HOST.replace('/', '~1')}"
-"""Of the host's label, in a JSON patch."""
+"""JSON pointer to the host's label."""
 PEER_STALE_S = 90.0
-"""LLMKube's agent renews its heartbeat every 30 s; after three missed ones its Service may be taken over."""
+"""LLMKube's agent renews its heartbeat every 30 s. After three missed heartbeats its Service may be taken over."""
 
 
 class Moved(Exception):
-    """The process is another host's by now; the cache has not been told yet."""
+    """The process now belongs to another host, which the cache does not show yet."""
 
 
 class Refused(Exception):
-    """The endpoint cannot be published; `reason` is for the process's status."""
+    """The endpoint cannot be published. `reason` is for the process's status."""
 
     def __init__(self, reason: ProcessReason, message: str) -> None:
         super().__init__(message)
@@ -51,7 +51,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Registration:
-    """What clients of one process should find."""
+    """The desired endpoint of one process."""
 
     namespace: str
     service_name: str
@@ -60,13 +60,13 @@ class Registration:
     host: str
     address: str
     port: int | None
-    """None: there was no process yet, so there is nothing to lead to."""
+    """None: there has been no process yet, so there is no endpoint."""
     ready: bool
     owner: Json | None
-    """The ownerReference that both objects carry."""
+    """The ownerReference of both objects."""
     version: str
     endpoint_slice: str | None = None
-    """Name of the slice of a replica above 0, which leaves the Service to replica 0; None: the Service's own name."""
+    """Name of the slice of a replica above 0, whose Service belongs to replica 0. None: the Service's name."""
 
     process: str = ""
     """Name of the HostProcess."""
@@ -77,7 +77,7 @@ class Registration:
 
 
 def owner_reference(process: Json) -> Json:
-    """Choose who owns the objects: the service that owns the HostProcess, else the HostProcess itself."""
+    """Return the owner of the objects: the service that owns the HostProcess, else the HostProcess."""
     metadata = process["metadata"]
     for owner in metadata.get("ownerReferences") or ():
         if owner.get("kind") == "InferenceService" or owner.get("controller"):
@@ -91,7 +91,7 @@ def owner_reference(process: Json) -> Json:
 
 
 def service_object(wanted: Registration) -> Json:
-    """Build the Service."""
+    """Return the Service."""
     return {
         "apiVersion": SERVICES.api_version,
         "kind": SERVICES.kind,
@@ -111,7 +111,7 @@ def service_object(wanted: Registration) -> Json:
 
 
 def slice_object(wanted: Registration, *, now: datetime) -> Json:
-    """Build the EndpointSlice; `wanted.port` is known."""
+    """Return the EndpointSlice. Requires `wanted.port`."""
     metadata = _metadata(wanted, wanted.slice_name)
     metadata["labels"] = {
         **metadata["labels"],
@@ -154,10 +154,10 @@ def _metadata(wanted: Registration, name: str) -> Json:
 
 
 def refusal(existing: Json, wanted: Registration, *, now: datetime) -> str | None:
-    """Say why an existing Service or EndpointSlice may not be taken over; None when it may.
+    """Return why an existing Service or EndpointSlice may not be taken over, or None.
 
-    Ours are those that a host's agent made for the same InferenceService. One of LLMKube's agent is left to it while
-    its heartbeat is fresh.
+    Objects that a host's agent made for the same InferenceService may be taken over. An object of LLMKube's agent may
+    not while its heartbeat is fresh.
     """
     metadata = existing["metadata"]
     labels = metadata.get("labels") or {}
@@ -183,11 +183,10 @@ def _is_fresh(heartbeat: str, *, now: datetime) -> bool:
 def register(
     client: KubeClient, wanted: Registration, *, now: datetime, before: Callable[[], None] = lambda: None
 ) -> str | None:
-    """Make Service and EndpointSlice as wanted; gives the version of the slice, None while there is none to make.
+    """Create or update Service and EndpointSlice. Returns the version of the slice, or None without a slice.
 
-    `before` is called once nothing is in the way, before the first write.
-    Raises Refused for foreign objects in the way, Moved when another host has the process by now, Conflict when
-    somebody wrote to ours at the same time, ApiError.
+    `before` is called after all checks, before the first write. Raises Refused for foreign objects of the same name,
+    Moved if another host now has the process, Conflict if an object was changed at the same time, ApiError.
     """
     service = existing_object(client, SERVICES, wanted.namespace, wanted.service_name)
     endpoints = existing_object(client, ENDPOINT_SLICES, wanted.namespace, wanted.slice_name)
@@ -198,7 +197,7 @@ def register(
             raise Refused(ProcessReason.FOREIGN_SERVICE, why)
     taken = {host_of(each) for each in (service, endpoints) if each is not None} - {"", wanted.host}
     if taken and wanted.process:
-        # One of the two hosts is wrong about whose the process is: ask before taking its endpoint away.
+        # The two hosts disagree about the process. Read its HostProcess before taking the endpoint.
         planned = existing_object(client, HOST_PROCESSES, wanted.namespace, wanted.process)
         if planned is None or host_of(planned) != wanted.host:
             raise Moved(f"HostProcess {wanted.process} is not on host `{wanted.host}` any more")
@@ -209,13 +208,13 @@ def register(
             raise Moved(f"HostProcess {wanted.process} is gone")
         service = handover.to_host(client, service, service_object(wanted), field_manager=FIELD_MANAGER)
     if endpoints is not None and host_of(endpoints) not in ("", wanted.host):
-        # The process moved away from where this slice leads, and what runs there is being stopped.
+        # The process moved away from the host of this slice, where it is being stopped.
         _delete(client, ENDPOINT_SLICES, endpoints)
         endpoints = None
     if wanted.port is None and endpoints is not None and host_of(endpoints) == wanted.host:
-        # Nothing runs now. The last port stays, so that a slice that was ready can be made not ready.
+        # No process runs now. The last port stays, so that a ready slice can be made not ready.
         wanted = replace(wanted, port=_port_of(endpoints))
-    # Forced: that the objects are a host's was just seen, and fields of an earlier agent must not stay behind.
+    # Forced: the checks above showed that the objects belong to a host, and fields of an earlier agent must not remain.
     if wanted.endpoint_slice is None and not (service is not None and handover.leads_to_pods(service)):
         built = service_object(wanted)
         if service is None or not _matches(service, built):
@@ -225,16 +224,16 @@ def register(
         return None
     built = slice_object(wanted, now=now)
     if endpoints is not None and endpoints.get("addressType") != built["addressType"]:
-        # The address family is immutable, and the host has another one now.
+        # The address family is immutable, and that of the host has changed.
         _delete(client, ENDPOINT_SLICES, endpoints)
         endpoints = None
     return _apply_slice(client, wanted, _at_version(built, endpoints))
 
 
 def beat(client: KubeClient, wanted: Registration, *, version: str, now: datetime) -> str | None:
-    """Renew the heartbeat of a slice that is as wanted, by one request; gives its new version.
+    """Renew the heartbeat of an unchanged slice with one request. Returns its new version.
 
-    None: somebody wrote to it, or removed it. Raises ApiError.
+    Returns None if the slice was changed or deleted. Raises ApiError.
     """
     built = slice_object(wanted, now=now)
     built["metadata"]["resourceVersion"] = version
@@ -250,7 +249,7 @@ def _apply_slice(client: KubeClient, wanted: Registration, built: Json) -> str:
 
 
 def _at_version(built: Json, existing: Json | None) -> Json:
-    """Have the server refuse the write if somebody wrote to the object since it was read."""
+    """Add the version, so that the server refuses the write if the object was changed since it was read."""
     if existing is not None:
         built["metadata"]["resourceVersion"] = existing["metadata"]["resourceVersion"]
     return built
@@ -262,7 +261,7 @@ def _port_of(endpoints: Json) -> int | None:
 
 
 def _matches(existing: Json, built: Json) -> bool:
-    """Tell whether a Service is as it would be written."""
+    """Return whether a Service already has the desired fields."""
     metadata, wanted = existing["metadata"], built["metadata"]
     labels, spec = metadata.get("labels") or {}, existing.get("spec") or {}
     ports = [{part: port.get(part) for part in ("name", "protocol", "port", "targetPort")} for port in spec["ports"]]
@@ -274,7 +273,7 @@ def _matches(existing: Json, built: Json) -> bool:
 
 
 def existing_object(client: KubeClient, kind: Kind, namespace: str, name: str) -> Json | None:
-    """Read an object; None where there is none. Raises ApiError."""
+    """Return an object, or None if it does not exist. Raises ApiError."""
     try:
         return client.get(kind, namespace, name)
     except NotFound:
@@ -282,7 +281,7 @@ def existing_object(client: KubeClient, kind: Kind, namespace: str, name: str) -
 
 
 def _delete(client: KubeClient, kind: Kind, seen: Json) -> None:
-    """Delete exactly what was seen. Raises Conflict when it is another one by now, or was written to."""
+    """Delete exactly this version of an object. Raises Conflict if it was changed or replaced."""
     metadata = seen["metadata"]
     client.delete(
         kind, metadata["namespace"], metadata["name"], uid=metadata["uid"], resource_version=metadata["resourceVersion"]
@@ -292,10 +291,10 @@ def _delete(client: KubeClient, kind: Kind, seen: Json) -> None:
 def unregister(
     client: KubeClient, *, namespace: str, service_name: str, host: str, endpoint_slice: str | None = None
 ) -> None:
-    """Remove EndpointSlice and Service if they still are this host's. Raises ApiError.
+    """Remove EndpointSlice and Service if they still belong to this host. Raises ApiError.
 
-    The Service stays where its process has only moved: another host takes it over, and its address must not change
-    for the clients, nor go while other replicas serve behind it. It stays as well where the service runs in pods now.
+    The Service stays if its process has only moved: the other host takes it over, and its address must neither change
+    nor disappear for clients. It also stays if the service now runs in pods.
     """
     endpoints = existing_object(client, ENDPOINT_SLICES, namespace, endpoint_slice or service_name)
     if endpoints is not None and host_of(endpoints) == host:
@@ -316,7 +315,7 @@ def unregister(
 
 
 def _delete_unless_taken(client: KubeClient, kind: Kind, seen: Json) -> None:
-    # NotFound: the cluster was faster. Conflict: another host has it by now, or will be asked about it again.
+    # NotFound: it is already deleted. Conflict: another host has it now, or this is tried again.
     try:
         _delete(client, kind, seen)
     except NotFound:
@@ -328,12 +327,12 @@ def _delete_unless_taken(client: KubeClient, kind: Kind, seen: Json) -> None:
 
 
 def host_of(obj: Json) -> str:
-    """Name the host that a Service, an EndpointSlice or a HostProcess belongs to; empty where no label says so."""
+    """Return the host in the label of a Service, EndpointSlice or HostProcess, or an empty string."""
     return str((obj["metadata"].get("labels") or {}).get(LABEL_HOST, ""))
 
 
 def _is_of_own_pods(service: Json, wanted: Registration) -> bool:
-    """Tell whether a Service leads to the pods that the same custom resource had before it went to a host."""
+    """Return whether a Service selects the pods that the same custom resource had before it moved to a host."""
     return handover.is_of_owner(service, wanted.owner) and handover.leads_to_pods(service) and not host_of(service)
 
 
@@ -344,7 +343,8 @@ def _is_going(obj: Json) -> bool:
 def remove_endpoint(
     client: KubeClient, *, namespace: str, name: str, host: str, field_manager: str = FIELD_MANAGER
 ) -> bool:
-    """Make the endpoint of a slice not ready, if the slice still leads to this host. False: there is no such slice.
+    """Make the endpoint of a slice not ready, if the slice belongs to this host. Returns False if there is no such
+    slice.
 
     Raises ApiError.
     """
@@ -363,7 +363,7 @@ def remove_endpoint(
 
 @dataclass(frozen=True)
 class Registered:
-    """An EndpointSlice, or a Service, that leads to a host."""
+    """An EndpointSlice or Service of a host."""
 
     namespace: str
     service_name: str
@@ -373,7 +373,7 @@ class Registered:
 
 
 def registered(client: KubeClient, *, namespaces: tuple[str, ...]) -> set[Registered]:
-    """List every Service and EndpointSlice that leads to a host of Herdsman's. Raises ApiError."""
+    """List all Services and EndpointSlices of Herdsman's hosts. Raises ApiError."""
     selector = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_HOST}"
     found: set[Registered] = set()
     for namespace in namespaces or (None,):

@@ -1,7 +1,7 @@
-"""What the loop knows of hosts: which live, what each has, which services are placed where.
+"""The loop's knowledge of hosts: liveness, capacities, and placements.
 
-A heartbeat alone wakes nobody. A host that appears, grows or comes back wakes the services that wait for one and fit; a
-host that is lost, drained or tainted wakes those that are placed on it.
+Heartbeats do not enqueue services. A host that appears, grows or comes back enqueues the waiting services that fit. A
+host that is lost, drained or tainted enqueues the services that are placed on it.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from program.desired.service import DesiredService
 from program.runtimes.host_rules import DEFAULT
 
 REFRESH_S = 5.0
-"""When hosts have changed, services that none fits are asked at most this often whether their reason is another."""
+"""Shortest interval between two checks whether waiting services have new refusals, after hosts have changed."""
 SPREAD_S = 0.02
-"""They come one after the other, this far apart."""
+"""Delay between the services that such a check enqueues."""
 
 
 @dataclass(frozen=True)
 class HostProposal:
-    """Hosts for the replicas of a service, which are not reserved yet."""
+    """Hosts for the replicas of a service, not reserved yet."""
 
     request: PlacementRequest
     decision: PlacementDecision
 
 
 class HostRegistry:
-    """Liveness, capacities and the book, and who is to be looked at when they change. Thread-safe."""
+    """Liveness, capacities and allocations of hosts. Enqueues the services that a change affects. Thread-safe."""
 
     def __init__(
         self,
@@ -58,14 +58,14 @@ class HostRegistry:
             lost_for_s=self.liveness.lost_for_s, move_after_s=move_after_s, on_room=enqueue
         )
         self.hosts_served: Callable[[], bool] = lambda: True
-        """Whether the cluster knows Host objects at all; without them a host is a name that lives."""
+        """Returns whether the cluster serves Host objects. Without them a host is only a name with a Lease."""
         self.on_change: list[Callable[[str], None]] = []
-        """Are told of each host that was lost or came back, after the book knows."""
+        """Called for each host that was lost or came back, after the allocations were updated."""
 
-    # --- what happened --------------------------------------------------------------------------------------------
+    # --- watched changes ------------------------------------------------------------------------------------------
 
     def lease_changed(self, old: Json | None, new: Json | None) -> None:
-        """A host's Lease changed, as `trim.lease` leaves it."""
+        """Process a change of a host's Lease, in the form of `trim.lease`."""
         name = str((new or old or {})["host"])
         if not name:
             return
@@ -76,7 +76,7 @@ class HostRegistry:
             self._update(name)
 
     def host_changed(self, old: Json | None, new: Json | None) -> None:
-        """A Host object changed, as `trim.host` leaves it."""
+        """Process a change of a Host object, in the form of `trim.host`."""
         before, after = (each["capacity"] if each is not None else None for each in (old, new))
         if before == after:
             return
@@ -91,11 +91,11 @@ class HostRegistry:
             self._enqueue_all(self.allocations.placed_on(name))
 
     def namespace_changed(self, namespace: str) -> None:
-        """The labels of a namespace are others: hosts that choose by them may be for its services now, or no longer."""
+        """Process a change of a namespace's labels, by which hosts may accept or refuse its services."""
         self._enqueue_all(self.allocations.services_in_namespace(namespace))
 
     def process_changed(self, key: ServiceKey, new: Json | None, *, replica: int) -> None:
-        """A HostProcess changed, as `trim.host_process` leaves it; None when it is gone."""
+        """Process a change of a HostProcess, in the form of `trim.host_process`; None means that it was deleted."""
         if new is None:
             self.allocations.remove_replica(key, replica)
             return
@@ -120,10 +120,10 @@ class HostRegistry:
         for key in keys:
             self._enqueue(key)
 
-    # --- what is asked --------------------------------------------------------------------------------------------
+    # --- queries --------------------------------------------------------------------------------------------------
 
     def capacity(self, name: str) -> HostCapacity | None:
-        """What is known of a host: all that its Host object says, or only that it has a Lease. None: no such host."""
+        """Return the properties of a host. With only a Lease, its name; None if there is no such host."""
         with self._lock:
             found = self._capacities.get(name)
             if found is None and name in self._leases:
@@ -131,14 +131,14 @@ class HostRegistry:
             return found
 
     def has_lease(self, name: str) -> bool:
-        """Tell whether a host says by a Lease that it lives; an agent of LLMKube's does not."""
+        """Return whether a host has a Lease. A host with LLMKube's agent has none."""
         with self._lock:
             return name in self._leases
 
     def propose(self, desired: DesiredService, *, created: str = "") -> HostProposal | None:
-        """Choose hosts for the replicas of a service and reserve nothing.
+        """Choose hosts for the replicas of a service without reserving them.
 
-        None for a service that runs in pods and has no host reserved; for one that has, the proposal gives them up.
+        None for a service in pods without reserved hosts. If it has reserved hosts, the proposal releases them.
         """
         in_pods = desired.host_placement is None
         request = PlacementRequest(replicas=0) if in_pods else placement_request(desired, created=created)
@@ -146,23 +146,23 @@ class HostRegistry:
         return None if in_pods and not decision.changes else HostProposal(request, decision)
 
     def with_hosts(self, desired: DesiredService, proposal: HostProposal | None) -> DesiredService:
-        """Return a service with the hosts that were proposed.
+        """Return the service with the proposed hosts.
 
-        Raises SpecInvalid, with the field, for what its hosts do not allow, and for what no host allows.
+        Raises SpecInvalid, with the field, if the hosts, or all hosts, do not allow something that it requests.
         """
         hosting = desired.host_placement
         if hosting is None or proposal is None:
             return desired
         self._check_allowed(desired, proposal.request, proposal.decision)
-        # A stopped service has no replica to place; a pin is reported all the same.
+        # A stopped service has no replica to place, but its pinned host is still reported.
         first, *others = proposal.decision.hosts or (hosting.host,)
         placed = hosting.model_copy(update={"host": first, "others": tuple(others)})
         return desired.model_copy(update={"host_placement": placed})
 
     def place(self, desired: DesiredService, *, created: str = "") -> tuple[DesiredService, PlacementDecision | None]:
-        """Choose hosts for the replicas of a service and reserve them; None for a service that runs in pods.
+        """Choose and reserve hosts for the replicas of a service. The decision is None for a service in pods.
 
-        Raises SpecInvalid as `with_hosts` does; the hosts are reserved then, too.
+        Raises SpecInvalid as `with_hosts` does. The hosts are reserved in that case, too.
         """
         proposal = self.propose(desired, created=created)
         if proposal is None:
@@ -182,10 +182,10 @@ class HostRegistry:
         check_any_allowed(desired, needs, known)
 
     def release(self, key: ServiceKey) -> None:
-        """Forget a service that is gone."""
+        """Release the reservations of a deleted service."""
         self.allocations.release(key)
 
 
 def _drives_away(host: HostCapacity) -> object:
-    """Give what of a host can make a replica leave it, or keep it from being changed."""
+    """Return the properties of a host whose change can make a replica leave, or prevent changes of it."""
     return host.draining, host.taints, host.allowance

@@ -1,7 +1,7 @@
-"""Speaks for all hosts without an agent: a worker for each Host with transport ssh. Started by `automation.loop`.
+"""Runs a worker for each Host with transport ssh, that is, without an agent. Started by `automation.startup.assembly`.
 
-Workers take turns, so that hundreds of hosts do not dial at once. Those that did not answer wait in a lane of their
-own: a host that hangs holds up nobody who lives.
+Workers take turns, so that the loop does not connect to hundreds of hosts at the same time. Hosts that did not answer
+have a separate semaphore, so that a hanging host does not delay others.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SshHosts:
         namespaces: tuple[str, ...] = (),
         system_namespace: str = SYSTEM_NAMESPACE,
     ) -> None:
-        """`parallel` is how many hosts are spoken to at once; `namespaces` empty means all."""
+        """`parallel` is the number of simultaneous connections. `namespaces` empty means all."""
         self._client = client
         self._policy = policy
         self._record = record
@@ -58,7 +58,7 @@ class SshHosts:
         self._informer.start()
 
     def stop(self) -> None:
-        """End all workers; what runs on the hosts goes on, and the next leader speaks for them."""
+        """Stop all workers. Processes on the hosts continue, and the next leader takes over."""
         with self._lock:
             self._stopping = True
             workers = [*self._workers.values(), *self._leaving]
@@ -106,7 +106,7 @@ class SshHosts:
 def run_ssh_hosts(
     client: KubeClient, settings: Settings, policy: SourcePolicy, record: Record = lambda *_args, **_fields: None
 ) -> SshHosts:
-    """Start as the settings say. `record` notes Events."""
+    """Start with these settings. `record` creates Events."""
     made = SshHosts(
         client, policy=policy, record=record, parallel=settings.ssh_parallel, namespaces=settings.namespaces
     )
@@ -115,7 +115,7 @@ def run_ssh_hosts(
 
 
 def _trimmed(host: Json) -> Json:
-    """Keep of a host with an agent only that it has one."""
+    """Keep only the transport of a host with an agent."""
     if is_ssh(host):
         return drop_managed_fields(host)
     metadata = host["metadata"]

@@ -1,4 +1,4 @@
-"""What a Host object says of the way to it over SSH, and where its key comes from. Called by `ssh_worker`."""
+"""The SSH connection of a Host object: its address, keys and credentials. Called by `ssh_worker`."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ _NOT_READABLE = "IdentityNotReadable"
 
 
 def is_ssh(host: Json) -> bool:
-    """Tell whether a Host is reached over SSH."""
+    """Return whether a Host is reached over SSH."""
     return (host.get("spec") or {}).get("transport") == "ssh"
 
 
 def connection_spec(host: Json) -> Json:
-    """Take from a Host what the connection depends on: another value means another connection."""
+    """Return the fields of a Host that determine its connection. A change of them requires a new connection."""
     spec = host.get("spec") or {}
     return {"address": spec.get("address"), "ssh": spec.get("ssh"), "paths": (spec.get("allow") or {}).get("paths")}
 
 
 def target_of(host: Json, identity: str, *, timeouts: SshTimeouts = SshTimeouts()) -> SshTarget:
-    """Read a Host. `identity` is the text of the key, empty where a file is named. Raises HostRefused, by field."""
+    """Return the target of a Host. `identity` is the text of the key, empty for a file. Raises HostRefused with the
+    field."""
     spec = host.get("spec") or {}
     ssh = spec.get("ssh") or {}
     address, user = str(spec.get("address") or ""), str(ssh.get("user") or "")
@@ -70,7 +71,7 @@ def _keys(lines: Any, field: str) -> KnownHosts:
 
 
 def read_identity(client: KubeClient, host: Json, namespace: str) -> str:
-    """Read the key of a Host from its Secret; empty where it names a file. Raises HostRefused, with what to do."""
+    """Read the key of a Host from its Secret. Empty if it uses a file. Raises HostRefused with the remedy."""
     ssh = (host.get("spec") or {}).get("ssh") or {}
     name = (ssh.get("identitySecret") or {}).get("name")
     if not name:

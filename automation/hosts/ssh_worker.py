@@ -1,8 +1,8 @@
-"""Keeps one host over SSH as planned, and speaks for it: the loop's stand-in for an agent. One thread.
+"""Runs the processes of one host over SSH, and writes the objects that an agent would write. One thread per host.
 
-Started by `ssh_hosts`. Plans come from the HostProcess objects with the host's label. What an agent says of itself is
-said by its own parts here: Lease, statuses of processes and of the Host. `endpoints` makes the endpoints of these, as
-for agents. A pass never waits for anything that takes long.
+Started by `ssh_hosts`. The plans are the HostProcess objects with the host's label. The worker uses the agent's modules
+for the Lease and for the statuses of processes and of the Host. `endpoints` makes the endpoints from them, as for
+agents. A pass never waits for long operations.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from program.desired.errors import SpecInvalid
 from program.runtimes.host_rules import allowance_of, refusal
 
 HOLDER = "herdsman-ssh"
-"""Who holds the Leases of these hosts: one for all loops, of which only the leader speaks."""
+"""The holder of these hosts' Leases. All loops use the same one, because only the leader runs workers."""
 BUSY_S = 0.5
-"""Between two passes while something is on its way."""
+"""Interval between two passes while a process is changing."""
 STEADY_S = 4.0
 BACKOFF_S = (2.0, 60.0)
-"""Between two attempts to reach a host that does not answer."""
+"""First and longest wait between two attempts to reach a host that does not answer."""
 REFUSED_S = 30.0
-"""Between two attempts at a host that needs somebody's hand: a wrong key, an unknown host key."""
+"""Wait between two attempts at a host that a person must fix, for example because of a wrong key."""
 _SETTLED = (ProcessPhase.READY, ProcessPhase.FAILED, ProcessPhase.BACKING_OFF, ProcessPhase.UNHEALTHY)
 
 _log = structlog.get_logger(__name__)
@@ -78,9 +78,9 @@ class SshWorker:
         record: Record = lambda *_args, **_fields: None,
         renew_s: float = RENEW_S,
     ) -> None:
-        """`lane(suspect)` gives the turn to speak with the host: those that did not answer queue by themselves.
+        """`lane(suspect)` returns the semaphore for contacting the host. Hosts that did not answer use a separate one.
 
-        `record` notes Events.
+        `record` creates Events.
         """
         self.name = str(host["metadata"]["name"])
         self._client = client
@@ -129,7 +129,7 @@ class SshWorker:
         self._thread.start()
 
     def update(self, host: Json) -> None:
-        """Take in the Host object as it is now."""
+        """Use a new version of the Host object."""
         connection_changed = connection_spec(host) != connection_spec(self._object)
         allows = [(each.get("spec") or {}).get("allow") for each in (host, self._object)]
         self._object = host
@@ -138,7 +138,7 @@ class SshWorker:
             self._wake.set()
 
     def stop(self, *, clean_up: bool) -> None:
-        """End soon; with `clean_up`, because the Host is gone: its processes are stopped and its Lease given back."""
+        """Stop soon. With `clean_up` the Host was deleted, so its processes are stopped and its Lease is released."""
         self._clean_up = clean_up
         self._stop.set()
         self._wake.set()
@@ -154,7 +154,7 @@ class SshWorker:
         process = new or old
         assert process is not None
         if new is not None and old is not None and new.get("spec") == old.get("spec"):
-            return  # our own words coming back
+            return  # not a change of the spec, usually the worker's own write
         self._wake.set()
 
     def _run(self) -> None:
@@ -185,7 +185,7 @@ class SshWorker:
         self._end()
 
     def _pass(self) -> float:
-        """Speak with the host once. Gives the seconds until the next time."""
+        """Contact the host once. Returns the seconds until the next pass."""
         processes = self._connected()
         seen = processes.list_processes()
         self._facts = processes.facts()
@@ -193,7 +193,7 @@ class SshWorker:
         if not self._informer.has_synced:
             return BUSY_S
         due = time.monotonic() - self._renewed_at >= self._renew_s * 0.9 or not self._lease.is_trusted
-        # It has just answered: it lives.
+        # The host has just answered, so it lives.
         if due and self._lease.renew():
             self._renewed_at = time.monotonic()
         wanted = self._wanted()
@@ -233,7 +233,7 @@ class SshWorker:
         return may_repair_unit(self._client, process, words, host=self.name, is_news=is_news, record=self._record)
 
     def _refusal(self, key: str, plan: ProcessPlan) -> str:
-        """Hold every plan to what the Host allows, whoever wrote it."""
+        """Return why the Host does not allow a plan, regardless of who wrote the plan."""
         namespace = key.partition("/")[0]
         allowance = allowance_of((self._object.get("spec") or {}).get("allow"))
         labels = self._labels(namespace) if allowance.selector is not None else None
@@ -256,7 +256,7 @@ class SshWorker:
         self._publisher.start()
 
     def _wanted(self) -> dict[str, tuple[ProcessPlan, int]]:
-        """Read the plans; one that cannot be read leaves what runs by the last good one."""
+        """Return the plans. A process with an invalid plan continues with its last valid one."""
         wanted: dict[str, tuple[ProcessPlan, int]] = {}
         for process in self._informer.list():
             if process["metadata"].get("deletionTimestamp"):
@@ -271,7 +271,7 @@ class SshWorker:
     def _remove_others(
         self, processes: SshProcesses, seen: Mapping[str, ObservedProcess], wanted: set[str]
     ) -> set[str]:
-        """Take a step towards the end of what no plan names; gives what is still there."""
+        """Continue the removal of processes without a plan. Returns those that still exist."""
         named = {_key(p) for p in self._informer.list() if not p["metadata"].get("deletionTimestamp")}
         going: set[str] = set()
         for key in sorted(set(seen) - wanted - named):
@@ -282,7 +282,7 @@ class SshWorker:
         return going
 
     def _remove_unplanned(self) -> bool:
-        """After the host was called lost: read the plan anew and stop what is not in it. False: not all has stopped."""
+        """Read the plan again and stop processes that are not in it, after the host was marked lost. False: retry."""
         assert self._processes is not None
         selector = f"{LABEL_HOST}={self.name}"
         listed = self._client.list(HOST_PROCESSES, label_selector=selector)["items"]
@@ -325,7 +325,7 @@ class SshWorker:
         return {"type": "Ready", "status": status, "reason": reason, "message": message[:1024]}
 
     def _write_host_status(self, facts: HostFacts | None, ready: Json) -> None:
-        """Write the Host's status where it says something new."""
+        """Write the Host's status if it has changed."""
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         conditions = tuple((self._object.get("status") or {}).get("conditions") or ())
         try:
@@ -355,11 +355,11 @@ class SshWorker:
         try:
             self._client.apply(HOSTS, None, body, field_manager=AGENT_FIELD_MANAGER, force=True, subresource="status")
         except NotFound:
-            return  # removed; the watch will say so
+            return  # deleted; the informer reports it
         self._written, self._written_at = status, time.monotonic()
 
     def _end(self) -> None:
-        """Leave. A Host that is gone takes its processes along, as far as it still answers."""
+        """Stop. If the Host was deleted, also remove its processes if the host still answers."""
         try:
             if self._clean_up and self._publisher is not None:
                 self._publisher.withdraw()
@@ -404,7 +404,8 @@ def _budget(spec: HostSpec, memory_bytes: int) -> int | None:
 
 
 def _ip(text: str) -> str:
-    """Give an IP address as it is, and nothing for a name: the host's own end of the connection is right then."""
+    """Return an IP address unchanged, or an empty string for a name: then the host's own address on the connection is
+    used."""
     try:
         return str(ipaddress.ip_address(text))
     except ValueError:

@@ -1,6 +1,6 @@
-"""Tells of a unit that somebody changed on a host over SSH, and whether it is put back: the service's policy says.
+"""Handles a unit that another program changed on a host over SSH. The service's drift policy decides about its repair.
 
-Called by `ssh_worker` when a look shows it.
+Called by `ssh_worker` when an observation shows the change.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Record = Callable[..., None]
 def may_repair_unit(
     client: KubeClient, process: Json | None, words: str, *, host: str, is_news: bool, record: Record
 ) -> bool:
-    """Ask the policy of the service whose HostProcess this is, and note on the service what is done.
+    """Return whether the drift policy of the process's service allows the repair, and record an Event on the service.
 
-    `words`: what happened to the unit. Raises KubeError.
+    `words` describes the change of the unit. Raises KubeError.
     """
     service = _service_of(client, process) if process is not None else None
     if service is None or process is None:
