@@ -21,9 +21,9 @@ Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
 class CrdModel(BaseModel):
     """Part of a custom resource: camelCase on the wire, types never coerced.
 
-    Unknown fields are kept in `model_extra`, so that a parser can name them: an object written for a newer peer, or
-    under the peer's own CRDs, is read and not refused. An empty text in a field that may be absent counts as absent:
-    Helm charts write it for values that nobody set.
+    Unknown fields are kept in `model_extra`, so that a parser can report them. Therefore an object for a newer release
+    of the upstream project, or with the upstream project's CRDs, is read and not refused. An empty text in an optional
+    field counts as absent, because Helm charts write it for unset values.
     """
 
     model_config = ConfigDict(

@@ -26,7 +26,7 @@ class Taint(CrdModel):
 
 
 class SecretName(CrdModel):
-    """A Secret in Herdsman's own namespace."""
+    """A Secret in Herdsman's namespace."""
 
     name: str = required("Name of the Secret.", min_length=1)
 
@@ -41,7 +41,7 @@ class Bastion(CrdModel):
 
 
 class SshSpec(CrdModel):
-    """How to reach a host without an agent. A host key that is not listed is refused, never learnt."""
+    """The SSH connection to a host without an agent. An unlisted host key is refused and never added."""
 
     allow_root: bool = optional("Let processes run as root, where `user` is root; by default they are refused.", False)
     bastion: Bastion | None = optional("Where connections go through.")
@@ -59,7 +59,7 @@ class SshSpec(CrdModel):
 
 
 class AllowSpec(CrdModel):
-    """What services may ask of a host beyond Herdsman's engines with their harmless arguments."""
+    """Permissions of services in addition to Herdsman's engines with their harmless arguments."""
 
     commands: list[str] = optional(
         "Programs that runtime generic may start, as they stand in the service's command; `*` for all.", []
@@ -82,7 +82,7 @@ class AllowSpec(CrdModel):
 
 
 class PressureSpec(CrdModel):
-    """When memory counts as short, as shares of all memory that are available, and what is done then."""
+    """The limits of memory pressure, as shares of all memory that are available, and the action."""
 
     critical: float = optional("Below this share pressure is critical.", 0.10, gt=0, lt=1)
     eviction: bool = optional("Stop services while pressure is critical, the least important first.", False)

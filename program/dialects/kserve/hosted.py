@@ -35,7 +35,9 @@ _OF_PODS = (
 )
 _PRESET_ENV = frozenset({"HOME", "VLLM_LOGGING_LEVEL", "HF_HUB_CACHE"})
 _TAKEN = frozenset({"name", "args", "command", "env", "resources"})
-"""Used fields of the serving container. The image has no use, because a host has its own program."""
+"""Used fields of the serving container. Its image has no effect, because the engine on a host is an installed
+program.
+"""
 
 
 def hosted(subject: Subject, annotated: Annotated) -> Parsed:

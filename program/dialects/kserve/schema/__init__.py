@@ -1,1 +1,1 @@
-"""KServe's kinds, field by field as KServe publishes them."""
+"""KServe's kinds. The fields are the same as in KServe's CRDs."""

@@ -1,4 +1,4 @@
-"""The `router` of an LLMInferenceService, field by field as KServe publishes it: gateways, routes, endpoint picker.
+"""The `router` of an LLMInferenceService: gateways, routes, endpoint picker. The fields are those of KServe's CRDs.
 
 An empty object means that the loop creates the object; a reference means that it exists.
 """
@@ -44,7 +44,7 @@ class ParentRef(CrdModel):
 
 
 class HttpRouteSpec(CrdModel):
-    """An HTTPRoute's spec; beside its parents it passes unread."""
+    """An HTTPRoute's spec. Only its parents have a schema; the other fields are copied unread."""
 
     model_config = ConfigDict(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
     parent_refs: list[ParentRef] = optional("What the route attaches to.", [], max_length=_MOST_REFS)
@@ -97,7 +97,7 @@ class TargetPort(CrdModel):
 
 
 class EndpointPickerRef(CrdModel):
-    """The Service that is asked which pod takes a request."""
+    """The Service that gateways ask which pod receives a request."""
 
     group: str = optional("API group.", "", max_length=NAME_LENGTH)
     kind: str = optional("Kind.", "Service", max_length=63)
@@ -109,7 +109,7 @@ class EndpointPickerRef(CrdModel):
 
 
 class PoolSpec(CrdModel):
-    """An InferencePool's spec, as inference.networking.k8s.io/v1 writes it."""
+    """An InferencePool's spec in the format of inference.networking.k8s.io/v1."""
 
     selector: LabelMatch | None = optional("The pods.")
     target_ports: list[TargetPort] = optional("Their ports.", [], max_length=8)
@@ -151,12 +151,12 @@ class Scheduler(CrdModel):
 
 
 def _same(one: str, other: str, field: str) -> str:
-    # Written without a value for absence, and without `==` between truths, whose cost the API server cannot bound.
+    # Written without a value for absence, and without `==` between booleans, whose cost the API server cannot estimate.
     both = f"has({one}.{field}) && has({other}.{field}) && {one}.{field} == {other}.{field}"
     return f"({both} || !has({one}.{field}) && !has({other}.{field}))"
 
 
-# `namespace` is a word of CEL's own, so the API server gives the field another name.
+# `namespace` is a reserved word of CEL, so the API server renames the field.
 _ALIKE = f"p.name == g.name && {_same('p', 'g', '__namespace__')} && {_same('p', 'g', 'sectionName')}"
 
 

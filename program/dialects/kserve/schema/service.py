@@ -10,9 +10,9 @@ from program.dialects.kserve.schema.workload import NAME_LENGTH, WORKLOAD_RULES,
 URI_LENGTH = 2048
 URI = r"^([a-z][a-z0-9+.-]*://\S+)?$"
 FETCHED_SCHEMES = ("hf", "s3", "pvc", "oci", "oci+native")
-"""What pods can fetch a model by."""
+"""Schemes of addresses from which pods can fetch a model."""
 HOST_SCHEMES = ("http", "https", "file")
-"""What hosts can fetch a model by beside those."""
+"""Further schemes from which hosts can fetch a model."""
 _SCHEMES = "|".join(scheme.replace("+", "[+]") for scheme in (*FETCHED_SCHEMES, *HOST_SCHEMES))
 SEGMENTS = rule("!self.split('/').exists(part, part == '.' || part == '..')", "must not hold `.` or `..` as a path")
 
@@ -47,7 +47,7 @@ class Lora(CrdModel):
 
 
 class Confidential(CrdModel):
-    """The model is encrypted, and a key broker gives the key to pods that it trusts."""
+    """The model is encrypted. A key broker releases the key to pods that it trusts."""
 
     enabled: bool | None = optional("Fetch the model so.")
     resource_id: str | None = optional(
@@ -82,7 +82,7 @@ class StorageInitializer(CrdModel):
 
 
 class Tracing(CrdModel):
-    """OpenTelemetry traces; an empty object takes all from the presets."""
+    """OpenTelemetry traces. An empty object uses the values of the presets."""
 
     exporter_endpoint: str | None = optional("Where they go.", max_length=URI_LENGTH)
     sampler: str | None = optional("Which requests are traced.", max_length=63)
@@ -133,9 +133,9 @@ _UNRELAXED = ("type", "description", "maximum", "format", "maxLength", "maxItems
 
 
 def relaxed(schema: Json) -> Json:
-    """Take from a service's schema what a config cannot keep to: it is a part of one, and holds templates.
+    """Return a service's schema without the rules that a config may break: it is only a part and contains templates.
 
-    Types of numbers and lists stay; a config says nothing by default, since it would stand before a preset.
+    Types of numbers and lists stay. There are no defaults, because a config's default would override a preset.
     """
     kept = {key: value for key, value in schema.items() if key in _UNRELAXED or key.startswith("x-kubernetes-")}
     kept.pop("x-kubernetes-validations", None)
@@ -153,7 +153,7 @@ def relaxed(schema: Json) -> Json:
 
 
 def config_spec(service_spec: Json) -> Json:
-    """Return the schema of a config's spec, made of that of a service's."""
+    """Return the schema of a config's spec, derived from that of a service."""
     found = relaxed(service_spec)
     found["description"] = "Part of a service's spec, whose strings may hold template expressions."
     found["x-kubernetes-validations"] = [

@@ -1,4 +1,4 @@
-"""The status of LLMInferenceServices and their configs, field by field as KServe publishes it."""
+"""The status of LLMInferenceServices and their configs. The fields are those of KServe's CRDs."""
 
 from __future__ import annotations
 

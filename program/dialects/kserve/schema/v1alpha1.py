@@ -1,7 +1,7 @@
-"""What differs in serving.kserve.io/v1alpha1: criticality, and pools of their alpha version.
+"""The differences of serving.kserve.io/v1alpha1: criticality, and pools of their alpha version.
 
-It lacks kvCacheOffloading, model.confidential, a pool's further ports, and parts of the status; `conversion` keeps
-them in an annotation.
+It lacks kvCacheOffloading, model.confidential, a pool's further ports, and parts of the status; `conversion` keeps them
+in an annotation.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ModelSpec(service.ModelSpec):
 
 
 class ExtensionRef(CrdModel):
-    """The Service that is asked which pod takes a request."""
+    """The Service that gateways ask which pod receives a request."""
 
     group: str = optional("API group.", "", max_length=NAME_LENGTH)
     kind: str = optional("Kind.", "Service", max_length=63)
@@ -41,7 +41,7 @@ class ExtensionRef(CrdModel):
 
 
 class PoolSpec(CrdModel):
-    """An InferencePool's spec, as inference.networking.x-k8s.io/v1alpha2 writes it."""
+    """An InferencePool's spec in the format of inference.networking.x-k8s.io/v1alpha2."""
 
     selector: dict[str, str] | None = optional("Labels of the pods.")
     target_port_number: int | None = optional("Their port.", ge=1, le=65535)

@@ -1,8 +1,8 @@
 """Validates a service beyond the types of its fields: rules between fields, annotations, pod specs and routes. Pure.
 
-The API server checks most rules by the CRD; files, and clusters with KServe's CRDs but without its webhooks, are
-checked only here. Rules of annotations are only here, because CEL does not see annotations. The CRD does not check pod
-specs and routes.
+The API server checks most rules with the CRD. This module is the only check for files, and for clusters with KServe's
+CRDs but without its webhooks. It also has the rules of annotations, because CEL cannot read annotations, and of pod
+specs and routes, which the CRD does not check.
 """
 
 from __future__ import annotations
@@ -30,15 +30,17 @@ from program.dialects.kserve.schema.workload import (
 from program.dialects.pods.fields import POD_SPEC, check_fields
 
 DRA_PREFIX = "serving.kserve.io/exp-dra-"
-"""Annotations that ask for devices by claims: device-class, cel-selector, device-count, container-name."""
+"""Prefix of the annotations that ask for devices by claims: device-class, cel-selector, device-count,
+container-name.
+"""
 
 _SCHEME = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://", re.ASCII)
 
 
 def check(cr: Json) -> service.ServiceSpec:
-    """Read a service of any version and check all of it.
+    """Read a service of any version and check it completely.
 
-    Raises SpecInvalid with the path of the first field that makes no sense.
+    Raises SpecInvalid with the path of the first invalid field.
     """
     hub = to_hub(cr)
     written = without_nulls(hub.get("spec"))
@@ -57,7 +59,7 @@ def check(cr: Json) -> service.ServiceSpec:
 
 
 def _addresses(spec: Any) -> None:
-    """Say of addresses what they look like, where the schema has a pattern."""
+    """Check addresses for which the schema has a pattern, with clearer errors."""
     model = _object_or_empty(_object_or_empty(spec).get("model"))
     adapters = _object_or_empty(model.get("lora")).get("adapters")
     listed = adapters if isinstance(adapters, list) else []
@@ -74,7 +76,7 @@ def _object_or_empty(value: Any) -> Mapping[str, Any]:
 
 
 def check_config(config: Json) -> None:
-    """Check what a config by itself can do wrong; what it makes of a service is checked with the service."""
+    """Check a config alone. Its effect on a service is checked with the service."""
     spec = to_hub(config).get("spec") or {}
     if spec.get("baseRefs"):
         raise SpecInvalid(field="spec.baseRefs", why="a config cannot be laid over others")
@@ -278,12 +280,12 @@ def _devices(annotations: Mapping[str, str]) -> None:
 
 _LISTS_OF_NAMED = ("containers", "initContainers", "volumes")
 _OF_CONTAINER = {"env": "name", "volumeMounts": "mountPath", "ports": "containerPort"}
-"""Lists of a container, with what each entry must have."""
+"""Lists of a container, with the required field of each entry."""
 _TEXTS = ("command", "args")
 
 
 def check_pod_spec(spec: Any, *, field: str) -> None:
-    """Raise SpecInvalid with the path of the first thing that is not of its kind."""
+    """Raise SpecInvalid with the path of the first value of a wrong type."""
     _object(spec, field)
     for name in _LISTS_OF_NAMED:
         for index, entry in _listed(spec, name, field):
@@ -298,7 +300,7 @@ def check_pod_spec(spec: Any, *, field: str) -> None:
 
 
 def check_route_spec(spec: Any, *, field: str) -> None:
-    """The same for the spec of an HTTPRoute."""
+    """Check the spec of an HTTPRoute in the same way."""
     _object(spec, field)
     list(_objects(spec, "parentRefs", field))
     for rule, path in _objects(spec, "rules", field):

@@ -1,4 +1,4 @@
-"""The pods of an LLMInferenceService, field by field as KServe publishes them: replicas, parallelism, rollout.
+"""The pods of an LLMInferenceService: replicas, parallelism, rollout. The fields are those of KServe's CRDs.
 
 The fields are at the top of the spec for serving pods, and again under `prefill`. The rules are those of KServe's
 webhooks; the bounds let the API server estimate the cost of a rule. Pod specs are not checked here, because configs
@@ -24,7 +24,7 @@ Share = Annotated[
 ]
 """A number, or a percentage of the replicas."""
 PodSpec = dict[str, Any]
-"""A PodSpec of core/v1; in configs its strings may hold template expressions."""
+"""A PodSpec of core/v1. In configs its strings may contain template expressions."""
 
 
 def with_rules(*rules: Json) -> ConfigDict:
@@ -106,7 +106,7 @@ class SecondaryTier(CrdModel):
 
 
 class KvCacheOffloading(CrdModel):
-    """Where the KV cache goes that the device has no room for."""
+    """Where the part of the KV cache is stored that does not fit on the device."""
 
     model_config = with_rules(
         rule(
@@ -146,7 +146,7 @@ _HPA_NAME = rule(
 
 
 class KedaSettings(CrdModel):
-    """What KEDA is told whoever decides the number."""
+    """KEDA's settings, which do not depend on the source of the number of replicas."""
 
     model_config = with_rules(_HPA_NAME)
     polling_interval: int | None = optional("Seconds between two looks at the triggers.", ge=0)
@@ -163,7 +163,7 @@ class KedaScaling(KedaSettings):
 
 
 class WvaScaling(CrdModel):
-    """The workload variant autoscaler decides, and an HPA or KEDA carries it out."""
+    """The workload variant autoscaler decides on the number, and an HPA or KEDA sets it."""
 
     model_config = with_rules(
         rule("has(self.hpa) != has(self.keda)", "set hpa or keda, and not both"),
@@ -204,7 +204,7 @@ class Scaling(CrdModel):
 
 
 def _group_size(of: str) -> str:
-    """The CEL expression of the pods in one group."""
+    """Return the CEL expression of the number of pods in one group."""
     parallelism = f"{of}.parallelism"
     return (
         f"(!has({parallelism}) ? 1"
@@ -241,7 +241,7 @@ WORKLOAD_RULES = (
 
 
 class WorkloadSpec(CrdModel):
-    """Like pods with one task."""
+    """Identical pods with one task."""
 
     model_config = with_rules(*WORKLOAD_RULES)
     replicas: int | None = optional("Pods, or groups of pods; as many as there are when absent.", ge=0)

@@ -1,1 +1,1 @@
-"""llmaz's kinds, field by field as llmaz publishes them."""
+"""llmaz's kinds. The fields are the same as in llmaz's CRDs."""

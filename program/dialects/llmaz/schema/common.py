@@ -14,11 +14,11 @@ from program.dialects.llmkube.schema.status import Condition as Condition
 from program.dialects.pods.schema import QUANTITY, EnvVar
 
 MOST = 16
-"""Entries of a list or map that a CEL rule walks; the rule's cost must be bounded."""
+"""Maximum number of entries of a list or map that a CEL rule iterates over, because the rule's cost must be bounded."""
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 SERVICE_LABEL = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 LONGEST_SERVICE = 60
-"""Characters of a name that `-lb` still fits behind."""
+"""Maximum number of characters of a name to which `-lb` is appended."""
 KEPT = ConfigDict(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
 _INT_OR_STRING = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
 
@@ -34,12 +34,12 @@ def _checked(value: int | str) -> int | str:
 Quantity = Annotated[
     int | str, AfterValidator(_checked), WithJsonSchema({**_INT_OR_STRING, "pattern": QUANTITY, "maxLength": 32})
 ]
-"""An amount as Kubernetes writes it."""
+"""An amount in Kubernetes' format."""
 ResourceList = dict[str, Quantity]
 
 
 def named(pattern: str, longest: int) -> dict[str, Any]:
-    """Ask of an object's metadata a name of which children's names can be made."""
+    """Return a metadata schema for names from which the names of child objects can be derived."""
     return {
         "type": "object",
         "properties": {"name": {"type": "string", "maxLength": longest, "pattern": pattern}},

@@ -1,4 +1,4 @@
-"""OpenModel (`om`) of llmaz.io/v1alpha1: where weights come from, and the hardware for them."""
+"""OpenModel (`om`) of llmaz.io/v1alpha1: the source of weights, and the hardware for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ URI = (
     r"|^[oO][sS][sS]://[^./]+\.[^/]+/.+$"
     r"|^([oO][lL][lL][aA][mM][aA]|[hH][oO][sS][tT])://.+$"
 )
-"""The addresses that llmaz knows; the scheme may be in any case."""
+"""The addresses that llmaz supports; the scheme may be in upper or lower case."""
 
 
 class ModelHub(CrdModel):

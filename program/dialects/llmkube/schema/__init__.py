@@ -1,1 +1,1 @@
-"""LLMKube's kinds, field by field as LLMKube publishes them."""
+"""LLMKube's kinds. The fields are the same as in LLMKube's CRDs."""

@@ -1,4 +1,4 @@
-"""Settings of the engines in an InferenceService, field by field as LLMKube publishes them."""
+"""Settings of the engines in an InferenceService. The fields are the same as in LLMKube's CRDs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ SpeculativeType = Literal[
 ]
 
 NEED_DRAFT = ("draft", "draft-simple", "draft-eagle3", "draft-dflash", "draft-dspark")
-"""Types of speculative decoding that cannot do without the weights of a draft model."""
+"""Types of speculative decoding that need the weights of a draft model."""
 MAY_HAVE_DRAFT = (*NEED_DRAFT, "mtp", "draft-mtp")
-"""Types that can use them. `mtp` is the older word for draft-mtp."""
+"""Types that can use these weights. `mtp` is the older name of draft-mtp."""
 
 _HAS_REF = "(has(self.draftModelRef) && self.draftModelRef != '')"
 _HAS_FILE = "(has(self.draftModel) && self.draftModel != '')"

@@ -1,4 +1,4 @@
-"""GPUQuota (`gq`) of inference.llmkube.dev/v1alpha1: what the services of some namespaces may take together.
+"""GPUQuota (`gq`) of inference.llmkube.dev/v1alpha1: limits for the services of some namespaces together.
 
 The fields are LLMKube's; `memory`, `usedMemory`, `conditions` and the parts of `lastDenial` are Herdsman's.
 """

@@ -1,4 +1,4 @@
-"""Model (`mdl`) of inference.llmkube.dev/v1alpha1, field by field as LLMKube publishes it."""
+"""Model (`mdl`) of inference.llmkube.dev/v1alpha1. The fields are the same as in LLMKube's CRDs."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class GgufStatus(CrdModel):
 
 
 class DownloadStatus(CrdModel):
-    """A download that is under way."""
+    """A running download."""
 
     bytes: int | None = optional("Bytes that are there.", format="int64")
     eta: str | None = optional("Time that is left at the present rate, such as 2m10s.")

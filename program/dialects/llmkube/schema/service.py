@@ -1,4 +1,4 @@
-"""InferenceService (`isvc`) of inference.llmkube.dev/v1alpha1, field by field as LLMKube publishes it."""
+"""InferenceService (`isvc`) of inference.llmkube.dev/v1alpha1. The fields are the same as in LLMKube's CRDs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Metric(CrdModel):
 
 
 class AutoscalingSpec(CrdModel):
-    # The HorizontalPodAutoscaler would be refused anyway; this says so at the field that the user wrote.
+    # The API server would also refuse the HorizontalPodAutoscaler; this rule names the field that the user wrote.
     model_config = ConfigDict(
         json_schema_extra={
             "x-kubernetes-validations": [

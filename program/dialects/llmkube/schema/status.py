@@ -1,4 +1,4 @@
-"""The status of an InferenceService, field by field as LLMKube publishes it, with Herdsman's additions."""
+"""The status of an InferenceService: the fields of LLMKube's CRDs, with Herdsman's additions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Condition(CrdModel):
 
 
 class Acceleration(CrdModel):
-    """The hardware that computes, as the engine's log says."""
+    """The device that computes, from the engine's log."""
 
     device: str | None = optional("CUDA, ROCm, Vulkan, Metal, OpenCL or CPU.")
     layers_offloaded: int | None = optional("Layers of the model on that device.")
@@ -37,7 +37,7 @@ class Acceleration(CrdModel):
 
 
 class GatewayStatus(CrdModel):
-    """The way in from outside the cluster."""
+    """The route from outside the cluster."""
 
     auth_enabled: bool | None = optional("Whether requests need a key.")
     endpoint: str | None = optional("URL that clients outside the cluster use.")
@@ -46,7 +46,7 @@ class GatewayStatus(CrdModel):
 
 
 class MemoryStatus(CrdModel):
-    """What one replica's engine is estimated to need. Quantities."""
+    """The estimated memory of one replica's engine, as quantities."""
 
     asked: str | None = optional("Memory, or GPU memory, that the service asks for.")
     available: str | None = optional("Most memory that any node could give.")
