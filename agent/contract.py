@@ -1,6 +1,6 @@
 """The contract with a host: the loop sends a HostPlan and receives a HostReport, over HTTP, SSH or the Kubernetes API.
 
-Imports nothing of the project: a host needs neither Pulumi nor the loop. On the wire it is camelCase JSON:
+Imports no other module of the project: a host needs neither Pulumi nor the loop. On the wire it is camelCase JSON:
 `ProcessPlan` is the `spec` and `ProcessReport` the `status` of a `HostProcess` object (herdsman.dev/v1alpha1).
 """
 

@@ -2,8 +2,7 @@
 
 A client sends this proof when it did not choose the agent's address itself, for example when the address comes from a
 Host's status. `agent.client.http` makes the proof and `agent.server.api.http_api` compares it. The proof is valid for
-one request and for the certificate that the client pins: its receiver cannot use it elsewhere. Imports nothing of the
-project.
+one request and for the certificate that the client pins: its receiver cannot use it elsewhere. Imports no other module of the project.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Defaults of each engine that a plan may omit. Without I/O, except for `performance_cores`.
 
-Called by `agent.server` (`processes.drain`, `launching`, the metrics) and `agent.client.ssh`.
+Called by `agent.server` (`processes.drain`, `processes.launching`, the metrics) and `agent.client.ssh`.
 """
 
 from __future__ import annotations

@@ -55,14 +55,14 @@ class LocalMachine:
             raise CommandFailed(f"`{argv[0]}` could not be run: {error}") from error
         return Finished(ended.returncode, ended.stdout, ended.stderr)
 
-    def read(self, path: str, *, sudo: bool = False) -> bytes | None:  # noqa: ARG002 - reading needs it or does not
+    def read(self, path: str, *, sudo: bool = False) -> bytes | None:  # noqa: ARG002 - sudo is never called
         with self._explained("read", path):
             try:
                 return Path(path).read_bytes()
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
-    def stat(self, path: str, *, sudo: bool = False) -> FileStat | None:  # noqa: ARG002 - likewise
+    def stat(self, path: str, *, sudo: bool = False) -> FileStat | None:  # noqa: ARG002 - sudo is never called
         with self._explained("look at", path):
             try:
                 found = Path(path).stat()

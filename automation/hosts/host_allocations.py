@@ -1,8 +1,8 @@
 """Decides which replica runs on which host, and keeps account of each host's memory.
 
 `placement` contains the rules; `registry` passes in the hosts. The controller calls this on every pass: for a placed
-service, only its own hosts are checked. Whether a host fits is calculated once for all services with the same
-requirements, and updated host by host.
+service, only its hosts are checked. Whether a host fits is calculated once for all services with the same requirements,
+and updated host by host.
 """
 
 from __future__ import annotations

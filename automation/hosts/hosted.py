@@ -1,6 +1,6 @@
 """Summarizes a service's replicas on hosts: how many serve, and the state of the first one that does not. Without I/O.
 
-Called by `automation.reconcile.facts` once per pass, with data from the caches.
+Called by `automation.reconcile` once per pass, with data from the caches.
 """
 
 from __future__ import annotations

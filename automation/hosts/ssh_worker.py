@@ -271,7 +271,7 @@ class SshWorker:
     def _remove_others(
         self, processes: SshProcesses, seen: Mapping[str, ObservedProcess], wanted: set[str]
     ) -> set[str]:
-        """Continue the removal of processes without a plan. Returns those that still exist."""
+        """Continue the removal of processes without a plan. Returns the keys of those left."""
         named = {_key(p) for p in self._informer.list() if not p["metadata"].get("deletionTimestamp")}
         going: set[str] = set()
         for key in sorted(set(seen) - wanted - named):

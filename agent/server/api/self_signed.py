@@ -47,7 +47,7 @@ def make(names: list[str], *, now: datetime | None = None, days: int = VALID_DAY
         .not_valid_before(now - timedelta(hours=1))
         .not_valid_after(now + timedelta(days=days))
         .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
-        # It is its own authority: clients with it as their CA file accept it. The path length prevents further
+        # It signs itself, so clients with it as their CA file accept it. The path length prevents further
         # authorities.
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)

@@ -67,7 +67,7 @@ class OwnCertificate:
         return True
 
     def _is_good(self, now: float) -> bool:
-        # The certificate is its own authority, so the standard library can parse it, unlike other certificates.
+        # The certificate signs itself, so the standard library can parse it, unlike other certificates.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
             context.load_verify_locations(cafile=self.certificate)

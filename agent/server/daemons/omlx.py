@@ -54,7 +54,7 @@ class Omlx:
         if answer.status not in (400, 404) and not 200 <= answer.status < 300:
             raise DaemonFailed(f"oMLX could not unload `{model}`: {answer.error_text()}")
 
-    def size_of(self, model: str) -> int | None:  # noqa: ARG002 - it is told by the model's directory
+    def size_of(self, model: str) -> int | None:  # noqa: ARG002 - the model's directory has the size
         return None
 
     def interrupt(self) -> None:

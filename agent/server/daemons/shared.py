@@ -271,7 +271,7 @@ class DaemonUnit:
     def not_yet(self) -> str | None:
         return f"`{self._model}` is being loaded" if self._loading.is_set() else None
 
-    def terminate(self, *, grace_s: float) -> bool:  # noqa: ARG002 - the daemon has its own patience
+    def terminate(self, *, grace_s: float) -> bool:  # noqa: ARG002 - unloading has a timeout already
         """Unload the model, unless another service uses it."""
         self._ended = True
         if self._loading.is_set():

@@ -70,7 +70,7 @@ class ModelGroups:
     _too_large: set[str] = field(default_factory=set)
     _serves_since: dict[str, float] = field(default_factory=dict)
     _fetched: dict[str, tuple[FilePlan | None, dict[str, FilePlan] | None]] = field(default_factory=dict)
-    """The files of processes that were ready to start once, and whose files are therefore already in the store."""
+    """The files of processes that were ready to start once. These files are already in the store."""
     _demand_lock: threading.Lock = field(default_factory=threading.Lock)
     _decide_lock: threading.RLock = field(default_factory=threading.RLock)
 

@@ -47,7 +47,7 @@ class Engine:
 
 
 def fetch_all(engines: Iterable[Engine], *, timeout_s: float = TIMEOUT_S) -> dict[str, str]:
-    """Request the metrics of every engine. Returns the texts of those that answered completely in time, by key."""
+    """Request the metrics of every engine. Returns the answers that were complete in time, by key."""
     deadline = time.monotonic() + timeout_s
     questions = {each.key: _Question(each.address, each.port, each.path) for each in engines}
     _exchange(questions.values(), deadline)
