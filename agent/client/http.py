@@ -25,8 +25,7 @@ TIMEOUT_S = 30.0
 
 
 def token_from(path: Path) -> Callable[[], str]:
-    """Return a function that reads the bearer token from the file each time, so that a new token is
-    used immediately."""
+    """Return a function that reads the token from the file each time, so that a new token takes effect."""
     return lambda: path.expanduser().read_text().strip()
 
 

@@ -47,8 +47,10 @@ class Drain:
         return replace(self, idle_answers=0 if busy else self.idle_answers + 1, known_at=now)
 
     def outcome(self, *, timeout_s: float, now: float, settle_s: float = 0.0) -> Drained | None:
-        """Return how the drain ended, or None while it continues. Idle answers cannot end it within the first
-        `settle_s`."""
+        """Return how the drain ended, or None while it continues.
+
+        Idle answers cannot end it within the first `settle_s`.
+        """
         if self.idle_answers >= IDLE_ANSWERS and now - self.since >= min(settle_s, timeout_s):
             return Drained.IDLE
         if now - self.since >= timeout_s or now - self.known_at >= UNKNOWN_S:

@@ -26,8 +26,7 @@ _METRICS = {"llamacpp": "/metrics", "vllm": "/metrics"}
 
 
 def idle_questions(plan: ProcessPlan) -> tuple[IdleQuestion, ...]:
-    """Return the questions that show whether a process works on a request, to be asked in turn until one
-    is answered."""
+    """Return the questions that show whether a process works on a request, in the order of preference."""
     if plan.daemon_model is not None:
         return ()  # a shared daemon is also busy with requests for other models
     if plan.idle is not None:

@@ -160,8 +160,7 @@ def next_step(
 def stop_cause(
     status: ProcessStatus, desired: Desired | None, hold: Hold | None = None
 ) -> tuple[ProcessReason | None, str]:
-    """Return why the process is stopped: None if the plan or a hold requires it, else the failure that counts as a
-    crash."""
+    """Return why the process is stopped: None for the plan or a hold, else the failure that counts as a crash."""
     if status.running is None or desired is None or status.running.launch_hash != desired.launch_hash:
         return None, ""
     if hold is not None:
@@ -242,10 +241,10 @@ def attempt_failed(
     base_s: float | None = None,
     cap_s: float | None = None,
 ) -> ProcessStatus:
-    """Record a failed download, start or stop. There is no limit to the number of retries, because the cause is
-    outside.
+    """Record a failed download, start or stop.
 
-    `base_s` and `cap_s` are the first and the longest wait; None means those of the policy.
+    There is no limit to the number of retries, because the cause is outside. `base_s` and `cap_s` are the first and the
+    longest wait; None means those of the policy.
     """
     attempts = status.attempts + 1
     wait = backoff_s(attempts, base_s=base_s or policy.backoff_base_s, cap_s=cap_s or policy.retry_cap_s)
@@ -362,8 +361,10 @@ def stop_started(status: ProcessStatus, *, reason: str = "", message: str = "") 
 def drain_answered(
     status: ProcessStatus, busy: bool | None, timeout_s: float, *, now: float
 ) -> tuple[ProcessStatus, bool]:
-    """Record whether requests are running; None if that is unknown. The second value is True if the process may be
-    stopped."""
+    """Record whether requests are running; None if that is unknown.
+
+    The second value is True if the process may be stopped.
+    """
     drain = (status.drain or Drain(since=now, known_at=now)).answered(busy, now=now)
     is_over = drain.outcome(timeout_s=timeout_s, now=now, settle_s=SETTLE_S) is not None
     return replace(stop_started(status), drain=drain), is_over

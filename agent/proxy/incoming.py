@@ -28,10 +28,9 @@ class Incoming:
         self._data = b""
 
     def next_request(self) -> tuple[RequestHead, bytes] | None:
-        """Take the next request with its received bytes, in the form to forward. Returns None while its head is
-        incomplete.
+        """Take the next request with its received bytes, in the form to forward.
 
-        Raises Malformed.
+        Returns None while its head is incomplete. Raises Malformed.
         """
         data = self._data
         if data[:2] == b"\r\n":

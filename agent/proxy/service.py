@@ -309,8 +309,10 @@ class Service:
             self._idle_timer = self.loop.call_at(self._last_used + self.limits.idle_timeout_s, self._on_idle_timer)
 
     def _on_idle_timer(self) -> None:
-        """Put the service to sleep if it was idle for long enough. There is one timer per service, moved only when it
-        fires."""
+        """Put the service to sleep if it was idle for long enough.
+
+        There is one timer per service, moved only when it fires.
+        """
         self._idle_timer = None
         timeout_s, now = self.limits.idle_timeout_s, self.loop.time()
         if timeout_s is None or not self._targets:

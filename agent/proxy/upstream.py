@@ -45,8 +45,10 @@ class Receiver(Protocol):
         """Called when the response is complete."""
 
     def response_failed(self, why: str, *, stale: bool = False) -> None:
-        """Called when there is no response. `stale`: the engine may have closed the connection before it read the
-        request."""
+        """Called when there is no response.
+
+        `stale`: the engine may have closed the connection before it read the request.
+        """
 
     def response_breaks_off(self) -> None:
         """Called when the response remains incomplete."""

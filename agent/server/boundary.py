@@ -46,10 +46,10 @@ class Boundary:
         in_cluster: bool = False,
         labels: Labels = lambda _namespace: None,
     ) -> None:
-        """`own` is the machine owner's allowance, None if not set. `in_cluster`: the Host object's allowance applies as
-        well.
+        """`own` is the machine owner's allowance, None if not set.
 
-        Without either, nothing is refused: a client that can send plans has the agent's token and counts as the owner.
+        `in_cluster`: the Host object's allowance applies as well. Without either, nothing is refused: a client that can
+        send plans has the agent's token and counts as the owner.
         """
         self._own = own
         self._saved = saved
@@ -82,8 +82,10 @@ class Boundary:
         return Hold(ProcessPhase.PENDING, ProcessReason.NOT_ALLOWED, why)
 
     def refusal(self, key: str, plan: ProcessPlan) -> str:
-        """Return why a plan must not start, or an empty string. A daemon's plan derives from a plan that
-        was allowed."""
+        """Return why a plan must not start, or an empty string.
+
+        A daemon's plan derives from a plan that was allowed.
+        """
         if is_daemon_key(key):
             return ""
         namespace = key.partition("/")[0]

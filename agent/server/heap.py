@@ -10,8 +10,10 @@ _M_ARENA_MAX = -8
 
 
 def share_one_heap() -> None:
-    """Make all threads allocate from one heap. By default glibc gives threads separate heaps, which keep
-    freed memory."""
+    """Make all threads allocate from one heap.
+
+    By default glibc gives threads separate heaps, which keep freed memory.
+    """
     if sys.platform != "linux":
         return
     try:

@@ -68,8 +68,10 @@ class Binaries:
     """Finds engines on this host and reads their version once per installed file."""
 
     def __init__(self, locate: Callable[[str], Path | None] | None = None) -> None:
-        """`locate` is called first. Binaries that it does not find are searched on PATH and in the
-        usual directories."""
+        """`locate` is called first.
+
+        Binaries that it does not find are searched on PATH and in the usual directories.
+        """
         self._locate = locate
         self._path = os.pathsep.join([os.environ.get("PATH", os.defpath), *USUAL_DIRECTORIES])
         self._versions: dict[tuple[str, int, int], str] = {}

@@ -273,8 +273,10 @@ class Agent:
         self._done.set()
 
     def wait(self) -> str:
-        """Wait for the end. Returns an empty string after `request_stop`, else the reason why the agent cannot
-        continue."""
+        """Wait for the end.
+
+        Returns an empty string after `request_stop`, else the reason why the agent cannot continue.
+        """
         self._done.wait()
         return self._lost
 

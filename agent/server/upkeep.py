@@ -28,8 +28,10 @@ _log = structlog.get_logger(__name__)
 
 
 class PowerAssertion:
-    """Keeps an idle Mac from sleeping while it is held. It is a `caffeinate` process, which ends with the agent in any
-    case."""
+    """Keeps an idle Mac from sleeping while it is held.
+
+    It is a `caffeinate` process, which ends with the agent in any case.
+    """
 
     def __init__(self, program: str | None) -> None:
         """`program` None: this machine has no caffeinate."""

@@ -112,8 +112,10 @@ class Machine(Protocol):
 
 
 def checked(machine: Machine, argv: Sequence[str], *, sudo: bool = False, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
-    """Run a command and return its output. Raises CommandFailed, with the end of its output, if the exit code is
-    not 0."""
+    """Run a command and return its output.
+
+    Raises CommandFailed, with the end of its output, if the exit code is not 0.
+    """
     finished = machine.run(argv, sudo=sudo, timeout_s=timeout_s)
     if finished.code != 0:
         raise failure(argv, finished)

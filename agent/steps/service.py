@@ -83,8 +83,10 @@ class Service:
 
     @property
     def mark(self) -> str:
-        """A short hash of the definition. A different one means that the process was started from
-        another definition."""
+        """A short hash of the definition.
+
+        A different one means that the process was started from another definition.
+        """
         # Defaults are omitted, so that a new field restarts no service.
         defaults = {each.name: each.default for each in fields(self)}
         said = {

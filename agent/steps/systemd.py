@@ -33,8 +33,7 @@ def _bytes_escaped(character: str) -> str:
 
 
 def command_line(argv: tuple[str, ...]) -> str:
-    """Return the value of ExecStart=. systemd expands `$` in arguments unless it is doubled, but not in the program's
-    path."""
+    """Return the value of ExecStart=, with `$` doubled in arguments so that systemd does not expand it."""
     program = argv[0]
     if "$" in program or not program.isprintable():
         raise NotExpressible(f"systemd has no way to write the path {program!r}; install the program elsewhere")

@@ -1,9 +1,8 @@
-"""Decides which address the Services of a host use. Used by `endpoints`. Without I/O, except for
-`ClusterAddressReader`.
+"""Decides which address the Services of a host use.
 
-An agent reports its address, and its token may be stolen. So if the owner of a host has set `spec.address`, only that
-address counts. Otherwise the reported address is checked: it must not be special, such as loopback, and it must not
-belong to the cluster.
+Used by `endpoints`. Without I/O, except for `ClusterAddressReader`. An agent reports its address, and its token may be
+stolen. So if the owner of a host has set `spec.address`, only that address counts. Otherwise the reported address is
+checked: it must not be special, such as loopback, and it must not belong to the cluster.
 """
 
 from __future__ import annotations

@@ -85,10 +85,10 @@ class HostEndpoints:
         heartbeat_s: float = HEARTBEAT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`namespaces` empty means all. `pod_ranges` returns the CIDRs of pods; `active` returns whether this loop
-        still leads.
+        """`namespaces` empty means all.
 
-        The Leases must have been read before `start`, because an unknown host in `liveness` gets no ready endpoints.
+        `pod_ranges` returns the CIDRs of pods; `active` returns whether this loop still leads. The Leases must have
+        been read before `start`, because an unknown host in `liveness` gets no ready endpoints.
         """
         self._client = client
         self._liveness = liveness

@@ -1,5 +1,7 @@
-"""The reservations on one host, and the hosts that fit given requirements. The lock of `host_allocations`
-guards them."""
+"""The reservations on one host, and the hosts that fit given requirements.
+
+The lock of `host_allocations` guards them.
+"""
 
 from __future__ import annotations
 

@@ -160,8 +160,10 @@ class HostAllocations:
         self._notify(who)
 
     def remove_replica(self, key: ServiceKey, replica: int) -> None:
-        """Remove a replica whose HostProcess was deleted. A decided placement stays, because the object is created
-        again."""
+        """Remove a replica whose HostProcess was deleted.
+
+        A decided placement stays, because the object is created again.
+        """
         with self._lock:
             mine = self._placed.get(key, {}).get(replica)
             if mine is None or mine.requirements is not None:
@@ -207,8 +209,10 @@ class HostAllocations:
     def _reserve(
         self, key: ServiceKey, request: PlacementRequest, labels: Mapping[str, str]
     ) -> tuple[PlacementDecision, list[ServiceKey]]:
-        """Make the reservations. Returns the decision and the services that could use released memory. Requires the
-        lock."""
+        """Make the reservations.
+
+        Returns the decision and the services that could use released memory. Requires the lock.
+        """
         closed = self._closed_to(key, labels)
         who = self._drop_from(key, request.replicas)
         stuck: list[str] = []

@@ -56,8 +56,10 @@ class HostConditions:
         """Hosts whose condition the loop owns."""
 
     def keep(self, *, lost: Iterable[str], alive: Callable[[str], bool]) -> bool:
-        """Write the condition of lost hosts, and release it for hosts that came back. Returns whether it must be called
-        again."""
+        """Write the condition of lost hosts, and release it for hosts that came back.
+
+        Returns whether it must be called again.
+        """
         self._done = {host for host in self._done if not alive(host)}
         for host in lost:
             if host not in self._done and self._try(self._write_lost, host):
@@ -160,8 +162,10 @@ class LostHosts:
         active: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`leases` and `slices` cache the forms of `trim.lease` and `trim.endpoint_slice`. `active`: this loop still
-        leads."""
+        """`leases` and `slices` cache the forms of `trim.lease` and `trim.endpoint_slice`.
+
+        `active`: this loop still leads.
+        """
         self._client = client
         self._liveness = liveness
         self._leases = leases
@@ -231,8 +235,10 @@ class LostHosts:
         return min(wait_s, SWEEP_S) if pending or self._liveness.lost() else wait_s
 
     def _report_lost(self) -> bool:
-        """Write the conditions in another thread, so that judging never waits for it. Returns True while it is
-        unfinished."""
+        """Write the conditions in another thread, so that judging never waits for it.
+
+        Returns True while it is unfinished.
+        """
         if self._saying is not None and not self._saying.done():
             return True
         pending = self._saying is None or self._saying.result()

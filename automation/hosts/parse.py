@@ -87,8 +87,10 @@ def placement_request(desired: DesiredService, *, created: str = "") -> Placemen
 
 
 def _needs(desired: DesiredService) -> tuple[Need, ...]:
-    """List the needs that only a host's owner can allow. Empty if no host can run the service, which the renderer
-    refuses."""
+    """List the needs that only a host's owner can allow.
+
+    Empty if no host can run the service, which the renderer refuses.
+    """
     try:
         return host_needs(desired)
     except SpecInvalid:

@@ -343,10 +343,9 @@ def _is_going(obj: Json) -> bool:
 def remove_endpoint(
     client: KubeClient, *, namespace: str, name: str, host: str, field_manager: str = FIELD_MANAGER
 ) -> bool:
-    """Make the endpoint of a slice not ready, if the slice belongs to this host. Returns False if there is no such
-    slice.
+    """Make the endpoint of a slice not ready, if the slice belongs to this host.
 
-    Raises ApiError.
+    Returns False if there is no such slice. Raises ApiError.
     """
     # A host's slice has one endpoint.
     body = [

@@ -30,8 +30,10 @@ def connection_spec(host: Json) -> Json:
 
 
 def target_of(host: Json, identity: str, *, timeouts: SshTimeouts = SshTimeouts()) -> SshTarget:
-    """Return the target of a Host. `identity` is the text of the key, empty for a file. Raises HostRefused with the
-    field."""
+    """Return the target of a Host.
+
+    `identity` is the text of the key, empty for a file. Raises HostRefused with the field.
+    """
     spec = host.get("spec") or {}
     ssh = spec.get("ssh") or {}
     address, user = str(spec.get("address") or ""), str(ssh.get("user") or "")

@@ -404,8 +404,7 @@ def _budget(spec: HostSpec, memory_bytes: int) -> int | None:
 
 
 def _ip(text: str) -> str:
-    """Return an IP address unchanged, or an empty string for a name: then the host's own address on the connection is
-    used."""
+    """Return an IP address unchanged. For a name return an empty string: reports then contain the host's address."""
     try:
         return str(ipaddress.ip_address(text))
     except ValueError:

@@ -1,7 +1,7 @@
-"""The facts of a host, read by one command when a connection is opened. `read_facts` has no I/O; called by
-`preparation`.
+"""The facts of a host, read by one command when a connection is opened.
 
-The command is `scripts/facts.sh`, which prints lines `name value`. If a tool is missing, only its line is missing.
+`read_facts` has no I/O; called by `preparation`. The command is `scripts/facts.sh`, which prints lines `name value`. If
+a tool is missing, only its line is missing.
 """
 
 from __future__ import annotations
@@ -152,8 +152,10 @@ class Binaries:
         self._flags: dict[str, frozenset[str]] = {}
 
     def find(self, name: str) -> str:
-        """Return the path of a program, or an empty string if it is not on the host. An absolute path is returned
-        unchanged."""
+        """Return the path of a program, or an empty string if it is not on the host.
+
+        An absolute path is returned unchanged.
+        """
         if name.startswith("/") or not name:
             return name
         if not self._found.get(name):

@@ -31,8 +31,10 @@ class LayoutInvalid(ValueError):
 
 
 class Record(BaseModel):
-    """The stored record of a process. Unknown fields are ignored, so that earlier versions can read records of later
-    ones."""
+    """The stored record of a process.
+
+    Unknown fields are ignored, so that earlier versions can read records of later ones.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -108,8 +110,10 @@ class Layout:
         return f"{self.logs}/{unit_name(key)}.log"
 
     def model(self, plan: FilePlan) -> str:
-        """Return the path of a file: for a local source the path itself, else a path in the store. Raises
-        LayoutInvalid."""
+        """Return the path of a file: for a local source the path itself, else a path in the store.
+
+        Raises LayoutInvalid.
+        """
         local = local_path(plan.source)
         if local is not None:
             return local
@@ -119,8 +123,10 @@ class Layout:
         return f"{self.models}/{plan.cache_key}/{plan.file_name}"
 
     def named(self, plan: FilePlan) -> str:
-        """Return the value of a file's token in the arguments: its path, or the directory of its set. Raises
-        LayoutInvalid."""
+        """Return the value of a file's token in the arguments: its path, or the directory of its set.
+
+        Raises LayoutInvalid.
+        """
         path = self.model(plan)
         return f"{self.models}/{plan.cache_key}" if plan.directory and path.startswith(self.models) else path
 

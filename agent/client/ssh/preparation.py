@@ -44,8 +44,10 @@ class SecretFiles:
         self._folder = folder
 
     def read(self, parts: tuple[str, str, str]) -> bytes | None:
-        """Read one value. Returns None if the host has no file for it. Raises SecretUnavailable, HostError,
-        MachineError."""
+        """Read one value.
+
+        Returns None if the host has no file for it. Raises SecretUnavailable, HostError, MachineError.
+        """
         facts = self._machine.facts
         folder = self._folder
         if folder == "~" or folder.startswith("~/"):

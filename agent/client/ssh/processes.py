@@ -71,8 +71,7 @@ class SshProcesses:
         refusal: Callable[[str, ProcessPlan], str] = lambda _key, _plan: "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`address` is the clients' address of the processes in reports; empty means the host's own address on the
-        connection.
+        """`address` is the processes' address in reports; empty means the host's address on the connection.
 
         `policy` None lets plans name any source. `secret_api` reads Secrets if the host has no file for them; None
         means that only files count. `may_repair` is called when a unit was changed. `refusal` is called before a start

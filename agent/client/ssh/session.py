@@ -134,8 +134,10 @@ class Session:
             raise SshUnreachable(f"the connection to {name} broke: {_words(error)}") from error
 
     def channel_to(self, address: str, port: int, *, timeout_s: float) -> socket.socket:
-        """Open a stream to an address as the host reaches it (direct-tcpip). Raises OSError if nothing
-        listens there."""
+        """Open a stream to an address as the host reaches it (direct-tcpip).
+
+        Raises OSError if nothing listens there.
+        """
         try:
             transport = self._connection.transport
             channel = transport.open_channel("direct-tcpip", (address, port), ("127.0.0.1", 0), timeout=timeout_s)

@@ -210,8 +210,10 @@ class ModelFile:
 
 @dataclass(frozen=True)
 class Started:
-    """The process of this plan runs. A process with the same launch hash is not restarted when only its
-    unit changed."""
+    """The process of this plan runs.
+
+    A process with the same launch hash is not restarted when only its unit changed.
+    """
 
     service: Service
     remote: RemoteHost

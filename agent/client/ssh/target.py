@@ -1,5 +1,7 @@
-"""The parameters of a connection over SSH: addresses, host keys, the user's key. Used by the modules of
-this package."""
+"""The parameters of a connection over SSH: addresses, host keys, the user's key.
+
+Used by the modules of this package.
+"""
 
 from __future__ import annotations
 

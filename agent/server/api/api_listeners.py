@@ -35,8 +35,10 @@ class ApiSettings:
 
 
 class ApiListeners:
-    """The listeners of one agent. With a listener for other machines there is also one on loopback for
-    local commands."""
+    """The listeners of one agent.
+
+    With a listener for other machines there is also one on loopback for local commands.
+    """
 
     def __init__(self, settings: ApiSettings, api: Api, store: Store, *, host: str, address: str) -> None:
         """Listen immediately. `host` and `address` are the names that clients use. Raises OSError, TlsFailed."""
@@ -94,8 +96,10 @@ class ApiListeners:
 
 
 def _reader(path: Path) -> Callable[[], str]:
-    """Return a function that reads the token. While the file cannot be read it is empty, and no request
-    is authorized."""
+    """Return a function that reads the token.
+
+    While the file cannot be read it is empty, and no request is authorized.
+    """
 
     def token() -> str:
         try:

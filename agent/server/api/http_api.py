@@ -91,10 +91,9 @@ class Api:
         return (201 if before is None else 200), self._state(key)
 
     def log(self, key: str, query: str) -> dict[str, Any]:
-        """Return a part of a process's log: `tail` lines, or the text after `offset`. `previous=true` reads the rotated
-        copy.
+        """Return a part of a process's log: `tail` lines, or the text after `offset`.
 
-        Raises HttpError.
+        `previous=true` reads the rotated copy. Raises HttpError.
         """
         asked = dict(parse_qsl(query))
         numbers = {name: asked[name] for name in ("tail", "offset") if name in asked}
@@ -127,8 +126,10 @@ class HttpApi:
     def __init__(
         self, api: Api, *, port: int = 0, address: str = "127.0.0.1", tls: Callable[[], ssl.SSLContext] | None = None
     ) -> None:
-        """Listen immediately. With `tls`, all paths but /healthz require a token. Raises OSError if the port is
-        in use."""
+        """Listen immediately.
+
+        With `tls`, all paths but /healthz require a token. Raises OSError if the port is in use.
+        """
         try:
             self._server = BoundedServer((address, port), _handler(api, guarded=tls is not None), tls=tls)
         except OSError as error:

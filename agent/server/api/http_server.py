@@ -151,8 +151,10 @@ class BoundedHandler(BaseHTTPRequestHandler):
 
 
 class _Limit(io.RawIOBase):
-    """Reads a limited number of bytes from a socket until a deadline. Exceeding it raises the standard library's
-    errors."""
+    """Reads a limited number of bytes from a socket until a deadline.
+
+    Exceeding it raises the standard library's errors.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection

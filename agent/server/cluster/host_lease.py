@@ -132,8 +132,10 @@ class HostLease:
 
     @property
     def is_trusted(self) -> bool:
-        """Whether it is certain that the loop does not consider this host lost. A status that is written now arrives in
-        time."""
+        """Whether it is certain that the loop does not consider this host lost.
+
+        A status that is written now arrives in time.
+        """
         return self._clock() < self._trusted_until
 
     def acquire(self) -> None:

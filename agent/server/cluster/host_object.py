@@ -53,8 +53,7 @@ class HostObject:
         may_speak: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`may_speak` returns whether it is certain that the loop does not consider this host lost
-        (`HostLease.is_trusted`)."""
+        """`may_speak` returns whether the loop certainly does not consider this host lost (`HostLease.is_trusted`)."""
         self._client = client
         self._host = host
         self._labels = dict(labels)

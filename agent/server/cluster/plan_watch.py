@@ -60,8 +60,7 @@ class PlanWatch:
         may_speak: Callable[[], bool],
         reach: Callable[[ProcessReport], ProcessReport],
     ) -> None:
-        """`may_speak` returns whether it is certain that the loop does not consider this host lost
-        (`HostLease.is_trusted`).
+        """`may_speak` returns whether the loop certainly does not consider this host lost (`HostLease.is_trusted`).
 
         `reach` is the argument of `Publisher`.
         """
@@ -141,10 +140,10 @@ class PlanWatch:
         self._supervisor.keep_only(self._keys)
 
     def catch_up(self) -> bool:
-        """Read the whole plan from the server and stop every process that is not in it. Returns False if it must be
-        retried.
+        """Read the whole plan from the server and stop every process that is not in it.
 
-        For a host that was considered lost: its services may have moved, so the plan in memory may be outdated.
+        Returns False if it must be retried. For a host that was considered lost: its services may have moved, so the
+        plan in memory may be outdated.
         """
         if not self._informer.relist(RELIST_TIMEOUT_S):
             return False

@@ -35,8 +35,10 @@ class Omlx:
         """Do nothing, because the model's directory is the plan's file."""
 
     def load(self, model: str, *, timeout_s: float) -> None:
-        """POST …/load. Releases without this path load a model at its first request, so they get a
-        completion request."""
+        """POST …/load.
+
+        Releases without this path load a model at its first request, so they get a completion request.
+        """
         answer = self._connection.ask("POST", f"/v1/models/{quote(model, safe='')}/load", {}, timeout_s=timeout_s)
         if answer.status in (404, 405) and self.has(model):
             warm_up = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}

@@ -181,8 +181,10 @@ class SharedDaemons:
         return plans.daemon_of(plan, store=store, address=address, environment=os.environ)
 
     def _foreign(self, plan: ProcessPlan, wanted: DaemonPlan, address: str) -> DaemonEndpoint | None:
-        """Return a running daemon that the agent did not start, or None. Raises DaemonNotReady if it is only on
-        loopback."""
+        """Return a running daemon that the agent did not start, or None.
+
+        Raises DaemonNotReady if it is only on loopback.
+        """
         if not wanted.may_be_foreign or wanted.port is None:
             return None
         if _api(plan.runtime, address, wanted.port).answers() is None:

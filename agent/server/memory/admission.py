@@ -157,8 +157,10 @@ class Ledger:
         """Refused requests, with the time of their last repetition."""
 
     def admit(self, request: AdmissionRequest, *, now: float) -> Refusal | None:
-        """Decide, and add an entry for an admitted process. A refusal that `request.check` overrides is
-        returned, too."""
+        """Decide, and add an entry for an admitted process.
+
+        A refusal that `request.check` overrides is returned, too.
+        """
         with self._lock:
             self._waiting = {key: each for key, each in self._waiting.items() if now - each[1] <= WAITING_S}
             if request.key in self._waiting:

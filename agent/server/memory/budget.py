@@ -46,8 +46,10 @@ class MemoryLimits:
     """Stop processes under critical pressure."""
 
     def over(self, other: MemoryLimits) -> MemoryLimits:
-        """Return these limits, with the other's budget if these set none. Evictions are allowed if either
-        allows them."""
+        """Return these limits, with the other's budget if these set none.
+
+        Evictions are allowed if either allows them.
+        """
         either = replace(self, eviction=self.eviction or other.eviction)
         if self.budget_bytes is not None or self.fraction is not None:
             return either

@@ -111,8 +111,10 @@ class EvictedProcess:
     """Memory that its eviction freed and its return will take."""
 
     def may_return_at(self, return_policy: ReturnPolicy) -> float:
-        """Return the earliest time. The wait doubles each time that a process is evicted again soon after
-        its return."""
+        """Return the earliest time.
+
+        The wait doubles each time that a process is evicted again soon after its return.
+        """
         return self.since + min(return_policy.longest_s, return_policy.calm_s * 2.0 ** min(self.times - 1, 16))
 
 

@@ -310,8 +310,10 @@ class HostMemory:
         return need, ""
 
     def _adopt(self) -> None:
-        """Count the processes of an earlier agent. Repeated after the first measurement shows where models are in
-        memory."""
+        """Count the processes of an earlier agent.
+
+        Repeated after the first measurement shows where models are in memory.
+        """
         for key, (pid, plan) in list(self._adopted.items()):
             need = self._estimator.of_running(pid, plan, discrete_gpus=self.machine.discrete_gpus)
             self.ledger.adopt(key, need, plan.priority, now=self._clock())

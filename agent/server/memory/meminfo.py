@@ -83,8 +83,7 @@ def parse_group(limit: str, used: str, stat: str) -> Group | None:
 
 
 def group_folders(membership: str, root: Path = Path("/sys/fs/cgroup")) -> list[tuple[Path, str]]:
-    """Return the folders of the process's memory control group and its parents, each with the version of control
-    groups.
+    """Return the folders of this process's memory control group and its parents, with their versions.
 
     `membership` is the content of /proc/self/cgroup.
     """

@@ -240,8 +240,10 @@ class Header:
         return name == form.SLIDING_WINDOW_PATTERN and self._may_be(architecture)
 
     def _may_be(self, architecture: str) -> bool:
-        """Return whether numbers of `architecture` are kept. Before the file names its architecture, several
-        are kept."""
+        """Return whether numbers of `architecture` are kept.
+
+        Before the file names its architecture, several are kept.
+        """
         named = self._texts.get(form.ARCHITECTURE)
         if named:
             return architecture == named
@@ -300,8 +302,7 @@ class Header:
             raise GgufInvalid(f"an array holds values of type {item_type} at depth {depth}")
 
     def _keep_list(self, key: str, numbers: tuple[int, ...]) -> None:
-        """Keep the largest number, and the lists that are used: attention windows, and KV head counts that differ by
-        layer."""
+        """Keep the largest number, and two lists: attention windows, and KV head counts that differ by layer."""
         name = key.partition(".")[2]
         pattern = name == form.SLIDING_WINDOW_PATTERN
         if pattern or (name == form.HEAD_COUNT_KV and min(numbers) != max(numbers)):

@@ -58,10 +58,10 @@ class Slot:
 
     @contextmanager
     def locked(self, cancel: threading.Event, waiting: Callable[[], None]) -> Iterator[None]:
-        """Lock the model's directory against other threads and processes. The kernel releases the lock if the process
-        ends.
+        """Lock the model's directory against other threads and processes.
 
-        `waiting` is called repeatedly while another process holds the lock. Raises Cancelled.
+        The kernel releases the lock if the process ends. `waiting` is called repeatedly while another process holds the
+        lock. Raises Cancelled.
         """
         while True:
             handle = try_lock(self.root)
@@ -110,8 +110,10 @@ class Slot:
 
 
 def try_lock(directory: Path) -> int | None:
-    """Lock a model's directory. Returns the handle to close, or None if another process holds the lock. Raises a
-    FileError."""
+    """Lock a model's directory.
+
+    Returns the handle to close, or None if another process holds the lock. Raises a FileError.
+    """
     path = directory / LOCK
     with storing(path):
         directory.mkdir(parents=True, exist_ok=True)

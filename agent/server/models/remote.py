@@ -74,8 +74,10 @@ class SourceResponse:
     _deadline: Deadline | None = None
 
     def read1(self, size: int) -> bytes:
-        """Return received bytes, at most `size`. Waits for at least one byte; returns empty bytes at the end of the
-        body."""
+        """Return received bytes, at most `size`.
+
+        Waits for at least one byte; returns empty bytes at the end of the body.
+        """
         try:
             data = self._response.read1(size)
         except _READ_ERRORS as error:
@@ -121,8 +123,7 @@ def get(
     signer: Signer | None = None,
     deadline: Deadline | None = None,
 ) -> Iterator[SourceResponse]:
-    """Request bytes `first` to `last` (inclusive; None means the end) of a file, or with `whole` the file without a
-    range.
+    """Request bytes `first` to `last` (inclusive; None means the end) of a file, or the `whole` file.
 
     `signer` adds credentials for the server of `address` only, not for redirects to other servers. `read_timeout_s`
     limits the time between two bytes, `deadline` the whole request with its body. Yields a SourceResponse with status

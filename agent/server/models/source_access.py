@@ -36,8 +36,10 @@ class Signer(Protocol):
 
 @dataclass(frozen=True)
 class Credentials:
-    """The credentials for sources in a Secret or environment. Every field may be empty. The repr contains
-    no secrets."""
+    """The credentials for sources in a Secret or environment.
+
+    Every field may be empty. The repr contains no secrets.
+    """
 
     hub_token: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
@@ -65,8 +67,10 @@ class Credentials:
         )
 
     def for_web(self, *, hub: bool) -> Signer | None:
-        """Return the signer for a web address. `hub`: the address belongs to Hugging Face or its configured
-        replacement."""
+        """Return the signer for a web address.
+
+        `hub`: the address belongs to Hugging Face or its configured replacement.
+        """
         token = (self.hub_token or self.token) if hub else self.token
         return BearerToken(token) if token else None
 

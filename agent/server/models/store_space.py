@@ -124,8 +124,10 @@ class StoreSpace:
 
     @contextmanager
     def room_for(self, slot: Slot, total_bytes: int | None) -> Iterator[None]:
-        """Reserve room for a file during its download. Raises NoSpace, which names a remedy, without removing any
-        model."""
+        """Reserve room for a file during its download.
+
+        Raises NoSpace, which names a remedy, without removing any model.
+        """
         with self._lock:
             self._make_room(slot, total_bytes or 0)
             self._coming[slot.partial] = total_bytes or 0

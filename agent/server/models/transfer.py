@@ -127,8 +127,10 @@ class Transfer:
         return sum(segment.at - segment.start for segment in self._segments)
 
     def run(self, on_progress: Progress) -> None:
-        """Download the missing bytes. Raises a FileError; after SourceChanged the whole file must be
-        downloaded again."""
+        """Download the missing bytes.
+
+        Raises a FileError; after SourceChanged the whole file must be downloaded again.
+        """
         with storing(self._slot.partial):
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             handle = os.open(self._slot.partial, flags, 0o644)

@@ -1,2 +1,1 @@
-"""Processes on a host: `agent.processes.lifecycle` decides, one `worker.Worker` per process acts, and `supervisor`
-keeps the workers."""
+"""Processes on a host: `supervisor` keeps one `worker` per process; `agent.processes.lifecycle` decides."""

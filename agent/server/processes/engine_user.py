@@ -41,8 +41,10 @@ class EngineUser:
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
 
     def let_read(self, paths: Iterable[str], *, store: Path) -> None:
-        """Make these files readable for the user. Changes the modes only of files in the store. Raises NotReadable,
-        OSError."""
+        """Make these files readable for the user.
+
+        Changes the modes only of files in the store. Raises NotReadable, OSError.
+        """
         root = store.resolve()
         for text in paths:
             path = Path(text)

@@ -39,8 +39,7 @@ class _Poller(Protocol):
 if sys.platform == "linux":
 
     class _Kernel:
-        """Linux 5.3: the file descriptor of a process becomes readable when the process ends, even before it
-        is reaped."""
+        """Linux 5.3: the pidfd of a process becomes readable when the process ends, even before it is reaped."""
 
         def __init__(self) -> None:
             os.close(os.pidfd_open(os.getpid()))  # fails on older kernels

@@ -1,9 +1,8 @@
-"""Identifies a process by a mark that stays valid when the wall clock changes (docs/adr/0038). Used wherever a pid is
-stored.
+"""Identifies a process by a mark that stays valid when the wall clock changes (docs/adr/0038).
 
-A pid alone does not identify a process, because the kernel reuses it later. psutil's `create_time` depends on the wall
-clock: on Linux it changes with each step of the clock, and on macOS psutil corrects it by an offset that it measured at
-its import.
+Used wherever a pid is stored. A pid alone does not identify a process, because the kernel reuses it later. psutil's
+`create_time` depends on the wall clock: on Linux it changes with each step of the clock, and on macOS psutil corrects
+it by an offset that it measured at its import.
 """
 
 from __future__ import annotations
@@ -48,11 +47,11 @@ class _Unknown(Exception):
 
 
 def start_mark(pid: int) -> str | None:
-    """Return the mark of the process that has this pid. None: there is no such process, only a zombie, or it is
-    unknown.
+    """Return the mark of the process that has this pid.
 
-    On Linux the mark consists of the boot and the start in clock ticks since boot. Elsewhere it consists of the boot
-    and the start time that the kernel recorded, which a later change of the clock does not affect.
+    None: there is no such process, only a zombie, or it is unknown. On Linux the mark consists of the boot and the
+    start in clock ticks since boot. Elsewhere it consists of the boot and the start time that the kernel recorded,
+    which a later change of the clock does not affect.
     """
     try:
         return _mark(pid)

@@ -29,8 +29,7 @@ class Ports:
         self._lock = threading.Lock()
 
     def claim(self, key: str, *, preferred: int | None = None, address: str | None = None) -> int:
-        """Reserve a free port: `preferred` if it is free, else the first free port from a position that follows from
-        the key.
+        """Reserve a free port: `preferred` if possible, else the first from a position that the key determines.
 
         `address` is the address on which the process listens, if it is not the agent's own. Raises NoPortFree.
         """

@@ -24,8 +24,10 @@ PIECE_BYTES = 4 * 1024 * 1024
 
 
 def rotate(log: Path, *, max_bytes: int = MAX_BYTES, kept: int = KEPT) -> bool:
-    """Move the content of a file over `max_bytes` to `<log>.1`, and older copies up to `<log>.<kept>`. Returns whether
-    it did."""
+    """Move the content of a file over `max_bytes` to `<log>.1`, and older copies up to `<log>.<kept>`.
+
+    Returns whether it did.
+    """
     try:
         if log.stat().st_size <= max_bytes:
             return False
@@ -71,10 +73,10 @@ def prune(directory: Path, *, kept: Iterable[Path], older_than_s: float = FORGOT
 def read(
     log: Path, *, tail: int | None = None, offset: int | None = None, max_bytes: int = PIECE_BYTES
 ) -> LogPiece | None:
-    """Read the last `tail` lines, or the text after `offset`, at most `max_bytes`. Returns None if the file does not
-    exist.
+    """Read the last `tail` lines, or the text after `offset`, at most `max_bytes`.
 
-    If the file was rotated since `offset` was given, the text starts at the beginning of the file.
+    Returns None if the file does not exist. If the file was rotated since `offset` was given, the text starts at the
+    beginning of the file.
     """
     try:
         with log.open("rb") as file:

@@ -85,8 +85,10 @@ class Worker:
         self._thread.start()
 
     def set_desired(self, desired: Desired | None) -> bool:
-        """Set the desired process; None means no process. Returns False if this worker has finished and cannot accept
-        it."""
+        """Set the desired process; None means no process.
+
+        Returns False if this worker has finished and cannot accept it.
+        """
         with self._lock:
             if self._done:
                 return False

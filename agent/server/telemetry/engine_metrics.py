@@ -55,8 +55,10 @@ def fetch_all(engines: Iterable[Engine], *, timeout_s: float = TIMEOUT_S) -> dic
 
 
 def get(address: str, port: int, path: str, *, deadline: float) -> str | None:
-    """GET a text. Returns None if it is missing, incomplete in time or too large. `deadline` is of the
-    monotonic clock."""
+    """GET a text.
+
+    Returns None if it is missing, incomplete in time or too large. `deadline` is of the monotonic clock.
+    """
     question = _Question(address, port, path)
     _exchange([question], deadline)
     return question.text()

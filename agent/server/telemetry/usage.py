@@ -198,8 +198,10 @@ def _parent(pid: int) -> int | None:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """Return the fields of /proc/<pid>/stat after the command, which may contain spaces. Empty if the process has
-    ended."""
+    """Return the fields of /proc/<pid>/stat after the command, which may contain spaces.
+
+    Empty if the process has ended.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
