@@ -24,7 +24,7 @@ from program.runtimes.llamacpp_memory import (
 
 
 def estimate(desired: DesiredService) -> MemoryFacts | None:
-    """Estimate the memory of one replica, beside the memory that the service asks for.
+    """Estimate the memory of one replica. The result also has the memory that the service asks for.
 
     Returns None for an engine other than llama.cpp, and for a model of unknown size.
     """

@@ -116,7 +116,7 @@ class MemoryFacts(FrozenModel):
 
 
 class AutoscalerFacts(FrozenModel):
-    """The state of the autoscaler, from its own status."""
+    """The state of the autoscaler, from its status."""
 
     kind: str = "HorizontalPodAutoscaler"
     problem: str = ""

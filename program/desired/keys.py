@@ -35,9 +35,7 @@ ANNOTATION_EXPOSE_TLS_SECRET = "herdsman.dev/expose-tls-secret"  # noqa: S105 - 
 ANNOTATION_API_KEY_SECRET = "herdsman.dev/api-key-secret"  # noqa: S105 - the name of an annotation
 """On a service: `secret` or `secret/key`, the Bearer token that clients must send. The default key is `api-key`."""
 ANNOTATION_NETWORK_POLICY = "herdsman.dev/network-policy"
-"""On a service: the clients that may connect to its pods. `namespace` for its own namespace, or a list of
-namespaces.
-"""
+"""On a service: the clients of its pods. `namespace` for the service's namespace, or a list of namespaces."""
 ANNOTATION_MAX_UNAVAILABLE = "herdsman.dev/max-unavailable"
 """On a service: how many pods (`1`) or which share (`25%`) may be unavailable, in rollouts and in evictions."""
 ANNOTATION_ROLLBACK = "herdsman.dev/rollback"
@@ -49,8 +47,8 @@ ANNOTATION_READINESS_GATE = "herdsman.dev/readiness-gate"
 ANNOTATION_SCALE_QUERY = "herdsman.dev/scale-query"
 """On a service: the PromQL query that KEDA scales on instead of the runtime's metric."""
 ANNOTATION_HOST_SELECTOR = "herdsman.dev/host-selector"
-"""On a service: run it as a process on a host with these labels (`key=value`, comma-separated), whatever its Model
-says.
+"""On a service: run it as a process on a host with these labels (`key=value`, comma-separated), regardless of its
+Model.
 """
 ANNOTATION_MODEL_FILE = "herdsman.dev/model-file"
 """On a service of KServe or llmaz that runs on hosts: the one file of the model's repository or prefix."""

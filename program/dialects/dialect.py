@@ -17,7 +17,7 @@ from program.desired.service import DesiredService
 
 
 class Lookup(Protocol):
-    """Finds other objects, in the cluster or in a set of files. The caller records every lookup.
+    """Finds other objects, in the cluster or in a set of files, and records each lookup.
 
     In the loop it reads caches. Of Kubernetes' own kinds it returns only the fields that `automation.cache.trim` keeps.
     """

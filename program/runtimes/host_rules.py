@@ -4,8 +4,8 @@ People who can write a service do not own the host that it runs on, and no conta
 only Herdsman's engines run, with the flags and variables of `host_flags`. Everything else that a plan asks for is a
 `Need`. The owner grants needs in the Host's `spec.allow`, which this module reads as an `Allowance`.
 
-The loop checks before it places and renders a service. An agent, and the loop's transport over SSH, check again before
-a start, so that the rule also applies to a HostProcess that another client wrote.
+The loop checks before it places and renders a service. An agent, and the transport over SSH, check again before a
+start, so that the rule also applies to a HostProcess that another client wrote.
 """
 
 from __future__ import annotations

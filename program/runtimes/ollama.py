@@ -3,7 +3,7 @@
 Called through `runtime_for`. Ollama has a store and names of models that differ from Hugging Face's.
 """
 
-# ruff: noqa: ARG002 - an engine answers every question of the protocol, also where nothing depends on the service.
+# ruff: noqa: ARG002 - the protocol sets the arguments, also if an engine does not use them
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class OllamaRuntime:
         return [ollama_name(desired.model)]
 
     def env(self, desired: DesiredService) -> list[Json]:
-        host = desired.bind_address or "0.0.0.0"  # noqa: S104 - a pod is there for others
+        host = desired.bind_address or "0.0.0.0"  # noqa: S104 - other pods connect to it
         port = desired.container_port or self.default_port
         return [
             {"name": "OLLAMA_HOST", "value": f"[{host}]:{port}" if ":" in host else f"{host}:{port}"},

@@ -4,7 +4,7 @@ The flags follow its documentation (nvidia.github.io/TensorRT-LLM, commands/trtl
 underscores.
 """
 
-# ruff: noqa: ARG002 - an engine answers every question of the protocol, also where nothing depends on the service.
+# ruff: noqa: ARG002 - the protocol sets the arguments, also if an engine does not use them
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Hugging Face's Text Generation Inference. Called through `runtime_for`."""
 
-# ruff: noqa: ARG002 - an engine answers every question of the protocol, also where nothing depends on the service.
+# ruff: noqa: ARG002 - the protocol sets the arguments, also if an engine does not use them
 
 from __future__ import annotations
 

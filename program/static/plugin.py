@@ -39,10 +39,9 @@ _NOT_FROM_PATH = "PULUMI_IGNORE_AMBIENT_PLUGINS"
 
 
 def missing_plugin_words(environment: Mapping[str, str]) -> str:
-    """Return how to install a plugin, if an engine with this environment finds none to start or to attach to; else
-    empty.
+    """Return a warning if an engine with this environment finds no plugin to start or to attach to; else empty.
 
-    The engine ends a program when it finds no plugin, so the program prints this first. It cannot see whether
+    The engine ends a program when it finds no plugin, so the program prints the warning first. It cannot see whether
     Pulumi.yaml names a plugin.
     """
     if "kubernetes:" in environment.get(_ATTACHED, ""):

@@ -181,7 +181,7 @@ def _program(written: TrackedDescription, opened: str) -> tuple[str, list[str], 
             args += ["--served-model-name", d.served_name, *aliases]
         return image, [], with_gpus("vllm", args, d.gpus)
     where = opened or MODELS
-    address = ["--host", "0.0.0.0", "--port", str(PORT)]  # noqa: S104 - a pod is there for others
+    address = ["--host", "0.0.0.0", "--port", str(PORT)]  # noqa: S104 - other pods connect to it
     gpu = Gpu(count=d.gpus, vendor=_vendor(d)) if d.gpus else None
     match d.engine:
         case "llamacpp":

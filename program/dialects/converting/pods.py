@@ -208,7 +208,7 @@ def check_pod(pod: Json | None, *, field: str) -> None:
         read(_Pod, without_nulls(pod), field=field)
 
 
-PATH = "/dev/shm"  # noqa: S108 - the engines' own
+PATH = "/dev/shm"  # noqa: S108 - engines use this path
 _NAME = "dshm"
 
 

@@ -59,7 +59,7 @@ class Type(StrEnum):
     POLICY_COMPLIANT = "PolicyCompliant"
     """False: a policy is violated. If the policy is mandatory, the change is not made."""
     DRIFTED = "Drifted"
-    """True: another client changed fields of Herdsman's objects, and the drift policy says `report`."""
+    """True: another client changed fields of Herdsman's objects, and the drift policy is `report`."""
     TEMPLATE_KEPT = "TemplateKept"
     """True: an adopted service runs its original pod template until the service is changed."""
 

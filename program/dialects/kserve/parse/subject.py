@@ -28,7 +28,7 @@ class Subject:
     combined: Combined
     look: Lookup
     counted: bool = False
-    """Describe the pods that hashes are computed from (`counted`), instead of those that are created."""
+    """True: the pods that hashes are computed from (`counted`). False: the pods to create."""
 
     @property
     def name(self) -> str:

@@ -208,7 +208,7 @@ def _part(pod: PodFacts) -> str:
 
 def _unready(found: WorkloadFacts, pods: list[PodFacts], facts: ServiceFacts, *, scaled: bool) -> RouterProblem | None:
     """Return why a set of pods is not in its wanted state; None if it is."""
-    # With an autoscaler, a change of the number only is no change of the pods: there are just fewer than wanted.
+    # With an autoscaler, a change of only the number does not change the pods; fewer pods than wanted exist.
     changed = found.behind and found.replicas == found.wanted_replicas
     if changed or (not found.seen and not scaled):
         return RouterProblem(

@@ -199,7 +199,7 @@ def _template(runtime: Runtime, config: Mapping[str, Any], chosen: Json, args: l
     pod: Json = {"terminationGracePeriodSeconds": GRACE_S, "containers": [container]}
     shared = config.get("sharedMemorySize") or chosen.get("sharedMemorySize")
     if shared:
-        container["volumeMounts"] = [{"name": SHARED_MEMORY, "mountPath": "/dev/shm"}]  # noqa: S108 - the engines' own
+        container["volumeMounts"] = [{"name": SHARED_MEMORY, "mountPath": "/dev/shm"}]  # noqa: S108 - engines use this path
         pod["volumes"] = [{"name": SHARED_MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": str(shared)}}]
     return {"spec": pod}
 
