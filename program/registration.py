@@ -41,9 +41,7 @@ def exit_quietly() -> None:
 
 
 class _WithoutDebug:
-    """The engine's client without its debug log, which makes five blocking calls for each resource: a third of the
-    time.
-    """
+    """The engine's client without its debug log: five blocking calls for each resource, a third of the time."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine

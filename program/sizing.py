@@ -40,8 +40,7 @@ def estimate(desired: DesiredService) -> MemoryFacts | None:
 
 
 def declared_bytes(desired: DesiredService) -> int | None:
-    """Return the memory in bytes that the service declares for a process on a host, for engines that cannot be
-    estimated.
+    """Return the bytes that the service declares for a process on a host, for engines that cannot be estimated.
 
     None for llama.cpp, whose memory the host estimates from the model, and for a service that declares no memory.
     """
@@ -65,9 +64,7 @@ def _together(desired: DesiredService, serving: Serving) -> MemoryFacts | None:
 
 
 def _fitted(desired: DesiredService, serving: Serving, whole: MemoryFacts, asked_bytes: int) -> MemoryFacts:
-    """Shorten the context as llama-server does if no argument sets it and the GPU has too little memory for the trained
-    one.
-    """
+    """Shorten the context as llama-server does: no argument sets it, and the trained one does not fit on the GPU."""
     trained = (desired.model.gguf.context_length if desired.model.gguf else None) or DEFAULT_CONTEXT
     shortest, longest = min(FITTED_CONTEXT, trained) // PADDING, trained // PADDING
     found = whole

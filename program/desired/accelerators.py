@@ -40,9 +40,7 @@ _FORMS: tuple[tuple[re.Pattern[str], GpuVendor], ...] = (
 
 
 def vendor_of(resource: str) -> GpuVendor | None:
-    """Return the vendor of the accelerators that a resource counts, whole or in parts; None if it counts no
-    accelerators.
-    """
+    """Return the vendor of the accelerators that a resource counts, whole or in parts; None if it counts none."""
     known = _NAMES.get(resource)
     if known is not None:
         return known

@@ -154,9 +154,7 @@ class Sglang(FrozenModel):
 
 
 class TensorRtLlm(FrozenModel):
-    """TensorRT-LLM's server. Fields mean the same as the flags of `trtllm-serve`; it chooses the value of a field that
-    is None.
-    """
+    """TensorRT-LLM's server. Fields mean the same as the flags of `trtllm-serve`; a field that is None sets no flag."""
 
     kind: Literal["tensorrt-llm"] = "tensorrt-llm"
     backend: str | None = None
@@ -183,9 +181,7 @@ class Ollama(FrozenModel):
 
 
 class Omlx(FrozenModel):
-    """A model in the oMLX of a host. The settings belong to the daemon: services with different settings use different
-    daemons.
-    """
+    """A model in the oMLX of a host. The settings are the daemon's: other settings mean another daemon."""
 
     kind: Literal["omlx"] = "omlx"
     turbo_quant_bits: int | None = None

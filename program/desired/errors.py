@@ -25,7 +25,7 @@ class SpecInvalid(DesiredError):
 
 
 class NotYet(DesiredError):
-    """Something that the object needs does not exist yet. The loop retries when it changes, or after `retry_after_s`
+    """Something that the object needs does not exist yet. The loop retries on its change, or after `retry_after_s`
     seconds.
     """
 

@@ -51,8 +51,8 @@ class PodFacts(FrozenModel):
     waiting_reason: str = ""
     """A container's waiting or terminated reason: ImagePullBackOff, CrashLoopBackOff, OOMKilled, …"""
     waiting_message: str = ""
-    """The last message of the container or the kubelet: the tail of a terminated container's log, or the error of the
-    pull.
+    """The last message of the container or the kubelet: the tail of an ended container's log, or the error of
+    the pull.
     """
     container: str = ""
     init: bool = False
@@ -134,9 +134,7 @@ class RefusedObject(FrozenModel):
 
 
 class HostedFacts(FrozenModel):
-    """The processes of a service on hosts. If they differ, these are the facts of the first replica that does not
-    serve.
-    """
+    """The processes of a service on hosts. If they differ, the facts are of the first replica that does not serve."""
 
     host: str | None = None
     phase: str = ""
@@ -252,9 +250,7 @@ class ServiceFacts(FrozenModel):
     problem: Problem | None = None
     """The error that stops this service: an invalid spec, a failed batch, a foreign object of the same name."""
     refused: tuple[RefusedObject, ...] = ()
-    """Objects that could not be applied and that the service can serve without. The loop retries them with a
-    back-off.
-    """
+    """Objects that could not be applied and that the service can serve without. The loop retries them with back-off."""
     unsupported: tuple[Problem, ...] = ()
     """Fields that the service's runtime or platform does not support. Condition SpecHonoured=False lists them."""
     queue: QueuePosition | None = None
@@ -264,25 +260,19 @@ class ServiceFacts(FrozenModel):
     quota: Problem | None = None
     """A GPUQuota that is used up: existing objects stay, and no new ones are created."""
     replica_failure: str = ""
-    """Why the Deployment cannot create pods (a ResourceQuota, a missing PriorityClass), as the API server
-    reported it.
-    """
+    """Why the Deployment cannot create pods (a ResourceQuota, a missing PriorityClass), from the API server."""
     cache_claim: ClaimFacts | None = None
     """The claim that the pods mount for their weights, while it is not bound."""
     preemption: tuple[Problem, ...] = ()
     """Preemptions: services that lost their place to this one, or that took its place, with the priorities."""
     sleep: Literal["", "asleep", "waking"] = ""
-    """`asleep`: the service is idle and no replica runs. `waking`: the first request has arrived. Both accept
-    requests.
-    """
+    """`asleep`: idle, and no replica runs. `waking`: the first request has arrived. Both accept requests."""
     pending: PendingChange | None = None
     """The change that mode Preview or Paused holds back; None if there is none."""
     advice: tuple[Problem, ...] = ()
     """Violations of advisory policies. A violation of a mandatory policy is a `problem`."""
     drift: tuple[Problem, ...] = ()
-    """Fields of Herdsman's objects that another client changed, and that the drift policy reports instead of
-    repairing.
-    """
+    """Fields of Herdsman's objects that another client changed, if the drift policy is to report them."""
     rollout: RolloutFacts = RolloutFacts()
     memory: MemoryFacts | None = None
     autoscaler: AutoscalerFacts | None = None

@@ -45,7 +45,7 @@ class Hub:
         return WebAddress.parse(f"{self.url}{address.path}" + (f"?{address.query}" if address.query else ""))
 
     def may_have_token(self, address: WebAddress) -> bool:
-        """Return whether a token for Hugging Face may be sent to `address`: the Hub over HTTPS on port 443, or its
+        """Return whether a token for Hugging Face may be sent to `address`: the Hub by HTTPS on port 443, or its
         mirror.
         """
         if address.host in HUB_HOSTS:

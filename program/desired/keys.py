@@ -47,14 +47,12 @@ ANNOTATION_READINESS_GATE = "herdsman.dev/readiness-gate"
 ANNOTATION_SCALE_QUERY = "herdsman.dev/scale-query"
 """On a service: the PromQL query that KEDA scales on instead of the runtime's metric."""
 ANNOTATION_HOST_SELECTOR = "herdsman.dev/host-selector"
-"""On a service: run it as a process on a host with these labels (`key=value`, comma-separated), regardless of its
-Model.
-"""
+"""On a service: run it as a process on a host with these labels (`key=value,…`), regardless of its Model."""
 ANNOTATION_MODEL_FILE = "herdsman.dev/model-file"
 """On a service of KServe or llmaz that runs on hosts: the one file of the model's repository or prefix."""
 ANNOTATION_MODEL_FORMAT = "herdsman.dev/model-format"
-"""On a service of KServe or llmaz that runs on hosts: `gguf`, `mlx` or `safetensors`, if the model's name does not show
-it.
+"""On a service of KServe or llmaz that runs on hosts: `gguf`, `mlx` or `safetensors`, if the model's name has
+no hint.
 """
 ANNOTATION_PREFERRED_HOSTS = "herdsman.dev/preferred-hosts"
 """On a service that runs on hosts: comma-separated names. The first host that fits is chosen."""
@@ -67,17 +65,13 @@ ANNOTATION_HOST_MOVES = "herdsman.dev/moves"
 ANNOTATION_MEMORY_CHECK = "herdsman.dev/memory-check"
 """On a service that runs on hosts: `enforce`, `warn` or `off`."""
 ANNOTATION_RESIDENCY = "herdsman.dev/residency"
-"""On a service that runs on hosts: `pinned`, `preferred` or `onDemand`, for when others of its group need its
-memory.
-"""
+"""On a service that runs on hosts: `pinned`, `preferred` or `onDemand`, if others of its group need its memory."""
 ANNOTATION_MODEL_GROUP = "herdsman.dev/model-group"
 """On a service that runs on hosts: the group whose services share the memory of a host by turns."""
 ANNOTATION_MIN_DWELL = "herdsman.dev/min-dwell"
 """On a service with a residency: the shortest time that it runs after a start (`30s`, `5m`)."""
 ANNOTATION_IDLE_TIMEOUT = "herdsman.dev/idle-timeout"
-"""On a service: stop its replicas after this time without a request (`30s`, `15m`), and start them at the next
-request.
-"""
+"""On a service: stop its replicas after this time without a request (`30s`, `15m`), and start them at the next one."""
 ANNOTATION_WAKE_TIMEOUT = "herdsman.dev/wake-timeout"
 """On a service with an idle timeout: the longest time that a request waits for a start before the answer is 503."""
 ANNOTATION_MAX_HELD_REQUESTS = "herdsman.dev/max-held-requests"
@@ -157,8 +151,6 @@ def is_dns_label(name: str) -> bool:
 
 
 def service_dns_name(service: str) -> str:
-    """Return the name of the Kubernetes Service, an RFC 1035 label: dots become dashes, a leading digit gets the prefix
-    `s-`.
-    """
+    """Return the name of the Kubernetes Service, an RFC 1035 label: a dot becomes a dash, a leading digit gets `s-`."""
     name = service.replace(".", "-")
     return f"s-{name}" if name[:1].isdigit() else name

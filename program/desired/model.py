@@ -77,9 +77,7 @@ class Gpu(FrozenModel):
     count: int = Field(ge=1)
     vendor: GpuVendor = GpuVendor.NVIDIA
     resource: str = ""
-    """The extended resource to request, if it is not the vendor's default: a MIG profile, a shared or custom
-    resource.
-    """
+    """The extended resource to request, if it is not the vendor's default: a MIG profile, a shared or custom one."""
     toleration_key: str = ""
     """Taint of GPU nodes that pods tolerate; empty means the resource's name."""
     backend: Literal["", "vulkan", "rocm"] = ""

@@ -71,7 +71,7 @@ def parse_quantity(text: str, *, field: str, example: str = "`2`, `500m` or `16G
 
 
 def check_quantity(text: str | None, *, field: str, unit: str) -> str | None:
-    """Return `text` if it is a quantity, else raise SpecInvalid. `unit` (cpu, memory) chooses the example in
+    """Return `text` if it is a quantity, else raise SpecInvalid. `unit` (cpu, memory) chooses the example of
     the error.
     """
     if text is not None:

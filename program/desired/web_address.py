@@ -26,9 +26,7 @@ _LONGEST_NAME = 253
 
 
 class AddressInvalid(ValueError):
-    """An address that Herdsman refuses to fetch. The message describes the error and contains no part that may be
-    secret.
-    """
+    """An address that Herdsman refuses to fetch. The message has the error and no part that may be secret."""
 
 
 @dataclass(frozen=True)

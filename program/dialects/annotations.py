@@ -396,9 +396,7 @@ _ON_HOSTS = (
 )
 _ASLEEP = (keys.ANNOTATION_IDLE_TIMEOUT, keys.ANNOTATION_WAKE_TIMEOUT, keys.ANNOTATION_MAX_HELD_REQUESTS)
 NOT_IN_WORKLOADS = tuple(dict.fromkeys((*POD_ONLY_ANNOTATIONS, *EXPOSE_DETAILS, *_ASLEEP)))
-"""Annotations for LLMKube's services, whose pods Herdsman describes. They have no effect on pods that users
-describe.
-"""
+"""Annotations that have no effect on pods that users describe, only on LLMKube's, which Herdsman describes."""
 
 
 def not_in_workloads(annotations: Mapping[str, str]) -> tuple[Problem, ...]:

@@ -46,7 +46,7 @@ class Parsed:
     unsupported: tuple[Problem, ...] = ()
     """Fields of the resource that have no effect. Condition SpecHonoured=False lists each of them."""
     node_paths: tuple[tuple[str, str], ...] = ()
-    """Paths on nodes that models are mounted from, each after the field that names it. The operator allows the paths
+    """Paths on nodes that pods mount models from, each after the field that names it. The operator allows the paths
     (`--allowed-host-path-roots`).
     """
 

@@ -199,7 +199,7 @@ def set_directory(model: DesiredModel, model_path: str) -> str:
 
 
 def weights_path(model: DesiredModel, model_path: str) -> str:
-    """Return the path to open: the GGUF file, or the first of several; for several files of other formats their
+    """Return the path to open: a GGUF file, or the first of several; for several files of other formats the
     directory.
     """
     return set_directory(model, model_path) if model.files and model.format is not ModelFormat.GGUF else model_path

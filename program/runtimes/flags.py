@@ -91,9 +91,7 @@ def mentions(argv: Sequence[str], *names: str) -> bool:
 
 
 def without_flags(argv: Sequence[str], *names: str) -> list[str]:
-    """Return the arguments without the flags `names`, which have one value each, as `--flag value` or
-    `--flag=value`.
-    """
+    """Return the arguments without the flags `names`, each with one value: `--flag value` or `--flag=value`."""
     kept: list[str] = []
     skip = False
     for word in argv:

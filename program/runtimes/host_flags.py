@@ -108,9 +108,7 @@ LLAMA_SERVER = Flags(
     repositories=_words("-hf -hfr --hf-repo -hfd -hfrd --hf-repo-draft --spec-draft-hf"),
     host_values={"--host": "{host}", "--port": "{port}"},
 )
-"""From `llama-server --help` of b11434. `--prio` is not listed: the host's owner decides on the priority of
-processes.
-"""
+"""From `llama-server --help` of b11434. `--prio` is not listed: the host's owner sets the priority of processes."""
 
 VLLM = Flags(
     command=("vllm", "serve"),

@@ -203,8 +203,7 @@ def _cache_bytes(gguf: GgufFacts, serving: Serving, cells: _Cells) -> int | None
 
 
 def _compute_bytes(gguf: GgufFacts, serving: Serving, cells: _Cells) -> int | None:
-    """Return the size in bytes of the buffers for one batch's graph and its logits; None if the header lacks the
-    numbers.
+    """Return the size in bytes of the buffers for a batch's graph and logits; None if the header lacks the numbers.
 
     The memory of a tensor is reused after its last reader, so the buffer has the size of the graph's largest moment:
     within attention, within the feed-forward layer, or at the logits. The numbers of simultaneous tensors at each
@@ -231,9 +230,7 @@ def _compute_bytes(gguf: GgufFacts, serving: Serving, cells: _Cells) -> int | No
 
 
 def _host_bytes(gguf: GgufFacts, serving: Serving, *, weights: int, cache: int) -> int:
-    """Return how many bytes of weights and cache stay in RAM in addition to a GPU; 0 without a GPU, where all of it
-    does.
-    """
+    """Return the bytes of weights and cache that stay in RAM in addition to a GPU; 0 without a GPU (all is in RAM)."""
     layers = gguf.layer_count
     if not serving.gpu_layers or not layers:
         return 0

@@ -1,6 +1,4 @@
-"""oMLX: one daemon on a Mac that serves MLX models from one directory each. Called through `runtime_for`; hosts
-only.
-"""
+"""oMLX on hosts: one daemon on a Mac that serves MLX models from one directory each. Called through `runtime_for`."""
 
 # ruff: noqa: ARG002 - the protocol sets the arguments, also if an engine does not use them
 

@@ -105,9 +105,7 @@ def share_of(engine: str, arguments: Sequence[str], gpus: int) -> int:
 
 
 def misfit(engine: str, arguments: Sequence[str], gpus: int) -> str:
-    """Return how the ranks of the arguments differ from the GPUs of a pod; empty if they match, or if no argument sets
-    them.
-    """
+    """Return how the ranks of the arguments differ from a pod's GPUs; empty if they match, or if none are set."""
     ranks = ranks_of(engine, arguments)
     if ranks.at is None or not gpus or ranks.total == gpus:
         return ""

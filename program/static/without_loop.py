@@ -31,7 +31,7 @@ _OVER_SSH = (*_SLEEP, keys.ANNOTATION_MODEL_GROUP, keys.ANNOTATION_MEMORY_CHECK)
 def unsupported_without_loop(
     annotations: dict[str, str], desired: DesiredService, *, over_ssh: bool = False
 ) -> Iterator[Problem]:
-    """Yield the fields without effect without a loop; with `over_ssh` also those that need an agent on the service's
+    """Yield the fields that have no effect without a loop; with `over_ssh` also those that need an agent on the
     host.
     """
     for name, why in _LOOP_ONLY.items():
@@ -61,9 +61,7 @@ def _words(why: str) -> str:
 
 
 def scaled_without_loop(desired: DesiredService) -> DesiredService:
-    """Make a service's autoscalers scale its sets of pods, because a fleet has no custom resource that they could
-    scale.
-    """
+    """Make a service's autoscalers scale its sets of pods. A fleet has no custom resource that they could scale."""
     workloads = desired.workloads
     if workloads is None or all(pods.scaler is None or pods.scaler.target is None for pods in workloads.pods):
         return desired

@@ -101,9 +101,7 @@ def _pod(written: TrackedDescription, opened: str) -> tuple[Json, Json, Json]:
 
 
 def _container(written: TrackedDescription, opened: str) -> tuple[Json, Json, Json]:
-    """Return the container, and the values of vLLM's arguments that KServe has fields for: `parallelism` and LoRA
-    limits.
-    """
+    """Return the container, and the parts of vLLM's arguments with KServe fields: `parallelism` and LoRA limits."""
     d = written.description
     image, command, arguments = _program(written, opened)
     spread: Json = {}

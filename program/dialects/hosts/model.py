@@ -90,9 +90,7 @@ def engine_of(model: DesiredModel, *, asked: str, field: str) -> HostEngine:
 
 
 def accelerator_of(selector: Mapping[str, str], model: DesiredModel, *, gpus: int) -> Accelerator:
-    """Return the accelerator for the arguments: from the host selector, else derived from the model's format and the
-    GPUs.
-    """
+    """Return the accelerator for the arguments: from the host selector, else from the model's format and the GPUs."""
     wanted = selector.get(LABEL_ACCELERATOR, "")
     for each in _ACCELERATORS:
         if each == wanted:

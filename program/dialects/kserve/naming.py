@@ -117,8 +117,9 @@ def scheduler_cluster_binding(namespace: str, service: str) -> str:
 
 
 def scheduler_cluster_binding_apart(namespace: str, service: str) -> str:
-    """Return that name with a hash, for when another service has the usual name: `a`, `b-c` and `a-b`, `c` give the
-    same.
+    """Return another name of that ClusterRoleBinding, with a hash.
+
+    It is for a service whose usual name another service has: `a`, `b-c` and `a-b`, `c` have the same.
     """
     return child_name(namespace, f"-{service}-{_hash(f'{namespace}/{service}')[:8]}-epp-auth-rb")
 

@@ -48,9 +48,7 @@ class StorageSettings:
 
 @dataclass(frozen=True)
 class CredentialSettings:
-    """Names of the keys and endpoints of stores, and the defaults for accounts without annotations (key
-    `credentials`).
-    """
+    """Names of keys and endpoints of stores, and defaults for accounts without annotations (key `credentials`)."""
 
     secret_annotation: str = "serving.kserve.io/storageSecretName"  # noqa: S105 - the name of an annotation
     """Annotation of a service that names the Secret with its store's keys."""

@@ -39,9 +39,7 @@ class PlaygroundDialect:
         return service_status(cr, desired, facts, PLAYGROUND_WORDS, now=now)
 
     def labels(self, cr: Json) -> dict[str, str]:
-        """Return the label by which llmaz finds the Playgrounds of a model; for an OpenModel, the label of its
-        family.
-        """
+        """Return the label by which llmaz finds the Playgrounds of a model; for an OpenModel, its family's label."""
         if cr.get("kind") == kinds.OPEN_MODELS.kind:
             return labels_of(cr)
         name = main_model(cr.get("spec"))

@@ -64,9 +64,7 @@ def unscheduled(facts: ServiceFacts, desired: DesiredService | None) -> Scheduli
 
 
 def _between_preemption_and_return(facts: ServiceFacts, lost: str) -> SchedulingState | None:
-    """Return the state after a preemption, while the replacement pod does not exist or the scheduler has not
-    seen it.
-    """
+    """Return the state after a preemption, until the replacement pod exists and the scheduler has seen it."""
     if any(pod.node and not pod.preempted and not pod.leaving and not pod.ready for pod in facts.pods):
         return None
     gone = min((pod.name for pod in facts.pods if pod.preempted), default="")

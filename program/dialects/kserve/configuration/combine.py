@@ -60,10 +60,10 @@ class _Config:
 
 
 def combined(cr: Json, look: Lookup, *, counted: bool = False) -> Combined:
-    """Merge and render the configs of a service. `counted` uses the versions of the presets that hashes are computed
-    from.
+    """Merge and render the configs of a service.
 
-    Raises SpecInvalid with reason ConfigNotFound, CombineBaseError or InvalidRenderedConfig.
+    `counted` uses the versions of the presets that hashes are computed from. Raises SpecInvalid with reason
+    ConfigNotFound, CombineBaseError or InvalidRenderedConfig.
     """
     cr = to_hub(cr)
     metadata = cr["metadata"]

@@ -99,9 +99,7 @@ def _rule(rule: Json, service: str, pool: str) -> Json:
 
 
 def _backend(backend: Json, service: str, pool: str) -> Json:
-    """Replace the backend by an existing one: the pool that the service refers to, or without a picker any of
-    its pods.
-    """
+    """Replace the backend by an existing one: the pool that the service refers to, or without a picker its Service."""
     if backend.get("kind") != "InferencePool" or backend.get("name") != naming.pool(service):
         return backend
     if pool:

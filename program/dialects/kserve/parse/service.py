@@ -132,9 +132,7 @@ def _in_pods(subject: Subject, annotated: Annotated, own: ServiceSpec) -> Parsed
 
 
 def _ranks(pods: PodSet, field: str, parallelism: Json | None) -> Problem | None:
-    """Return the problem that the ranks of `parallelism` and arguments do not match the GPUs of one pod; None if they
-    do.
-    """
+    """Return the problem that the ranks of `parallelism` and arguments do not match one pod's GPUs; None if they do."""
     main = main_container(pods.template["spec"], field=f"{field}.template")
     words = [*argv_of(main), str(main.get("image") or "")]
     engine = "sglang" if "sglang" in " ".join(words).lower() else "vllm"

@@ -75,9 +75,7 @@ def read_address(written: str, *, field: str) -> Address:
 
 
 def model_address(written: str, annotations: Mapping[str, str], storage: StorageSettings, *, field: str) -> Address:
-    """Return the model's address, or that of its cache on the nodes if there is one, with the way of mounting images
-    set.
-    """
+    """Return the address of the model, or of its cache on the nodes, with the way of mounting images set."""
     address = read_address(_cached(written, annotations), field=field)
     if address.scheme != "oci":
         return address

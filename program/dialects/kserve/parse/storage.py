@@ -175,9 +175,7 @@ def _add_modelcar(draft: PodDraft, weights: Weights, subject: Subject) -> None:
 
 
 _CHECK = '[ -n "$$(ls -A /models 2>/dev/null)" ] || { echo "the image has no files in /models" >&2; exit 1; }'
-"""Run in the image before the other containers, so that the image is pulled and known to contain a model when they
-start.
-"""
+"""Run in the image before the other containers, so that it is pulled and known to contain a model when they start."""
 
 
 def _trust_certificates(draft: PodDraft, bundle: tuple[str, str] | None) -> None:

@@ -32,9 +32,7 @@ MOST_BACKENDS = 16
 
 
 def route_of(subject: Subject, adapters: Sequence[Adapter]) -> tuple[Route | None, tuple[Problem, ...]]:
-    """Return the route and the problems of parts that do not fit into it; None if the service asks for no route of its
-    own.
-    """
+    """Return the route, and the problems of parts that do not fit into it; None if the service asks for no route."""
     route = subject.at("router", "route")
     spec: Json | None = value_at(route, "http", "spec")
     if route is None or spec is None or value_at(route, "http", "refs"):

@@ -30,9 +30,7 @@ from program.dialects.kserve.schema.workload import (
 from program.dialects.pods.fields import POD_SPEC, check_fields
 
 DRA_PREFIX = "serving.kserve.io/exp-dra-"
-"""Prefix of the annotations that ask for devices by claims: device-class, cel-selector, device-count,
-container-name.
-"""
+"""Prefix of annotations that ask for devices by claims: device-class, cel-selector, device-count, container-name."""
 
 _SCHEME = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://", re.ASCII)
 

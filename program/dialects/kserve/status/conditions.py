@@ -125,9 +125,7 @@ class _Conditions(ConditionSet):
 
 
 def _as_the_peer_writes(condition: Json) -> Json:
-    """Remove the generation, which KServe's CRDs do not have and would refuse, and set the severity of partial
-    conditions.
-    """
+    """Remove the generation, which KServe's CRDs would refuse, and set the severity of partial conditions."""
     written = {key: value for key, value in condition.items() if key not in ("observedGeneration", "severity")}
     return {**written, "severity": "Info"} if condition["type"] in _PARTS else written
 

@@ -114,8 +114,6 @@ def _named(keys: Sequence[ServiceKey]) -> str:
 
 
 def _as_the_peer_writes(condition: Json) -> Json:
-    """Remove the generation, which KServe's CRDs do not have and would refuse, and set the severity of one
-    condition.
-    """
+    """Remove the generation, which KServe's CRDs would refuse, and set the severity of one condition."""
     written = {key: value for key, value in condition.items() if key not in ("observedGeneration", "severity")}
     return {**written, "severity": "Info"} if condition["type"] == IN_USE else written

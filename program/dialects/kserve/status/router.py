@@ -195,9 +195,7 @@ def _parents(obj: Json) -> list[Json]:
 
 
 def _not_accepted(route: Json) -> str:
-    """Return why a route is not accepted; empty once every gateway that it names has accepted its current
-    generation.
-    """
+    """Return why a route is not accepted; empty once all gateways that it names have accepted its generation."""
     parents = _parents(route)
     if not parents:
         return "no gateway's controller has looked at it"

@@ -127,8 +127,8 @@ def split_problem(wish: ModelGpu, *, count: int, at: str) -> tuple[str, str] | N
 
 
 def _tensor_split(wish: ModelGpu, *, count: int) -> tuple[int, ...]:
-    """Turn layer ranges into proportions: their sizes, divided by the greatest common divisor; empty means equal
-    shares.
+    """Turn layer ranges into proportions: their sizes, divided by the greatest common divisor; empty means
+    equal ones.
     """
     return _layer_split(wish, count=count)[0]
 

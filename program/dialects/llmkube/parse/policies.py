@@ -40,8 +40,9 @@ NO_END_S = 100 * 365 * 24 * 3600
 
 
 def exposure(annotated: Annotated, endpoint: EndpointSpec | None, *, model_ref: str) -> Exposure | None:
-    """Return the way in for clients: from the annotations or from LLMKube's `spec.endpoint.gateway`. Raises SpecInvalid
-    for both.
+    """Return how clients reach the service: from the annotations or from LLMKube's `spec.endpoint.gateway`.
+
+    Raises SpecInvalid if both are set.
     """
     gateway = endpoint.gateway if endpoint else None
     if gateway is None or not gateway.enabled:
@@ -129,9 +130,7 @@ def rollout(spec: RolloutPolicySpec | None, annotated: Annotated) -> RolloutPoli
 
 
 def pod_lifetime_idle_timeout(spec: ServiceSpec) -> int | None:
-    """Return how many seconds an old pod's replacement waits for it to be idle; None, no wait, without
-    `waitForIdle`.
-    """
+    """Return how many seconds an old pod's replacement waits for it to be idle; None without `waitForIdle`: no wait."""
     policy = spec.rollout_policy
     if spec.max_pod_lifetime_seconds is None or policy is None or not policy.wait_for_idle or policy.force:
         return None

@@ -99,9 +99,7 @@ def file_set(source: ModelSource, files: Sequence[str], mmproj: str) -> tuple[st
 
 
 def cache_key(address: str) -> str:
-    """Return the name of a source's cache directory: the first 16 hex digits of the SHA-256 of the address as
-    written.
-    """
+    """Return the name of a source's cache directory: 16 hex digits of the SHA-256 of the address as written."""
     return hashlib.sha256(address.encode()).hexdigest()[:16]
 
 
@@ -121,9 +119,7 @@ def needs_cache(source: ModelSource, files: Sequence[str] = ()) -> bool:
 
 
 def hub_location(url: str, hub_url: str) -> str:
-    """Return the mirror's address of a file of Hugging Face if `hub_url` is a mirror; other addresses stay
-    unchanged.
-    """
+    """Return the mirror's address of a file of Hugging Face if `hub_url` is a mirror; else the address unchanged."""
     hub = Hub.at(hub_url)
     try:
         address = WebAddress.parse(url)
@@ -219,9 +215,7 @@ def _hub_page(address: str, parts: WebAddress) -> ModelSource:
 
 
 def _hub_address(address: str, rest: str) -> ModelSource:
-    """Parse the part after `hf://`: `org/repo[@revision]`, or one file of it,
-    `org/repo[@revision]/path/to/file.gguf`.
-    """
+    """Parse the part after `hf://`: `org/repo[@revision]`, or a file in it, `org/repo[@revision]/path/to/file.gguf`."""
     head, at, tail = rest.partition("@")
     if not at:
         parts = head.split("/")

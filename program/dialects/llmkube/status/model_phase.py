@@ -147,9 +147,7 @@ def _of_claim(cr: Json, source: ModelSource, facts: ModelFacts) -> Verdict:
 
 
 def _not_probed(cr: Json, source: ModelSource, facts: ModelFacts, same: Json) -> Verdict:
-    """Decide before this process's first probe: the status that an earlier process wrote for the same source still
-    counts.
-    """
+    """Decide before this process's first probe: an earlier process's status for the same source still counts."""
     if same.get("phase") in ("Ready", "Downloading"):
         return _of_prefetch(facts.prefetch) if facts.prefetch is not None else _resolved(cr, source)
     degraded = next(
