@@ -89,8 +89,9 @@ async def _finish(started: _Started) -> None:
 
 
 async def _succeeded(resource: pulumi.Resource) -> bool:
-    """Wait until the engine is done with the resource. Return False if it failed; the engine logs the cause and the
-    URN.
+    """Wait until the engine is done with the resource.
+
+    Return False if it failed; the engine logs the cause and the URN.
     """
     try:
         await resource.urn.future()

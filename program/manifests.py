@@ -180,8 +180,9 @@ class Manifests:
         self.note_unused()
 
     def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> Json | None:
-        """Find an object among the files, in whatever version it is written. Implements
-        `program.dialects.dialect.Lookup`.
+        """Find an object among the files, in whatever version it is written.
+
+        Implements `program.dialects.dialect.Lookup`.
         """
         identity = (kind.group, kind.kind, namespace or "", name)
         self._asked_for.add(identity)

@@ -35,7 +35,7 @@ class SpeculativeDecoding(FrozenModel):
 
 
 class LlamaCpp(FrozenModel):
-    """llama-server. A field that is None sets no flag, and llama.cpp uses its default."""
+    """llama-server. In pods a field that is None sets no flag; on hosts some fields have defaults (`host_argv`)."""
 
     kind: Literal["llamacpp"] = "llamacpp"
     context_size: int | None = None

@@ -25,8 +25,9 @@ class SpecInvalid(DesiredError):
 
 
 class NotYet(DesiredError):
-    """Something that the object needs does not exist yet. The loop retries on its change, or after `retry_after_s`
-    seconds.
+    """Something that the object needs does not exist yet.
+
+    The loop retries on its change, or after `retry_after_s` seconds.
     """
 
     def __init__(self, *, reason: str, why: str, field: str = "", retry_after_s: float = 30.0) -> None:

@@ -71,8 +71,9 @@ def parse_quantity(text: str, *, field: str, example: str = "`2`, `500m` or `16G
 
 
 def check_quantity(text: str | None, *, field: str, unit: str) -> str | None:
-    """Return `text` if it is a quantity, else raise SpecInvalid. `unit` (cpu, memory) chooses the example of
-    the error.
+    """Return `text` if it is a quantity, else raise SpecInvalid.
+
+    `unit` (cpu, memory) chooses the example of the error.
     """
     if text is not None:
         parse_quantity(text, field=field, example=_EXAMPLE[unit])

@@ -24,8 +24,9 @@ class Lookup(Protocol):
 
     @property
     def reads_model_status(self) -> bool:
-        """Whether the status of a Model counts. Files have none, and a preview of an edited Model has an
-        outdated one.
+        """Whether the status of a Model counts.
+
+        Files have none, and a preview of an edited Model has an outdated one.
         """
         ...
 

@@ -178,8 +178,9 @@ def served_mode(desired: DesiredService) -> Literal["chat", "embedding", "rerank
 
 
 def named_completion(desired: DesiredService) -> CompletionRequest:
-    """Return a request for one token, or its equivalent. In pods that a user or preset describes, it names the
-    model.
+    """Return a request for one token, or its equivalent.
+
+    In pods that a user or preset describes, it names the model.
     """
     request = small_completion(served_mode(desired))
     if desired.workloads is None or not desired.served_name:
@@ -221,8 +222,9 @@ def option(flag: str, value: object | None) -> list[str]:
 
 
 def positive(flag: str, value: int | None) -> list[str]:
-    """Return `[flag, value]` for a number above zero. For zero and None return an empty list, and the engine
-    chooses.
+    """Return `[flag, value]` for a number above zero.
+
+    For zero and None return an empty list, and the engine chooses.
     """
     return [flag, str(value)] if value is not None and value > 0 else []
 

@@ -174,8 +174,9 @@ def host_argv(
 
 
 def _host_draft(desired: DesiredService, draft_path: str) -> list[str]:
-    """Return the flag for the draft weights, at the path where the host finds them. An absolute path is used
-    unchanged.
+    """Return the flag for the draft weights, at the path where the host finds them.
+
+    An absolute path is used unchanged.
     """
     speculative = _settings(desired).speculative
     if speculative is None or not speculative.draft_path or speculative.draft_path.startswith("/"):

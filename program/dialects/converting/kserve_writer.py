@@ -148,8 +148,9 @@ def _security(written: TrackedDescription) -> Json:
 
 
 def _program(written: TrackedDescription, opened: str) -> tuple[str, list[str], list[str]]:
-    """Return image, command and arguments. For vLLM the presets set them, and only the user's additions are
-    returned.
+    """Return image, command and arguments.
+
+    For vLLM the presets set them, and only the user's additions are returned.
     """
     d = written.description
     image, command, args = written.use("image"), list(written.use("command")), list(written.use("args"))

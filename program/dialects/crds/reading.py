@@ -47,8 +47,9 @@ _WORDS = {
 
 
 def without_nulls(value: Any) -> Any:
-    """Drop null members of objects at all depths. The API server prunes them, so an object from a file must mean the
-    same.
+    """Drop null members of objects at all depths.
+
+    The API server prunes them, so an object from a file must mean the same.
     """
     if isinstance(value, dict):
         return {key: without_nulls(member) for key, member in value.items() if member is not None}

@@ -25,8 +25,9 @@ class KserveDialect:
     peer_finalizers: tuple[str, ...] = ("serving.kserve.io/llmisvc-finalizer",)
 
     def parse(self, cr: Json, look: Lookup) -> Parsed:
-        """Parse a service and everything that it refers to. Raises SpecInvalid, or NotYet for an object that may be
-        created.
+        """Parse a service and everything that it refers to.
+
+        Raises SpecInvalid, or NotYet for an object that may be created.
         """
         return parse_service(cr, look)
 

@@ -192,8 +192,9 @@ def _credentials(key: _Key) -> CredentialSettings:
 
 
 class _Key:
-    """One key of the ConfigMap, or an object within it. Every method that reads raises SpecInvalid with the field's
-    name.
+    """One key of the ConfigMap, or an object within it.
+
+    Every method that reads raises SpecInvalid with the field's name.
     """
 
     def __init__(self, path: str, text: str = "", value: dict[str, Any] | None = None) -> None:

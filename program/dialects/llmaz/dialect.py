@@ -26,8 +26,9 @@ class PlaygroundDialect:
     peer_finalizers: tuple[str, ...] = ()
 
     def parse(self, cr: Json, look: Lookup) -> Parsed:
-        """Parse a Playground with its models and its runtime. Raises SpecInvalid, or NotYet for an object that may be
-        created.
+        """Parse a Playground with its models and its runtime.
+
+        Raises SpecInvalid, or NotYet for an object that may be created.
         """
         return parse_playground(cr, look)
 

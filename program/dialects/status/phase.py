@@ -123,8 +123,9 @@ def memory_shortage(memory: MemoryFacts | None) -> tuple[str, str]:
 
 
 def _reason(problem: Problem) -> Reason:
-    """Map a problem's reason to the closed list. An unlisted reason becomes SpecInvalid or, without a field,
-    ApplyFailed.
+    """Map a problem's reason to the closed list.
+
+    An unlisted reason becomes SpecInvalid or, without a field, ApplyFailed.
     """
     try:
         return Reason(problem.reason)
@@ -180,8 +181,9 @@ def _held(cr: Json, pending: PendingChange, replicas: PhaseDecision, *, nothing:
 
 
 def _not_yet_as_wanted(facts: ServiceFacts, replicas: PhaseDecision) -> PhaseDecision | None:
-    """The wanted number of replicas serves, or none is wanted. Return why they do not match the spec yet; None if they
-    do.
+    """The wanted number of replicas serves, or none is wanted.
+
+    Return why they do not match the spec yet; None if they do.
     """
     rollout = facts.rollout
     changed: dict[str, object] = {}

@@ -197,8 +197,9 @@ _STORAGE = "ephemeral-storage"
 
 
 def add_cache_tiers(draft: PodDraft, workload: Json, *, field: str) -> None:
-    """Mount each secondary tier of a workload. Raises SpecInvalid for an invalid size, and for a path that leaves the
-    claim.
+    """Mount each secondary tier of a workload.
+
+    Raises SpecInvalid for an invalid size, and for a path that leaves the claim.
     """
     sizes: list[str] = []
     for index, tier in enumerate(value_at(workload, "kvCacheOffloading", "secondary") or ()):

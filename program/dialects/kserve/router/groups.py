@@ -37,8 +37,9 @@ def group_of(subject: Subject) -> str:
 
 
 def members(subject: Subject) -> tuple[Member, ...]:
-    """List the members of the service's group that share its model's requests, by name. The service itself is always
-    one.
+    """List the members of the service's group that share its model's requests, by name.
+
+    The service itself is always one.
     """
     group = group_of(subject)
     own = Member(

@@ -111,8 +111,9 @@ def _without_header(rule: Json, header: str) -> Json | None:
 
 
 def _with_adapters(rule: Json, header: str, published: str, names: Sequence[str]) -> tuple[Json, int]:
-    """Add matches for the adapters' names to those for the model's name. Return the rule and how many names do
-    not fit.
+    """Add matches for the adapters' names to those for the model's name.
+
+    Return the rule and how many names do not fit.
     """
     matches = rule.get("matches") or ()
     by_model = [match for match in matches if _header_value(match, header) == published]

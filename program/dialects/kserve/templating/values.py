@@ -87,8 +87,9 @@ def _inner(shape: Shape, struct: Struct) -> Shape:
 
 
 def truth(value: Any) -> bool:
-    """Return the truth of a value for `if`: False if it is unset, zero or empty. A struct that is set is always
-    true.
+    """Return the truth of a value for `if`: False if it is unset, zero or empty.
+
+    A struct that is set is always true.
     """
     if isinstance(value, Struct):
         return True

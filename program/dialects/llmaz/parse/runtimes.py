@@ -112,8 +112,9 @@ def _check(raw: dict[str, Any]) -> None:
 
 
 def merged_env(*lists: Iterable[Json]) -> list[Json]:
-    """Join lists of variables by name. The later value replaces the earlier one in its place, so that the order is
-    stable.
+    """Join lists of variables by name.
+
+    The later value replaces the earlier one in its place, so that the order is stable.
     """
     merged: dict[str, Json] = {}
     for variables in lists:

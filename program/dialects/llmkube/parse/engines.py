@@ -49,8 +49,9 @@ def engine_settings(
     draft: DesiredModel | None,
     idle_path: str = "",
 ) -> EngineSettings:
-    """Return the settings of `spec.runtime`. `idle_path` is the path at which a generic server reports that it
-    is idle.
+    """Return the settings of `spec.runtime`.
+
+    `idle_path` is the path at which a generic server reports that it is idle.
     """
     match spec.runtime:
         case "llamacpp":

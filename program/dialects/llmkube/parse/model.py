@@ -127,8 +127,9 @@ def _gguf(status: ModelStatus) -> GgufFacts | None:
 
 
 def _file_name(source: ModelSource, status: ModelStatus, gguf: GgufFacts | None, *, model_name: str) -> str:
-    """Return the name of the cached file. It stays the same for a cache key, even if the header names another one
-    later.
+    """Return the name of the cached file.
+
+    It stays the same for a cache key, even if the header names another one later.
     """
     if source.kind is SourceKind.REPOSITORY:
         return ""

@@ -37,8 +37,9 @@ def service_conditions(
     *,
     now: datetime,
 ) -> list[Condition]:
-    """Return all of Herdsman's conditions for `cr`. Unchanged conditions keep their transition times from
-    `previous`.
+    """Return all of Herdsman's conditions for `cr`.
+
+    Unchanged conditions keep their transition times from `previous`.
     """
     conditions = ConditionSet({**cr, "status": previous}, tuple(Type), now=now)
     conditions.mark(verdict)
