@@ -126,9 +126,7 @@ class CompletionCheck:
                 if progress is not None and (why := self._may_be_busy(start, progress)):
                     return Proof("unknown", f"POST {request.path} has to wait: {why}")
                 return Proof("failed", f"POST {request.path}: no answer in {self._timeout_s:g} s")
-            if not isinstance(
-                error, NotFound
-            ):  # the error of a deleted pod does not show whether requests reach other pods
+            if not isinstance(error, NotFound):  # a deleted pod does not count
                 self._note(start, reached=False)
             # Without the right to pods/proxy every start is unknown, and each costs one refused request.
             final = isinstance(error, (Forbidden, PathRefused))
