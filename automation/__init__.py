@@ -1,1 +1,4 @@
-"""When things happen: the loop that watches, plans, runs the engine and reports. Start with `controller.py`."""
+"""The operator: the loop that watches, plans, runs the engine and reports, and the commands.
+
+Start with `controller.py`.
+"""

@@ -25,7 +25,7 @@ class NodeCapacity:
 
 
 def never_fits(requests: Mapping[str, str], node_selector: Mapping[str, str], nodes: Iterable[NodeCapacity]) -> str:
-    """Say why no node could hold a pod with these requests; empty when one could, or when there are no nodes.
+    """Return why no node could hold a pod with these requests; empty when one could, or when there are no nodes.
 
     Counts cpu, memory, ephemeral storage and extended resources (`nvidia.com/gpu`).
     """

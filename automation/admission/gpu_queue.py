@@ -153,7 +153,7 @@ class GpuQueue:
         moved = []
         for at in range(*part.indices(len(queue))):
             key, place = queue[at].key, _place(queue, at)
-            # A service that has not asked for its place yet asks in its first pass.
+            # A service without a reported place reads its place in its first pass.
             if key in self._shown and self._shown[key] != place:
                 moved.append(key)
                 self._shown[key] = place

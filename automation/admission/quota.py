@@ -34,7 +34,8 @@ class QuotaClaim:
     """Memory that the pods request."""
     priority: int = 0
     created: str = ""
-    """The custom resource's creationTimestamp; of two that wait with equal priority the older comes first."""
+    """The custom resource's creationTimestamp. Of two services with equal priority that wait, the older is admitted
+    first."""
 
     @property
     def is_nothing(self) -> bool:

@@ -60,7 +60,7 @@ class QuotaController:
         self._retry = Debounce(self.report, delay_s=RETRY_S)
 
     def start(self) -> None:
-        """Count what runs already, then report now and after each change."""
+        """Count the running services, then report now and after each change."""
         self._cluster.quotas.now = lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         for key, claim in running_claims(self._cluster).items():
             self._cluster.quotas.hold(key, claim)

@@ -64,7 +64,7 @@ class QuotaLedger:
     _tallies: dict[QuotaName, _Tally] = field(default_factory=dict)
 
     def propose(self, key: ServiceKey, claim: QuotaClaim, *, without_model: bool = False) -> Problem | None:
-        """Return what `reserve` would return now, and reserve nothing."""
+        """Return the result that `reserve` would have now, without a reservation."""
         with self._lock:
             if without_model and self._holds_by_model(key):
                 return None

@@ -20,7 +20,7 @@ from program.desired.facts import Problem, QueuePosition
 from program.desired.keys import ServiceKey
 
 NODES_SETTLE_S = 1.0
-"""Nodes come and go in groups; services that wait for one are checked again once for the group."""
+"""Nodes are added and removed in groups. Services that wait for one are checked again once for the group."""
 MOST_VERDICTS = 4096
 """The number of different pod requests whose result is cached."""
 

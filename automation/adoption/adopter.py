@@ -103,7 +103,7 @@ class Adopter:
         )
 
     def release(self, batch: Sequence[Candidate]) -> list[Result]:
-        """Give services back: wait until the loop has left them, and remove Herdsman's annotations from what runs."""
+        """Give services back: wait until the loop has released them, and remove Herdsman's annotations."""
         for one in batch:
             own = {ANNOTATION_ADOPT: None} if one.key.dialect == "kserve" else {}
             released_to = UPSTREAM_CONTROLLERS[one.key.dialect].released_to
@@ -130,7 +130,7 @@ class Adopter:
         self._client.patch(kind_of(one.cr), one.key.namespace, one.key.name, body, field_manager=FIELD_MANAGER)
 
     def _remove_annotations(self, one: Candidate) -> None:
-        """Remove Herdsman's annotations from what runs: a later adoption must not take it for applied."""
+        """Remove Herdsman's annotations from the objects, so that a later adoption does not take them for applied."""
         notes = dict.fromkeys((naming.ANNOTATION_APPLIED_HASH, ANNOTATION_KEPT_TEMPLATE))
         body = {"metadata": {"annotations": notes}}
         for name in one.workloads:

@@ -33,7 +33,7 @@ class Approval:
         self.modes = modes
 
     def drop_service(self, key: ServiceKey) -> None:
-        """Drop what is remembered of a deleted service."""
+        """Drop the records of a deleted service."""
         self.policies.drop_service(key)
         self.modes.drop_service(key)
 

@@ -32,7 +32,7 @@ _MODES: tuple[Mode, ...] = ("Apply", "Preview", "Paused")
 _Part = tuple[str, str, str, str]
 
 Compare = Callable[[DesiredService, RenderedService, Json, tuple[LiveObject, ...]], ServicePreview]
-"""Computes what an apply would change; raises ApiError when the API server does not answer."""
+"""Computes the changes of an apply. Raises ApiError when the API server does not answer."""
 
 
 def mode_of(cr: Json, namespace_annotations: Mapping[str, str]) -> Mode:
@@ -160,7 +160,7 @@ class Modes:
             self._known[key] = _Known(looked=True, spent=before.spent)
 
     def drop_service(self, key: ServiceKey) -> None:
-        """Drop what is remembered of a deleted service, or of one in mode Apply."""
+        """Drop the records of a deleted service, or of one in mode Apply."""
         with self._lock:
             self._known.pop(key, None)
 

@@ -114,7 +114,7 @@ class PolicyChecker:
         return verdict
 
     def drop_service(self, key: ServiceKey) -> None:
-        """Drop what is remembered of a deleted service."""
+        """Drop the records of a deleted service."""
         with self._lock:
             self._asked.pop(key, None)
 

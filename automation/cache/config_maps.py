@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 FIRST_LIST_S = 0.5
 """How long a pass waits for the first answer about a ConfigMap."""
 PATIENCE_AGAIN_S = 30.0
-"""How long no pass waits after one that waited without an answer."""
+"""After a pass that waited without an answer, no pass waits for this long."""
 REFUSED_BASE_S = 5.0
 REFUSED_CAP_S = 300.0
 """The first and the longest pause after the API server refused a ConfigMap."""
@@ -45,7 +45,7 @@ class _ConfigMap:
         self.obj: Json | None = None
         """The object as it was read last, of one that is not watched."""
         self.answered = threading.Event()
-        """The API server gave the object, said that there is none, or refused to tell."""
+        """The API server returned the object, or answered that there is none, or refused the request."""
         self.awaited = False
         """A pass did not wait for the answer."""
 
@@ -54,7 +54,7 @@ class _ConfigMap:
 
 
 class ConfigMaps:
-    """ConfigMaps by namespace and name, from the first time that they are asked for. Thread-safe."""
+    """ConfigMaps by namespace and name, from the first request for each. Thread-safe."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class ConfigMaps:
         most: int = MOST,
         read_every_s: float = READ_EVERY_S,
     ) -> None:
-        """`changed` gets namespace and name, in a separate thread; `in_use` tells whether a service needs it."""
+        """`changed` gets namespace and name, in a separate thread; `in_use` returns whether a service needs it."""
         self._client = client
         self._changed = changed
         self._in_use = in_use
@@ -73,7 +73,7 @@ class ConfigMaps:
         self._read_every_s = read_every_s
         self._lock = threading.Lock()
         self._known: dict[Name, _ConfigMap] = {}
-        """The one that was asked for last stands last."""
+        """The most recently requested one is the last."""
         self._backoff: Backoff[Name] = Backoff(base_s=REFUSED_BASE_S, cap_s=REFUSED_CAP_S)
         self._impatient_until = 0.0
         self._wake = threading.Event()

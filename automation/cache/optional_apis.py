@@ -26,19 +26,19 @@ log = structlog.get_logger(__name__)
 
 CHECK_EVERY_S = 60.0
 RETRY_S = 2.0
-"""After a failed check, and at least between two checks that were asked for."""
+"""Pause after a failed check, and the shortest pause between two requested checks."""
 RETRY_CAP_S = 30.0
-"""At most between two checks while one after the other fails."""
+"""The longest pause between two checks while they fail."""
 LOOK_S = 20.0
-"""How long one look waits in all for the kinds that it begins to follow."""
+"""How long one check waits in all for the kinds that it begins to follow."""
 PATIENCE_S = 2.0
-"""How long the first kinds of a look are waited for before the next ones are listed too."""
+"""How long a check waits for the first kinds before the next ones are listed as well."""
 
 
 class OptionalApis:
-    """Follows the kinds that may come and go. `make` builds the informer of a kind that is served.
+    """Follows kinds that appear and disappear. `make` builds the informer of a kind that is served.
 
-    `on_change` gets the kinds that appeared or went since the first look, in this object's thread.
+    `on_change` gets the kinds that appeared or disappeared since the first check, in this object's thread.
     """
 
     def __init__(
@@ -128,11 +128,11 @@ class OptionalApis:
 
     @property
     def has_synced(self) -> bool:
-        """Whether the first look is over: all that it found is listed, or known not to be listable now."""
+        """Whether the first check is over: all kinds that it found are listed, or known not to be listable now."""
         return self._looked.is_set()
 
     def wait_synced(self, timeout_s: float) -> bool:
-        """Wait for `has_synced`; False when the time ran out first."""
+        """Wait for `has_synced`; False at the timeout."""
         return self._looked.wait(timeout_s)
 
     def _run(self) -> None:

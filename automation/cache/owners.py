@@ -1,6 +1,6 @@
 """Finds the service that an object was made for, and the labels that select the objects of a service. Pure.
 
-The controller of an object goes before its labels: objects of others may carry the labels of LLMKube and KServe.
+The controller of an object precedes its labels: objects of other owners may have the labels of LLMKube and KServe.
 """
 
 from __future__ import annotations

@@ -28,9 +28,9 @@ from program.desired.keys import ServiceKey
 from program.dialects.registry import DIALECTS, LLMKUBE
 
 SPREAD_S = 0.02
-"""When an API appears or goes, the services that may use it are enqueued one after the other, this far apart."""
+"""When an API appears or disappears, the services that may use it are enqueued one by one, this far apart."""
 KSERVE_NAMESPACE = "kserve"
-"""Where KServe keeps its presets and its gateway: followed also by a loop that works in other namespaces only."""
+"""The namespace of KServe's presets and gateway. A loop for other namespaces follows it as well."""
 ANY = ""
 """The name in a `Reference` to all objects of a namespace."""
 _TRIMS: dict[Kind, Callable[[Json], Json]] = {
@@ -318,8 +318,8 @@ class ServiceCache:
 
     def _apis_changed(self, changed: frozenset[Kind]) -> None:
         if self.kind in changed and self.kind not in self.apis.served:
-            # The custom resources went with their CRD, and their objects with them. If the CRD returns without the
-            # custom resources, the engine's state still has the objects, and a pass removes them from it.
+            # The custom resources were deleted with their CRD, and their objects with them. If the CRD returns without
+            # the custom resources, the engine's state still has the objects, and a pass removes them from it.
             with self._lock:
                 self._postponed.update(self._needed)
             return
@@ -352,7 +352,7 @@ def _content(kind: Kind, obj: Json) -> Any:
     """Return the part of an object that services depend on."""
     if kind is kinds.MODELS:
         return obj["spec"], obj.get("status")
-    # The status of a config says which services use it.
+    # The status of a config names the services that use it.
     unread = "status" if kind is kinds.LLM_CONFIGS else None
     return {key: value for key, value in _without_version(obj).items() if key != unread}
 

@@ -16,7 +16,7 @@ class ServiceIndex:
     """Relations between cached objects, of the services of one dialect. Thread-safe."""
 
     def __init__(self, mark: ServiceMark = DIALECTS[LLMKUBE].mark) -> None:
-        """`mark` tells which service an object was made for."""
+        """`mark` returns the service that an object was made for."""
         self._mark = mark
         self._lock = threading.Lock()
         self._by_model: dict[tuple[str, str], set[str]] = defaultdict(set)

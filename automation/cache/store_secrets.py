@@ -26,7 +26,7 @@ TIMEOUT_S = 10.0
 
 
 class StoreSecrets:
-    """Secrets of stores by namespace and name, from the first time that they are asked for. Thread-safe."""
+    """Secrets of stores by namespace and name, from the first request for each. Thread-safe."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class StoreSecrets:
         in_use: Callable[[str, str], bool] = lambda _namespace, _name: True,
         look_every_s: float = LOOK_EVERY_S,
     ) -> None:
-        """`changed` gets namespace and name, in a separate thread; `in_use` tells whether a service needs it."""
+        """`changed` gets namespace and name, in a separate thread; `in_use` returns whether a service needs it."""
         self._client = client
         self._changed = changed
         self._in_use = in_use

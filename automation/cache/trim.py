@@ -80,29 +80,29 @@ def _metadata(obj: Json) -> Json:
 
 
 def made(obj: Json) -> Json:
-    """Keep of the metadata of an object made for a service also what `automation.drift` compares."""
+    """Reduce the metadata of an object made for a service to what the loop reads, including what drift compares."""
     kept = _metadata(obj)
     kept["owned"] = owned_text(obj)
     metadata = obj["metadata"]
-    # An object without a generation, such as a Service, shows a change of its spec by nothing else.
+    # The metadata of an object without a generation, such as a Service, does not show a change of its spec.
     spec = None if metadata.get("generation") else obj.get("spec")
     kept["content"] = hash(json.dumps([metadata.get("labels"), metadata.get("annotations"), spec]))
     return kept
 
 
 def owned(obj: Json) -> Json:
-    """Keep of an object made for a service: who it is and whose it is."""
+    """Reduce an object made for a service to its identity and its owner."""
     return {"metadata": made(obj)}
 
 
 def owned_in_full(obj: Json) -> Json:
-    """Keep all fields of an object made for a service that other services refer to, and who it is and whose it is."""
+    """Keep all fields of an object made for a service that other services refer to, with its identity and its owner."""
     kept = custom_resource(obj)
     return {**kept, "metadata": {**kept["metadata"], **made(obj), "labels": obj["metadata"].get("labels") or {}}}
 
 
 def deployment(obj: Json) -> Json:
-    """Keep of a Deployment: the live replica target and who set it, what a replica asks for, and how far it is."""
+    """Reduce a Deployment to its replica target and who set it, the requests of a replica, and the rollout's progress."""
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     pod_spec = (spec.get("template") or {}).get("spec") or {}
     conditions = conditions_of(obj)
@@ -127,7 +127,7 @@ def deployment(obj: Json) -> Json:
 
 
 def workload(obj: Json) -> Json:
-    """Keep of a Deployment or LeaderWorkerSet that a custom resource describes its kind and conditions as well."""
+    """Reduce a Deployment or LeaderWorkerSet of KServe or llmaz as `deployment` does, with its kind and conditions."""
     status = obj.get("status") or {}
     conditions = {
         kind: {key: str(each.get(key, ""))[:MESSAGE_LENGTH] for key in ("status", "reason", "message")}
@@ -161,7 +161,7 @@ def conditions_of(obj: Json) -> dict[str, Json]:
 
 
 def autoscaler(obj: Json) -> Json:
-    """Keep of a HorizontalPodAutoscaler or ScaledObject: a digest of its spec, and the condition that is not met.
+    """Reduce a HorizontalPodAutoscaler or ScaledObject to a digest of its spec, and the condition that is not met.
 
     Its status is written every 15 s. A digest of spec and condition replaces the resourceVersion, so that the informer
     reports no change while both are equal.
@@ -190,7 +190,7 @@ def _is_false(condition: Json) -> bool:
 
 
 def autoscaler_with_conditions(obj: Json) -> Json:
-    """Keep of an autoscaler also its conditions without their messages, which change with every measurement."""
+    """Reduce an autoscaler as `autoscaler` does, with its conditions. Their messages change with every measurement."""
     kept = autoscaler(obj)
     conditions = [
         {key: str(each.get(key, "")) for key in ("type", "status", "reason")}
@@ -208,7 +208,9 @@ _ENGINES = ("main", "model-runner")
 
 
 def pod(obj: Json) -> Json:
-    """Keep of a pod: where it is, which start of its engine it runs, and, while it is not ready, why."""
+    """Reduce a pod to its node, its priority, the start of its engine, and, while it is not ready, reasons and
+    requests.
+    """
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     conditions = conditions_of(obj)
     ready = (conditions.get("Ready") or {}).get("status") == "True"
@@ -235,7 +237,7 @@ def pod(obj: Json) -> Json:
 
 
 def workload_pod(obj: Json) -> Json:
-    """Keep the same of a pod that a custom resource describes; its engine is found by the container's name first."""
+    """Reduce a pod of KServe or llmaz as `pod` does. Its engine is found by the container's name first."""
     engine = engine_of(obj, _ENGINES)
     engine.pop("foreign", None)
     return {**pod(obj), "engine": engine}
@@ -295,7 +297,7 @@ def _sum(left: str, right: str) -> str:
 
 
 def node(obj: Json) -> Json:
-    """Keep of a node: its labels, its extended resources, what it can give to pods, and why it is not ready."""
+    """Reduce a node to its labels, its resources, its pod CIDRs, and the reason why it is not ready."""
     metadata, status = obj["metadata"], obj.get("status") or {}
     ready = conditions_of(obj).get("Ready") or {"status": "True"}
     why = "" if ready.get("status") == "True" else ": ".join(filter(None, (ready.get("reason"), ready.get("message"))))
@@ -327,7 +329,7 @@ def _pod_ranges(spec: Json) -> Iterator[str]:
 
 
 def namespace(obj: Json) -> Json:
-    """Keep of a namespace: its labels, its annotations for Herdsman, and whether it is being deleted."""
+    """Reduce a namespace to its labels, its annotations for Herdsman, and whether it is being deleted."""
     metadata = obj["metadata"]
     said = {intern(k): v for k, v in (metadata.get("annotations") or {}).items() if k.startswith("herdsman.dev/")}
     return {
@@ -339,12 +341,12 @@ def namespace(obj: Json) -> Json:
 
 
 def priority_class(obj: Json) -> Json:
-    """Keep of a PriorityClass: its value."""
+    """Reduce a PriorityClass to its value."""
     return {"metadata": {"name": obj["metadata"]["name"]}, "value": obj.get("value", 0)}
 
 
 def route(obj: Json) -> Json:
-    """Keep of an HTTPRoute: its hostnames, whether gateways accepted it, and the message of one that did not."""
+    """Reduce an HTTPRoute to its hostnames, whether gateways accepted it, and the message of one that did not."""
     hostnames = (obj.get("spec") or {}).get("hostnames") or ()
     refused, accepted = "", False
     for parent in (obj.get("status") or {}).get("parents") or ():
@@ -364,7 +366,7 @@ def route(obj: Json) -> Json:
 
 
 def ingress(obj: Json) -> Json:
-    """Keep of an Ingress: its hosts, or the addresses that its controller published."""
+    """Reduce an Ingress to its hosts, or to the addresses that its controller published."""
     spec = obj.get("spec") or {}
     rules = tuple(rule["host"] for rule in spec.get("rules") or () if rule.get("host"))
     published = ((obj.get("status") or {}).get("loadBalancer") or {}).get("ingress") or ()
@@ -379,12 +381,12 @@ def ingress(obj: Json) -> Json:
 
 
 def claim(obj: Json) -> Json:
-    """Keep of a volume claim: its phase."""
+    """Reduce a volume claim to its phase."""
     return {"metadata": _metadata(obj), "status": {"phase": (obj.get("status") or {}).get("phase", "Pending")}}
 
 
 def host_process(obj: Json) -> Json:
-    """Keep of a HostProcess: which replica is placed where, and what its host reported."""
+    """Reduce a HostProcess to its replica, its host, and the state that the host reported."""
     spec = obj.get("spec") or {}
     placed = {
         "host": intern(spec.get("host", "")),
@@ -395,7 +397,7 @@ def host_process(obj: Json) -> Json:
 
 
 def host(obj: Json) -> Json:
-    """Keep of a Host: its capacity, which placement reads. The rest of its status changes often and is not read."""
+    """Reduce a Host to its capacity, which placement reads. The rest of its status changes often and is not read."""
     metadata = obj["metadata"]
     return {
         "metadata": {"name": metadata["name"], "resourceVersion": metadata.get("resourceVersion", "")},
@@ -404,7 +406,7 @@ def host(obj: Json) -> Json:
 
 
 def endpoint_slice(obj: Json) -> Json:
-    """Keep of an agent's EndpointSlice: the number of ready addresses, the host, and the heartbeat.
+    """Reduce an agent's EndpointSlice to the number of ready addresses, the host, and the heartbeat.
 
     Addresses and host replace the resourceVersion, so that a heartbeat alone is not reported as a change.
     """
@@ -429,9 +431,9 @@ def endpoint_slice(obj: Json) -> Json:
 
 
 def lease(obj: Json) -> Json:
-    """Keep of a host's Lease: the host, the holder, the renewal time, and whether it is fenced.
+    """Reduce a host's Lease to the host, the holder, the renewal time, and whether it is fenced.
 
-    The host is the one in the label. It is left empty where the Lease does not have the name of that host's Lease.
+    The host is the one in the label. It is empty when the Lease does not have the name of that host's Lease.
     """
     metadata, spec = obj["metadata"], obj.get("spec") or {}
     host = (metadata.get("labels") or {}).get(naming.LABEL_HOST, "")

@@ -131,7 +131,7 @@ class CertificateIssuer:
         return True
 
     def drop_service(self, key: ServiceKey) -> None:
-        """Drop what is remembered of a deleted service. Its Secret goes with the custom resource that owns it."""
+        """Drop the records of a deleted service. Its Secret is deleted with the custom resource that owns it."""
         with self._lock:
             self._issued.pop(key, None)
 

@@ -103,7 +103,7 @@ def _distinct(converted: list[Converted]) -> list[Json]:
 
 
 def _refused(manifests: Manifests, documents: list[Json]) -> list[str]:
-    """Return what the hosts of the converted services do not allow, by the Host objects in the files."""
+    """Return an error for each field that a host does not allow, by the Host objects in the files."""
     written = Manifests(manifests.namespace)
     for each in (*documents, *manifests.listed(kinds.HOSTS, "")):
         written.read_text("converted", json.dumps(each))

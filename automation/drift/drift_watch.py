@@ -143,7 +143,7 @@ class DriftWatch:
         return contested + tuple(Problem(reason=REPORTED, message=_with_time(drifted)) for drifted in reported)
 
     def drop_service(self, key: ServiceKey) -> None:
-        """Drop what is remembered of a deleted service."""
+        """Drop the records of a deleted service."""
         with self._lock:
             for known in (self._looks, self._reported, self._repairing):
                 known.pop(key, None)

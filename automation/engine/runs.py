@@ -156,7 +156,7 @@ class EngineRuns:
         return _retry_after_s(failures, error)
 
     def drop_service(self, key: ServiceKey) -> None:
-        """Drop what is remembered of a deleted service."""
+        """Drop the records of a deleted service."""
         with self._lock:
             self._runs.pop(key, None)
 

@@ -215,7 +215,7 @@ class StateLoader:
                 if self._stopped:
                     return
                 if self._asked.get(namespace) != urgency:
-                    continue  # it was asked for again with more urgency
+                    continue  # it was requested again with more urgency
                 self._asked[namespace] = _READING
             error: EngineFailed | None = None
             try:

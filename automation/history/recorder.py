@@ -114,7 +114,7 @@ class RevisionRecorder:
                 self._dropping = True
 
     def drop_service(self, key: ServiceKey) -> None:
-        """Drop what is remembered of a deleted service. The garbage collector deletes its revisions."""
+        """Drop the records of a deleted service. The garbage collector deletes its revisions."""
         self._last.pop(key, None)
         self._pruned.discard(key)
 

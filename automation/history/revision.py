@@ -66,7 +66,8 @@ class Revision:
 
     number: int
     data: Json
-    """`spec` and `annotations` of the service, and `models`: the specs of what it refers to by `reference_of`."""
+    """`spec` and `annotations` of the service, and `models`: the specs of the objects that it refers to, by
+    `reference_of`."""
     changed_by: str
     """The field manager of the edit (`kubectl-edit`). Controllers do not learn user names."""
     changed_at: str

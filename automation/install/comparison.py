@@ -41,7 +41,7 @@ class Compared:
     def needs_leave(self) -> bool:
         """Whether an object of another owner would change.
 
-        A namespace counts not: it gets its labels without permission.
+        A namespace is excepted: it gets its labels without permission.
         """
         return bool(self.holder) and self.change.op != "same" and self.rendered.kind != kinds.NAMESPACES.kind
 

@@ -38,7 +38,7 @@ def now() -> float:
 
 
 def engines_of(mark: str) -> list[int]:
-    """Find the processes of this machine that the loop with this mark started, and what those started."""
+    """Find the processes of this machine that the loop with this mark started, and their descendants."""
     word = f"{VARIABLE}={mark}".encode()
     found = []
     for name in os.listdir("/proc"):

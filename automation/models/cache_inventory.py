@@ -1,4 +1,4 @@
-"""Lists what is in model caches and what uses it, and runs the pods that look into them. Called by `herdsman cache`."""
+"""Lists the files in model caches and their users, and runs the pods that read them. Called by `herdsman cache`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Directory(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A directory of one claim and what uses it."""
+    """A directory of one claim and its users."""
 
     namespace: str
     claim: str
@@ -45,7 +45,7 @@ class Entry(NamedTuple):
 
     @property
     def orphaned(self) -> bool:
-        """Whether no Model and no service uses it. Directories that are not named like a key are left alone."""
+        """Whether no Model and no service uses it. False for directories that are not named like a key."""
         return not self.models and not self.services and KEY.fullmatch(self.directory.key) is not None
 
 

@@ -190,7 +190,7 @@ class ModelController:
             return True
         vendor = wish.vendor
         if vendor is GpuVendor.NVIDIA and model.accelerator in ("rocm", "intel"):
-            # The vendor's default says nothing beside an accelerator that is another vendor's.
+            # The vendor's default does not count for an accelerator of another vendor.
             vendor = GpuVendor.AMD if model.accelerator == "rocm" else GpuVendor.INTEL
         resource = wish.resource or GPU_RESOURCES[vendor]
         return any(

@@ -55,7 +55,7 @@ class SourceProbeSettings:
     small_file_bytes: int = 8 << 20
     """A remote file of up to this size is fetched to check its SHA-256; larger ones are checked where they are used."""
     hashed_unasked_bytes: int = 64 << 20
-    """A local file of up to this size is hashed although no SHA-256 is asked for."""
+    """A local file of up to this size is hashed even without a requested SHA-256."""
 
 
 class _RemoteFile(NamedTuple):

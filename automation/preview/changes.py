@@ -40,7 +40,7 @@ class Download:
     """A model that would be fetched."""
 
     source: str
-    """As the spec says it, less what may be a secret."""
+    """From the spec, without parts that may be secret."""
     where: str
     """`claim llmkube-model-cache`, `host studio`."""
     size_bytes: int | None = None

@@ -75,8 +75,8 @@ def deleted(name: ObjectName, uid: str) -> ObjectChange:
 def is_settled(rendered: RenderedService, live: Mapping[ObjectName, Json]) -> bool:
     """Return whether no object of a service changes, without a dry run.
 
-    The last object carries the hash of all objects that were applied, and the API server records in managedFields
-    whether anybody changed one since (docs/adr/0005).
+    The last object has the hash of all applied objects, and the API server records in managedFields whether another
+    client changed one since (docs/adr/0005).
     """
     if rendered.shared or not rendered.objects or applied(rendered, live) != rendered.objects:
         return False

@@ -60,7 +60,7 @@ class Live:
     # --- loading --------------------------------------------------------------------------------------------------
 
     def load(self, keys: Sequence[ServiceKey], *, claims: Literal["shared", "perService"] | None) -> None:
-        """Read the objects of these services and what their rendering depends on. `claims`: how caches are kept."""
+        """Read the objects of these services and the facts for their rendering. `claims` is how caches are kept."""
         scopes = list(_scopes(keys))
         namespaces = sorted({key.namespace for key in keys})
         cached = [key for key in keys if key.dialect == LLMKUBE] if claims else []
@@ -202,7 +202,7 @@ class Live:
     def deployment(self, key: ServiceKey) -> Json | None:
         """Return the service's Deployment as `trim.deployment` reduces it, or None.
 
-        None also for a Deployment that nobody scaled or put to sleep: a preview needs no other field of it.
+        None also for a Deployment that no client scaled or put to sleep: a preview needs no other field of it.
         """
         found = self.objects(key).get(ObjectName("Deployment", naming.deployment_name(key.name)))
         if found is None or not _is_scaled(found):

@@ -70,7 +70,7 @@ class PreviewLookup:
         self.notes: dict[str, None] = {}
         """Kinds that could not be read, each once."""
         self.seen: dict[Identity, Json | None] = {}
-        """The answers to all lookups since this was last emptied; None for what was not found."""
+        """The answers to all lookups since this was last emptied; None for a missing object."""
 
     def __call__(self, kind: Kind, namespace: str | None, name: str, /) -> Json | None:
         """Return an object as it would be. Raises NotYet for one that the cluster would refuse, and ApiError."""
@@ -102,7 +102,7 @@ class PreviewLookup:
         return [obj for _, obj in sorted(self.seen.items()) if obj is not None]
 
     def references_of(self, cr: Json) -> KeysView[Identity]:
-        """Return all that the parser of a service looks up, found or not."""
+        """Return all objects that the parser of a service looks up, found or not."""
         self.seen = {}
         with suppress(DesiredError):  # lookups before the error count, and the preview reports the error
             dialect_named(dialect_of(cr)).parse(cr, self)

@@ -73,7 +73,10 @@ class Previewer:
     def preview_services(
         self, subjects: Sequence[Subject], live: Live | None = None, *, on_progress: Progress | None = None
     ) -> tuple[ServicePreview, ...]:
-        """Preview many services at once. The notes of `live`, which must be empty, name what could not be read."""
+        """Preview many services at once.
+
+        The notes of `live`, which must be empty, name the kinds that could not be read.
+        """
         live = live or Live(self._client, self.map)
         live.load([subject.key for subject in subjects], claims=self._options.claim_mode)
         renderings = [(subject, render_subject(subject, live, options=self._options)) for subject in subjects]

@@ -37,8 +37,9 @@ class Subject:
     look: PreviewLookup
     """Finds what the service refers to."""
     edited: bool = True
-    """The service, or what it refers to, is not yet in the cluster like this: a Model that the loop has not probed
-    counts as it is written. False: what the loop would do now, which is nothing before the Model is Ready."""
+    """True: the service, or an object that it refers to, is not in the cluster like this. A Model that the loop has not
+    probed counts as it is written. False: preview the loop's next pass, which changes nothing before the Model is
+    Ready."""
     given: frozenset[str] = frozenset()
     """Uids of objects that another controller holds and that are given to the service before anything is applied."""
     notes: tuple[str, ...] = ()
@@ -159,7 +160,7 @@ def _place(desired: DesiredService, cr: Json, live: Live, notes: list[str]) -> D
 
 
 def _is_asleep(desired: DesiredService, deployment: Json | None) -> bool:
-    """Return whether the loop has put the service to sleep, and nobody has changed its replicas since."""
+    """Return whether the loop has put the service to sleep, and no client has changed its replicas since."""
     if desired.sleep is None or desired.host_placement is not None or deployment is None or is_stopped(desired):
         return False
     mark = deployment["metadata"]["annotations"].get(naming.ANNOTATION_ASLEEP)

@@ -40,7 +40,7 @@ _MOST_FIELDS = 40
 
 
 def summary(service: ServicePreview) -> str:
-    """Say in one line what would happen to a service."""
+    """Return one line about the changes of a service."""
     if service.problem is not None:
         where = f"{service.problem.field}: " if service.problem.field else ""
         return f"cannot be made: {where}{service.problem.message}"
@@ -113,7 +113,7 @@ def as_terminal_text(preview: Preview, *, colour: bool) -> str:
 
 
 def headline(preview: Preview) -> str:
-    """Count the services by what would happen to them."""
+    """Return the numbers of services by the kind of their changes."""
     changed = [each for each in preview.services if each.changed and not each.refused]
     refused = [each for each in preview.services if each.refused]
     same = len(preview.services) - len(changed) - len(refused)

@@ -110,7 +110,7 @@ def services_that_refer_to(
 
 
 def find_references(client: KubeClient, cr: Json) -> list[Json]:
-    """Read what a service refers to, as far as it exists. Raises ApiError."""
+    """Read the existing objects that a service refers to. Raises ApiError."""
     look = PreviewLookup(client)
     look.references_of(cr)
     return look.found()

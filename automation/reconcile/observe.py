@@ -60,8 +60,8 @@ class Observed:
 def observe(cluster: ClusterCache, cache: ServiceCache, key: ServiceKey, *, owner: str | None) -> Observed:
     """Return what the caches hold for the service `key`.
 
-    An object counts as live when the custom resource with the uid `owner` controls it; None as `owner` stands for a
-    custom resource that is gone. An object that only has the service's label belongs to another owner.
+    An object counts as live when the custom resource with the uid `owner` controls it. `owner` is None for a custom
+    resource that is gone. An object that only has the service's label belongs to another owner.
     """
     objects = cache.index.objects(key.namespace, key.name)
     claim = cluster.claims.get(key.namespace, naming.CACHE_CLAIM)

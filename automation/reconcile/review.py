@@ -55,7 +55,7 @@ class Reviewer:
     drift: DriftWatch
 
     def review(self, key: ServiceKey, cr: Json, desired: Desired, observed: Observed, *, now: datetime) -> Review:
-        """Review the change that a pass wants to make. Raises ApiError."""
+        """Review a pass's change. Raises ApiError."""
         service, rendered = desired.service, desired.rendered
         if service is None or rendered is None:
             if problem := desired.problem or terminating(key, observed):

@@ -75,7 +75,10 @@ class Acceleration:
 
 
 def parse(text: str) -> AccelerationFacts | None:
-    """Parse from llama-server's log how many layers were offloaded, and to what; None when it does not say. Pure."""
+    """Parse from llama-server's log how many layers were offloaded, and to which device; None without such lines.
+
+    Pure.
+    """
     found = _OFFLOADED.search(text)
     if found is None:
         return None

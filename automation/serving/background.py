@@ -63,7 +63,7 @@ class BackgroundProbes(Generic[K, A]):
         self._closed = False
 
     def latest(self, key: K, ask: Callable[[A | None], A], *, who: Hashable, changed: Callable[[], None]) -> A | None:
-        """Return what is known of `key`, None before the first answer. Never blocks.
+        """Return the last answer for `key`, None before the first. Never blocks.
 
         `ask` gets the previous answer and makes a new one in a thread, if one is due. `changed` is called from that
         thread when the new answer differs; of several callbacks by the same `who` the last one counts.

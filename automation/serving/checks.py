@@ -150,7 +150,7 @@ class Checks:
         return self._lifetime.expired_pod(key, desired, observed.deployment, observed.pods, proofs, now=now)
 
     def drop_service(self, key: ServiceKey) -> None:
-        """Drop what is remembered of a deleted service."""
+        """Drop the records of a deleted service."""
         self.replicas.drop_service(key)
         self._rollback.drop_service(key)
         self._kept.drop_service(key)

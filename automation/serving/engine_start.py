@@ -1,4 +1,4 @@
-"""One start of the engine in a pod, parsed from a Pod: what the checks of a replica identify. Pure.
+"""One start of the engine in a pod, parsed from a Pod: the subject of a replica's checks. Pure.
 
 A restarted container is another start in the same pod, for which earlier checks do not count. Called by the trimming of
 pods in `automation.cache`.

@@ -112,7 +112,7 @@ class Replicas:
             self._replaced[key] = Replaced(generation, count, pod, now)
 
     def drop_service(self, key: ServiceKey) -> None:
-        """Drop what is remembered of a deleted service."""
+        """Drop the records of a deleted service."""
         with self._lock:
             self._replaced.pop(key, None)
             self._stalled.pop(key, None)

@@ -166,7 +166,7 @@ class SleepController:
                 self._watch(life, cr, desired, observed)
 
     def drop_service(self, key: ServiceKey) -> None:
-        """Drop what is remembered of a deleted service. Its slice is deleted with it."""
+        """Drop the records of a deleted service. Its slice is deleted with it."""
         with self._lock:
             life = self._lives.pop(f"{key.namespace}/{key.name}", None)
         if life is not None and life.port is not None:

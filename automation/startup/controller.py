@@ -71,7 +71,7 @@ def make_controller(
     drift = DriftWatch(client, requeue=requeue, ignored=ignored)
 
     def drop_service(key: ServiceKey) -> None:
-        """Drop what every part remembers of a service."""
+        """Drop the records of a service in every part."""
         release.note_owned(key)
         statuses[key.dialect].drop_object(key.namespace, key.name)
         services[key.dialect].drop_service(key)

@@ -113,7 +113,7 @@ class StatusWriter:
         self.drop_object(cr["metadata"]["namespace"], cr["metadata"]["name"])
 
     def drop_object(self, namespace: str, name: str) -> None:
-        """Drop what is remembered of a deleted object."""
+        """Drop the records of a deleted object."""
         with self._lock:
             self._written.pop((namespace, name), None)
             self._unseen.pop((namespace, name), None)

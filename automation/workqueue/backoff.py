@@ -1,4 +1,4 @@
-"""How long to wait after a failure: a pure formula, and a count of failures for each key.
+"""The wait after a failure: a pure formula, and a count of failures for each key.
 
 Used by the loop's workers; calls nothing.
 """
