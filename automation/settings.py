@@ -111,7 +111,7 @@ class Settings(BaseSettings):
     hub_url: str = "https://huggingface.co"
     """The hub from which files of Hugging Face are downloaded."""
     prometheus_url: str = ""
-    """The Prometheus that KEDA queries. Empty: no service scales to zero."""
+    """The Prometheus that KEDA queries. Empty: KEDA is not used."""
     shared_gpu_selector: str = ""
     """Labels of nodes with time-shared GPUs, as `key=value,…`."""
     dri_render_gid: int = Field(default=0, ge=0)

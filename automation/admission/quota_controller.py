@@ -55,7 +55,7 @@ class QuotaController:
         self._client = client
         self._cluster = cluster
         self._written: dict[QuotaName, tuple[str, int, Json]] = {}
-        """Of each quota its uid, and the version and the status that were written last."""
+        """By quota: its uid, and the version and the status of the last write."""
         self._soon = Debounce(self.report, delay_s=WRITE_EVERY_S)
         self._retry = Debounce(self.report, delay_s=RETRY_S)
 

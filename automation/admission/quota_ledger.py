@@ -1,7 +1,7 @@
 """Records which services the GPUQuotas admitted with which claims, and which services wait. `quota` has the rule.
 
-The controller calls `decide` before it hands a service to the engine. `cluster_cache` sets quotas and namespaces.
-`quota_controller` writes the sums into status. There is no webhook, and no list is read for a decision.
+Each pass calls `propose`, and `reserve` before the engine gets the service. `cluster_cache` sets quotas and namespaces.
+`quota_controller` writes the sums into statuses. There is no webhook, and a decision reads no list.
 """
 
 from __future__ import annotations

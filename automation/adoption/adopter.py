@@ -92,7 +92,7 @@ class Adopter:
         return {**one.cr, "metadata": {**metadata, "annotations": annotations}}
 
     def adopt(self, batch: Sequence[Candidate]) -> list[Result]:
-        """Annotate services, and wait until the loop has applied each of them and its pods are those of before."""
+        """Annotate services, and wait until the loop has applied each of them and its pods are the same as before."""
         for one in batch:
             if one.llmaz_service is not None:
                 for obj in one.dependents:
@@ -117,7 +117,7 @@ class Adopter:
         return results
 
     def refresh(self, batch: Sequence[Candidate]) -> list[Result]:
-        """Have the pods of adopted services started anew from Herdsman's template."""
+        """Restart the pods of adopted services with Herdsman's template."""
         for one in batch:
             self._annotate(one, {ANNOTATION_KEPT_TEMPLATE: None})
         return self._wait(batch, self._find_refreshed, "refreshed", "its Deployment still has the kept template")
@@ -140,7 +140,7 @@ class Adopter:
                 continue
 
     def _return_to_llmaz(self, one: Candidate) -> None:
-        """Give llmaz's own Service the objects that it owned. They have no owner where that Service is gone."""
+        """Return the objects to the Service of llmaz that owned them. They get no owner if that Service is gone."""
         uid = str(one.cr["metadata"]["uid"])
         groups = [name for name in one.workloads if name.kind == kinds.LEADER_WORKER_SETS.kind]
         for name in (*groups, ObjectName(kinds.SERVICES.kind, f"{one.key.name}-lb")):

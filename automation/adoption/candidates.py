@@ -193,12 +193,12 @@ def pods_of(client: KubeClient, one: Candidate) -> frozenset[str]:
 
 
 def _pod_selector(dialect: str) -> str | None:
-    """Return the label that all pods of a dialect have; None where no label is on all of them."""
+    """Return the label of all pods of a dialect; None if not all of them have one."""
     return naming.LABEL_SERVICE if dialect == LLMKUBE else None
 
 
 def _runs_for(pod: Json, workloads: Mapping[ObjectName, Json]) -> bool:
-    """Return whether a pod is one of these workloads', by their selectors or the label of LeaderWorkerSet."""
+    """Return whether a pod belongs to one of these workloads, by their selectors or the label of LeaderWorkerSet."""
     metadata = pod["metadata"]
     labels = metadata.get("labels") or {}
     if "deletionTimestamp" in metadata:

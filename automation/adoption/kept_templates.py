@@ -104,7 +104,7 @@ def digests_text(dialect: str, objects: Mapping[ObjectName, Json]) -> str:
 
 
 def read_record(obj: Json) -> Record | None:
-    """Read the note of a live object; None where it keeps nothing."""
+    """Return the annotation of a live object; None when it keeps nothing."""
     text = (obj["metadata"].get("annotations") or {}).get(ANNOTATION_KEPT_TEMPLATE, "")
     digest, _, request = text.partition(".")
     return Record(digest, request) if digest and request else None
@@ -125,9 +125,9 @@ def request_hash(obj: RenderedObject) -> str:
 
 
 def keeps_template(dialect: str, digest: str, obj: RenderedObject, live: Json) -> bool:
-    """Return whether a live object still keeps the template with this digest, by its note. `live` may be trimmed.
+    """Return whether a live object still keeps the template with this digest, by its annotation. `live` may be trimmed.
 
-    An object without a note has the template while Herdsman has not applied the object; afterwards it has Herdsman's.
+    An object without the annotation has the template until Herdsman has applied the object. Then it has Herdsman's.
     """
     record = read_record(live)
     if record is not None:
@@ -221,8 +221,8 @@ class KeptTemplates:
     def _find(self, key: ServiceKey, name: ObjectName, digest: str, *, noted: bool) -> Json | None:
         """Find a template by its digest: in the live object, or in a ReplicaSet if the object was changed since.
 
-        If neither has a noted template, an upgrade of Kubernetes has added defaults to it; the live template is kept
-        then.
+        If neither has a `noted` template, an upgrade of Kubernetes has added defaults to it. Then the live template is
+        kept.
         """
         live = self._get(key, name)
         if live is None:

@@ -139,7 +139,7 @@ class ClusterCache:
 
     @property
     def models(self) -> Informer:
-        """The Models, which have a controller of their own."""
+        """The Models, which a separate controller reconciles."""
         return self.llmkube.required[kinds.MODELS]
 
     @property
@@ -189,7 +189,7 @@ class ClusterCache:
         return {ServiceKey(name, *at) for name, found in made for at in found}
 
     def every_key(self) -> set[ServiceKey]:
-        """Return the keys of all services, those included of which only objects are left."""
+        """Return the keys of all services, also of services of which only objects are left."""
         found = ((name, cr["metadata"]) for name, cr in self.list_services())
         return self.keys_with_objects().union(ServiceKey(name, each["namespace"], each["name"]) for name, each in found)
 
@@ -340,7 +340,7 @@ class ClusterCache:
 
     def _quota_changed(self, old: Json | None, new: Json | None) -> None:
         if old is not None and new is not None and old["metadata"]["uid"] != new["metadata"]["uid"]:
-            # It was deleted and made again between two looks.
+            # The quota was deleted and created again between two lists.
             self._quota_changed(old, None)
             old = None
         if old is not None and new is not None and old["spec"] == new["spec"]:
@@ -358,7 +358,8 @@ class ClusterCache:
             self.quotas.admit_again()
 
     def _slice_changed(self, old: Json | None, new: Json | None) -> None:
-        # A new heartbeat alone changes nothing; the controller looks again when a heartbeat would have grown stale.
+        # A heartbeat alone enqueues nothing. The service is reconciled again when the heartbeat would have become
+        # stale.
         if old is not None and new is not None and old["ready"] == new["ready"]:
             return
         metadata = (new or old or {})["metadata"]

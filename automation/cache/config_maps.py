@@ -43,7 +43,7 @@ class _ConfigMap:
         self.informer: Informer | None = None
         """None for one that is read once a minute."""
         self.obj: Json | None = None
-        """The object as it was read last, of one that is not watched."""
+        """The last read object, if it is not watched."""
         self.answered = threading.Event()
         """The API server returned the object, or answered that there is none, or refused the request."""
         self.awaited = False
@@ -179,7 +179,7 @@ class ConfigMaps:
             made.awaited = False
             self._changed(*at)
 
-    # --- those beyond the limit -----------------------------------------------------------------------------------
+    # --- ConfigMaps beyond the limit ----------------------------------------------------------------------------------
 
     def _read_soon(self) -> None:
         if self._reader is None:

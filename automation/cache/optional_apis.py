@@ -71,14 +71,14 @@ class OptionalApis:
         self._asking: dict[Kind, _Question] = {}
         self._troubles: dict[Kind, str] = {}
         self._assumed: frozenset[Kind] = frozenset()
-        """Kinds that the first look found served and could not list."""
+        """Kinds that the first check found served and could not list."""
         self._looked = threading.Event()
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="optional-apis", daemon=True)
 
     def start(self) -> None:
-        """Start looking; returns at once."""
+        """Start to check. Returns at once."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -91,7 +91,7 @@ class OptionalApis:
             informer.stop()
 
     def recheck(self, kind: Kind | None = None) -> None:
-        """Look again now, because a request was answered that `kind` is not served."""
+        """Check again now, because a request was answered that `kind` is not served."""
         if kind is None or kind in self._kinds:
             self._wake.set()
 
@@ -142,7 +142,7 @@ class OptionalApis:
             complete = self._look()
             failures = 0 if complete else failures + 1
             # This pause also follows a `recheck`. Otherwise informers of a group that is being removed would cause one
-            # look after the other.
+            # check after the other.
             self._stopping.wait(self._retry_s)
             # `recheck` ends the pause that follows failures of other kinds.
             pause_s = self._check_every_s
@@ -257,7 +257,7 @@ class OptionalApis:
         """Start to follow a kind. Return False when this object was stopped."""
         with self._lock:
             if self._stopping.is_set():
-                # `stop` may have ended before this look did, so nothing would stop the informer.
+                # `stop` may have ended before this check did, so nothing would stop the informer.
                 return False
             if kind not in self._informers:
                 informer = self._informers[kind] = self._make(kind)

@@ -50,7 +50,7 @@ def selector_of(dialect: str, names: Iterable[str] = ()) -> str:
 
 
 def process_selector_of(dialect: str, names: Iterable[str] = ()) -> str:
-    """Return the same for HostProcesses, which carry one label in all dialects, and the dialect beside it."""
+    """Return the same for HostProcesses. They have one label in all dialects, and another one with the dialect."""
     if dialect == LLMKUBE:
         return selector_of(dialect, names)
     return f"{LABEL_DIALECT}={dialect},{selector_of(LLMKUBE, names)}"

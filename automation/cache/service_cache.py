@@ -159,7 +159,7 @@ class ServiceCache:
             self._enqueue(key)
 
     def trouble(self, kind: Kind) -> str:
-        """Why objects of a kind that is served are not known; empty when nothing is missing."""
+        """Return why objects of a kind that is served are unknown; empty when all are known."""
         return self.apis.trouble(kind)
 
     def get(self, kind: Kind, namespace: str | None, name: str) -> Json | None:
@@ -170,10 +170,9 @@ class ServiceCache:
         return informer.get(namespace, name) if informer is not None else None
 
     def pending(self, kind: Kind, namespace: str, name: str) -> bool:
-        """Return whether the API server has not answered yet whether this object exists, of a kind that is read one by
-        one.
+        """Return whether the API server has not answered yet about an object that is read individually.
 
-        Its services are enqueued when it does, or they ask again.
+        The answer enqueues its services, or they ask again.
         """
         single = self._one_by_one.get(kind)
         return single is not None and single.pending(namespace, name)
@@ -200,7 +199,9 @@ class ServiceCache:
             self._needed_by[reference].add(key)
 
     def needs(self, key: ServiceKey, references: frozenset[Reference], purpose: Purpose = "spec") -> None:
-        """Note all that was looked up for one purpose in a service's last pass; only these enqueue it from now on."""
+        """Record the objects that were looked up for one purpose in the last pass; only these enqueue the service from
+        now on.
+        """
         with self._lock:
             by_purpose = self._needed.setdefault(key, {})
             before, by_purpose[purpose] = by_purpose.get(purpose, frozenset()), references

@@ -102,7 +102,7 @@ def owned_in_full(obj: Json) -> Json:
 
 
 def deployment(obj: Json) -> Json:
-    """Reduce a Deployment to its replica target and who set it, the requests of a replica, and the rollout's progress."""
+    """Reduce a Deployment to its replica target and who set it, a replica's requests, and the rollout's progress."""
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     pod_spec = (spec.get("template") or {}).get("spec") or {}
     conditions = conditions_of(obj)

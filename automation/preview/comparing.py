@@ -90,7 +90,7 @@ def is_settled(rendered: RenderedService, live: Mapping[ObjectName, Json]) -> bo
 
 
 def applied(rendered: RenderedService, live: Mapping[ObjectName, Json]) -> tuple[RenderedObject, ...]:
-    """Return the objects whose last apply was the same: any difference of a live one is a change by others."""
+    """Return the objects that were applied as rendered: any difference of a live one is a change of another client."""
     last = rendered.objects[-1] if rendered.objects else None
     obj = live.get(ObjectName(last.kind, last.name)) if last is not None else None
     return rendered.applied_by(_annotations(obj).get(naming.ANNOTATION_APPLIED_HASH, "")) if obj is not None else ()
@@ -103,7 +103,7 @@ def pod_template_changes(live: Json, after: Json) -> bool:
 
 
 def _visible(obj: Json, manifest: Json) -> Json:
-    """Keep the fields whose change a preview shows; of those that the API server assigns, the ones of `manifest`."""
+    """Return the fields whose change a preview shows, without assigned fields of a Service that `manifest` lacks."""
     metadata = obj.get("metadata") or {}
     annotations = {key: value for key, value in _annotations(obj).items() if key not in _QUIET}
     kept = {"labels": metadata.get("labels") or {}, "annotations": annotations}
@@ -131,7 +131,7 @@ def _annotations(obj: Json) -> Json:
 
 
 def _like(live: Any, wanted: Any) -> Any:
-    """Keep of a live value only the fields of `wanted`, so that defaults do not look like differences."""
+    """Return the part of a live value that `wanted` has, so that defaults do not look like differences."""
     if isinstance(live, dict) and isinstance(wanted, dict):
         return {key: _like(live[key], value) for key, value in wanted.items() if key in live}
     if isinstance(live, list) and isinstance(wanted, list) and len(live) == len(wanted):

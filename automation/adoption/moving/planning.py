@@ -300,7 +300,7 @@ def _cluster_bindings(client: KubeClient, move: Move) -> list[Json]:
 
 
 def _extensions_of(move: Move) -> set[str]:
-    """Return the optional kinds that objects of a service are of, as a fleet's config names them."""
+    """Return the optional kinds of a service's objects, by their names in a fleet's config."""
     optional = {kind.kind: kind.full_name for kind in kinds.OPTIONAL}
     return {optional[obj["kind"]] for obj in move.objects if obj["kind"] in optional}
 
