@@ -272,7 +272,7 @@ class Arena:
         body = {"spec": {"holderIdentity": "a-thief"}, "metadata": {"annotations": {MARK_ANNOTATION: "x/1/2/3"}}}
         self.client.patch(kinds.LEASES, SYSTEM_NAMESPACE, "herdsman", body)
 
-    # --- the book -------------------------------------------------------------------------------------------------
+    # --- the record of engine runs --------------------------------------------------------------------------------
 
     def runs(self) -> list[list[str]]:
         return runs(self.book)

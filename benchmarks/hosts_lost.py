@@ -158,5 +158,5 @@ def measure(client: KubeClient, hosts: list[HostLease], *, deaths: int, at_once:
 
 
 def quantile(values: list[float], share: float) -> float:
-    """Return the smallest of the sorted values that is not below `share` of them (nearest rank)."""
+    """Return the smallest of the sorted values that is not exceeded by `share` of them (nearest rank)."""
     return values[min(len(values) - 1, max(0, round(share * len(values) + 0.5) - 1))]

@@ -21,7 +21,7 @@ from program.desired.keys import ServiceKey
 
 @dataclass(frozen=True)
 class FleetTarget:
-    """The place of services' objects, and how they are registered. The defaults are those of the loop's engine."""
+    """The target of a fleet's objects and the settings of their registration. The defaults are those of the loop."""
 
     at: str = ""
     """Suffix of logical names in a stack of several namespaces or clusters (`naming.place_suffix`)."""

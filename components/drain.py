@@ -156,7 +156,7 @@ def _own_probe(probe: Json) -> Json:
 def _question(desired: DesiredService, runtime: Runtime) -> tuple[str, str]:
     """Return the path at which the engine reports its work, and the form of the answer; two empty texts for none."""
     if isinstance(desired.engine, (LlamaCpp, LlamaCppRouter)):
-        # In the pod the script has the API key. A llama.cpp router has no slots; for a router the script counts
+        # In the pod the script has the API key. A llama.cpp router does not answer; for it the script counts
         # connections.
         return "/slots", _SLOTS
     probe = runtime.idle_probe(desired)

@@ -21,7 +21,10 @@ REASON = "NotInstalled"
 
 
 def unsupported_by_cluster(desired: DesiredService, options: RenderOptions) -> tuple[Problem, ...]:
-    """List the fields of a service in pods that need a missing extension. The service runs without them."""
+    """List the fields of a service in pods that need a missing extension, or that an extension does not support.
+
+    Each problem concerns one object or setting; the other objects of the service are rendered.
+    """
     if desired.host_placement is not None:
         return ()
     return (

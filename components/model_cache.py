@@ -1,8 +1,8 @@
 """The objects of a model cache: its claim, the Job that fills it, and the pods that list and prune it. Pure.
 
 `components.render` makes the claim. `automation.models` makes Jobs and pods; they run once and are not resources of a
-stack (docs/adr/0007). The pods do not run as root. They end without help, so that an interrupted command leaves none
-running. Names, labels and containers of claim and Job are LLMKube's.
+stack (docs/adr/0007). The pods that list and prune do not run as root, and have a deadline, so that an interrupted
+command leaves none running. Names, labels and containers of claim and Job are LLMKube's.
 """
 
 from __future__ import annotations

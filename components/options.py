@@ -1,4 +1,4 @@
-"""The render settings that an operator chooses once for all services. Used by the loop, the CLI and static fleets."""
+"""The render settings of an installation, which apply to all services. Used by the loop, the CLI and static fleets."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def container_port(desired: DesiredService) -> int:
 def pod_template(desired: DesiredService, options: RenderOptions, files: ModelFiles) -> Json:
     """Build the pod template; `files` is the result of `model_files`.
 
-    Raises SpecInvalid if neither the runtime nor the user names an image, for a time-shared GPU if the operator named
+    Raises SpecInvalid if neither the runtime nor the user names an image, for a time-shared GPU if the installation has
     no nodes for it, and for a volume or mount of the user that conflicts with one of Herdsman's.
     """
     pod = desired.pod
@@ -215,7 +215,7 @@ def _gpu_tolerations(gpu: Gpu | None) -> list[Json]:
 def _node_selector(desired: DesiredService, options: RenderOptions) -> dict[str, str]:
     """Return the node selector: labels of nodes with time-shared GPUs if the service shares one, and the user's.
 
-    The user's labels take precedence. Raises SpecInvalid if the operator named no nodes with time-shared GPUs. AMD's
+    The user's labels take precedence. Raises SpecInvalid if the installation has no nodes with time-shared GPUs. AMD's
     render nodes can always be shared and need no such nodes.
     """
     gpu = desired.gpu

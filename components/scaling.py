@@ -45,7 +45,7 @@ def scaler(desired: DesiredService, scaling: Autoscaling, options: RenderOptions
 
 
 def keda_scales(desired: DesiredService, scaling: Autoscaling, options: RenderOptions) -> bool:
-    """Return whether KEDA scales a service: only KEDA can do what it asks for, and KEDA has a metric to follow."""
+    """Return whether KEDA scales a service: the service needs KEDA, KEDA is installed, and it has a metric."""
     able = options.is_installed(kinds.SCALED_OBJECTS) and bool(options.prometheus_url)
     return able and needs_keda(scaling) and _is_followed(desired, scaling)
 

@@ -136,7 +136,7 @@ def kubeconfig_access(path: str | None = None, context: str | None = None) -> Ac
 
 
 def in_cluster_access(service_account: pathlib.Path = SERVICE_ACCOUNT) -> Access:
-    """Use the service account of the pod that this process runs in; its token is read again as it rotates.
+    """Return the access by the service account of this process's pod. Its token is read again as it rotates.
 
     Raises ConfigInvalid outside a pod.
     """
@@ -151,7 +151,7 @@ def in_cluster_access(service_account: pathlib.Path = SERVICE_ACCOUNT) -> Access
 
 
 def default_access(path: str | None = None) -> Access:
-    """Choose as controllers do: `path`, $KUBECONFIG, the pod's service account, ~/.kube/config."""
+    """Return the access that controllers use: by `path`, $KUBECONFIG, the pod's service account, or ~/.kube/config."""
     if path or os.environ.get("KUBECONFIG"):
         return kubeconfig_access(path)
     if os.environ.get("KUBERNETES_SERVICE_HOST"):

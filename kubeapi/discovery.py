@@ -15,7 +15,7 @@ from kubeapi.kinds import WELL_KNOWN, Kind, group_version_path
 BUILT_IN = {
     (kind.api_version, kind.kind): kind for kind in WELL_KNOWN if "." not in kind.group or ".k8s.io" in kind.group
 }
-"""Kinds that all supported API servers serve, so that no request is needed. Kinds of CRDs may be absent."""
+"""Kinds that all supported API servers serve, so that no request is needed. Kinds of CRDs are not among them."""
 
 ACCEPT = {"/apis": "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"}
 """Accept headers by path. This one requests all groups with their kinds in one document (Kubernetes 1.30 and later)."""

@@ -24,7 +24,7 @@ RELIST_POLL_S = 0.02
 HANGS_AFTER_S = 120.0
 """Seconds after which a handler's call counts as hung. Handlers only record a change and return."""
 FAILS_AFTER_S = 60.0
-"""Seconds for which a handler may keep raising, while it is called again, before a restart may help."""
+"""Seconds of repeated failures of a handler, after which a restart may help."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class Informer:
     raises, the informer continues, and another thread repeats the call with back-off until it succeeds. Cached objects
     are shared: a caller that changes one must copy it first.
 
-    The informer's thread also calls these hooks: `on_missing` each time the server reports that it does not serve the
-    kind; `on_refused` when the server answers with an error (the hook returns the least seconds to wait); `on_failure`
-    with `transform` or `handler` when that raised.
+    The other hooks: `on_missing` is called each time the server reports that it does not serve the kind. `on_refused`
+    is called when the server answers with an error, and returns the least seconds to wait. `on_failure` is called with
+    `transform` or `handler` when that raised. The first two run in the informer's thread.
     """
 
     def __init__(

@@ -142,7 +142,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=64)
 def installed_version(path: Path, name: str, *, modified_ns: int) -> str | None:
-    """Return a program's version, `1.2.3`; None if it prints none within `ANSWER_S`.
+    """Return a program's version, `1.2.3`; None if it fails or prints none within `ANSWER_S`.
 
     The modification time is part of the cache key, so that an upgrade during this process is noticed.
     """

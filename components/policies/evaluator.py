@@ -1,4 +1,4 @@
-"""Sends questions to the process that evaluates the operator's CEL and Python rules, and limits its time.
+"""Sends questions to the process that evaluates custom rules in CEL and Python, and limits its time.
 
 Made by `reading`, one for each folder that has rules in CEL or Python. If the process is too slow or dies, the caller
 gets a sentence instead of findings; such a rule counts as violated.

@@ -88,7 +88,7 @@ class FolderPolicies:
         return tuple(dict.fromkeys(found))[:MOST_VIOLATIONS]
 
     def close(self) -> None:
-        """End the process that evaluates the operator's own rules."""
+        """End the process that evaluates custom rules."""
         if self._evaluator is not None:
             self._evaluator.close()
 
@@ -154,10 +154,7 @@ def _of_python(rule: OwnRule, answer: Answer) -> Violation:
 
 
 def _input(subject: Subject, namespace_labels: Mapping[str, str]) -> Json:
-    """Build the input of the operator's own rules.
-
-    It contains the custom resource's metadata and spec, but no status.
-    """
+    """Build the input of custom rules. It contains the custom resource's metadata and spec, but no status."""
     metadata = subject.cr.get("metadata") or {}
     kept: Json = {"name": subject.key.name, "namespace": subject.key.namespace}
     kept |= {name: metadata.get(name) or {} for name in ("labels", "annotations")}

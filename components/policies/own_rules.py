@@ -1,4 +1,4 @@
-"""The operator's own rules in CEL and Python, evaluated in a separate process.
+"""Custom rules in CEL and Python, evaluated in a separate process.
 
 `evaluator` starts the process at `main`, sends one line of JSON for each question, and kills the process if an answer
 takes too long. So no expression can stop the loop, even by endless computation or deep recursion. The module has no

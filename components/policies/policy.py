@@ -47,7 +47,7 @@ class Policies(Protocol):
     ) -> tuple[Violation, ...]:
         """Return all violations, the mandatory ones first. A rule that cannot be evaluated counts as violated.
 
-        `cr` is the custom resource as the user wrote it: the operator's own rules get its metadata and spec.
+        `cr` is the custom resource as the user wrote it: custom rules get its metadata and spec.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Reads a folder of policies: `*.yaml` documents of kind Policy, and `*.py` files with the operator's own rules.
+"""Reads a folder of policies: `*.yaml` documents of kind Policy, and `*.py` files with custom rules.
 
 Called by the loop, by previews and by static fleets. A folder with one mistake is refused as a whole, because a policy
 that is skipped would not be enforced.

@@ -110,7 +110,7 @@ class Hosts(Strict):
 
 
 class CelRule(Strict):
-    """A rule of the operator. The expression is true for a service that obeys the rule."""
+    """A custom rule. The expression is true for a service that obeys the rule."""
 
     name: str = Field(min_length=1, max_length=253)
     cel: str = Field(min_length=1, max_length=LONGEST_EXPRESSION)

@@ -61,7 +61,7 @@ class KubernetesLooks:
         except ApiError as error:
             raise refusal(error, f"look up kind {token.kind} of {token.api_version}") from error
 
-    # What stands
+    # Reads
 
     def read(self, token: Token, resource_id: str) -> Json | None:
         """Return a live object; None if the object or its kind is gone. Raises Refused."""
@@ -122,7 +122,7 @@ class KubernetesLooks:
             words = foreign_words(token.kind, identity, elsewhere, live=live, wanted=wanted)
             raise Refused(Code.ALREADY_EXISTS, words)
 
-    # Before a change
+    # Comparisons and dry runs before a change
 
     def verify(
         self, token: Token, identity: Identity, uid: str | None, wanted: Json, *, former: str | None = None

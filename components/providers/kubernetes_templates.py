@@ -33,7 +33,7 @@ def same_template(wanted: Any, before: Any) -> bool:
 
 
 def as_made(wanted: Any, before: Any, *, field_manager: str = "") -> Any:
-    """Copy `wanted` with the values that pods keep of `before`, if both have the same template hash; else return it.
+    """Copy `wanted` with the values that pods keep of `before`; return `wanted` if the template hashes differ.
 
     `before` is the last inputs or the live object. For the live object, `field_manager` determines which values are
     Herdsman's; a value of another client is replaced by that of `wanted`.
@@ -61,7 +61,7 @@ def _positions(obj: Any, path: uncounted_fields.Path) -> Path:
 
 
 def keeping_script(wanted: Any, before: Any) -> Any:
-    """Copy `wanted` with the init containers' commands of `before`, if both have the same hash; else return it."""
+    """Copy `wanted` with the init containers' commands of `before`; return `wanted` if the template hashes differ."""
     containers, known = value_at(wanted, _INIT_CONTAINERS), value_at(before, _INIT_CONTAINERS)
     if not same_template(wanted, before) or not isinstance(containers, list) or not isinstance(known, list):
         return wanted
@@ -76,7 +76,7 @@ def keeping_script(wanted: Any, before: Any) -> Any:
 
 
 def keeping_drain(wanted: Any, before: Any) -> Any:
-    """Copy `wanted` with the hooks and grace period of `before`, if both have the same hash; else return it.
+    """Copy `wanted` with the hooks and grace period of `before`; return `wanted` if the template hashes differ.
 
     Pods of a release before the default drain stay as they are, and pods with a drain script keep its text. If the
     hooks of `before` belong to no release, another client changed them, and `wanted` applies.

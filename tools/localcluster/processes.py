@@ -85,7 +85,10 @@ def send(record: ProcessRecord | None, directory: Path, number: signal.Signals) 
 
 
 def end(records: Sequence[ProcessRecord], directory: Path, *, grace_s: float) -> None:
-    """Ask all processes to end, wait, and kill the remaining ones. Returns when none is left, or after 10 s more."""
+    """Ask all processes to end, wait, and kill the remaining ones.
+
+    Returns when none is left, at the latest 10 s after that.
+    """
     for record in records:
         send(record, directory, signal.SIGTERM)
         send(record, directory, signal.SIGCONT)  # a stopped process handles the first signal only when it continues

@@ -1,4 +1,8 @@
-"""The parent process of a node: makes its namespaces and its link to this machine, and relays its API requests."""
+"""The parent process of a node: makes its namespaces and its link to this machine, and relays its API requests.
+
+Started by `lifecycle` as `python -m tools.node.keeper DIRECTORY`. When it ends in any way, the kernel removes the
+processes, mounts and network of the node. Only files and empty control groups remain, which `lifecycle` removes.
+"""
 
 from __future__ import annotations
 
