@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 ANNOTATION_FENCED = "herdsman.dev/fenced"
-"""On a host's Lease: the loop considers the host lost. The agent removes the annotation when no process runs that is
-absent from its plan."""
+"""On a host's Lease: the loop considers the host lost. The agent removes the annotation
+when every running process is in its plan."""
 ANNOTATION_ENDPOINT = "herdsman.dev/endpoint"
 """On a HostProcess: an `EndpointNotice` as JSON. Only the loop may write it."""
 LABEL_HOST = "herdsman.dev/host"

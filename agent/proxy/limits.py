@@ -23,7 +23,7 @@ class Limits:
     held_bytes: int = 64 * 1024 * 1024
     """Most bytes that are kept of all waiting requests of the service together."""
     retry_after_s: float = 5.0
-    """Value of `Retry-After` in error responses."""
+    """Value of `Retry-After` in responses with status 502 or 503."""
     max_connections: int = 2048
     client_idle_s: float = 75.0
     """A connection is closed after this time without a request or with an incomplete head."""

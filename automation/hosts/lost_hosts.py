@@ -271,7 +271,7 @@ class LostHosts:
         return found
 
     def _judge(self, host: str, endpoints: Iterable[SliceName]) -> None:
-        """Fence a silent host and remove its endpoints, unless only its renewals could not be seen."""
+        """Fence a silent host and remove its endpoints, unless a slow API server has hidden its renewals."""
         asked = self._clock()
         try:
             path = kinds.LEASES.path(SYSTEM_NAMESPACE, lease_name(host))
@@ -286,7 +286,7 @@ class LostHosts:
         if self._clock() - asked > SLOW_S:
             self._liveness.restart(host)
             return
-        # The Lease may be newer than the watch's.
+        # This Lease may be newer than the one from the watch.
         self._liveness.seen(host, trim.lease(lease))
         if host in self._liveness.silent() and self._fence(host, lease):
             for each in endpoints:

@@ -148,7 +148,7 @@ class HostRegistry:
     def with_hosts(self, desired: DesiredService, proposal: HostProposal | None) -> DesiredService:
         """Return the service with the proposed hosts.
 
-        Raises SpecInvalid, with the field, if the hosts, or all hosts, do not allow something that it requests.
+        Raises SpecInvalid, with the field, for a request that its hosts, or all hosts, do not allow.
         """
         hosting = desired.host_placement
         if hosting is None or proposal is None:

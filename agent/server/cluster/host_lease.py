@@ -5,8 +5,8 @@ agent's identity, which is kept in its store, so that a restarted agent continue
 
 If the Lease has expired, the loop may consider the host lost and its services may run elsewhere. So an agent trusts its
 Lease for a little less than its duration, and writes no status afterwards. If the Lease is fenced or has no holder,
-`catch_up` first reads the whole plan and stops every process that is not in it. Only then the agent removes the fence,
-and only if the Lease has not changed in the meantime (docs/adr/0011).
+`catch_up` first reads the whole plan and stops every process that is not in it. Only then does the agent remove the
+fence, and only if the Lease has not changed in the meantime (docs/adr/0011).
 """
 
 from __future__ import annotations

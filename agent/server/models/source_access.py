@@ -175,7 +175,7 @@ class SourceAccess:
 
     @classmethod
     def of_host(cls, path: Path | None, environment: Mapping[str, str] | None = None) -> SourceAccess:
-        """Read the host's current credentials, from `path` or else from the agent's environment.
+        """Read the host's current credentials. Variables at `path` override those of the agent's environment.
 
         `path` is a directory with one file per variable, like a mounted Secret, or a file of `NAME=VALUE` lines. Raises
         StoreFailed if it cannot be read, or if an endpoint is not a valid address.

@@ -60,7 +60,7 @@ class DownloadSettings:
     progress_interval_s: float = 0.2
 
     def backoff_s(self, failures: int, error: SourceUnreachable) -> float:
-        """Return the wait after that many failures in a row, with jitter, and at least the server's Retry-After."""
+        """Return the wait after that many failures in a row: with jitter and Retry-After, at most `backoff_cap_s`."""
         jitter = random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, guards no secret
         delay_s: float = min(self.backoff_cap_s, self.backoff_base_s * 2.0 ** (failures - 1)) * jitter
         return min(self.backoff_cap_s, max(delay_s, error.retry_after_s or 0.0))
