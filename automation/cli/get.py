@@ -104,7 +104,10 @@ def _models_named(models: list[Json], names: list[str]) -> list[Json]:
 
 
 def _services_named(client: KubeClient, namespace: str | None, names: list[str]) -> list[Json]:
-    """Return the services of all dialects, or the named ones; without the Service that llmaz makes for a Playground."""
+    """Return the services of all dialects, or the named ones.
+
+    The Service that llmaz makes for a Playground is returned only for `KIND/NAME`.
+    """
     asked = {split_or_end(name) for name in names}
     found, seen = [], set()
     for cr in list_services(client, namespace):

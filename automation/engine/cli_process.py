@@ -1,7 +1,7 @@
 """Runs the Pulumi CLI as a child process: starts it, watches it, stops it in two steps, and reaps it.
 
-`pulumi_engine` calls `run_cli`. The child leads a process group of its own, so that a signal to the loop's terminal
-does not reach it, and a kill reaches all processes that it started.
+`pulumi_engine` calls `run_cli`. The child leads a separate process group, so that a signal to the loop's terminal does
+not reach it, and a kill reaches all processes that it started.
 """
 
 from __future__ import annotations

@@ -104,9 +104,9 @@ def check_lock(
     Returns the records of the holders. One of these proofs is enough:
 
     - The record has the holder's pid and host, and the process with that pid and start time has ended.
-    - The holder is on another machine or in another container, where this is unknown, and only this process may run
+    - The holder is on another machine or in another container, so its end is unknown, and only this process may run
       engines now (`sole`).
-    - The record is on another machine, and the lock is of the host of a loop that led before, by the Lease.
+    - The record is on another machine, and a loop that led before, by the Lease, ran on the host in the lock.
     """
     found = list(_LOCK.finditer(output))
     if not found and _LOCKED not in output:

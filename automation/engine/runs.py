@@ -66,8 +66,8 @@ def hold_off_s(
 ) -> float:
     """Return the seconds until this may be submitted again: the back-off of a failure, or the lag of the caches. Pure.
 
-    `certain` is whether the change is known from elsewhere than a cache. With `only_accessories` nothing else changes.
-    Objects that a service needs to serve do not wait for the back-off of a refused accessory.
+    `certain` is whether the change is known from another source than a cache. With `only_accessories`, only accessories
+    changed: they wait for the back-off of a refusal, and objects that a service needs do not.
     """
     if run is None or run.fingerprint != fingerprint:
         return 0.0

@@ -1,11 +1,11 @@
 """Decides which stack of a namespace holds a service. Called by `batches`.
 
-A run reads, reports and writes every resource of its stack, at up to half a millisecond of CPU each, so a change
-would get slower with its namespace. A stack therefore takes a limited number of resources, and the next services go to
-another. A service stays where it is, also where it grows: moved to another stack, the old one would delete its objects.
+A run reads, reports and writes every resource of its stack, at up to half a millisecond of CPU each, so changes would
+get slower as a namespace grows. A stack therefore takes a limited number of resources, and the next services go to
+another stack. A service never moves to another stack, even when it grows: the old stack would delete its objects.
 
-`StateLoader` reads from the state which services each namespace has. Except with file://, that takes a process of
-the Pulumi CLI for each namespace, and no worker of the loop waits for it. A namespace is read when it is first needed,
+`StateLoader` reads from the state which services each namespace has. Except with file://, that takes a process of the
+Pulumi CLI for each namespace, and no worker of the loop waits for it. A namespace is read when it is first needed,
 several namespaces at once. Those with requests go first.
 """
 

@@ -136,8 +136,8 @@ class StackStates:
     def holder(self, stack: Stack, run: Run) -> tuple[str, str] | None:
         """Return the holder of the stack's lock and the time in the lock; None for no lock.
 
-        A rename of a stack to its present name takes the lock and is then refused. No other command reports a lock
-        without a change.
+        A rename of a stack to its present name takes the lock and is then refused. It is the only command that reports
+        a lock and changes nothing.
         """
         if self._files:
             return self._files.holder(stack)

@@ -97,7 +97,7 @@ class Revision:
 def data_of(cr: Json, models: Iterable[Json]) -> Json:
     """Return the data of a version: the spec and annotations of a service, and the specs of its `models`.
 
-    Of `models` those of other kinds than `INPUT_KINDS` do not count.
+    `models` of other kinds than `INPUT_KINDS` are ignored.
     """
     known = {(kind.group, kind.kind) for kind in INPUT_KINDS}
     referred = [each for each in models if _group_kind(each) in known]
@@ -109,7 +109,7 @@ def data_of(cr: Json, models: Iterable[Json]) -> Json:
 
 
 def reference_of(obj: Json) -> str:
-    """Return how a revision names an object that a service refers to.
+    """Return the name of a referred object in a revision.
 
     A Model is named by its name, any other object as `Kind/name` or `Kind/namespace/name`.
     """
@@ -156,9 +156,9 @@ def manifest(cr: Json, number: int, data: Json, outcome: Outcome) -> Json:
 
 
 def name_of(key: keys.ServiceKey, number: int) -> str:
-    """Return the name of a revision. Of two writers with the same number the API server refuses the second.
+    """Return the name of a revision. Of two writers with the same number, the API server refuses the second.
 
-    Services of two dialects may have the same name: the name has the dialect, except LLMKube's.
+    Services of two dialects may have the same name, so the name contains the dialect, except LLMKube's.
     """
     name = f"{key.name}-v{number}"
     return name if key.dialect == LLMKUBE else f"{name}.{key.dialect}"

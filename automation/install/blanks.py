@@ -1,7 +1,7 @@
 """Manifests with blanks: trees from which `filled` makes objects, and `as_yaml` YAML or a Helm template. Pure.
 
-`objects` builds the trees. A blank is a value that the options provide. A part for some options only has a condition.
-Both have a name; each reader maps the names to values.
+`objects` builds the trees. A blank is a value that the options provide. A condition marks a part that only some options
+need. Both have names, which each reader maps to values.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ from kubeapi.kinds import LEASES
 
 LEASE_NAME = "herdsman"
 LEASE_DURATION_S = 13.0
-"""Another loop may take the lease when it saw no renewal for this long. A change is then applied 20 s after a leader
-vanished: this time, 1 s until it is noticed, and 3 s for the start (docs/adr/0018)."""
+"""Another loop may take the lease when it saw no renewal for this long. It notices that within 1 s and starts in 3 s,
+so a change is applied at most 20 s after a leader's death (docs/adr/0018)."""
 RENEW_DEADLINE_S = 9.0
 """The leader gives up when it could not renew for this long, before another loop may take over."""
 RETRY_PERIOD_S = 1.0
