@@ -199,7 +199,7 @@ class ServiceCache:
             self._needed_by[reference].add(key)
 
     def needs(self, key: ServiceKey, references: frozenset[Reference], purpose: Purpose = "spec") -> None:
-        """Record the objects that the last pass looked up for one purpose; only these enqueue the service from now on."""
+        """Record the objects that the last pass looked up for one purpose. Only these enqueue the service."""
         with self._lock:
             by_purpose = self._needed.setdefault(key, {})
             before, by_purpose[purpose] = by_purpose.get(purpose, frozenset()), references

@@ -122,8 +122,8 @@ def plan_prune(
 ) -> tuple[list[Entry], list[str]]:
     """Return the directories to delete, and the reason for each requested one that is kept.
 
-    Without `model_keys` and `key` these are all that no Model and no service uses. `model_keys` selects those of one
-    Model if no service uses them; `key` selects one directory that nothing uses.
+    Without `model_keys` and `key`, these are all unused directories. `model_keys` selects those of one Model if no
+    service uses them; `key` selects one unused directory.
     """
     chosen, refused = [], []
     for entry in entries:

@@ -97,8 +97,8 @@ class SourceProbe:
     ) -> ProbeFacts:
         """Probe a source now. Blocks. Errors of the source or the network are results, and not raised.
 
-        `previous` is the last result, which is returned if size and ETag are the same. For a set of files the header is
-        that of the first file, the size that of all, and the ETag changes with any of them.
+        `previous` is the last result, which is returned if size and ETag are the same. For a set of files, the header
+        is that of the first file, the size is the sum, and the ETag changes with any file.
         """
         try:
             if source.kind is SourceKind.FILE:

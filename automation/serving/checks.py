@@ -86,7 +86,7 @@ class Checks:
     ) -> tuple[RenderedService, RolloutFacts]:
         """Replace a failing template by the last one that served; see `Rollback.apply`.
 
-        An adopted service that was not changed since has the template that it came with (`KeptTemplates`).
+        An adopted service without a change keeps the template from before its adoption (`KeptTemplates`).
         """
         if desired.host_placement is not None:
             return rendered, RolloutFacts()

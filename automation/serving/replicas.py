@@ -1,9 +1,9 @@
 """Finds out which replicas of a service serve, and which of them are to be replaced.
 
-Each pass calls `review`. It reads the results of `completion_check` and `stall_watch`, which work in threads of their
-own, decides by `readiness`, and returns actions for the pods. The result of a replica is written on its pod, as a
-condition that names the start of the engine. A restarted loop checks no replica again, and a pod with a readiness gate
-gets requests only after it has answered.
+Each pass calls `review`. It reads the results of `completion_check` and `stall_watch`, which have separate threads,
+decides by `readiness`, and returns actions for the pods. The result of a replica is written on its pod, as a condition
+that names the start of the engine. So a restarted loop checks no replica again, and a pod with a readiness gate gets
+requests only after it has answered.
 """
 
 from __future__ import annotations

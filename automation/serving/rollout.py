@@ -1,6 +1,6 @@
 """Decides whether a changed pod template may be applied now, or waits until no replica works on a request. Pure.
 
-The controller calls `gate` before it hands a change to the engine. The rules and the reasons are LLMKube's: replicas
+The controller calls `gate` before it submits a change to the engine. The rules and the reasons are LLMKube's: replicas
 that are busy or cannot be checked hold the change back, and crash-looping pods do not. `force` and the timeout end the
 wait. A change of replicas alone never waits.
 """
