@@ -24,7 +24,7 @@ WINDOW = 32
 async def static_fleet(
     services: Iterable[tuple[RenderedService, FleetTarget]], *, window: int = WINDOW
 ) -> list[pulumi.CustomResource | None]:
-    """Register all services of a fleet, each at its target. At most `window` registrations run at a time.
+    """Register all services of a fleet, each at its target, at most `window` of them at a time.
 
     The resources are those of Pulumi's Kubernetes SDK: Deployment, Service, HorizontalPodAutoscaler (ADR 48). Returns
     the last resource of each service, in the order of `services`; None for a service without objects. The first failure

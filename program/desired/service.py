@@ -163,7 +163,7 @@ class HostPlacement(FrozenModel):
     others: tuple[str | None, ...] = ()
     """The hosts of the further replicas, in their order."""
     pinned: bool = False
-    """The user named `host`. Herdsman checks no other wish for it."""
+    """The user named `host`. Herdsman does not check the other wishes."""
     selector: dict[str, str] = Field(default_factory=dict)
     """Labels that a host must have, in addition to those of `pod.node_selector`."""
     preferred: tuple[str, ...] = ()

@@ -139,7 +139,7 @@ class Description:
     """The fields that the reader does not support."""
 
     def origin(self, name: str) -> str:
-        """Return the path of a field. Members of a field have the path of the field."""
+        """Return the path of a field in the source document; for a member of a field, the path of the field."""
         if name.startswith(("labels[", "annotations[")):
             return f"metadata.{name}"
         return self.origins.get(name) or self.origins.get(name.partition(".")[0]) or name

@@ -174,8 +174,7 @@ def _pool_down(spec: _Json) -> _Json:
     return kept
 
 
-# --- status: addresses of v1alpha1 have no origin and no models
-# ---------------------------------------------------------
+# --- status: addresses of v1alpha1 have no origin and no models -------------------------------------------------------
 
 
 def _addresses_down(spoke: _Json) -> _Json:

@@ -140,7 +140,7 @@ def _of_problem(problem: Problem, phase: Phase, outcome: Literal["reconciling", 
 
 
 def _model_not_ready(cr: Json, facts: ServiceFacts, phase: Phase) -> PhaseDecision:
-    """Reconciling while the Model is not Ready; Stalled after it failed."""
+    """Return Reconciling while the Model is not Ready, and Stalled after it failed."""
     name = (cr.get("spec") or {}).get("modelRef", "")
     if facts.model_failed:
         message = f"spec.modelRef: Model `{name}` failed: {facts.model_failed}"
@@ -159,7 +159,7 @@ def _suspended(facts: ServiceFacts) -> PhaseDecision:
 
 
 def _sleeping(facts: ServiceFacts, replicas: PhaseDecision) -> PhaseDecision:
-    """A service that sleeps or wakes accepts requests, so it is Ready, as a Knative revision without pods is.
+    """Return Ready for a service that sleeps or wakes: it accepts requests, as a Knative revision without pods does.
 
     The reason why a replica does not start is reported as usual.
     """
@@ -173,7 +173,7 @@ def _sleeping(facts: ServiceFacts, replicas: PhaseDecision) -> PhaseDecision:
 
 
 def _held(cr: Json, pending: PendingChange, replicas: PhaseDecision, *, nothing: bool) -> PhaseDecision:
-    """A change waits for approval or another mode. Existing replicas stay as they are."""
+    """Return the decision while a change waits for approval or another mode. Existing replicas stay unchanged."""
     reason = Reason.PAUSED if pending.paused else Reason.AWAITING_APPROVAL
     message = f"{replicas.message}; a change is pending: {approval_text(cr, pending)}"
     changed = {"outcome": "reconciling", "reason": reason, "message": message}
@@ -181,9 +181,8 @@ def _held(cr: Json, pending: PendingChange, replicas: PhaseDecision, *, nothing:
 
 
 def _not_yet_as_wanted(facts: ServiceFacts, replicas: PhaseDecision) -> PhaseDecision | None:
-    """The wanted number of replicas serves, or none is wanted.
-
-    Return why they do not match the spec yet; None if they do.
+    """Return why a service with enough serving replicas, or with none wanted, does not match its spec; None if
+    it does.
     """
     rollout = facts.rollout
     changed: dict[str, object] = {}
@@ -236,7 +235,7 @@ def _of_replicas(desired: DesiredService | None, facts: ServiceFacts) -> PhaseDe
 
 
 def _with_surplus(facts: ServiceFacts, counted: str) -> PhaseDecision:
-    """Enough replicas are ready, and there are surplus ones: a rollout is running, or it is stuck with a cause."""
+    """Return the decision for enough ready and some surplus replicas: a rollout is running, or it is stuck."""
     surplus = facts.replicas - facts.desired_replicas
     cause = worst_cause(facts.pods, facts.memory)
     if cause is not None:
@@ -264,7 +263,7 @@ def _on_host(hosted: HostedFacts, desired: DesiredService | None, counted: str) 
 
 
 def _in_pods(facts: ServiceFacts, desired: DesiredService | None, counted: str) -> PhaseDecision:
-    """Replicas are missing. Return the most important cause."""
+    """Return the decision for missing replicas, with the most important cause."""
     if facts.replica_failure:
         return _creating(Reason.PODS_REFUSED, f"{counted}; the API refuses the pods: {facts.replica_failure}")
     cause = worst_cause(facts.pods, facts.memory)

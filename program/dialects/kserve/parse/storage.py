@@ -229,7 +229,7 @@ def add_cache_tiers(draft: PodDraft, workload: Json, *, field: str) -> None:
 
 
 def _ask_for_storage(main: Container, sizes: list[str], field: str) -> None:
-    """Raise the container's request for the node's disk, so that the scheduler chooses a node with enough space."""
+    """Increase the container's request for the node's disk, so that the scheduler chooses a node with enough space."""
     resources = main.get("resources") or {}
     requests = resources.get("requests") or {}
     amounts = [*sizes, str(requests[_STORAGE])] if _STORAGE in requests else sizes

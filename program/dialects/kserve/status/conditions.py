@@ -281,8 +281,7 @@ def _scaler_says(live: Json) -> tuple[str, bool]:
     return "", bool(by_type)
 
 
-# --- routing
-# ------------------------------------------------------------------------------------------------------------
+# --- routing ----------------------------------------------------------------------------------------------------------
 
 
 def _router(conditions: _Conditions, subject: Subject, desired: DesiredService | None, facts: ServiceFacts) -> None:
@@ -353,7 +352,8 @@ def _ready(
     conditions: _Conditions, desired: DesiredService | None, facts: ServiceFacts, verdict: PhaseDecision
 ) -> None:
     """Set Ready from KServe's conditions; Reconciling and Stalled from what an unready service waits for."""
-    # In KServe the router's condition comes first. If something was refused, that condition comes first.
+    # KServe reports the router's condition before that of the workloads. After a refused spec or object it comes last
+    # here.
     refused = facts.problem is not None and not _is_of_router(facts.problem.field)
     wrong = conditions.first_false((PRESETS, WORKLOADS, ROUTER) if refused else (PRESETS, ROUTER, WORKLOADS))
     scaled = desired is not None and desired.workloads is not None and desired.workloads.main.scaler is not None
@@ -368,7 +368,7 @@ def _ready(
     conditions.set(Type.READY, "False", reason, message)
     stalled = verdict.outcome == "stalled"
     waits = not stalled and not (stopped and verdict.outcome == "idle")
-    # A decision that all is well considers only pods; then the service waits for its routing.
+    # A decision of success covers only the pods, so the service may still wait for its routing.
     told = (reason, message) if settled and not stopped else (verdict.reason, verdict.message)
     conditions.set(Type.RECONCILING, "True" if waits else "False", *told)
     conditions.set(Type.STALLED, "True" if stalled else "False", *told)

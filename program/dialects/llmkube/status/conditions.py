@@ -109,8 +109,7 @@ def _set_spec_honoured(conditions: ConditionSet, facts: ServiceFacts) -> None:
         conditions.set(Type.SPEC_HONOURED, "True", "AllFieldsHonoured", "Every field that is set has its effect")
 
 
-# --- advice on an engine's settings: set while there is some, and True once the user followed it
-# -----------------------
+# --- advice on an engine's settings: set while there is some, and True once the user followed it ----------------------
 
 
 def _vllm(conditions: ConditionSet, cr: Json, desired: DesiredService) -> None:
@@ -149,8 +148,7 @@ def _sglang(conditions: ConditionSet, cr: Json, desired: DesiredService) -> None
         conditions.set(Type.SGLANG_SPEC_VALID, "True", "ConfigValid", "Nothing to object to")
 
 
-# --- replicas, rollout, and the state of other objects
-# ------------------------------------------------------------------
+# --- replicas, rollout, and the state of other objects ----------------------------------------------------------------
 
 
 def _replicas(conditions: ConditionSet, verdict: PhaseDecision, facts: ServiceFacts) -> None:

@@ -156,8 +156,7 @@ def human_size(size_bytes: int) -> str:
     raise AssertionError("the last unit takes any size")
 
 
-# --- facts about the file
-# -----------------------------------------------------------------------------------------------
+# --- facts about the file ---------------------------------------------------------------------------------------------
 
 
 def _of_file(cr: Json, subject: Subject, probe: ProbeFacts | None, same: Json) -> dict[str, Any]:
