@@ -1,6 +1,7 @@
 """Decides the phase of a Model, and whether it is ready, reconciling or stalled. Pure.
 
-The phases are LLMKube's, and so are the reasons that LLMKube has. A check that only a pod can make does not delay a Model's phase.
+The phases are LLMKube's, and so are the reasons that LLMKube has. A check that only a pod can make does not delay a
+Model's phase.
 """
 
 from __future__ import annotations
