@@ -47,15 +47,17 @@ def gpus(container: Json) -> Decimal:
 
 
 def of_pod(pod: Json, of: Amount) -> Decimal:
-    """Return the amount of a pod: its containers and sidecars together, or its largest init container if that is more.
+    """Return the amount of a pod: its containers and sidecars together, or an init container if that needs more.
 
-    The scheduler counts in the same way (https://kubernetes.io/docs/concepts/workloads/pods/init-containers), but adds
-    to an init container the sidecars that start before it.
+    An init container runs beside the sidecars that start before it
+    (https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers).
     """
-    starts = pod.get("initContainers") or ()
-    beside = [each for each in starts if each.get("restartPolicy") == "Always"]
-    together = _sum(of(each) for each in (*(pod.get("containers") or ()), *beside))
-    return max([together, *(of(each) for each in starts)])
+    sidecars, most = Decimal(0), Decimal(0)
+    for each in pod.get("initContainers") or ():
+        most = max(most, sidecars + of(each))
+        if each.get("restartPolicy") == "Always":
+            sidecars += of(each)
+    return max(most, sidecars + _sum(of(each) for each in pod.get("containers") or ()))
 
 
 def of_replica(pods: PodSet, of: Amount) -> Decimal:
