@@ -272,7 +272,7 @@ def _say(kubeconfig: str | None, name: str, spec: Json) -> KubeClient:
 
 
 def _sorted_out(client: KubeClient, placed: list[Json]) -> tuple[dict[str, str], dict[str, str]]:
-    """Divide processes into those that move, with the reason why they have not moved yet, and those that stay."""
+    """Return the processes that move, with the reason why they have not moved yet, and the processes that stay."""
     moving: dict[str, str] = {}
     staying: dict[str, str] = {}
     for process in placed:

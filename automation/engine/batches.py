@@ -80,8 +80,8 @@ class Batcher:
     ) -> None:
         """Start the threads. `timeout_s` is for one run, `capacity` the resources of one stack (see `sharding`).
 
-        `withdrawn` is called right before a run with a namespace and the services to apply there. It returns those that
-        must not be applied any more; they get no outcome. It may raise EngineFailed. `on_known` is called with a
+        `withdrawn` is called right before a run with a namespace and the services to apply there. It returns services
+        that must not be applied any more; they get no outcome. It may raise EngineFailed. `on_known` is called with a
         namespace and the services that its state holds, after the state was read.
         """
         self._engine = engine

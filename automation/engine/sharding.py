@@ -33,7 +33,7 @@ LEAST = 3
 
 
 def size_of(rendered: RenderedService) -> int:
-    """Return the number of resources of a service in its stack, without those that it shares."""
+    """Return the number of resources of a service in its stack, without shared ones."""
     return len(urns.own_urns(rendered, ""))
 
 

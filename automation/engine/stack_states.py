@@ -43,7 +43,7 @@ class StackStates:
         return {Stack.parse(name) for name in self.names(run)}
 
     def names(self, run: Run) -> set[str]:
-        """Return the names of all stacks of the project, also of those that no loop has made. Raises as `stacks`."""
+        """Return the names of all stacks of the project, also of stacks that no loop has made. Raises as `stacks`."""
         if self._files:
             return self._files.names()
         result = self._cli.call(Stack("-"), ["stack", "ls", "--json"], run, whole_output=True)

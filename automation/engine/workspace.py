@@ -71,7 +71,7 @@ class Workspace:
         return StackDirectory(path)
 
     def stacks(self) -> set[Stack]:
-        """Return the stacks with a directory: those that this machine has worked on."""
+        """Return the stacks with a directory, which this machine has worked on."""
         root = self.root / "stacks"
         return {Stack.parse(path.name) for path in root.iterdir()} if root.is_dir() else set()
 

@@ -73,7 +73,7 @@ def remove_objects(client: KubeClient, *, timeout_s: float) -> None:
 
 
 def remove_crds(client: KubeClient) -> tuple[str, ...]:
-    """Delete the CRDs. Return the names of those that existed."""
+    """Delete the CRDs. Return the names of the deleted ones."""
     gone = []
     for document in crd_documents():
         name = document["metadata"]["name"]

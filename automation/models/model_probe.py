@@ -160,7 +160,7 @@ class ModelProbe:
             return self._pending == 0
 
     def close(self) -> None:
-        """Stop. A running probe ends by its own timeout at the latest, and its result is ignored."""
+        """Stop. A running probe ends at its timeout at the latest, and its result is ignored."""
         self._cancel.set()
         self._marks.close()
         self._wanted.close()

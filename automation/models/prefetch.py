@@ -1,8 +1,8 @@
 """Runs the Jobs that fetch models ahead of their services, and reports their progress.
 
 Called by `model_controller` in a Model's pass. A Job is a one-off action and not a resource of a stack (docs/adr/0007),
-so it is created directly. The module has its own informer, on Jobs with Herdsman's label. While a Job runs, `transfers`
-gets its pods.
+so it is created directly. The module has a separate informer, on Jobs with Herdsman's label. While a Job runs,
+`transfers` gets its pods.
 """
 
 from __future__ import annotations

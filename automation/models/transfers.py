@@ -144,7 +144,7 @@ class TransferWatch:
         self._busy.set()
 
     def close(self) -> None:
-        """Stop following; a read under way ends by its own timeout."""
+        """Stop following. A current read ends at its timeout."""
         self._closed.set()
         self._busy.set()
 

@@ -153,7 +153,7 @@ def _to_claim(desired: DesiredService, each: DryRun, options: RenderOptions) -> 
 
 
 def _to_pods(workloads: Workloads, each: DryRun) -> Iterator[Download]:
-    """Name the models that pods of `Workloads` download: all but those that they mount, or that an image contains."""
+    """Return the models that pods of `Workloads` download: all but mounted models and models in an image."""
     loads = {pods.name for pods in workloads.pods if pods.part in _LOADING}
     if each.change.kind not in _SETS_OF_PODS or each.change.name not in loads or not _replicas(each.after):
         return

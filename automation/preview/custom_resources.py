@@ -97,7 +97,7 @@ def names_of(documents: Iterable[Document]) -> list[Name]:
 
 
 def dry_run_documents(client: KubeClient, ask: Ask, crs: CustomResources, documents: Iterable[Document]) -> list[str]:
-    """Dry-run all documents of a kind; return the errors of those that the API server refuses."""
+    """Dry-run all documents of a kind; return the errors of the refused ones."""
 
     def dry_run(document: Document) -> AppliedDocument | str:
         try:

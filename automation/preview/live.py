@@ -188,7 +188,7 @@ class Live:
     # --- reading -------------------------------------------------------------------------------------------------
 
     def objects(self, key: ServiceKey) -> dict[ObjectName, Json]:
-        """Return the whole objects of a service by owner or label, also those that another controller owns."""
+        """Return the whole objects of a service by owner or label, also of another controller."""
         return self._objects.get(key, {})
 
     def owned(self, key: ServiceKey, owner: str | None) -> tuple[LiveObject, ...]:

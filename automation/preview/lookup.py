@@ -56,7 +56,7 @@ class PreviewLookup:
         refused: frozenset[Identity] = frozenset(),
         manifests: Manifests | None = None,
     ) -> None:
-        """`applied` are objects as they would be in the cluster, `refused` those that the API server refuses.
+        """`applied` are objects as they would be in the cluster, `refused` are objects that the API server refuses.
 
         All else in `manifests` is taken as it is written.
         """
