@@ -55,7 +55,7 @@ class DialectInfo:
     short_name: str = ""
     """kubectl's short name of the kind."""
     display_name: str = ""
-    """The kind in messages, if its own name could mean another kind."""
+    """The kind in messages, if the bare kind could mean another one."""
     status_mark: str = "Reconciling"
     """A condition that Herdsman writes in every status, and that the upstream controller never writes."""
     shared_conditions: frozenset[str] = frozenset()

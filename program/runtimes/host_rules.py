@@ -61,7 +61,7 @@ class Need:
     name: str
     """The flag, the variable's name or the path to grant."""
     flag: str = field(default="", compare=False)
-    """The flag that a path belongs to; for a flag, its own name."""
+    """The flag that a path belongs to; for a need of kind `flag`, the flag itself."""
     at: str = field(default="", compare=False)
     """The field of the plan that asks for it: `argv[7]`, `env.LD_PRELOAD`."""
 

@@ -1,4 +1,4 @@
-"""Splits an engine's arguments into those that dialects have fields for and the others, and joins them again. Pure.
+"""Separates the arguments for which dialects have fields from an engine's other arguments, and joins them. Pure.
 
 Dialects have fields for the model, the address, the names, GPUs, draft models, LoRA adapters and parallelism.
 """

@@ -110,7 +110,7 @@ def _container(written: TrackedDescription, opened: str) -> tuple[Json, Json, Js
         arguments, spread = parallel_fields(arguments)
         arguments, limits = split_adapter_limits(arguments) if d.adapters else (arguments, {})
     container: Json = {"name": MAIN}
-    # A host uses its own program for an engine; the command selects it.
+    # A host uses an installed program for an engine; the command selects it.
     if image and not (on_hosts(d.annotations) and d.engine != "generic"):
         container["image"] = image
     if command:

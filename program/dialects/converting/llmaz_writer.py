@@ -101,7 +101,7 @@ def _runtime(written: TrackedDescription, model: str) -> tuple[Json, list[Json]]
     """Return the Playground's backend: a shipped runtime, or a new one for the service with its document."""
     d = written.description
     image, command = written.use("image"), written.use("command")
-    # A host uses its own program for each engine that it knows.
+    # A host uses an installed program for each engine that it knows.
     if on_hosts(d.annotations) and d.engine != "generic":
         image, command = "", ()
     args = _arguments(written, model)

@@ -53,7 +53,7 @@ def write_llmkube(written: TrackedDescription) -> list[Json]:
     spec: Json = {"modelRef": name, "runtime": d.engine}
     spec.update(_arguments(written, name))
     image, command = written.use("image"), written.use("command")
-    # A host uses its own program for each engine that it knows.
+    # A host uses an installed program for each engine that it knows.
     if on_hosts(d.annotations) and d.engine != "generic":
         image, command = "", ()
     if image:

@@ -1,1 +1,1 @@
-"""The complete spec of an LLMInferenceService: presets, base configs and its own spec, merged and rendered (ADR 26)."""
+"""The complete spec of an LLMInferenceService: presets, base configs and the user's spec, merged, rendered (ADR 26)."""

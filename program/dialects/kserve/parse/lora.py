@@ -68,7 +68,7 @@ def adapters(spec: Json) -> tuple[Adapter, ...]:
 
 
 def load_adapters(main: Container, spec: Json, loaded: tuple[Adapter, ...], *, namespace: str) -> None:
-    """Add vLLM's arguments for the adapters, each by its own and by its published name.
+    """Add vLLM's arguments for the adapters, each by its plain and by its published name.
 
     A list of the user replaces them.
     """

@@ -225,7 +225,7 @@ def split_prefix_scorer(config: Json, tokenizer: str) -> Json:
 
 
 def _of_index(given: Mapping[str, Any]) -> Json:
-    """Return the old plugin's parameters without those of its own tokenizer."""
+    """Return the old plugin's parameters without those of its built-in tokenizer."""
     found = dict(given)
     if isinstance(indexer := given.get("indexerConfig"), dict):
         rest = {key: value for key, value in indexer.items() if key != "tokenizersPoolConfig"}

@@ -121,7 +121,7 @@ def spec_data(spec: Json) -> Struct:
 
 
 def pool_name(service: str, spec: Json) -> str:
-    """Return the InferencePool for a service's requests: the one that it refers to, else its own."""
+    """Return the name of the pool for a service's requests: the one that it refers to, else that of Herdsman."""
     value: Any = spec
     for part in ("router", "scheduler", "pool", "ref", "name"):
         value = value.get(part) if isinstance(value, dict) else None

@@ -51,7 +51,7 @@ class Model:
 
     @property
     def served_as(self) -> str:
-        """The model's name for clients. Ollama uses only its own name of a model."""
+        """The model's name for clients. Ollama accepts only the name in its registry."""
         return self.source.address.partition("://")[2] if self.source.kind == "ollama" else self.name
 
     def artifact(self, *, fetched: bool) -> ModelArtifact:

@@ -1,7 +1,7 @@
 """The status of a Model, computed from facts on every pass. Pure.
 
 Phases, reasons, and the conditions Available, Progressing, Degraded and SourceDrifted are LLMKube's. Herdsman adds
-Ready, Reconciling and Stalled (kstatus), and SourceVerified, the result of its own checks.
+Ready, Reconciling and Stalled (kstatus), and SourceVerified, the result of Herdsman's checks.
 """
 
 from __future__ import annotations
