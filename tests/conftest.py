@@ -16,7 +16,7 @@ import pytest
 from kubeapi.discovery import BUILT_IN
 from kubeapi.kinds import OPTIONAL
 from program.dialects.registry import DIALECTS
-from tests.support import controlplane, definitions
+from tests.support import controlplane, definitions, loop_logs
 from tests.support.logging_of_tests import give_logging_to_pytest
 from tools.localcluster import LocalCluster
 from tools.versions import CONTROL_PLANE
@@ -43,6 +43,7 @@ sys.dont_write_bytecode = False
 def pytest_configure(config: pytest.Config) -> None:
     """Before any fixture makes a thread that logs; and files are shared out in our order, see LAYERS."""
     give_logging_to_pytest()
+    config.pluginmanager.register(loop_logs, "loop-logs")
     if hasattr(config.option, "loadscopereorder"):  # else pytest-xdist is not there
         config.option.loadscopereorder = False
 

@@ -26,6 +26,7 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.json_types import Json
 from program.dialects.crds.definitions import crd_documents
+from tests.support import loop_logs
 from tests.support.controlplane import pause_s
 from tools.localcluster import LocalCluster
 
@@ -74,6 +75,7 @@ class LoopProcess:
         ]
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **self.environment})
+        loop_logs.record(self._process, self.log)
         if ready:
             try:
                 # One that cannot fill its caches ends by itself after two minutes, and says why.
