@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 LINES = 100
-_MOST_READ_BYTES = 512 * 1024
+_MOST_READ_BYTES = 4 * 1024 * 1024
+_LEFT_OUT = b'"logger": "urllib3.'
+"""At level debug, urllib3 writes two lines for each request. Most lines of a log are its own."""
 _BEGAN_AT = pytest.StashKey[float]()
 
 
@@ -46,16 +48,16 @@ def record(process: subprocess.Popen[bytes], log: Path) -> None:
 
 def sections(*, since_s: float) -> list[tuple[str, str]]:
     """Return a heading and the last lines of the log for each loop that was active since then."""
-    # pytest prints the section, and writes it to a JUnit file, because its heading begins with "Captured log".
+    # pytest takes a section whose heading begins with "Captured log" into its JUnit file as well.
     return [
-        (f"Captured log of a loop, at most its last {LINES} lines ({loop.log})", tail(loop.log))
+        (f"Captured log of a loop, last {LINES} lines without urllib3's ({loop.log})", tail(loop.log))
         for loop in _started
         if loop.was_active_since(since_s)
     ]
 
 
 def tail(file: Path, lines: int = LINES) -> str:
-    """Return the last lines of a file, from at most 512 KiB of it; a message if the file cannot be read."""
+    """Return the last lines of a log without urllib3's, from at most 4 MiB; a message if the log cannot be read."""
     try:
         with file.open("rb") as opened:
             size = opened.seek(0, os.SEEK_END)
@@ -63,7 +65,8 @@ def tail(file: Path, lines: int = LINES) -> str:
             read = opened.read()
     except OSError as error:
         return f"the log cannot be read: {error}"
-    return "\n".join(read.decode(errors="replace").splitlines()[-lines:])
+    kept = [line for line in read.splitlines() if _LEFT_OUT not in line]
+    return b"\n".join(kept[-lines:]).decode(errors="replace")
 
 
 @pytest.hookimpl(tryfirst=True)
