@@ -10,11 +10,17 @@ STAMP := $(VENV)/.installed
 TEST_TOOLS := helm kind kwok lws-controller versitygw $(shell [ "$$(uname -s)-$$(id -u)" = Linux-0 ] && echo kubelet kube-proxy)
 # Checkers of workflows; each is built in seconds.
 LINT_TOOLS := actionlint jv gitlab-ci-schema
+# The folders of tests/ whose tests need more than the virtual environment. Each has a target, listed below `test`.
+LAYERS := conformance contract apiserver engine loop hosts node scale examples
+# What `test-fast` leaves out of tests/unit: files that start processes or servers, wait for clocks, or try many generated inputs.
+SLOW_UNITS := --ignore-glob='*/test_hostile_*.py' --ignore-glob='*_properties.py' $(addprefix --ignore=tests/unit/,agent converting policies proxy tools)
+# JUNIT=FILE makes the test targets write their results to a JUnit file, with the output of the failed tests.
+JUNIT_OPTIONS = $(if $(JUNIT),--junit-xml='$(JUNIT)' -o junit_logging=all -o junit_log_passing_tests=false)
 
-.PHONY: help setup tools image demo demo-down kind kind-down test test-unit check lint bench crds install-files monitoring clean
+.PHONY: help setup tools image demo demo-down kind kind-down test test-unit test-fast $(LAYERS:%=test-%) check lint bench crds install-files monitoring clean
 
 help: ## List the tasks
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; $(PYTHON) is $$($(PYTHON) -V). Name another by PYTHON=…"; exit 1; }
@@ -38,12 +44,28 @@ demo: setup ## Start a cluster, the loop and an agent; ask the example model; le
 demo-down: $(STAMP) ## Stop what `make demo` started
 	@$(BIN)/python -m examples.demo down
 
-test: setup ## Run all tests of all layers; ARGS=… goes to pytest, ARGS=--ci lets no skip pass that is not listed
+test: setup ## Run all tests; ARGS=… goes to pytest, ARGS=--ci fails on skips that are not listed, JUNIT=FILE writes the results
 	@$(BIN)/herdsman tools install $(TEST_TOOLS) $(LINT_TOOLS)
-	@$(BIN)/python -m tests.support.suite_run $(ARGS)
+	@$(BIN)/python -m tests.support.suite_run $(JUNIT_OPTIONS) $(ARGS)
+
+test-fast: $(STAMP) ## Run the pure unit tests on all cores, in about a minute on two
+	@$(BIN)/python -m pytest -q -n logical --maxprocesses 8 --dist loadfile $(SLOW_UNITS) $(JUNIT_OPTIONS) tests/unit $(ARGS)
 
 test-unit: $(STAMP) ## Run the tests that need no tools
-	@$(BIN)/python -m pytest -q tests/unit
+	@$(BIN)/python -m pytest -q $(JUNIT_OPTIONS) tests/unit $(ARGS)
+
+test-conformance: ## Compare with the recorded behaviour of LLMKube, KServe and llmaz
+test-contract: ## Run the same tests on each fake and on the part that it replaces
+test-apiserver: ## Test clients, caches and commands on a real API server
+test-engine: ## Test the provider, the stacks and their state with the real Pulumi CLI
+test-loop: ## Test the loop as a process, on a real API server with the real engine
+test-hosts: ## Test agents, SSH and downloads with real processes
+test-node: ## Test pods on a real kubelet and containerd (root on Linux)
+test-scale: ## Test hundreds of services on simulated nodes
+test-examples: ## Run every example
+$(LAYERS:%=test-%): test-%: setup
+	@$(BIN)/herdsman tools install $(TEST_TOOLS)
+	@$(BIN)/python -m tests.support.suite_run $(JUNIT_OPTIONS) tests/$* $(ARGS)
 
 check: lint test-unit ## Lint, types, import rules, shell scripts, workflows, unit tests
 
