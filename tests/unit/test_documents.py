@@ -18,7 +18,10 @@ from automation.cli.main import COMMANDS, GROUPS, application
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(
     [
-        *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "benchmarks/README.md")),
+        *(
+            ROOT / name
+            for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "benchmarks/README.md", "tests/README.md")
+        ),
         *(ROOT / "docs").rglob("*.md"),
         *(ROOT / "examples").rglob("*.md"),
     ]
