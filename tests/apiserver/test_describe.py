@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from automation.cli.main import EXIT_FAILED, invoke
-from automation.status.event_log import status_events
+from automation.status.event_log import phase_events
 from automation.status.event_recorder import EventRecorder
 from automation.status.writer import StatusWriter
 from kubeapi import kinds
@@ -89,7 +89,7 @@ def test_a_status_that_says_all_is_accepted_told_and_shown(
     assert service_status(written, desired, everything(), now=LATER) is written["status"]
 
     recorder = EventRecorder(client)
-    for kind, reason, text in status_events(None, status, everything()):
+    for kind, reason, text in phase_events(None, status, everything()):
         recorder.record(service, type=kind, reason=reason, message=text)
     assert recorder.flush(10)
     recorder.stop()
