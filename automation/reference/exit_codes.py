@@ -1,0 +1,53 @@
+"""The exit codes of the commands, for docs/reference/cli.md. A test compares them with the code of each command."""
+
+from __future__ import annotations
+
+COMMON = {
+    0: "The command did what was asked.",
+    1: "The command failed, or the answer to its question was no. The message on standard error gives the reason.",
+    64: "The command line is invalid: an unknown command or option, a missing or invalid value.",
+    130: "The command was interrupted with Ctrl-C.",
+}
+"""What a code means for every command that COMMANDS has no other meaning for."""
+
+_DECLINED = {130: "The answer to the question was no, or the command was interrupted."}
+_WOULD_CHANGE = {2: "With `--dry-run`: something would change."}
+_WRONG = {1: "At least one check failed, or the command failed."}
+
+COMMANDS: dict[str, dict[int, str]] = {
+    "adopt": {1: "A service failed, or the command failed. The services before it are adopted."},
+    "agent doctor": _WRONG,
+    "agent install": _WOULD_CHANGE,
+    "agent status": {1: "No agent is installed, or it does not answer."},
+    "agent uninstall": _WOULD_CHANGE,
+    "agent upgrade": _WOULD_CHANGE,
+    "approve": {
+        1: "The loop did not apply the change in time, the answer was no, or the command failed.",
+        2: "No change is pending.",
+        3: "The pending change is not the one that was named or shown, or the service was edited meanwhile.",
+    },
+    "cluster status": {1: "At least one part of the cluster is not up."},
+    "convert": {2: "With `--strict`: a field was lost. The documents are printed."},
+    "doctor": {1: "Something that the loop needs is missing."},
+    "drift": {0: "There is no drift.", 2: "There is drift."},
+    "host doctor": {1: "Something that the host needs to serve is missing, or the command failed."},
+    "host drain": {1: "Services that can move were still on the host at the end, or the command failed."},
+    "install": {2: "With `--preview`: something would change."},
+    "leaders": {1: "A shard has no leader, no loop has led yet, or the command failed."},
+    "policy check": {1: "A mandatory policy is violated, or a file or policy is invalid."},
+    "preview": {
+        0: "Nothing would change.",
+        1: "The command failed, or the change would be refused.",
+        2: "Something would change.",
+    },
+    "rollback": {2: "With `--preview`: something would change."},
+    "run": {
+        0: "The loop was stopped by SIGTERM or Ctrl-C. With `--once`: every service was applied.",
+        1: "The loop failed or lost its Lease. With `--once`: a service was not applied, or a pass failed.",
+    },
+    "state doctor": {1: "A loop cannot work with this state, or the command failed."},
+    "state repair": _DECLINED,
+    "state unlock": _DECLINED,
+    "uninstall": _DECLINED,
+}
+"""The codes with a meaning of their own, by command."""
