@@ -52,26 +52,29 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="HERDSMAN_", frozen=True, extra="ignore")
 
     kubeconfig: str | None = None
-    """Path of a kubeconfig. None: $KUBECONFIG, the pod's service account, or ~/.kube/config."""
+    """Path of a kubeconfig. Not set: `$KUBECONFIG`, the pod's service account, or `~/.kube/config`."""
     state: str = Field(default_factory=default_state)
-    """URL of Pulumi's state backend: file://, s3://, gs://, azblob://, postgres://."""
+    """URL of Pulumi's state backend: `file://`, `s3://`, `gs://`, `azblob://` or `postgres://`."""
     namespaces: Words = ()
-    """The namespaces to watch. Empty: all."""
+    """The namespaces that the loop watches. Empty: all."""
     once: bool = False
-    """Reconcile everything once, then exit: with code 0 when everything succeeded."""
+    """Reconcile everything once, then exit. The exit code is 0 when everything succeeded."""
 
     allowed_remote_hosts: Words = ()
-    """Hosts that model sources may name although their addresses are private."""
+    """Host names and CIDRs that model sources may name although their addresses are private."""
     allowed_host_path_roots: Words = ()
-    """Directories of nodes that model sources may be in."""
+    """Directories of nodes that may contain model sources."""
 
     health_address: str = "127.0.0.1"
+    """IP address on which the server of `/healthz`, `/readyz` and `/metrics` listens."""
     health_port: int = Field(default=8081, ge=-1, le=65535)
-    """0 picks a free port; -1 starts no health server."""
+    """Port of the server of `/healthz`, `/readyz` and `/metrics`. 0 picks a free port; -1 starts no server."""
     metrics_token_file: pathlib.Path | None = None
-    """File with the token that other machines must send to get metrics. None: only this machine gets metrics."""
+    """File with the token that other machines must send to get metrics. Not set: only this machine gets metrics."""
     log_format: Literal["auto", "console", "json"] = "auto"
+    """Format of the log. `auto` is `console` on a terminal, otherwise `json`."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The lowest level that is logged."""
 
     workers: int = Field(default=4, ge=1, le=64)
     """How many services are observed and planned at the same time."""
@@ -80,28 +83,36 @@ class Settings(BaseSettings):
     engine_timeout_s: float = Field(default=600.0, gt=0)
     """An engine run that takes longer is cancelled."""
     work_dir: pathlib.Path | None = None
-    """Working directory of the engine; may be deleted while no loop runs. None: see `work_directory`."""
+    """Working directory of the engine; may be deleted while no loop runs. Not set: `work` in the
+    directory of the state; with a state at another URL, beside the default state."""
     passphrase_file: pathlib.Path | None = None
-    """File with the passphrase that encrypts secrets in the state. None: the loop makes one beside the state."""
+    """File with the passphrase that encrypts secrets in the state. Not set: the loop makes one
+    beside the state."""
     passphrase: SecretStr | None = None
     """The passphrase itself, for Secrets that are passed as environment variables."""
 
     leader_elect: bool = True
+    """Wait for the Lease before work starts. Without this, only one loop may run."""
     lease_name: str = "herdsman"
+    """Name of the Lease. With several shards, each shard's Lease has this name and a suffix."""
     lease_duration_s: float = Field(default=13.0, ge=3.0, le=60.0)
     """Time after the leader's last renewal until another loop may lead. The leader gives up after 9/13 of this time.
     With a shorter time, a shorter outage of the API server ends the loop."""
     lease_namespace: str = Field(default_factory=default_lease_namespace)
+    """Namespace of the Leases."""
 
     model_cache_size: str = "100Gi"
+    """Size of the claim of each model cache."""
     model_cache_storage_class: str = ""
-    """Empty: the cluster's default StorageClass."""
+    """StorageClass of the claim of each model cache. Empty: the cluster's default StorageClass."""
     model_cache_access_mode: Literal["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"] = (
         "ReadWriteOnce"
     )
+    """Access mode of the claim of each model cache."""
     default_fsgroup: int = Field(default=102, ge=0)
     """The group that owns a pod's volumes when the service names none; 0 sets none."""
     init_container_image: str = "docker.io/curlimages/curl:8.18.0"
+    """Image of the containers that download models, and that list and clear caches."""
     ca_cert_configmap: str = ""
     """ConfigMap in the service's namespace with CA certificates for downloads. Empty: none."""
     ca_cert_file: pathlib.Path | None = None
@@ -109,21 +120,22 @@ class Settings(BaseSettings):
     model_cache_mode: Literal["shared", "perService"] = "shared"
     """One cache claim for each namespace, or one for each service."""
     hub_url: str = "https://huggingface.co"
-    """The hub from which files of Hugging Face are downloaded."""
+    """URL of the hub from which files of Hugging Face are downloaded."""
     prometheus_url: str = ""
-    """The Prometheus that KEDA queries. Empty: KEDA is not used."""
+    """URL of the Prometheus server that KEDA queries. Empty: KEDA is not used."""
     shared_gpu_selector: str = ""
     """Labels of nodes with time-shared GPUs, as `key=value,…`."""
     dri_render_gid: int = Field(default=0, ge=0)
+    """Supplementary group of pods that use `devic.es/dri-render`; 0 adds no group."""
     runtime_images: str = ""
     """Images that replace the built-in ones, as `llamacpp=image,llamacpp-amd=image,…`."""
     pod_monitors: bool = True
     """Make a PodMonitor for each service when the cluster serves that kind."""
 
     policies: pathlib.Path | None = None
-    """Directory of policies, which are checked before each apply. None: no policies."""
+    """Directory of policies, which are checked before each apply. Not set: no policies."""
     controller_class: str = ""
-    """Reconcile only services that name this class in herdsman.dev/controller, or whose namespace does. Empty: all
+    """Reconcile only services that name this class in `herdsman.dev/controller`, or whose namespace does. Empty: all
     services that name no other controller."""
     revision_history_limit: int = Field(default=10, ge=0, le=100)
     """How many earlier versions of each service are kept for `herdsman history` and `rollback`; 0 keeps none."""
@@ -134,17 +146,17 @@ class Settings(BaseSettings):
     """A replica counts as ready only after it has answered one real request. False: the engine's health check is
     enough."""
     completion_timeout_s: float = Field(default=60.0, gt=0)
-    """Timeout of that request. Its first token may wait for a cold cache."""
+    """Timeout of the request of `completion_check`. Its first token may wait for a cold cache."""
     stall_timeout_s: float = Field(default=120.0, gt=0)
     """A replica with requests under way that produces no token for this long is taken out of service and restarted."""
     stall_check_s: float = Field(default=60.0, gt=0)
-    """How often each ready replica is checked for such a stall."""
+    """How often each ready replica is checked for a stall (`stall_timeout_s`)."""
     api_check_s: float = Field(default=60.0, ge=0.1)
     """How often the loop checks which optional APIs the cluster serves: extensions, and the CRDs of other dialects."""
     resync_s: float = Field(default=1800.0, ge=0)
     """How often each service and Model is reconciled without a known change. 0: never."""
     host_move_after_s: float = Field(default=60.0, ge=0)
-    """Services that may move leave a host after it was lost for this long."""
+    """Services that may move leave a host that has been lost for this long."""
     ssh_parallel: int = Field(default=8, ge=1, le=256)
     """How many hosts without an agent are managed over SSH at the same time."""
     proxy_address: str = ""
@@ -154,11 +166,11 @@ class Settings(BaseSettings):
     """Port of the webhook that converts KServe's objects between versions. 0 picks a free port; -1 starts no webhook.
     """
     conversion_address: str = ""
-    """IP address or name at which the API server reaches that port. Empty: the pod's address, or 127.0.0.1 outside a
-    pod."""
+    """IP address or name at which the API server reaches `conversion_port`. Empty: the pod's address, or 127.0.0.1
+    outside a pod."""
     conversion_service: str = ""
-    """Service in front of the webhook, as `namespace/name` or `namespace/name:port`, for use instead of the address.
-    The default port is 443."""
+    """Service in front of the webhook, as `namespace/name` or `namespace/name:port`. It is used instead of
+    `conversion_address`. The default port is 443."""
     conversion_peer_crds: bool = False
     """Point also the CRDs that KServe's own installation made at this webhook. Set it only after KServe's controller is
     gone."""

@@ -28,10 +28,15 @@ _INTRO = """\
 
 # Commands
 
-This page is for everybody who types `herdsman`. It lists each command with its arguments, options and [exit codes](#exit-codes).
+This page is for everybody who types `herdsman`. It lists each command with its arguments, options and
+[exit codes](#exit-codes). `herdsman COMMAND --help` shows the same in the terminal.
 
-Every command has `-h` and `--help`. Commands that read a cluster take `--kubeconfig`; without it they use `$KUBECONFIG`, then the pod's service
-account, then `~/.kube/config`. Errors go to standard error. Options that can be repeated are marked with “repeatable”.
+In a usage line, braces mark an argument that is needed, brackets mark what can be left out, and `...` marks what can be
+repeated. A switch takes no value. If a switch has two names, such as `--wait` and `--no-wait`, the second one turns it
+off.
+
+Commands that read a cluster take `--kubeconfig`. Without it they use `$KUBECONFIG`, then the pod's service account,
+then `~/.kube/config`. Errors go to standard error.
 """
 
 
@@ -92,14 +97,14 @@ def _section(name: str, command: Any) -> str:
     shown = [each for each in command.params if not getattr(each, "hidden", False)]
     arguments = [each for each in shown if each.param_type_name == "argument"]
     if arguments:
-        cells = [(code(metavar(each)), type_text(each), prose(each.help or "")) for each in arguments]
+        cells = [(code(argument_text(command, each)), type_text(each), prose(each.help or "")) for each in arguments]
         parts.append(table(("argument", "type", "description"), cells))
     options = [each for each in shown if each.param_type_name == "option"]
     if options:
         parts.append(_options(name, options))
     if name in exit_codes.COMMANDS:
-        numbers = ", ".join(code(str(number)) for number in exit_codes.COMMANDS[name])
-        parts.append(f"Exit codes with a meaning of their own: {numbers} ([table](#exit-codes)).\n")
+        meanings = exit_codes.COMMANDS[name].items()
+        parts += ["Exit codes:\n", *(f"- {code(str(number))}: {text}" for number, text in meanings), ""]
     return "\n".join(parts)
 
 
@@ -124,9 +129,10 @@ def usage(name: str, command: Any) -> str:
     return " ".join([f"herdsman {name}", *command.collect_usage_pieces(context)])
 
 
-def metavar(argument: Any) -> str:
-    """Return the name of an argument as the usage line shows it, without brackets."""
-    return str(argument.metavar or argument.name.upper()).strip("[].") + ("..." if argument.nargs == -1 else "")
+def argument_text(command: Any, argument: Any) -> str:
+    """Return an argument as the usage line shows it; brackets mark one that can be left out."""
+    context: Any = typer.Context(command)
+    return " ".join(argument.get_usage_pieces(context))
 
 
 def option_variables(name: str, option: Any) -> list[str]:
@@ -152,7 +158,8 @@ def type_text(parameter: Any) -> str:
     words = [text]
     if parameter.type_descriptor.is_ranged:
         limits = parameter.type_descriptor.parameter_info
-        words += [f"{word} {limit:g}" for word, limit in (("at least", limits.min), ("at most", limits.max)) if limit is not None]
+        given = (("at least", limits.min), ("at most", limits.max))
+        words += [f"{word} {limit:g}" for word, limit in given if limit is not None]
     if repeated and parameter.param_type_name == "option":
         words.append("repeatable")
     return ", ".join(words)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 COMMON = {
     0: "The command did what was asked.",
-    1: "The command failed, or the answer to its question was no. The message on standard error gives the reason.",
+    1: "The command failed. `adopt`, `approve` and `rollback`: the answer to the question was no.",
     64: "The command line is invalid: an unknown command or option, a missing or invalid value.",
     130: "The command was interrupted with Ctrl-C.",
 }
@@ -15,7 +15,7 @@ _WOULD_CHANGE = {2: "With `--dry-run`: something would change."}
 _WRONG = {1: "At least one check failed, or the command failed."}
 
 COMMANDS: dict[str, dict[int, str]] = {
-    "adopt": {1: "A service failed, or the command failed. The services before it are adopted."},
+    "adopt": {1: "A service failed, or the command failed. Other services may be adopted already."},
     "agent doctor": _WRONG,
     "agent install": _WOULD_CHANGE,
     "agent status": {1: "No agent is installed, or it does not answer."},
@@ -26,10 +26,12 @@ COMMANDS: dict[str, dict[int, str]] = {
         2: "No change is pending.",
         3: "The pending change is not the one that was named or shown, or the service was edited meanwhile.",
     },
+    "cache list": {1: "At least one cache could not be read, or the command failed."},
+    "cache prune": {1: "A cache could not be read, a model was not deleted, or the command failed."},
     "cluster status": {1: "At least one part of the cluster is not up."},
     "convert": {2: "With `--strict`: a field was lost. The documents are printed."},
     "doctor": {1: "Something that the loop needs is missing."},
-    "drift": {0: "There is no drift.", 2: "There is drift."},
+    "drift": {0: "There is no drift.", 1: "The command failed.", 2: "There is drift."},
     "host doctor": {1: "Something that the host needs to serve is missing, or the command failed."},
     "host drain": {1: "Services that can move were still on the host at the end, or the command failed."},
     "install": {2: "With `--preview`: something would change."},

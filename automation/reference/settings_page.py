@@ -45,10 +45,11 @@ Set a setting in one of these ways. The first one that names it counts:
 1. a flag of `herdsman run`, for settings that have one
 2. the environment variable `HERDSMAN_` and the setting's name in capitals
 
-The operator in a cluster gets its settings by `herdsman install --set NAME=VALUE`, or by `settings` in the values of the Helm chart. Settings marked
-with * have an option of `herdsman install` of their own, or are fixed by the installation; `--set` refuses them.
+For an operator in a cluster, use `herdsman install --set NAME=VALUE`, or `settings` in the values of the Helm chart.
+Both refuse the settings marked with \\*: `herdsman install` and the chart have other options for them, or fix them.
 
-A list is separated by commas. A switch takes `true` or `false`. `herdsman run` ends with exit code 64 when a value is invalid, and names the setting.
+A list is separated by commas. A switch takes `true` or `false`. If a value is invalid, `herdsman run` names the setting
+and ends with exit code 64.
 """
 
 
@@ -57,7 +58,7 @@ def page() -> str:
     described = descriptions()
     rows = [
         (
-            f'<a id="{name}"></a>{code(name)}{"*" if name in DECIDED else ""}',
+            f'<a id="{name}"></a>{code(name)}{chr(92) + "*" if name in DECIDED else ""}',
             f"{_flag(name)}<br>{code(variable(name))}" if _flag(name) else code(variable(name)),
             type_text(field),
             default_text(name),
@@ -113,11 +114,11 @@ def _bounds(field: FieldInfo) -> list[str]:
     texts = []
     for bound in field.metadata:
         if isinstance(bound, annotated_types.Ge):
-            texts.append(f"at least {bound.ge}")
+            texts.append(f"at least {bound.ge:g}")
         elif isinstance(bound, annotated_types.Gt):
-            texts.append(f"more than {bound.gt}")
+            texts.append(f"more than {bound.gt:g}")
         elif isinstance(bound, annotated_types.Le):
-            texts.append(f"at most {bound.le}")
+            texts.append(f"at most {bound.le:g}")
     return texts
 
 
