@@ -30,22 +30,27 @@ THREADS = 4
 
 def adopt(
     names: Annotated[list[str] | None, typer.Argument(help="Services: NAME, or KIND/NAME.")] = None,
-    namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Their namespace.")] = None,
-    all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="With --all: everywhere.")] = False,
+    namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace of the services.")] = None,
+    all_namespaces: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="With --all: the services of all namespaces.")
+    ] = False,
     everything: Annotated[bool, typer.Option("--all", help="All services of the namespace, of all kinds.")] = False,
     preview: Annotated[bool, typer.Option("--preview", help="Only show what would change.")] = False,
     release: Annotated[
-        bool, typer.Option("--release", help="Give services back to whose controller they came from.")
+        bool, typer.Option("--release", help="Give services back to the controller that had them before.")
     ] = False,
     refresh: Annotated[
-        bool, typer.Option("--refresh", help="Roll Herdsman's pod template out to adopted services: pods restart.")
+        bool,
+        typer.Option("--refresh", help="Roll out Herdsman's pod template to adopted services; their pods restart."),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    keep_going: Annotated[bool, typer.Option("--keep-going", help="Go on after one that failed.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Although the peer's controller seems to run.")] = False,
-    parallel: Annotated[int, typer.Option(help="So many services at a time.", min=1, max=64)] = 1,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for the loop, for each.", min=1)] = 120.0,
-    controller_class: Annotated[str, typer.Option(help="Class of the loop that is to have them.")] = "herdsman",
+    keep_going: Annotated[bool, typer.Option("--keep-going", help="Continue after a service that failed.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Adopt even if the upstream controller seems to run.")] = False,
+    parallel: Annotated[int, typer.Option(help="How many services are adopted at the same time.", min=1, max=64)] = 1,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for the loop, for each service.", min=1)] = 120.0,
+    controller_class: Annotated[
+        str, typer.Option(help="Controller class of the loop that takes the services over.")
+    ] = "herdsman",
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
 ) -> None:

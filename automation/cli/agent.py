@@ -8,7 +8,7 @@ from automation.cli import agent_doctor, agent_service, agent_store
 from automation.cli.agent_run import run
 
 app = typer.Typer(no_args_is_help=True)
-app.add_typer(agent_store.app, name="store", help="The models on this host's disk.")
+app.add_typer(agent_store.app, name="store", help="List and remove the models on this host's disk.")
 agent_service.register(app)
 agent_doctor.register(app)
 app.command("run")(run)

@@ -45,10 +45,17 @@ def run(
     store: Annotated[
         Path | None, typer.Option(help="Directory for models, logs and the agent's memory.", show_default=False)
     ] = None,
-    kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig; in a pod the service account.")] = None,
-    namespace: Annotated[list[str] | None, typer.Option("--namespace", "-n", help="Only these namespaces.")] = None,
+    kubeconfig: Annotated[
+        str | None, typer.Option(help="Path of a kubeconfig. The default in a pod is its service account.")
+    ] = None,
+    namespace: Annotated[
+        list[str] | None, typer.Option("--namespace", "-n", help="Namespace to watch. The default is all namespaces.")
+    ] = None,
     address: Annotated[
-        str | None, typer.Option(help="IP that Services lead to; by default the first own one that others can reach.")
+        str | None,
+        typer.Option(
+            help="IP address that Services send requests to. The default is the first address that others can reach."
+        ),
     ] = None,
     listen: Annotated[
         str | None,
@@ -59,10 +66,16 @@ def run(
         ),
     ] = None,
     allowed_remote_hosts: Annotated[
-        str, typer.Option(help="Hosts and CIDRs, by comma, that models may come from though they are private.")
+        str,
+        typer.Option(
+            help="Host names and CIDRs, separated by commas, that models may come from although they are private."
+        ),
     ] = "",
     allowed_host_path_roots: Annotated[
-        str, typer.Option(help="Directories, by comma, that file:// and absolute sources may lie under.")
+        str,
+        typer.Option(
+            help="Directories, separated by commas, that file:// URLs and absolute paths of models may be in."
+        ),
     ] = "",
     engine_user: Annotated[
         str | None,
@@ -105,7 +118,10 @@ def run(
         float, typer.Option(min=0.4, max=60, help="Seconds between renewals of the Lease, which lasts 2.4 times that.")
     ] = 5.0,
     keep_processes: Annotated[
-        bool, typer.Option("--keep-processes", help="Leave processes running at the end; the next agent adopts them.")
+        bool,
+        typer.Option(
+            "--keep-processes", help="Leave processes running when the agent stops. The next agent adopts them."
+        ),
     ] = False,
     label: Annotated[list[str] | None, typer.Option(help="KEY=VALUE that placements can ask for.")] = None,
     ca_file: Annotated[
@@ -139,10 +155,16 @@ def run(
         ),
     ] = None,
     memory_fraction: Annotated[
-        float | None, typer.Option(min=0, max=1, help="The same as a share of this machine's.", show_default=False)
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Memory for all processes together, as a fraction of this machine's memory.",
+            show_default=False,
+        ),
     ] = None,
     memory_interval: Annotated[
-        float, typer.Option(min=0, help="Seconds between two looks at the memory's pressure; 0 for none.")
+        float, typer.Option(min=0, help="Seconds between two checks of the memory pressure; 0 for no checks.")
     ] = 10.0,
     evict: Annotated[
         bool, typer.Option("--evict", help="Stop the least important processes while memory is critically short.")

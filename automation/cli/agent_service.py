@@ -35,10 +35,12 @@ EXIT_WOULD_CHANGE = 2
 SECRET_WORDS = ("TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "API_KEY", "ACCESS_KEY")
 """Variables with such names are refused, because everyone on the machine can read a service's definition."""
 
-Name = Annotated[str, typer.Option("--name", help="Name of the service, where a machine has several.")]
+Name = Annotated[str, typer.Option("--name", help="Name of the agent's service, if the machine has several.")]
 OwnUser = Annotated[
     bool,
-    typer.Option("--user-unit/--system", help="Under your own systemd, without root; by default the machine's."),
+    typer.Option(
+        "--user-unit/--system", help="Use your user's systemd, without root. The default is the machine's systemd."
+    ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")]
 Output = Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")]
@@ -54,11 +56,17 @@ def install(
     context: typer.Context,
     name: Name = DEFAULT_NAME,
     user: Annotated[
-        str | None, typer.Option("--user", help="Who the agent runs as; by default who calls sudo.", show_default=False)
+        str | None,
+        typer.Option(
+            "--user", help="User that the agent runs as. The default is the user who calls sudo.", show_default=False
+        ),
     ] = None,
     own_user: OwnUser = False,
     env: Annotated[
-        list[str] | None, typer.Option("--env", help="NAME=VALUE for the agent; a secret belongs into a file.")
+        list[str] | None,
+        typer.Option(
+            "--env", help="Environment variable of the agent, as NAME=VALUE. Put secrets into a file instead."
+        ),
     ] = None,
     dry_run: DryRun = False,
     output: Output = OutputFormat.TABLE,
@@ -117,7 +125,7 @@ def uninstall(
     name: Name = DEFAULT_NAME,
     own_user: OwnUser = False,
     stop_processes: Annotated[
-        bool, typer.Option("--stop-processes", help="Drain and stop its processes too; otherwise they go on.")
+        bool, typer.Option("--stop-processes", help="Also drain and stop its processes. Without it they keep running.")
     ] = False,
     dry_run: DryRun = False,
     output: Output = OutputFormat.TABLE,

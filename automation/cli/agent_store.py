@@ -55,7 +55,7 @@ def list_(directory: StoreOption = None, output: Output = OutputFormat.TABLE) ->
 @app.command("prune")
 def prune(
     directory: StoreOption = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove; without it only tell what would go.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove the models. Without it, only list them.")] = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Remove every model that no plan of this host names, and downloads without progress for a week."""

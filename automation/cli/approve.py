@@ -45,14 +45,16 @@ _BLOCKED = (
 def approve(
     name: Annotated[str, typer.Argument(help=NAME_HELP)],
     namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Its namespace, if the name needs it.")
+        str | None,
+        typer.Option("--namespace", "-n", help="Namespace of the service, if several namespaces have the name."),
     ] = None,
     digest: Annotated[
-        str | None, typer.Option("--digest", help="Approve only if this very change is pending; asks no question.")
+        str | None,
+        typer.Option("--digest", help="Approve only if the pending change has this digest; asks no question."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the change was made.")] = True,
-    timeout_s: Annotated[float, typer.Option("--timeout", min=1, help="Seconds to wait at most.")] = 120.0,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the loop has applied the change.")] = True,
+    timeout_s: Annotated[float, typer.Option("--timeout", min=1, help="How many seconds to wait.")] = 120.0,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table (text) or json.")] = OutputFormat.TABLE,
 ) -> None:

@@ -56,7 +56,8 @@ LOOK_EVERY_S = 2.0
 Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Only this namespace.")]
 Kubeconfig = Annotated[str | None, typer.Option(help="Path of a kubeconfig.")]
 Image = Annotated[
-    str | None, typer.Option(help="Image with a POSIX shell for the pods; $HERDSMAN_INIT_CONTAINER_IMAGE else.")
+    str | None,
+    typer.Option(help="Image of the pods, with a POSIX shell. The default is $HERDSMAN_INIT_CONTAINER_IMAGE."),
 ]
 
 StartTimeout = Annotated[float, typer.Option("--start-timeout", help="Seconds that a pod may take to start.")]
@@ -88,10 +89,16 @@ def list_(
 @app.command()
 def prune(
     namespace: Namespace = None,
-    orphaned: Annotated[bool, typer.Option("--orphaned", help="All that no Model and no service uses.")] = False,
-    model: Annotated[str, typer.Option(help="What this Model has cached, if no service uses it; needs -n.")] = "",
-    key: Annotated[str, typer.Option(help="This directory, if nothing uses it.")] = "",
-    yes: Annotated[bool, typer.Option("--yes/--dry-run", help="Delete; without it only tell what would go.")] = False,
+    orphaned: Annotated[
+        bool, typer.Option("--orphaned", help="Delete all models that no Model and no service uses.")
+    ] = False,
+    model: Annotated[
+        str, typer.Option(help="Delete the cached files of this Model, if no service uses them. Needs -n.")
+    ] = "",
+    key: Annotated[str, typer.Option(help="Delete the directory with this key, if nothing uses it.")] = "",
+    yes: Annotated[
+        bool, typer.Option("--yes/--dry-run", help="Delete the models. Without it, only list them.")
+    ] = False,
     kubeconfig: Kubeconfig = None,
     image: Image = None,
     start_timeout_s: StartTimeout = START_TIMEOUT_S,
@@ -126,7 +133,7 @@ def prune(
 
 @app.command()
 def warm(
-    name: Annotated[str, typer.Argument(metavar="MODEL", help="The Model to fetch.")],
+    name: Annotated[str, typer.Argument(metavar="MODEL", help="The Model to download.")],
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Its namespace.")] = "default",
     kubeconfig: Kubeconfig = None,
     image: Image = None,

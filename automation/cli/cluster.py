@@ -42,7 +42,7 @@ class Provider(StrEnum):
 
 Directory = Annotated[
     Path | None,
-    typer.Option("--dir", metavar="DIR", help="Where the cluster lives; each directory is a cluster of its own."),
+    typer.Option("--dir", metavar="DIR", help="Directory of the cluster. Each directory contains another cluster."),
 ]
 Output = Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")]
 
@@ -51,7 +51,7 @@ Output = Annotated[OutputFormat, typer.Option("-o", "--output", help="table or j
 def up(
     directory: Directory = None,
     provider: Annotated[
-        Provider, typer.Option(help="auto takes kind where Docker runs, else processes of this machine.")
+        Provider, typer.Option(help="auto uses kind if Docker runs, otherwise processes of this machine.")
     ] = Provider.AUTO,
     node: Annotated[
         bool, typer.Option("--node", help="Add a real node, so that pods run: on Linux, as root, with containerd.")
@@ -63,7 +63,7 @@ def up(
             metavar="FILE",
             exists=True,
             dir_okay=False,
-            help="kind's own configuration of a new cluster.",
+            help="Configuration file of kind for a new cluster.",
         ),
     ] = None,
 ) -> None:
@@ -100,7 +100,7 @@ def up(
 @app.command()
 def down(
     directory: Directory = None,
-    purge: Annotated[bool, typer.Option("--purge", help="Remove its data, certificates and logs too.")] = False,
+    purge: Annotated[bool, typer.Option("--purge", help="Also remove its data, certificates and logs.")] = False,
 ) -> None:
     """Stop the cluster's processes. Its data stays for the next `up` (kind keeps none)."""
     path = directory or default_directory()
@@ -114,7 +114,9 @@ def down(
 def load(
     archive: Annotated[
         Path,
-        typer.Argument(exists=True, dir_okay=False, help="As `docker save` or `herdsman image build` writes it."),
+        typer.Argument(
+            exists=True, dir_okay=False, help="Archive that `docker save` or `herdsman image build` has written."
+        ),
     ],
     directory: Directory = None,
 ) -> None:

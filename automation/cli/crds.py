@@ -30,7 +30,7 @@ def crds(
     output: Annotated[ManifestFormat, typer.Option("-o", "--output", help="yaml or json.")] = ManifestFormat.YAML,
     dialect: Annotated[
         OptionalDialect | None,
-        typer.Option(help="Those of kserve or llmaz instead, for a cluster where the peer's own are not installed."),
+        typer.Option(help="Print the CRDs of kserve or llmaz instead, for a cluster without the upstream CRDs."),
     ] = None,
 ) -> None:
     """Print the CustomResourceDefinitions: `herdsman crds | kubectl apply --server-side -f -`."""

@@ -40,7 +40,8 @@ _PROOF = {"Answered": "yes", "Unverified": "unknown", "CompletionFailed": "no"}
 def describe(
     name: Annotated[str, typer.Argument(help=NAME_HELP)],
     namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Its namespace, if the name needs it.")
+        str | None,
+        typer.Option("--namespace", "-n", help="Namespace of the service, if several namespaces have the name."),
     ] = None,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table (text) or json.")] = OutputFormat.TABLE,

@@ -20,8 +20,8 @@ from tools import toolchain
 
 def doctor(
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
-    host: Annotated[str | None, typer.Option(help="Also look at this host; see `herdsman host doctor`.")] = None,
-    state: Annotated[str | None, typer.Option(help="Also look at the state at this URL.")] = None,
+    host: Annotated[str | None, typer.Option(help="Also check this host, as `herdsman host doctor` does.")] = None,
+    state: Annotated[str | None, typer.Option(help="Also check the state at this URL.")] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
 ) -> None:
     """Check tools, cluster, CRDs, operator and permissions.

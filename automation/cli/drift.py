@@ -16,10 +16,10 @@ EXIT_DRIFTED = 2
 
 def drift(
     name: Annotated[
-        str | None, typer.Argument(help="One service (NAME or KIND/NAME); all of the namespace without it.")
+        str | None, typer.Argument(help="Service (NAME or KIND/NAME). The default is all services of the namespace.")
     ] = None,
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Where to look.")] = "default",
-    all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Look everywhere.")] = False,
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace to check.")] = "default",
+    all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Check all namespaces.")] = False,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
 ) -> None:

@@ -32,10 +32,10 @@ _RELEASE = "If nobody works on it any more, run `herdsman state unlock STACK`."
 
 def export(
     name: Annotated[
-        str | None, typer.Argument(help="The service, NAME or KIND/NAME; without it the whole namespace.")
+        str | None, typer.Argument(help="Service, NAME or KIND/NAME. The default is the whole namespace.")
     ] = None,
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Its namespace.")] = "default",
-    state: Annotated[str | None, typer.Option(help="URL of the loop's state; as `herdsman run` takes it.")] = None,
+    state: Annotated[str | None, typer.Option(help="URL of the loop's state, as for `herdsman run`.")] = None,
     stack: Annotated[
         str | None, typer.Option(help="One stack of a namespace that has several; `herdsman state list` names them.")
     ] = None,

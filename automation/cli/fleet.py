@@ -33,17 +33,19 @@ app = typer.Typer(no_args_is_help=True)
 PULUMI_TIMEOUT_S = 300.0
 
 Names = Annotated[list[str], typer.Argument(metavar="NAME...", help=f"Services: {NAME_HELP}")]
-Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Their namespace.")]
+Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace of the services.")]
 Kubeconfig = Annotated[str | None, typer.Option(help="Path of a kubeconfig.")]
 Preview = Annotated[
-    bool, typer.Option("--preview", help="Only say what would be done, and whether pods would restart.")
+    bool, typer.Option("--preview", help="Only show what would be done, and whether pods would restart.")
 ]
 
 
 @app.command()
 def take(
     names: Names,
-    into: Annotated[Path, typer.Option("--into", help="File to write: new, or one that an earlier try has written.")],
+    into: Annotated[
+        Path, typer.Option("--into", help="File to write: a new one, or one that an earlier attempt has written.")
+    ],
     namespace: Namespace = None,
     preview: Preview = False,
     kubeconfig: Kubeconfig = None,
@@ -79,9 +81,11 @@ def take(
 def give(
     names: Names,
     files: Annotated[list[str], typer.Option("--filename", "-f", help="File, folder or pattern with their manifests.")],
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="For documents that name none.")] = "default",
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", help="Namespace of documents that name none.")
+    ] = "default",
     stack: Annotated[
-        str, typer.Option("--stack", help="Have this stack forget them; else the command is printed.")
+        str, typer.Option("--stack", help="Remove them from this stack. Without it, the command for that is printed.")
     ] = "",
     cwd: Annotated[Path, typer.Option("--cwd", help="Folder of the stack's Pulumi.yaml.")] = Path(),
     preview: Preview = False,
@@ -122,8 +126,8 @@ def give(
 @app.command()
 def forget(
     names: Names,
-    stack: Annotated[str, typer.Option("--stack", help="The stack that is to forget them.")],
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Their namespace.")] = "default",
+    stack: Annotated[str, typer.Option("--stack", help="Stack to remove them from.")],
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the services.")] = "default",
     cwd: Annotated[Path, typer.Option("--cwd", help="Folder of the stack's Pulumi.yaml.")] = Path(),
     preview: Preview = False,
 ) -> None:

@@ -52,7 +52,7 @@ _MODEL_COLUMNS = {
 
 def get(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Services to show, all of them when none is named; `models` for Models.")
+        list[str] | None, typer.Argument(help="Services to show; `models` shows Models. The default is all services.")
     ] = None,
     namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Only this namespace.")] = None,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,

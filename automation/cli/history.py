@@ -26,9 +26,10 @@ COLUMNS = ("REVISION", "AGE", "BY", "RESULT", "TOOK", "CHANGES", "CAUSE")
 def history(
     name: Annotated[str, typer.Argument(help=NAME_HELP)],
     namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Its namespace, if the name needs it.")
+        str | None,
+        typer.Option("--namespace", "-n", help="Namespace of the service, if several namespaces have the name."),
     ] = None,
-    revision: Annotated[int | None, typer.Option(help="Show what this one asked for, as YAML.")] = None,
+    revision: Annotated[int | None, typer.Option(help="Print this revision as YAML.")] = None,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
 ) -> None:

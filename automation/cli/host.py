@@ -68,8 +68,12 @@ def list_hosts(kubeconfig: Kubeconfig = None, output: Output = OutputFormat.TABL
 @app.command()
 def add(
     name: Name,
-    address: Annotated[str | None, typer.Option(help="IP address; over SSH also where to connect.")] = None,
-    ssh_user: Annotated[str | None, typer.Option(help="Run it over SSH as this user, without an agent.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="IP address of the host. Connections over SSH use it too.")
+    ] = None,
+    ssh_user: Annotated[
+        str | None, typer.Option(help="Manage the host over SSH as this user, without an agent.")
+    ] = None,
     ssh_port: Annotated[int, typer.Option(help="SSH port.")] = 22,
     identity_file: Annotated[
         str | None, typer.Option(help="Private key, as a path where the loop runs.", show_default=False)
@@ -83,14 +87,16 @@ def add(
     bastion: Annotated[str | None, typer.Option(help="[USER@]ADDRESS[:PORT] to connect through.")] = None,
     sudo: Annotated[bool, typer.Option("--sudo", help="Use sudo: units are the system's, not the user's.")] = False,
     allow_root: Annotated[
-        bool, typer.Option("--allow-root", help="Let processes run as root, where --ssh-user is root.")
+        bool, typer.Option("--allow-root", help="Let processes run as root if --ssh-user is root.")
     ] = False,
     label: Annotated[list[str] | None, typer.Option(help="KEY=VALUE that services can select.")] = None,
     taint: Annotated[list[str] | None, typer.Option(help="KEY[=VALUE]:Effect that keeps services away.")] = None,
     memory_budget: Annotated[str | None, typer.Option(help="Memory for all processes together (`96Gi`).")] = None,
-    memory_fraction: Annotated[float | None, typer.Option(help="The same as a share of the host's memory.")] = None,
+    memory_fraction: Annotated[
+        float | None, typer.Option(help="Memory for all processes together, as a fraction of the host's memory.")
+    ] = None,
     runtime: Annotated[
-        list[str] | None, typer.Option(help="Runtimes that may be placed there; all without it.")
+        list[str] | None, typer.Option(help="Runtime that may be placed on the host. The default is all runtimes.")
     ] = None,
     kubeconfig: Kubeconfig = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the object and write nothing.")] = False,
@@ -191,7 +197,7 @@ def drain(
 @app.command()
 def remove(
     name: Name,
-    force: Annotated[bool, typer.Option("--force", help="Although services are placed there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Delete the host even if services are placed there.")] = False,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Delete a host: its Host and its Lease. Refused while services are placed there."""

@@ -67,7 +67,7 @@ def grant_secret(
         typer.Option(help="[NAMESPACE/]NAME of the agent's ServiceAccount.", show_default=f"{SYSTEM_NAMESPACE}/HOST"),
     ] = None,
     user: Annotated[str | None, typer.Option(help="The agent's user name, instead of a ServiceAccount.")] = None,
-    revoke: Annotated[bool, typer.Option("--revoke", help="Take the grant back.")] = False,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Revoke the grant.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the objects and write nothing.")] = False,
     output: Annotated[GrantFormat, typer.Option("-o", "--output", help="text, yaml or json.")] = GrantFormat.TEXT,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,

@@ -111,15 +111,19 @@ EXIT_CHANGES = 2
 
 
 def install(
-    preview: Annotated[bool, typer.Option("--preview", help="Only say what would change; exit code 2 then.")] = False,
-    render: Annotated[bool, typer.Option("--render", help="Only print the objects as YAML; asks no cluster.")] = False,
-    take_over: Annotated[
-        bool, typer.Option("--take-over", help="Change objects that somebody else installed, such as LLMKube's CRDs.")
+    preview: Annotated[
+        bool, typer.Option("--preview", help="Only show what would change. The exit code is 2 if something would.")
     ] = False,
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Where the operator runs.")] = SYSTEM_NAMESPACE,
+    render: Annotated[bool, typer.Option("--render", help="Only print the objects as YAML. Needs no cluster.")] = False,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Change objects that another manager installed, such as LLMKube's CRDs.")
+    ] = False,
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the operator.")] = SYSTEM_NAMESPACE,
     image: Annotated[str | None, typer.Option(help="The image; by default herdsman:VERSION.")] = None,
-    pull_secret: Annotated[str | None, typer.Option(help="Secret that the image is pulled with.")] = None,
-    replicas: Annotated[int | None, typer.Option(help="1, or 2 that take over from each other.")] = None,
+    pull_secret: Annotated[str | None, typer.Option(help="Secret for pulling the image.")] = None,
+    replicas: Annotated[
+        int | None, typer.Option(help="1 or 2. Of 2 loops, one leads and the other one takes over when it ends.")
+    ] = None,
     memory: Annotated[str | None, typer.Option(help="Memory of the operator, as 1Gi.")] = None,
     state: Annotated[str | None, typer.Option(help="URL of the state's backend; by default a claim.")] = None,
     state_secret: Annotated[str | None, typer.Option(help="Secret with that URL as `url`, and credentials.")] = None,
@@ -128,17 +132,19 @@ def install(
     passphrase_secret: Annotated[str | None, typer.Option(help="Secret with the state's `passphrase`.")] = None,
     metrics_secret: Annotated[str | None, typer.Option(help="Secret with the `token` that scrapers send.")] = None,
     policies: Annotated[str | None, typer.Option(help="ConfigMap with a file for each policy.")] = None,
-    kserve: Annotated[bool, typer.Option("--kserve", help="Grant what KServe's services need.")] = False,
-    llmaz: Annotated[bool, typer.Option("--llmaz", help="Grant what llmaz's services need.")] = False,
+    kserve: Annotated[
+        bool, typer.Option("--kserve", help="Grant the permissions that KServe's services need.")
+    ] = False,
+    llmaz: Annotated[bool, typer.Option("--llmaz", help="Grant the permissions that llmaz's services need.")] = False,
     priority_classes: Annotated[
-        bool, typer.Option("--priority-classes/--no-priority-classes", help="Install the PriorityClasses, too.")
+        bool, typer.Option("--priority-classes/--no-priority-classes", help="Also install the PriorityClasses.")
     ] = True,
     host_identities: Annotated[
         str | None,
-        typer.Option(help="deny or warn: what happens when an agent writes for a host that is not its own."),
+        typer.Option(help="deny or warn: the response to an agent that writes for another host."),
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Any setting of `herdsman run`, as NAME=VALUE; again for more.")
+        list[str] | None, typer.Option("--set", help="A setting of `herdsman run`, as NAME=VALUE.")
     ] = None,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,

@@ -37,7 +37,7 @@ class Leader:
 
 def leaders(
     lease_name: Annotated[str, typer.Option(help="The base name of the leases.")] = LEASE_NAME,
-    lease_namespace: Annotated[str, typer.Option(help="Where they are.")] = SYSTEM_NAMESPACE,
+    lease_namespace: Annotated[str, typer.Option(help="Namespace of the leases.")] = SYSTEM_NAMESPACE,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
 ) -> None:

@@ -35,16 +35,23 @@ ENGINES = ("main", "model-runner")
 def logs(
     name: Annotated[str, typer.Argument(help=NAME_HELP)],
     namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Its namespace, if the name needs it.")
+        str | None,
+        typer.Option("--namespace", "-n", help="Namespace of the service, if several namespaces have the name."),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
-    tail: Annotated[int | None, typer.Option(min=0, help="Only the last lines.", show_default=False)] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines until interrupted.")] = False,
+    tail: Annotated[
+        int | None, typer.Option(min=0, help="Print only this many of the last lines.", show_default=False)
+    ] = None,
     previous: Annotated[
-        bool, typer.Option("--previous", help="Of the container before, or on a host the part that was rotated away.")
+        bool,
+        typer.Option(
+            "--previous", help="Show the log of the previous container; on a host, the rotated part of the log."
+        ),
     ] = False,
-    replica: Annotated[int, typer.Option(min=0, help="Which replica, from 0.")] = 0,
+    replica: Annotated[int, typer.Option(min=0, help="Number of the replica, from 0.")] = 0,
     container: Annotated[
-        str | None, typer.Option(help="In a pod: another container than the engine's.", show_default=False)
+        str | None,
+        typer.Option(help="In a pod: the container. The default is the engine's container.", show_default=False),
     ] = None,
     store: Annotated[
         Path | None, typer.Option(help="Directory of an agent on this machine.", show_default=False)

@@ -21,16 +21,16 @@ EXIT_INTERRUPTED = 130
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 GROUPS = {
-    "cluster": "A local control plane to try things on.",
-    "cache": "The model caches: what lies in them, what can go, what should be there.",
-    "host": "The machines that services are placed on.",
-    "image": "The operator's image: build it without Docker.",
-    "agent": "The agent that runs processes on a host.",
-    "fleet": "Static fleets: move services between the loop and a stack of `pulumi up`.",
-    "policy": "The policies that services must keep.",
-    "provider": "Herdsman's own Pulumi providers, for plain `pulumi`.",
-    "state": "Pulumi's state: list, check, move, back up, restore, unlock.",
-    "tools": "The tools that Herdsman runs: install and list them.",
+    "cluster": "Run a local cluster for tests and demos.",
+    "cache": "List, clear and fill the model caches.",
+    "host": "Manage the machines that run services.",
+    "image": "Build the operator's image without Docker.",
+    "agent": "Run and install the agent of a host.",
+    "fleet": "Move services between the loop and a static fleet.",
+    "policy": "Check services against policies.",
+    "provider": "Run Herdsman's Pulumi providers for the `pulumi` command.",
+    "state": "List, check, move, back up, restore and unlock Pulumi's state.",
+    "tools": "Install and list the tools that Herdsman runs.",
 }
 COMMANDS = (
     "run",

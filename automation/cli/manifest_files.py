@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 FILES = typer.Option("--filename", "-f", help="File, folder, pattern, or - for standard input.")
 Files = Annotated[list[str], FILES]
-Namespace = Annotated[str, typer.Option("--namespace", "-n", help="For documents that name none.")]
+Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Namespace of documents that name none.")]
 
 
 def read_manifests(files: Iterable[str], namespace: str) -> Manifests:

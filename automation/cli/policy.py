@@ -29,7 +29,10 @@ def check(
     policies: Annotated[Path, typer.Option("--policies", metavar="DIR", help="The folder of policies.")],
     namespace: Namespace = "default",
     label: Annotated[
-        list[str] | None, typer.Option("--namespace-label", metavar="KEY=VALUE", help="A label that namespaces have.")
+        list[str] | None,
+        typer.Option(
+            "--namespace-label", metavar="KEY=VALUE", help="Label of the namespaces, for policies that select by it."
+        ),
     ] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table (text) or json.")] = OutputFormat.TABLE,
 ) -> None:

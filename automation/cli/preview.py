@@ -41,13 +41,18 @@ class PreviewFormat(StrEnum):
 def preview(
     files: Annotated[list[str] | None, FILES] = None,
     live: Annotated[
-        list[str] | None, typer.Option("--live", help="What would be done now with this service (NAME or KIND/NAME).")
+        list[str] | None,
+        typer.Option("--live", help="Show what the loop would do now with this service (NAME or KIND/NAME)."),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="The same for all services of the namespace.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show what the loop would do now with all services of the namespace.")
+    ] = False,
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", help="Of the services, and of documents that name none.")
+        str, typer.Option("--namespace", "-n", help="Namespace of the services, and of documents that name none.")
     ] = "default",
-    all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="With --all: everywhere.")] = False,
+    all_namespaces: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="With --all: the services of all namespaces.")
+    ] = False,
     output: Annotated[
         PreviewFormat, typer.Option("-o", "--output", help="text, json, or markdown for a pull request.")
     ] = PreviewFormat.TEXT,

@@ -32,9 +32,14 @@ PLUGINS = {
 @app.command()
 def serve(
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
-    context: Annotated[str | None, typer.Option(help="Context in it; the current one by default.")] = None,
+    context: Annotated[
+        str | None, typer.Option(help="Context of the kubeconfig. The default is the current one.")
+    ] = None,
     port: Annotated[
-        int, typer.Option(help="Port of the Kubernetes provider; the hosts' takes the next one. 0 chooses.")
+        int,
+        typer.Option(
+            help="Port of the Kubernetes provider. The hosts' provider uses the next one. 0 picks free ports."
+        ),
     ] = 0,
 ) -> None:
     """Run the providers on loopback until stopped, and print the variables for `pulumi`.

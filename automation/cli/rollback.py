@@ -47,13 +47,17 @@ class _Plan:
 def rollback(
     name: Annotated[str, typer.Argument(help=NAME_HELP)],
     to: Annotated[
-        int | None, typer.Option("--to", help="The revision; without it the last applied one that differs from now.")
+        int | None,
+        typer.Option(
+            "--to", help="The revision. The default is the last applied one that differs from the present spec."
+        ),
     ] = None,
     namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Its namespace, if the name needs it.")
+        str | None,
+        typer.Option("--namespace", "-n", help="Namespace of the service, if several namespaces have the name."),
     ] = None,
     with_models: Annotated[
-        bool, typer.Option("--with-models", help="Put back what it refers to (its Models) too, as it was then.")
+        bool, typer.Option("--with-models", help="Also write back the specs of its Models, as they were then.")
     ] = False,
     preview: Annotated[bool, typer.Option("--preview", help="Only show what would change.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,

@@ -12,30 +12,44 @@ from automation.cli.output import complain
 
 
 def run(
-    kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig; in a pod the service account.")] = None,
+    kubeconfig: Annotated[
+        str | None, typer.Option(help="Path of a kubeconfig. The default in a pod is its service account.")
+    ] = None,
     state: Annotated[str | None, typer.Option(help="URL of Pulumi's state: file://, s3://, postgres://.")] = None,
-    namespace: Annotated[list[str] | None, typer.Option("--namespace", "-n", help="Only these namespaces.")] = None,
+    namespace: Annotated[
+        list[str] | None, typer.Option("--namespace", "-n", help="Namespace to watch. The default is all namespaces.")
+    ] = None,
     controller_class: Annotated[
         str | None,
-        typer.Option(help="Only services that name this in herdsman.dev/controller, or whose namespace does."),
+        typer.Option(
+            help="Reconcile only services that name this class in herdsman.dev/controller, or whose namespace does."
+        ),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Stop when nothing is left to do; for CI.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Exit when nothing is left to do; for CI.")] = False,
     allowed_remote_hosts: Annotated[
-        str | None, typer.Option(help="Hosts and CIDRs, by comma, that models may come from though they are private.")
+        str | None,
+        typer.Option(
+            help="Host names and CIDRs, separated by commas, that models may come from although they are private."
+        ),
     ] = None,
     allowed_host_path_roots: Annotated[
-        str | None, typer.Option(help="Directories, by comma, that file:// and absolute sources may lie under.")
+        str | None,
+        typer.Option(
+            help="Directories, separated by commas, that file:// URLs and absolute paths of models may be in."
+        ),
     ] = None,
     health_port: Annotated[int | None, typer.Option(help="Port of /healthz, /readyz, /metrics; -1 for none.")] = None,
     policies: Annotated[
-        str | None, typer.Option(metavar="DIR", help="A folder of policies, checked before each apply.")
+        str | None, typer.Option(metavar="DIR", help="Directory of policies, which are checked before each apply.")
     ] = None,
-    leader_elect: Annotated[bool | None, typer.Option(help="Wait for the leader lease before working.")] = None,
-    shards: Annotated[int | None, typer.Option(help="Split the namespaces into parts, each led by one loop.")] = None,
+    leader_elect: Annotated[bool | None, typer.Option(help="Wait for the leader's Lease before work starts.")] = None,
+    shards: Annotated[
+        int | None, typer.Option(help="Divide the namespaces into this many shards. One loop leads each shard.")
+    ] = None,
     log_format: Annotated[str | None, typer.Option(help="console or json; by default console on a terminal.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
-    """Reconcile Models and InferenceServices until stopped. Every option can be set as HERDSMAN_<OPTION> too."""
+    """Reconcile Models and InferenceServices until stopped. Environment variables can set the options too."""
     # Imported here: the loop imports Pulumi and gRPC, which would delay other commands.
     from pydantic import ValidationError
 

@@ -31,17 +31,21 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 
-State = Annotated[str | None, typer.Option("--state", help="URL of the state; $HERDSMAN_STATE else.")]
+State = Annotated[str | None, typer.Option("--state", help="URL of the state. The default is $HERDSMAN_STATE.")]
 PassphraseFile = Annotated[
     pathlib.Path | None,
-    typer.Option(help="File with the passphrase; $HERDSMAN_PASSPHRASE_FILE or $HERDSMAN_PASSPHRASE else."),
+    typer.Option(help="File with the passphrase. The default is $HERDSMAN_PASSPHRASE_FILE or $HERDSMAN_PASSPHRASE."),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Although a loop leads, or another state is in the way.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Continue even if a loop leads, or the target contains another state.")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Kubeconfig = Annotated[str | None, typer.Option(help="Path of a kubeconfig, to see whether a loop leads.")]
+Kubeconfig = Annotated[str | None, typer.Option(help="Path of a kubeconfig, to check whether a loop leads.")]
 Output = Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")]
-Project = Annotated[str, typer.Option(help="Pulumi project of the stacks; a static fleet's is in its Pulumi.yaml.")]
-StackName = Annotated[str, typer.Argument(metavar="STACK", help="As `herdsman state list` shows it.")]
+Project = Annotated[str, typer.Option(help="Pulumi project of the stacks. For a static fleet, it is in Pulumi.yaml.")]
+StackName = Annotated[
+    str, typer.Argument(metavar="STACK", help="Name of the stack, as `herdsman state list` shows it.")
+]
 
 
 @app.command("list")
@@ -86,12 +90,12 @@ def doctor(
 
 @app.command()
 def move(
-    source: Annotated[str, typer.Argument(metavar="FROM", help="URL of the state that is there.")],
-    target: Annotated[str, typer.Argument(metavar="TO", help="URL of the state that is wanted.")],
+    source: Annotated[str, typer.Argument(metavar="FROM", help="URL of the present state.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="URL of the new state.")],
     force: Force = False,
     passphrase_file: PassphraseFile = None,
     from_passphrase_file: Annotated[
-        pathlib.Path | None, typer.Option(help="File with the passphrase of FROM, where it has another.")
+        pathlib.Path | None, typer.Option(help="File with the passphrase of FROM, if it differs.")
     ] = None,
     kubeconfig: Kubeconfig = None,
     output: Output = OutputFormat.TABLE,
@@ -129,7 +133,7 @@ def move(
 
 @app.command()
 def backup(
-    file: Annotated[pathlib.Path, typer.Argument(metavar="FILE", help="The archive to write, as state.tar.gz.")],
+    file: Annotated[pathlib.Path, typer.Argument(metavar="FILE", help="Archive to write, such as state.tar.gz.")],
     state: State = None,
     passphrase_file: PassphraseFile = None,
     output: Output = OutputFormat.TABLE,
@@ -243,7 +247,7 @@ def rekey(
     state: State = None,
     passphrase_file: PassphraseFile = None,
     old_passphrase_file: Annotated[
-        pathlib.Path | None, typer.Option(help="File with the passphrase that the stacks are sealed with now.")
+        pathlib.Path | None, typer.Option(help="File with the present passphrase of the stacks.")
     ] = None,
     force: Force = False,
     kubeconfig: Kubeconfig = None,

@@ -18,7 +18,8 @@ app = typer.Typer(no_args_is_help=True)
 @app.command()
 def install(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Which tools; all that are needed by default.")
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Tools to install. The default is all that Herdsman needs."),
     ] = None,
 ) -> None:
     """Install missing tools. Existing ones are skipped."""

@@ -69,10 +69,14 @@ class View:
 
 
 def top(
-    what: Annotated[What | None, typer.Argument(help="hosts or services; both by default.", show_default=False)] = None,
-    namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Only services of it.")] = None,
+    what: Annotated[
+        What | None, typer.Argument(help="hosts or services. The default is both.", show_default=False)
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Show only services of this namespace.")
+    ] = None,
     once: Annotated[
-        bool, typer.Option("--once", help="Print one table and end; so it is where no terminal is.")
+        bool, typer.Option("--once", help="Print one table and exit. This is the default without a terminal.")
     ] = False,
     sort: Annotated[Sort, typer.Option(help="name, memory or tokens; the keys n, m and t change it.")] = Sort.NAME,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,

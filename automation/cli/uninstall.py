@@ -14,13 +14,13 @@ WAIT_S = 30.0
 
 
 def uninstall(
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Where the operator runs.")] = SYSTEM_NAMESPACE,
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the operator.")] = SYSTEM_NAMESPACE,
     crds: Annotated[
-        bool, typer.Option("--crds", help="Also delete all Models and services, what serves them, and the CRDs.")
+        bool, typer.Option("--crds", help="Also delete all Models, all services with their replicas, and the CRDs.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask whether to take the operator out.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the operator is removed.")] = False,
     confirm_objects: Annotated[
-        int | None, typer.Option(help="With --crds, instead of the second question: how many objects go.")
+        int | None, typer.Option(help="With --crds: the number of objects to delete, in place of the second question.")
     ] = None,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
