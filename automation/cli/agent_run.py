@@ -60,8 +60,8 @@ def run(
     listen: Annotated[
         str | None,
         typer.Option(
-            help="IP on which processes listen: by default --address, but loopback where the cluster is on this "
-            "machine too. What listens beyond loopback can be used by everybody who reaches it.",
+            help="IP address on which processes listen. The default is --address, or loopback if the cluster is also "
+            "on this machine. Everybody who reaches another address than loopback can use the processes.",
             show_default=False,
         ),
     ] = None,
@@ -80,42 +80,43 @@ def run(
     engine_user: Annotated[
         str | None,
         typer.Option(
-            help="User that engines run as; takes an agent that runs as root. By default `herdsman-engine` where the "
-            "agent is root on Linux and there is such a user, else the agent's own user.",
+            help="User that engines run as. Needs an agent that runs as root. The default is `herdsman-engine` if the "
+            "agent runs as root on Linux and that user exists, otherwise the agent's user.",
             show_default=False,
         ),
     ] = None,
     allow: Annotated[
         Path | None,
         typer.Option(
-            help="YAML file with what plans may ask for: the fields of a Host's spec.allow. A plan must be allowed by "
-            "this and by the Host object. Without a cluster and without this file nothing is refused.",
+            help="YAML file with the fields of a Host's spec.allow, which limit plans. Both this file and the Host "
+            "object must allow a plan. Without a cluster and without this file, every plan is allowed.",
             show_default=False,
         ),
     ] = None,
     http_port: Annotated[
-        int, typer.Option(help="Port of /healthz, /metrics and the API; 0 picks one, -1 for none.")
+        int, typer.Option(help="Port of /healthz, /metrics and the API. 0 picks a free port; -1 starts no server.")
     ] = 0,
     http_address: Annotated[
         str,
         typer.Option(
-            help="IP on which the API listens, 0.0.0.0 and :: for all; beyond loopback it speaks TLS and wants a token "
-            "for all but /healthz.",
+            help="IP address on which the API listens; 0.0.0.0 and :: stand for all. At other addresses than loopback "
+            "it uses TLS, and needs a token for all paths but /healthz.",
             show_default="loopback",
         ),
     ] = "",
     tls_cert: Annotated[
         Path | None,
-        typer.Option(help="PEM file of the API's certificate, with --tls-key; by default the agent makes one."),
+        typer.Option(help="PEM file of the API's certificate; needs --tls-key. By default the agent makes one."),
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(help="PEM file of the certificate's key.")] = None,
     token_file: Annotated[
         Path | None, typer.Option(help="File with the API's token; by default the agent makes one in its store.")
     ] = None,
-    plan_source: Annotated[PlanSource, typer.Option(help="Where the plan comes from.")] = PlanSource.KUBERNETES,
+    plan_source: Annotated[PlanSource, typer.Option(help="Source of the plan.")] = PlanSource.KUBERNETES,
     system_namespace: Annotated[str, typer.Option(help="Namespace of the host's Lease.")] = "herdsman-system",
     heartbeat: Annotated[
-        float, typer.Option(min=0.4, max=60, help="Seconds between renewals of the Lease, which lasts 2.4 times that.")
+        float,
+        typer.Option(min=0.4, max=60, help="Seconds between renewals of the Lease. The Lease lasts 2.4 times as long."),
     ] = 5.0,
     keep_processes: Annotated[
         bool,
@@ -123,34 +124,37 @@ def run(
             "--keep-processes", help="Leave processes running when the agent stops. The next agent adopts them."
         ),
     ] = False,
-    label: Annotated[list[str] | None, typer.Option(help="KEY=VALUE that placements can ask for.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(help="Label of the host, as KEY=VALUE. Services can select hosts by labels.")
+    ] = None,
     ca_file: Annotated[
         Path | None,
-        typer.Option(help="PEM file with authorities to trust, beside the system's, where models come from."),
+        typer.Option(help="PEM file with certificate authorities for downloads of models, besides the system's."),
     ] = None,
     store_size: Annotated[
-        str | None, typer.Option(help="Most that models may take on disk (`200Gi`); the Host's storeSize wins.")
+        str | None,
+        typer.Option(help="Limit of the models' size on disk (`200Gi`). The Host's storeSize takes precedence."),
     ] = None,
     credentials: Annotated[
         Path | None,
         typer.Option(
-            help="Directory with a file for each variable, or file of NAME=VALUE lines: HF_TOKEN, AWS_ACCESS_KEY_ID "
-            "and the like, to fetch models with; by default the environment has them.",
+            help="Credentials for downloads of models, such as HF_TOKEN and AWS_ACCESS_KEY_ID: a directory with a file "
+            "for each variable, or a file of NAME=VALUE lines. The default is the environment.",
             show_default=False,
         ),
     ] = None,
     secrets: Annotated[
         Path | None,
         typer.Option(
-            help="Directory with NAMESPACE/SECRET/KEY, one file of mode 0600 for each value that services take by "
-            "secretKeyRef; without a file the agent asks the cluster.",
+            help="Directory of files NAMESPACE/SECRET/KEY with mode 0600, one for each value that services take by "
+            "secretKeyRef. Without a file, the agent reads the Secret from the cluster.",
             show_default="/etc/herdsman/secrets",
         ),
     ] = None,
     memory_budget: Annotated[
         str | None,
         typer.Option(
-            help="Memory for all processes together, a quantity (24Gi); what the Host object says wins.",
+            help="Memory for all processes together (`24Gi`). The value in the Host object takes precedence.",
             show_default=False,
         ),
     ] = None,

@@ -76,10 +76,10 @@ def add(
     ] = None,
     ssh_port: Annotated[int, typer.Option(help="SSH port.")] = 22,
     identity_file: Annotated[
-        str | None, typer.Option(help="Private key, as a path where the loop runs.", show_default=False)
+        str | None, typer.Option(help="Private key: a path on the machine where the loop runs.", show_default=False)
     ] = None,
     identity_secret: Annotated[
-        str | None, typer.Option(help="Secret in Herdsman's namespace whose `ssh-privatekey` it is.")
+        str | None, typer.Option(help="Secret in Herdsman's namespace; its key `ssh-privatekey` is the private key.")
     ] = None,
     known_hosts: Annotated[
         Path, typer.Option(help="File with the host's public key; unknown hosts are refused, never learnt.")
@@ -89,8 +89,12 @@ def add(
     allow_root: Annotated[
         bool, typer.Option("--allow-root", help="Let processes run as root if --ssh-user is root.")
     ] = False,
-    label: Annotated[list[str] | None, typer.Option(help="KEY=VALUE that services can select.")] = None,
-    taint: Annotated[list[str] | None, typer.Option(help="KEY[=VALUE]:Effect that keeps services away.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(help="Label of the host, as KEY=VALUE. Services can select hosts by labels.")
+    ] = None,
+    taint: Annotated[
+        list[str] | None, typer.Option(help="Taint of the host, as KEY[=VALUE]:Effect. It keeps services away.")
+    ] = None,
     memory_budget: Annotated[str | None, typer.Option(help="Memory for all processes together (`96Gi`).")] = None,
     memory_fraction: Annotated[
         float | None, typer.Option(help="Memory for all processes together, as a fraction of the host's memory.")

@@ -33,7 +33,7 @@ def build(
             "-o",
             "--output",
             metavar="FILE",
-            help="Archive as `docker save` writes it; herdsman-VERSION-ARCHITECTURE.tar here by default. "
+            help="Archive as `docker save` writes it; the default is herdsman-VERSION-ARCHITECTURE.tar. "
             "The OCI layout goes beside it, into a folder that ends in .oci.",
         ),
     ] = None,

@@ -57,7 +57,10 @@ def rollback(
         typer.Option("--namespace", "-n", help="Namespace of the service, if several namespaces have the name."),
     ] = None,
     with_models: Annotated[
-        bool, typer.Option("--with-models", help="Also write back the specs of its Models, as they were then.")
+        bool,
+        typer.Option(
+            "--with-models", help="Also write back the objects that it refers to, such as Models, as they were then."
+        ),
     ] = False,
     preview: Annotated[bool, typer.Option("--preview", help="Only show what would change.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,

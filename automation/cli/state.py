@@ -253,7 +253,7 @@ def rekey(
     kubeconfig: Kubeconfig = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Encrypt all stacks with the given passphrase. Without the old one, only stacks without secrets."""
+    """Encrypt all stacks with the given passphrase. Without the old passphrase, only stacks without secrets."""
     from automation.engine.key_keeper import read_passphrase
     from automation.engine.port import Stack
     from automation.engine.stack_cli import Run

@@ -18,8 +18,8 @@ from automation.cli.main import COMMANDS, GROUPS, application
 from automation.reference import exit_codes, settings_page
 from automation.reference.tables import code, prose, table
 
-COMPUTED = {("image build", "--architecture"): "this machine's"}
-"""The defaults that depend on the machine, by command and option."""
+COMPUTED = {("image build", "--architecture"): "this machine's", ("image build", "--tag"): "`herdsman:VERSION`"}
+"""The defaults that depend on the machine or the version, by command and option."""
 
 _VARIABLE = re.compile(r"\bHERDSMAN_[A-Z_]*[A-Z]\b")
 _TYPES = {str: "text", int: "integer", float: "number", Path: "path", bool: "switch"}
@@ -168,6 +168,8 @@ def type_text(parameter: Any) -> str:
 def _default(name: str, option: Any) -> str:
     if option.required:
         return "required"
+    if isinstance(option.show_default, str):
+        return option.show_default
     computed = COMPUTED.get((name, max(option.opts, key=len)))
     if computed:
         return computed
