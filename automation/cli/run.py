@@ -49,7 +49,10 @@ def run(
     log_format: Annotated[str | None, typer.Option(help="console or json; by default console on a terminal.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
-    """Reconcile Models and InferenceServices until stopped. Environment variables can set the options too."""
+    """Reconcile Models and InferenceServices until stopped.
+
+    Environment variables HERDSMAN_… set the same options, and further settings (docs/reference/settings.md).
+    """
     # Imported here: the loop imports Pulumi and gRPC, which would delay other commands.
     from pydantic import ValidationError
 

@@ -143,7 +143,7 @@ class Reached:
                 if isinstance(node, ast.Return) and node.value is not None:
                     self._add(node.value, names)
         elif isinstance(value, ast.Constant):
-            self.codes.add(value.value)
+            self.codes.add(int(ast.literal_eval(value)))
         elif isinstance(found := resolve(value, names), int):
             self.codes.add(found)
         else:
