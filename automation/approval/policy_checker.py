@@ -50,6 +50,15 @@ class _Asked(NamedTuple):
     again_at: float
 
 
+def readable_gauge(registry: CollectorRegistry) -> Gauge:
+    """Return the metric of whether the folder is valid, registered in `registry`."""
+    return Gauge(
+        "herdsman_policies_readable",
+        "1 while the folder of policies can be read; 0: the last good ones are in force.",
+        registry=registry,
+    )
+
+
 class PolicyChecker:
     """Checks services against the policies of one loop. Thread-safe."""
 
@@ -134,11 +143,7 @@ class PolicyChecker:
         """Register the metric of whether the folder is valid; returns a function that unregisters it."""
         if self._folder is None:
             return lambda: None
-        gauge = Gauge(
-            "herdsman_policies_readable",
-            "1 while the folder of policies can be read; 0: the last good ones are in force.",
-            registry=registry,
-        )
+        gauge = readable_gauge(registry)
         gauge.set_function(lambda: self._readable)
         return lambda: registry.unregister(gauge)
 

@@ -1,4 +1,4 @@
-"""Writes the reference pages of the command line and of the settings.
+"""Writes the reference pages: command line, settings, fields of the custom resources, metrics, conditions.
 
 `python -m automation.reference.generate ROOT` (`make reference`) writes them in the checkout. A test compares them.
 """
@@ -8,14 +8,20 @@ from __future__ import annotations
 import pathlib
 import sys
 
-from automation.reference import cli_page, settings_page
+from automation.reference import cli_page, conditions, crds, metrics, settings_page
 
 DOCS = "docs/reference"
 
 
 def pages() -> dict[str, str]:
     """Return the text of each page, by its path in the checkout."""
-    return {f"{DOCS}/cli.md": cli_page.page(), f"{DOCS}/settings.md": settings_page.page()}
+    return {
+        f"{DOCS}/cli.md": cli_page.page(),
+        f"{DOCS}/settings.md": settings_page.page(),
+        f"{DOCS}/metrics.md": metrics.page(),
+        f"{DOCS}/conditions.md": conditions.page(),
+        **crds.pages(),
+    }
 
 
 def main(root: pathlib.Path) -> None:

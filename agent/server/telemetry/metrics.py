@@ -149,10 +149,10 @@ class AgentMetrics:
         collectors: Iterable[Collector] = (),
     ) -> None:
         """`collectors` are those of the agent's other parts."""
-        self._registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
         for collector in (_Host(host, space), *collectors, _Processes(reports, sampler)):
-            self._registry.register(collector)
+            self.registry.register(collector)
 
     def text(self) -> bytes:
         """Return the metrics in the Prometheus text format."""
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)

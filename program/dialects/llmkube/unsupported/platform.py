@@ -25,6 +25,8 @@ def wire_name(field: str) -> str:
 
 # --- pods --------------------------------------------------------------------------------------------------------
 
+_HOST_ONLY = {"eviction_protection": "protects processes on hosts; pods are kept by spec.priority"}
+
 # The kind of route of each annotation. The host name belongs to both kinds.
 _DETAIL_OF = {
     keys.ANNOTATION_EXPOSE_GATEWAY: "gateway",
@@ -35,10 +37,9 @@ _DETAIL_OF = {
 
 def in_pods(spec: ServiceSpec, annotations: Mapping[str, str], desired: DesiredService) -> Iterator[Problem]:
     """List the fields without effect in pods: engine, storage, rollouts, access, checks and scaling."""
-    if spec.eviction_protection:
-        yield unsupported_field(
-            "spec.evictionProtection", "protects processes on hosts; pods are kept by spec.priority"
-        )
+    for field, why in _HOST_ONLY.items():
+        if getattr(spec, field):
+            yield unsupported_field(wire_name(field), why)
     if spec.runtime == "llamacpp" and spec.flash_attention is not None:
         if spec.flash_attention and desired.gpu is None:
             yield unsupported_field("spec.flashAttention", "has no effect without a GPU")
@@ -161,7 +162,18 @@ _POD_ONLY_RESOURCES = {
     "gpu_memory": "gpuMemory",
     "gpu_sharing": "gpuSharing",
 }
+_GATEWAY = "spec.endpoint.gateway"
 _WHY = "has no effect on a host, where the service runs as a process"
+
+
+def fields_of_one_place() -> dict[str, str]:
+    """Return the fields that have an effect in one place only: `pods` or `hosts` by the field's path."""
+    return {
+        **{wire_name(field): "pods" for field in _POD_ONLY},
+        **{f"spec.resources.{wire}": "pods" for wire in _POD_ONLY_RESOURCES.values()},
+        _GATEWAY: "pods",
+        **{wire_name(field): "hosts" for field in _HOST_ONLY},
+    }
 
 
 def on_hosts(spec: ServiceSpec, annotations: Mapping[str, str], desired: DesiredService) -> Iterator[Problem]:
@@ -184,7 +196,7 @@ def on_hosts(spec: ServiceSpec, annotations: Mapping[str, str], desired: Desired
     if spec.endpoint and spec.endpoint.type != "ClusterIP":
         yield unsupported_field("spec.endpoint.type", "on a host is always ClusterIP")
     if spec.endpoint and spec.endpoint.gateway and spec.endpoint.gateway.enabled:
-        yield unsupported_field("spec.endpoint.gateway", _WHY)
+        yield unsupported_field(_GATEWAY, _WHY)
     resources = spec.resources or ResourcesSpec()
     for name, wire in _POD_ONLY_RESOURCES.items():
         # Without a GPU `unsupported.service` already lists gpuMemory.
