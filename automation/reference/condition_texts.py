@@ -49,7 +49,8 @@ COMMON = (
     ConditionType(Type.POLICY_COMPLIANT, "", ("PolicyViolated", "PolicyAdvice")),
     ConditionType(
         Type.DRIFTED,
-        "",
+        "True: another client changed fields of Herdsman's objects. The drift policy is `report`, or the client "
+        "changes the fields repeatedly.",
         ("DriftReported", "DriftContested"),
     ),
     ConditionType(
@@ -58,6 +59,15 @@ COMMON = (
     ConditionType(Type.ROLLED_BACK, "", ("RolledBack",)),
     ConditionType(Type.TEMPLATE_KEPT, "", ("Adopted",)),
 )
+_OF_DIALECTS = {
+    Type.SPEC_HONOURED: (
+        "AllFieldsHonoured",
+        "FieldsNotHonoured",
+        "if all fields have the same reason, that reason, for example `NotHonoured` or `NotInstalled`",
+    ),
+    Type.MEMORY_FITS: ("EstimateFits", "EstimateExceedsNodes"),
+}
+_COMMON_OF_DIALECTS = tuple(each._replace(reasons=_OF_DIALECTS.get(Type(each.name), each.reasons)) for each in COMMON)
 INFERENCE_SERVICE = (
     *_KSTATUS,
     ConditionType(
@@ -65,9 +75,7 @@ INFERENCE_SERVICE = (
         "True: a replica serves requests, or the next request wakes one. Absent until the first replica has served.",
         ("InferenceReady", "Asleep", "Waking", "ManuallyScaledToZero", "Suspended", "NoReadyReplicas"),
     ),
-    ConditionType(
-        Type.PROGRESSING, "True: replicas are created, or wait.", ("Creating", "WaitingForGPU", "Pending")
-    ),
+    ConditionType(Type.PROGRESSING, "True: replicas are created, or wait.", ("Creating", "WaitingForGPU", "Pending")),
     ConditionType(
         Type.DEGRADED, "True: the service failed, or its last change failed. The message has the cause.", ("Failed",)
     ),
@@ -87,9 +95,7 @@ INFERENCE_SERVICE = (
         "",
         ("ModelTransferSucceeded", "the reasons of the list that begin with `Model` and are about a transfer"),
     ),
-    ConditionType(
-        Type.DRIVER_COMPATIBLE, "", ("RuntimeStarted", "CUDADriverInsufficient", "ROCmDriverInsufficient")
-    ),
+    ConditionType(Type.DRIVER_COMPATIBLE, "", ("RuntimeStarted", "CUDADriverInsufficient", "ROCmDriverInsufficient")),
     ConditionType(
         Type.GATEWAY_READY,
         "True: the gateway or Ingress controller accepted the route.",
@@ -168,19 +174,27 @@ HOST = (
     ConditionType("MemoryPressure", "True: the host is short of memory.", ("Normal", "Warning", "Critical")),
     ConditionType("Schedulable", "True: new services may be placed on the host.", ("Open", "Cordoned", "Draining")),
 )
-_OF_PODS = ("Progressing", "ReconcileSingleNodeWorkloadError", "ReconcileMultiNodeWorkloadError", LISTED)
+_OF_PODS = (
+    "Progressing",
+    "ReconcileSingleNodeWorkloadError",
+    "ReconcileMultiNodeWorkloadError",
+    LISTED,
+    "the reason of the Deployment or group",
+)
 _OF_SCALING = ("HPAProgressing", "ScaledObjectProgressing", "ScalingCRDNotFound", "ReconcileScalingError")
 _OF_ROUTER_PODS = ("Progressing", "ApplyFailed", "ForeignObject", LISTED)
+_SUMMARY = ("PresetsNotCombined", "the reason of the first part that is not True")
 LLM_INFERENCE_SERVICE = (
-    *_KSTATUS,
     ConditionType(
         kserve.PRESETS,
         "True: the service is combined with its presets and configs.",
         ("PresetsCombined", "ConfigNotFound", "CombineBaseError", "InvalidRenderedConfig"),
     ),
-    ConditionType(kserve.WORKLOADS, "Summary of the pods' conditions.", ("of the first part that is not True",)),
+    ConditionType(kserve.WORKLOADS, "True: all conditions of pods and scaling are True.", _SUMMARY),
     ConditionType(
-        kserve.ROUTER, "Summary of the router's conditions.", ("NoRouter", "of the first part that is not True")
+        kserve.ROUTER,
+        "True: all conditions of gateways, routes, pool, scheduler and tokenizer are True.",
+        ("NoRouter", *_SUMMARY),
     ),
     ConditionType(kserve.MAIN, "True: the pods are as wanted. For a Deployment, and for services on hosts.", _OF_PODS),
     ConditionType(kserve.WORKER, "True: the groups of pods are as wanted.", _OF_PODS),
@@ -205,17 +219,16 @@ LLM_INFERENCE_SERVICE = (
     ConditionType(kserve.TOKENIZER, "True: the tokenizer's pods are as wanted.", _OF_ROUTER_PODS),
     ConditionType(kserve.GROUP, "True: a route shares requests among the services of the group.", ("GroupReady",)),
     ConditionType(kserve.DEGRADED, "True: members of the group serve another model.", ("MemberDivergence",)),
-    *COMMON,
 )
+_OF_CONFIG = ("ConfigValid", "SpecInvalid", "CombineBaseError", "InvalidRenderedConfig")
 LLM_INFERENCE_SERVICE_CONFIG = (
-    *(each._replace(reasons=("ConfigValid", "SpecInvalid", "CombineBaseError", "InvalidRenderedConfig")) for each in _KSTATUS),
+    *(each._replace(reasons=_OF_CONFIG) for each in _KSTATUS),
     ConditionType(IN_USE, "True: services use the config.", ("InUse", "NotInUse", "DeletionBlocked")),
 )
 
 
-def _of_llmaz(kind: str, starting: str) -> tuple[ConditionType, ...]:
+def _of_llmaz(kind: str, *starting: str) -> tuple[ConditionType, ...]:
     return (
-        *_KSTATUS,
         ConditionType(
             Type.AVAILABLE,
             "True: all wanted replicas are ready. Absent until they were for the first time.",
@@ -223,24 +236,34 @@ def _of_llmaz(kind: str, starting: str) -> tuple[ConditionType, ...]:
         ),
         ConditionType(
             Type.PROGRESSING,
-            "True: replicas start. `AbortProcessing`: an error prevents that the objects are made.",
-            (starting, f"{kind}InProgress", f"{kind}Ready", f"{kind}Stopped", "AbortProcessing"),
+            "True: replicas start. `AbortProcessing`: an error prevents Herdsman from making the objects.",
+            (*starting, f"{kind}InProgress", f"{kind}Ready", f"{kind}Stopped", "AbortProcessing"),
         ),
-        *COMMON,
     )
 
 
 PLAYGROUND = _of_llmaz("Playground", "Pending")
-LLMAZ_SERVICE = _of_llmaz("Service", "ServiceInProgress")
+LLMAZ_SERVICE = _of_llmaz("Service")
+EVERY_SERVICE = "Every service of KServe and llmaz"
 KINDS = {
     "InferenceService": INFERENCE_SERVICE,
     "Model": MODEL,
     "GPUQuota": GPU_QUOTA,
     "Host": HOST,
+    EVERY_SERVICE: (*_KSTATUS, *_COMMON_OF_DIALECTS),
     "LLMInferenceService (KServe)": LLM_INFERENCE_SERVICE,
     "LLMInferenceServiceConfig (KServe)": LLM_INFERENCE_SERVICE_CONFIG,
     "Playground (llmaz)": PLAYGROUND,
     "Service (llmaz)": LLMAZ_SERVICE,
+}
+_EVERY = "It also has the conditions of [every service](#every-service-of-kserve-and-llmaz)."
+NOTES = {
+    "Model": "A condition that LLMKube's controller left behind is set to False with reason `Superseded`.",
+    "LLMInferenceService (KServe)": f"{_EVERY} A condition that is True usually has the name of its type as its reason. "
+    "While the service is stopped by its annotation, the conditions of pods, gateways, routes and pool are False with "
+    "reason `Stopped`.",
+    "Playground (llmaz)": _EVERY,
+    "Service (llmaz)": _EVERY,
 }
 MISSING_FILES = {
     "ChecksumMismatch": "The file does not have the expected SHA-256.",

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import textwrap
+
+from pydantic.alias_generators import to_camel
 
 
 def attribute_docstrings(owner: type) -> dict[str, str]:
@@ -28,3 +31,9 @@ def _own_docstrings(owner: type) -> dict[str, str]:
         if isinstance(target, ast.Name):
             found[target.id] = " ".join(text.value.split())
     return found
+
+
+def on_the_wire(text: str) -> str:
+    """Return a docstring of a wire model with its fields' names on the wire, where an absent field is None."""
+    renamed = re.sub(r"`([a-z]+(?:_[a-z]+)+)`", lambda found: f"`{to_camel(found[1])}`", text)
+    return re.sub(r"\bNone\b", "Absent", renamed)

@@ -18,8 +18,8 @@ def pages() -> dict[str, str]:
     return {
         f"{DOCS}/cli.md": cli_page.page(),
         f"{DOCS}/settings.md": settings_page.page(),
-        f"{DOCS}/metrics.md": metrics.page(),
-        f"{DOCS}/conditions.md": conditions.page(),
+        metrics.PAGE: metrics.page(),
+        conditions.PAGE: conditions.page(),
         **crds.pages(),
     }
 

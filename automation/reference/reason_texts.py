@@ -42,19 +42,29 @@ ACTIONS = {
     Reason.STOPPED: "Set `spec.replicas` to start the service.",
     Reason.SUSPENDED: "Remove `spec.suspend` to start the service.",
     Reason.APPLYING: WAIT,
-    Reason.MODEL_NOT_READY: "If the service is Stalled, read the Model's conditions and correct the Model. Otherwise wait.",
+    Reason.MODEL_NOT_READY: (
+        "If the service is Stalled, read the Model's conditions and correct the Model. Otherwise wait."
+    ),
     Reason.MODEL_DOWNLOADING: "Wait. The Model's `status.download` has the progress of the download.",
     Reason.REPLICAS_STARTING: WAIT,
     Reason.REPLICAS_STOPPING: WAIT,
     Reason.ROLLOUT_DEFERRED: "Wait, or set `spec.rolloutPolicy.force`.",
-    Reason.AWAITING_APPROVAL: "Read the message. Then approve the change with `herdsman approve`, or change the spec back.",
+    Reason.AWAITING_APPROVAL: (
+        "Read the message. Then approve the change with `herdsman approve`, or change the spec back."
+    ),
     Reason.PAUSED: "Remove the annotation `herdsman.dev/mode`, or set another mode.",
     Reason.POLICY_VIOLATED: "Change the field that the message names, or have the policy changed.",
-    Reason.WAITING_FOR_GPU: "Wait, stop another service, or add a node. `status.queuePosition` is the place in the queue.",
+    Reason.WAITING_FOR_GPU: (
+        "Wait, stop another service, or add a node. `status.queuePosition` is the place in the queue."
+    ),
     Reason.PREEMPTED: "Wait for free GPUs, or raise `spec.priority`.",
     Reason.NO_NODE_FITS: "Add a node of the size that the message names, or request less.",
-    Reason.UNSCHEDULABLE: "Read the scheduler's message in `status.schedulingMessage`. Then change the cluster or the spec.",
-    Reason.UNBINDABLE_MODEL_CACHE: "Read the message. Then create the claim, or choose a storage class whose volumes the nodes can mount.",
+    Reason.UNSCHEDULABLE: (
+        "Read the scheduler's message in `status.schedulingMessage`. Then change the cluster or the spec."
+    ),
+    Reason.UNBINDABLE_MODEL_CACHE: (
+        "Read the message. Then create the claim, or choose a storage class whose volumes the nodes can mount."
+    ),
     Reason.MEMORY_INSUFFICIENT: "Use a smaller model or context, request more memory, or add a larger node or host.",
     Reason.QUOTA_EXCEEDED: "Stop another service of the quota, or raise the GPUQuota.",
     Reason.PODS_REFUSED: "Read the API server's message, and correct what it names.",
@@ -72,14 +82,18 @@ ACTIONS = {
     Reason.MODEL_SOURCE_UNREACHABLE: "Check the address in `spec.source` of the Model, DNS, and network policies.",
     Reason.MODEL_SOURCE_INVALID: "Correct `spec.source` of the Model.",
     Reason.MODEL_TRANSFER_OUT_OF_SPACE: "Enlarge the volume, or remove unused models from the cache.",
-    Reason.MODEL_CHECKSUM_MISMATCH: "Check the source. If the file is the right one, correct `spec.sha256` of the Model.",
+    Reason.MODEL_CHECKSUM_MISMATCH: (
+        "Check the source. If the file is the right one, correct `spec.sha256` of the Model."
+    ),
     Reason.MODEL_CACHE_NOT_WRITABLE: "Correct `spec.podSecurityContext` (`fsGroup`), or the permissions of the volume.",
     Reason.MODEL_TRANSFER_FAILED: "Read the message, and correct what it names.",
     Reason.PROGRESS_DEADLINE_EXCEEDED: _LOGS,
     Reason.ROLLED_BACK: "Read the message, and change the spec. The loop then tries the new template.",
     Reason.WAITING_FOR_HOST: "Read the message. Start `herdsman agent run` on a suitable host if none is alive.",
     Reason.NO_HOST_FITS: "Read which requirement each host lacks. Then change the service, or add a host.",
-    Reason.NOT_ALLOWED_ON_HOST: "Remove the setting, or have the owner of the host allow it in `spec.allow` of the Host.",
+    Reason.NOT_ALLOWED_ON_HOST: (
+        "Remove the setting, or have the owner of the host allow it in `spec.allow` of the Host."
+    ),
     Reason.EVICTED: "Wait, or stop other processes on the host. `spec.evictionProtection` prevents evictions.",
     Reason.SWAPPED_OUT: "Wait until the other service is idle.",
     Reason.HOST_LOST: "Start the host or its agent again. Replicas that may move get another host.",
@@ -90,7 +104,9 @@ ACTIONS = {
     Reason.APPLY_FAILED: "Read the message, and correct what it names. The loop tries again.",
     Reason.ENGINE_OUT_OF_MEMORY: "Raise the memory limit of the operator with `herdsman install --memory`.",
     Reason.STATE_UNREACHABLE: "Run `herdsman state doctor`, and correct what it names. The loop tries again.",
-    Reason.STATE_LOCKED: "Wait until the other client is done. If it is gone, remove its lock with `herdsman state unlock`.",
+    Reason.STATE_LOCKED: (
+        "Wait until the other client is done. If it is gone, remove its lock with `herdsman state unlock`."
+    ),
     Reason.STATE_SEALED: "Give the operator the right passphrase, or run `herdsman state rekey`.",
     Reason.MODEL_NOT_FOUND: "Create the Model, or correct `spec.modelRef`.",
     Reason.SPEC_INVALID: "Correct the field that the message names.",

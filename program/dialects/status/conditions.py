@@ -132,7 +132,7 @@ class Reason(StrEnum):
     MODEL_CHECKSUM_MISMATCH = "ModelChecksumMismatch"
     MODEL_CACHE_NOT_WRITABLE = "ModelCacheNotWritable"
     MODEL_TRANSFER_FAILED = "ModelTransferFailed"
-    """The model cannot be fetched for a reason that is none of the above."""
+    """The model cannot be fetched for another reason."""
 
     PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
     """A rollout made no progress before its Deployment's deadline."""
