@@ -81,7 +81,7 @@ lint: $(STAMP) ## Lint, types, import rules, shell scripts, workflows
 bench: setup ## Measure (benchmarks/README.md says what; ARGS="--peer …" compares with another controller)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-crds: install-files ## Generate the CRDs in docs/crds again, and what is made of them
+crds: install-files reference ## Generate the CRDs in docs/crds again, and what is made of them
 	@$(BIN)/python -m tools.pod_fields program/dialects/pods/pod_fields.json
 	@$(BIN)/python -m program.dialects.crds.definitions docs/crds
 

@@ -259,7 +259,7 @@ KINDS = {
 _EVERY = "It also has the conditions of [every service](#every-service-of-kserve-and-llmaz)."
 NOTES = {
     "Model": "A condition that LLMKube's controller left behind is set to False with reason `Superseded`.",
-    "LLMInferenceService (KServe)": f"{_EVERY} A condition that is True usually has the name of its type as its reason. "
+    "LLMInferenceService (KServe)": f"{_EVERY} A condition that is True usually has the name of its type as reason. "
     "While the service is stopped by its annotation, the conditions of pods, gateways, routes and pool are False with "
     "reason `Stopped`.",
     "Playground (llmaz)": _EVERY,

@@ -48,7 +48,7 @@ TABLE
   `SpecInvalid` ([conditions](../conditions.md)).
 - *unit* is read from the field's name, format or description. It is empty for values without a unit, and where these
   do not name one. A `quantity` is a Kubernetes quantity, for example `8Gi`.
-- `[]` in a path stands for an item of a list, `<key>` for a key of a map.
+- In a path, `[]` is an item of a list, and `<key>` is a key of a map.
 
 Herdsman also reads the kinds of [KServe](../../migrate-from-kserve.md) and [llmaz](../../migrate-from-llmaz.md). These
 projects define their fields, so the pages here do not list them.
@@ -106,13 +106,13 @@ _PLAIN = {
     "spec.idle.gauge": "Name of the gauge that counts running requests, for kind `gauge`.",
     "spec.metricsPath": "Path of the engine's metrics. Absent: the engine serves none.",
     **{f"spec.{of}.{name}": text for of in ("file", "files.<key>") for name, text in _FILE.items()},
-    "status.message": "What happened, for people.",
+    "status.message": "Message for people.",
     "status.observedGeneration": "Generation of the spec that this status is about.",
     "status.pid": "Process ID on the host.",
     "status.port": "Port on which the process listens.",
     "status.address": "Address of the host that the Service leads to.",
     "status.restarts": "Starts after a crash or a failed health check.",
-    "status.downloadedBytes": "What has arrived of the download in progress.",
+    "status.downloadedBytes": "Bytes of the download in progress that have arrived.",
     "status.totalBytes": "Size of the download in progress.",
     "status.ready": "Whether the process serves.",
 }
@@ -199,11 +199,16 @@ def _of_value(schema: Json) -> Iterator[str]:
         if f"max{word}" in schema:
             yield f"at most {schema[f'max{word}']} {noun}"
     if "pattern" in schema and schema["pattern"] != QUANTITY:
-        yield f"matches {code(schema['pattern'])}"
+        yield f"matches {_expression(schema['pattern'])}"
     if schema.get("nullable"):
         yield "`null` is allowed"
     if schema.get("x-kubernetes-preserve-unknown-fields"):
         yield "the API server does not check its fields"
+
+
+def _expression(pattern: str) -> str:
+    """Return a regular expression as HTML. Markdown would take parts of it for links, cells or emphasis."""
+    return f"<code>{re.sub(r'[^A-Za-z0-9.:/^$?+ -]', lambda found: f'&#{ord(found[0])};', pattern)}</code>"
 
 
 def _number(value: float) -> str:
@@ -278,7 +283,7 @@ def _index() -> str:
         )
         for kind, document in kinds().items()
     ]
-    head = ("kind", "apiVersion", "short name", "scope", "what it is")
+    head = ("kind", "apiVersion", "short name", "scope", "description")
     return _INDEX.replace("TABLE", table(head, rows))
 
 

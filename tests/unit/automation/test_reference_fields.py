@@ -14,6 +14,7 @@ from agent.contract import ProcessReason
 from agent.sources import errors
 from automation.reference import condition_texts, conditions, crds, metrics
 from automation.reference.docstrings import attribute_docstrings
+from automation.reference.reason_texts import MEANINGS
 from kubeapi.json_types import Json
 from program.dialects.kserve.status import conditions as kserve
 from program.dialects.llmkube.schema.service import ServiceSpec
@@ -192,7 +193,7 @@ def test_every_reason_of_a_process_has_a_meaning(reason: str) -> None:
 
 def test_a_meaning_is_written_only_where_no_docstring_has_one() -> None:
     described = attribute_docstrings(Reason)
-    assert {reason for reason in conditions.MEANINGS if reason.name in described} == set()
+    assert {reason for reason in MEANINGS if reason.name in described} == set()
 
 
 def types_of(kind: str) -> set[str]:
