@@ -30,7 +30,7 @@ class ProxyCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         held = GaugeMetricFamily("herdsman_proxy_held_requests", "Requests that wait for their service.", labels=LABELS)
         under_way = GaugeMetricFamily(
-            "herdsman_proxy_requests_in_flight", "Requests under way, those that wait included.", labels=LABELS
+            "herdsman_proxy_requests_in_flight", "Requests in progress, including those that wait.", labels=LABELS
         )
         requests = CounterMetricFamily("herdsman_proxy_requests", "Requests that came in.", labels=LABELS)
         sleeps = CounterMetricFamily("herdsman_proxy_sleeps", "Times a service was put to sleep.", labels=LABELS)
@@ -38,7 +38,7 @@ class ProxyCollector(Collector):
             "herdsman_proxy_refused_requests", "Requests answered with an error by the proxy.", labels=(*LABELS, "code")
         )
         wakes = HistogramMetricFamily(
-            "herdsman_proxy_wake_seconds", "From the first request that waited until the service ran.", labels=LABELS
+            "herdsman_proxy_wake_seconds", "Time from the first waiting request until the service ran.", labels=LABELS
         )
         for state in self._proxy.states():
             labels, counts = state.name.split("/", 1), state.counts

@@ -42,8 +42,8 @@ def _families() -> tuple[GaugeMetricFamily, ...]:
 
     return (
         gauge("host_alive", "1 for a host that renews its Lease", "host"),
-        gauge("host_allocatable_memory_bytes", "What all processes of a host may take together", "host"),
-        gauge("host_reserved_memory_bytes", "What is reserved of it for the replicas that are placed there", "host"),
+        gauge("host_allocatable_memory_bytes", "Memory that all processes of a host may use together", "host"),
+        gauge("host_reserved_memory_bytes", "Memory of a host that its placed replicas reserve", "host"),
         gauge("host_placed_replicas", "Replicas that are placed on a host", "host"),
         gauge("services_waiting_for_host", "Services with a replica that no host fits"),
     )

@@ -61,7 +61,7 @@ class Metrics:
         )
         self.service_ready_seconds = Histogram(
             "herdsman_service_ready_seconds",
-            "From the moment that a service was not ready, or was made, until it was",
+            "Time from not ready, or from creation, until a service was ready",
             buckets=_READY_BUCKETS_S,
             registry=self.registry,
         )
@@ -79,7 +79,7 @@ class Metrics:
         )
         self.download_bytes = Counter(
             "herdsman_model_download_bytes",
-            "Bytes of models that pods were seen to download",
+            "Bytes of models that pods downloaded",
             ["namespace", "model"],
             registry=self.registry,
         )

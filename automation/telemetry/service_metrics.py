@@ -79,7 +79,7 @@ def _service_families(services: Mapping[tuple[str, str], JsonView]) -> Iterable[
     )
     ready = GaugeMetricFamily(
         "herdsman_service_ready",
-        "Whether a service is all that its spec asks for; nothing for one that is stopped or suspended",
+        "1 if a service is Ready, else 0; absent for a stopped or suspended service",
         labels=_OF_SERVICE,
     )
     reason = GaugeMetricFamily(
@@ -133,7 +133,7 @@ def _dialect_families(services: Iterable[tuple[str, Json]]) -> tuple[Metric, ...
     )
     ready = GaugeMetricFamily(
         "herdsman_dialect_service_ready",
-        "Whether a service of another dialect is Ready; nothing for one that is stopped",
+        "1 if a service of another dialect is Ready, else 0; absent for a stopped service",
         labels=_OF_DIALECT_SERVICE,
     )
     reason = GaugeMetricFamily(
@@ -180,10 +180,10 @@ def _queue_families(statuses: Iterable[JsonView]) -> Iterable[Metric]:
 def _model_families(models: Iterable[JsonView]) -> Iterable[Metric]:
     phases = GaugeMetricFamily("herdsman_models", "Models, by phase", labels=("phase",))
     done = GaugeMetricFamily(
-        "herdsman_model_downloaded_bytes", "Bytes that are there of a download under way", labels=_OF_MODEL
+        "herdsman_model_downloaded_bytes", "Downloaded bytes of a download in progress", labels=_OF_MODEL
     )
     size = GaugeMetricFamily(
-        "herdsman_model_download_size_bytes", "Size of what is being downloaded, once it is known", labels=_OF_MODEL
+        "herdsman_model_download_size_bytes", "Total bytes of a download in progress, if known", labels=_OF_MODEL
     )
     counted: Counter[str] = Counter()
     for model in models:
@@ -201,12 +201,10 @@ def _model_families(models: Iterable[JsonView]) -> Iterable[Metric]:
 
 
 def _quota_families(quotas: Iterable[tuple[Quota, QuotaUsage]]) -> Iterable[Metric]:
-    used = GaugeMetricFamily(
-        "herdsman_quota_used", "What a GPUQuota's services hold (count or bytes)", labels=_OF_QUOTA
-    )
-    limit = GaugeMetricFamily("herdsman_quota_limit", "What a GPUQuota allows (count or bytes)", labels=_OF_QUOTA)
+    used = GaugeMetricFamily("herdsman_quota_used", "Use of a GPUQuota (count or bytes)", labels=_OF_QUOTA)
+    limit = GaugeMetricFamily("herdsman_quota_limit", "Limit of a GPUQuota (count or bytes)", labels=_OF_QUOTA)
     denials = GaugeMetricFamily(
-        "herdsman_quota_denials", "How often a GPUQuota left no room, since it was made", labels=("namespace", "quota")
+        "herdsman_quota_denials", "Refusals by a GPUQuota since its creation", labels=("namespace", "quota")
     )
     for quota, usage in quotas:
         key = (quota.name.namespace, quota.name.name)

@@ -31,11 +31,11 @@ class MemoryMetrics(Collector):
         budget, taken = memory.budget, total(entry.counted for entry in entries.values())
         where = ["memory"]
         limits = GaugeMetricFamily(
-            "herdsman_agent_memory_budget_bytes", "What all processes may take together.", labels=where
+            "herdsman_agent_memory_budget_bytes", "Memory that all processes may use together.", labels=where
         )
         promised = GaugeMetricFamily(
             "herdsman_agent_memory_reserved_bytes",
-            "What processes that run have of the budget: their estimate, or more where more was measured.",
+            "Memory of the budget that running processes use: the estimate, or the measured memory if larger.",
             labels=where,
         )
         limits.add_metric(["ram"], budget.bytes)
@@ -47,7 +47,7 @@ class MemoryMetrics(Collector):
         yield promised
         estimates = GaugeMetricFamily(
             "herdsman_agent_process_memory_estimated_bytes",
-            "What a process was admitted with.",
+            "Estimated memory with which a process was admitted.",
             labels=["namespace", "name"],
         )
         for key, entry in sorted(entries.items()):
@@ -66,7 +66,7 @@ class MemoryMetrics(Collector):
         )
         skipped = CounterMetricFamily(
             "herdsman_agent_evictions_skipped",
-            "Looks under critical pressure at which nothing was evicted.",
+            "Checks under critical pressure that evicted nothing.",
             labels=["reason"],
         )
         for reason in Skip:

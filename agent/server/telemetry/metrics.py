@@ -60,7 +60,7 @@ class _Processes(_Scraped):
                 slots.add_metric(labels, sample.usage.slots)
         yield from (rss, footprint, cpu, slots)
         engines = [engine for engine in self._sampler.engines() if engine.key in samples]
-        answers = _gauge("metrics_up", "1 where the engine has told its own metrics, which stand below.")
+        answers = _gauge("metrics_up", "1 if the engine's own metrics could be read, else 0.")
         for engine in engines:
             answers.add_metric(engine.key.split("/", 1), 1 if samples[engine.key].text else 0)
         yield answers
@@ -79,8 +79,8 @@ def _of_reports(reports: Mapping[str, ProcessReport]) -> Iterator[Metric]:
     each = GaugeMetricFamily(
         "herdsman_agent_process_phase", "1 for the phase that the process is in.", labels=[*_LABELS, "phase"]
     )
-    done = _gauge("downloaded_bytes", "What has arrived of a download under way.")
-    total = _gauge("download_bytes", "What a download under way has to bring.")
+    done = _gauge("downloaded_bytes", "Downloaded bytes of a download in progress.")
+    total = _gauge("download_bytes", "Total bytes of a download in progress.")
     for key, report in reports.items():
         labels = key.split("/", 1)
         ready.add_metric(labels, 1 if report.ready else 0)
@@ -104,7 +104,11 @@ class _Host(_Scraped):
         self._own = psutil.Process()
 
     def collect(self) -> Iterator[Metric]:
-        told = GaugeMetricFamily("herdsman_agent_info", "1; the labels say who answers.", labels=["host", "version"])
+        told = GaugeMetricFamily(
+            "herdsman_agent_info",
+            "1, with the host and the version of the agent as labels.",
+            labels=["host", "version"],
+        )
         told.add_metric([self._host, agent_version()], 1)
         yield told
         with self._own.oneshot():
@@ -116,7 +120,7 @@ class _Host(_Scraped):
         memory = psutil.virtual_memory()
         yield GaugeMetricFamily("herdsman_host_memory_bytes", "All memory of the host.", memory.total)
         yield GaugeMetricFamily(
-            "herdsman_host_memory_available_bytes", "Memory that could be had without swapping.", memory.available
+            "herdsman_host_memory_available_bytes", "Memory that is available without swapping.", memory.available
         )
         with contextlib.suppress(OSError):
             yield GaugeMetricFamily("herdsman_host_load1", "Load average of one minute.", os.getloadavg()[0])
@@ -129,11 +133,17 @@ class _Host(_Scraped):
             usage = space.usage()
         except FileError:
             return
-        yield GaugeMetricFamily("herdsman_host_store_bytes", "What models take in the store.", usage.used_bytes)
+        yield GaugeMetricFamily(
+            "herdsman_host_store_bytes", "Disk space that models use in the store.", usage.used_bytes
+        )
         if usage.limit_bytes is not None:
-            yield GaugeMetricFamily("herdsman_host_store_limit_bytes", "What they may take.", usage.limit_bytes)
+            yield GaugeMetricFamily(
+                "herdsman_host_store_limit_bytes", "Disk space that models may use in the store.", usage.limit_bytes
+            )
         yield GaugeMetricFamily("herdsman_host_store_disk_bytes", "Size of the store's disk.", usage.disk_bytes)
-        yield GaugeMetricFamily("herdsman_host_store_disk_free_bytes", "What is free there.", usage.free_bytes)
+        yield GaugeMetricFamily(
+            "herdsman_host_store_disk_free_bytes", "Free space of the store's disk.", usage.free_bytes
+        )
 
 
 class AgentMetrics:
