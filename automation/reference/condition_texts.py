@@ -158,7 +158,7 @@ GPU_QUOTA = (
 HOST = (
     ConditionType(
         "Ready",
-        "True: the agent runs, or the host answers over SSH. False: the host runs no processes for services.",
+        "True: the agent runs, or the host answers over SSH. False: Herdsman cannot use the host now.",
         (
             "AgentRunning",
             "AgentStopped",
@@ -167,8 +167,15 @@ HOST = (
             "SpecInvalid",
             "IdentityMissing",
             "IdentityNotReadable",
+            "IdentityUnusable",
             "KeyInvalid",
+            "Unreachable",
+            "AuthenticationFailed",
+            "HostKeyUnknown",
+            "HostKeyChanged",
             "HostUnsuitable",
+            "CommandFailed",
+            "SudoRefused",
         ),
     ),
     ConditionType("MemoryPressure", "True: the host is short of memory.", ("Normal", "Warning", "Critical")),
@@ -258,6 +265,7 @@ KINDS = {
 }
 _EVERY = "It also has the conditions of [every service](#every-service-of-kserve-and-llmaz)."
 NOTES = {
+    "Host": "The reasons of `Ready` from `Reachable` on are those of hosts over SSH.",
     "Model": "A condition that LLMKube's controller left behind is set to False with reason `Superseded`.",
     "LLMInferenceService (KServe)": f"{_EVERY} A condition that is True usually has the name of its type as reason. "
     "While the service is stopped by its annotation, the conditions of pods, gateways, routes and pool are False with "
