@@ -149,7 +149,8 @@ class Demo:
                 service = client.get(kinds.INFERENCE_SERVICES, NAMESPACE, SERVICE)
                 report = self._process(client)
                 phase = str((service.get("status") or {}).get("phase") or "Unknown")
-                if phase == "Ready" and report.get("port"):
+                # The phase may be that of an earlier demo, until the loop's first pass.
+                if phase == "Ready" and report.get("ready"):
                     console.print(f"[green]✓[/green] Ready [dim]({time.monotonic() - began:.1f} s)[/dim]")
                     return
                 conditions = {c["type"]: c for c in (service.get("status") or {}).get("conditions") or ()}
