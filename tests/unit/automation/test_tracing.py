@@ -108,7 +108,7 @@ def test_tracing_that_is_off_imports_nothing() -> None:
 
 def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
-    with pytest.raises(TracingUnavailable, match=r"pip install 'herdsman\[tracing\]'"):
+    with pytest.raises(TracingUnavailable, match=r"pip install '\.\[tracing\]'"):
         start_tracing("http://127.0.0.1:1")
     with span("x") as nothing:
         nothing.note(a=1)
