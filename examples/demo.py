@@ -196,9 +196,9 @@ class Demo:
             "  .venv/bin/herdsman top\n"
             "  .venv/bin/herdsman history first\n"
             "  .venv/bin/herdsman host list\n"
-            "  kubectl get isvc,mdl,hostprocesses,services,endpointslices\n"
-            "  kubectl describe isvc first\n"
-            "  kubectl edit isvc first          # say, another contextSize; the process is replaced\n"
+            "  kubectl get inferenceservices.inference.llmkube.dev,mdl,hostprocesses,services,endpointslices\n"
+            "  kubectl describe inferenceservices.inference.llmkube.dev first\n"
+            "  kubectl edit inferenceservices.inference.llmkube.dev first  # a new contextSize replaces the process\n"
             f"  tail -f {self.directory}/logs/loop.log {self.directory}/logs/agent.log\n\n"
             "To stop it all:\n\n  make demo-down\n"
         )

@@ -76,7 +76,7 @@ def get(
             processes = processes_of(client, namespace)
             rows = [service_row(service, processes, now=now) for service in services]
     except NotFound:
-        complain(f"the cluster does not know {kind.kind}s", hint="`herdsman crds | kubectl apply -f -`")
+        complain(f"the cluster does not know {kind.kind}s", hint="`herdsman crds | kubectl apply --server-side -f -`")
         raise typer.Exit(1) from None
     except KubeError as error:
         complain(str(error))

@@ -248,7 +248,7 @@ def _client(kubeconfig: str | None) -> KubeClient:
 
 
 def _fail(error: KubeError) -> NoReturn:
-    hint = "`herdsman crds | kubectl apply -f -`" if isinstance(error, NotFound) else ""
+    hint = "`herdsman crds | kubectl apply --server-side -f -`" if isinstance(error, NotFound) else ""
     complain(str(error), hint=hint)
     raise typer.Exit(1) from None
 

@@ -54,7 +54,7 @@ def _complain_unserved(dialect: str) -> None:
     family = "kserve" if dialect == "kserve" else "llmaz"
     # CRDs of an upstream project are never overwritten.
     other = f"herdsman crds --dialect {family} | kubectl create -f -"
-    command = "herdsman crds | kubectl apply -f -" if dialect == LLMKUBE else other
+    command = "herdsman crds | kubectl apply --server-side -f -" if dialect == LLMKUBE else other
     complain(f"the cluster does not know {kind_text(dialect)}s", hint=f"`{command}`")
 
 

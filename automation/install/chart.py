@@ -170,10 +170,11 @@ Herdsman {{ .Chart.AppVersion }} runs in {{ .Release.Namespace }}.
   kubectl -n {{ .Release.Namespace }} rollout status deployment/herdsman
   herdsman doctor
 
-Helm never changes CRDs that are there. Before each upgrade bring them up to date:
+Helm does not change existing CRDs. Before each upgrade, apply those of the new chart (CHART is its archive, folder or
+name):
 
-  kubectl apply --server-side --force-conflicts -f crds/
+  helm show crds CHART | kubectl apply --server-side --force-conflicts -f -
 
-`helm uninstall` takes the operator alone. Models, services and what serves stay; so do the CRDs, the PriorityClasses,
-the agents' roles and the claim with the engine's state.
+`helm uninstall` removes only the operator. Models, services, running replicas, CRDs, PriorityClasses, the roles of
+agents and the claim with the engine's state stay.
 """

@@ -245,7 +245,7 @@ def test_crds_go_while_no_loop_works(scene: Scene, loop: LoopProcess) -> None:
     # A loop without CRDs says so; with them it takes out what was left, and a service of an old name is a new one.
     loop.start(ready=False)
     assert loop.wait() == 1
-    assert "herdsman crds | kubectl apply -f -" in loop.log.read_text()
+    assert "herdsman crds | kubectl apply --server-side -f -" in loop.log.read_text()
     install_crds(scene.client)
     loop.start()
     scene.await_none_made("stays")

@@ -201,7 +201,7 @@ def _denied(existing: Json) -> bool:
 
 def _hint(error: KubeError) -> str:
     if isinstance(error, NotFound):
-        return "install the CRDs: herdsman crds | kubectl apply -f -"
+        return "install the CRDs: herdsman crds | kubectl apply --server-side -f -"
     if isinstance(error, Forbidden):
         return "the agent needs hosts (get, list, watch, create) and hosts/status (patch): docs/install/rbac.yaml"
     return ""

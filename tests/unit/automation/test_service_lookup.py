@@ -55,7 +55,7 @@ def test_a_name_of_several_kinds_is_asked_for_again(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("name", "said", "command"),
     [
-        ("chat", "does not know InferenceServices", "`herdsman crds | kubectl apply -f -`"),
+        ("chat", "does not know InferenceServices", "`herdsman crds | kubectl apply --server-side -f -`"),
         ("playground/chat", "does not know Playgrounds", "`herdsman crds --dialect llmaz | kubectl create -f -`"),
         ("llmaz-service/x", "does not know llmaz Services", "`herdsman crds --dialect llmaz | kubectl create -f -`"),
         ("llmisvc/x", "does not know LLMInferenceServices", "`herdsman crds --dialect kserve | kubectl create -f -`"),
