@@ -1,4 +1,4 @@
-"""Fixtures of all layers: the control plane, the programs, the layer markers and the count of what was skipped."""
+"""Fixtures of all layers: the control plane, the programs, the layer markers and the count of skipped tests."""
 
 from __future__ import annotations
 
@@ -22,29 +22,30 @@ from tools.localcluster import LocalCluster
 from tools.versions import CONTROL_PLANE
 
 LAYERS = ("scale", "node", "conformance", "loop", "examples", "hosts", "apiserver", "engine", "contract", "unit")
-"""In the order in which they run: where processes share the files of a run, those that take minutes must not come last,
-and the many short ones fill what time is left. The engine's tests leave their namespaces behind for nobody to see."""
+"""The layers in the order in which they run. Where several processes share the files of a run, those that take minutes
+start first, and the many short ones fill the remaining time. The engine's tests leave their namespaces behind.
+"""
 _HERE = Path(__file__).resolve().parent
 _SHARED: list[LocalCluster] = []
-"""The shared control plane, once a test has asked for it."""
+"""The shared control plane, once a test has requested it."""
 _FOLLOWED = {
     f"{kind.plural}.{kind.group}"
     for kind in (*OPTIONAL, *(kind for each in DIALECTS.values() for kind in (*each.refers_to, each.kind)))
     if kind not in BUILT_IN.values() and not kind.group.endswith(("llmkube.dev", "herdsman.dev"))
 }
-"""Definitions of others by which a loop decides what it makes."""
+"""CRDs of other projects on which the loop's output depends."""
 
-# Tests start some hundreds of Python processes: loops, agents, commands. Where the environment says that no bytecode is
-# to be kept, as in many containers, each would compile all of its modules, which takes as long as importing them.
+# Tests start hundreds of Python processes: loops, agents, commands. If the environment forbids bytecode files, as in
+# many containers, each process compiles all of its modules, which takes as long as importing them.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before any fixture makes a thread that logs; and files are shared out in our order, see LAYERS."""
+    """Configure logging before any fixture starts a thread that logs, and share out files in the order of LAYERS."""
     give_logging_to_pytest()
     config.pluginmanager.register(loop_logs, "loop-logs")
-    if hasattr(config.option, "loadscopereorder"):  # else pytest-xdist is not there
+    if hasattr(config.option, "loadscopereorder"):  # else pytest-xdist is not installed
         config.option.loadscopereorder = False
 
 
@@ -65,14 +66,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def _logging_stays_with_pytest() -> Iterator[None]:
-    """A command may have set logging up for the process that it took for its own."""
+    """Undo the logging configuration of a command that a test ran in its own process."""
     yield
     give_logging_to_pytest()
 
 
 @pytest.fixture(scope="session")
 def control_plane() -> Iterator[LocalCluster]:
-    """One control plane for the whole run, all components; tests keep apart by namespace."""
+    """One control plane with all components for the whole run; each test uses a separate namespace."""
     controlplane.sweep()
     with controlplane.running() as cluster:
         _SHARED.append(cluster)
@@ -94,7 +95,7 @@ def api(control_plane: LocalCluster) -> controlplane.Api:
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_definition_stays(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a module that leaves definitions on the shared control plane: later tests would find them installed."""
+    """Fail a module that leaves CRDs on the shared control plane: later tests would find them installed."""
     yield
     for cluster in _SHARED:
         left = definitions.await_removals(controlplane.Api(cluster)) & _FOLLOWED
@@ -122,18 +123,18 @@ def fresh_control_plane() -> Iterator[Callable[..., LocalCluster]]:
 
 @pytest.fixture(scope="session")
 def pulumi_cli() -> Path:
-    """The Pulumi CLI; the test is skipped with what to do where there is none."""
+    """The Pulumi CLI; the test is skipped with instructions where it is missing."""
     return controlplane.tool_or_skip("pulumi")
 
 
 @pytest.fixture(scope="session")
 def llama_server() -> Path:
-    """A real llama-server; the test is skipped with what to do where there is none."""
+    """A real llama-server; the test is skipped with instructions where it is missing."""
     return controlplane.tool_or_skip("llama-server")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with its layer, which is its folder, and put the layers in their order."""
+    """Mark each test with its layer, which is its folder, and sort the layers."""
     for item in items:
         if layer := _layer(item.path):
             item.add_marker(layer)
@@ -141,7 +142,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many tests of each layer were skipped, and why: a skipped layer must not look like a passed one."""
+    """Print how many tests of each layer were skipped, and why, so that a skipped layer does not look like a passed
+    one.
+    """
     reasons: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for report in terminalreporter.stats.get("skipped", []):
         layer = _layer(_HERE.parent / report.nodeid.partition("::")[0]) or "other"

@@ -1,4 +1,4 @@
-"""The rights of agents as docs/install has them: roles, policies, and the identity of each host."""
+"""The rights of agents as docs/install defines them: roles, policies, and one user for each host."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ROLES = (
 
 
 def account(host: str) -> str:
-    """The user that the agent of a host is."""
+    """Return the name of the user that a host's agent authenticates as."""
     return f"system:serviceaccount:{SYSTEM_NAMESPACE}:{host}"
 
 
@@ -37,13 +37,13 @@ def apply_file(client: KubeClient, name: str) -> None:
 
 
 def install_rights(client: KubeClient) -> None:
-    """Apply roles and policies, and wait until the policies are enforced: that takes the API server a moment."""
+    """Apply roles and policies, and wait until the API server enforces the policies."""
     apply_file(client, "rbac.yaml")
     apply_file(client, "agent-policies.yaml")
 
 
 def bind_agent(client: KubeClient, user: str) -> None:
-    """Give a user the rights of an agent, as docs/hosts.md does."""
+    """Give a user the rights of an agent, with the objects that the guide to hosts prints."""
     for kind, namespace, role in _ROLES:
         name = user.rpartition(":")[2]
         binding = {
@@ -57,7 +57,7 @@ def bind_agent(client: KubeClient, user: str) -> None:
 
 
 def agent_kubeconfig(client: KubeClient, cluster: LocalCluster, host: str, path: Path) -> Path:
-    """Write the kubeconfig of a host's agent, whose rights are in force: those of its host, and no others."""
+    """Write the kubeconfig of a host's agent, and wait until its rights are in force."""
     bind_agent(client, account(host))
     cluster.write_kubeconfig(path, user=account(host), groups=("system:serviceaccounts",))
     await_policies(KubeClient.from_kubeconfig(str(path)))
@@ -65,7 +65,7 @@ def agent_kubeconfig(client: KubeClient, cluster: LocalCluster, host: str, path:
 
 
 def await_policies(agent: KubeClient) -> None:
-    """Wait until a write for another host is refused by a policy, which comes after the roles do."""
+    """Wait until a policy refuses a write for another host. Policies take effect later than roles."""
 
     def refused_by_policy() -> bool:
         probes = (

@@ -1,4 +1,4 @@
-"""Real agents for tests: started as users start them, spoken to over their HTTP API, stopped with all they run."""
+"""Real agents for tests: started as users start them, driven over their HTTP API, stopped with all their processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.controlplane import eventually
 
 HOST = "test-host"
 REACHED = ("--listen", own_address())
-"""Arguments of an agent whose cluster is on this machine: engines listen where their Services lead to."""
+"""Arguments of an agent on the machine of the cluster: engines listen on the address that their Services use."""
 
 
 def llama_plan(model: Path | str, **changes: Any) -> ProcessPlan:
@@ -50,7 +50,7 @@ def command_plan(*command: str, **changes: Any) -> ProcessPlan:
         "runtime": "generic",
         "argv": command,
         "health_path": "/",
-        # Nobody could tell otherwise what a command takes, and then it is not started.
+        # The agent cannot estimate the memory of a custom command, and does not start a process of unknown size.
         "memory_bytes": 64 << 20,
         "service_name": "plain",
         "startup_timeout_s": 60.0,
@@ -60,10 +60,10 @@ def command_plan(*command: str, **changes: Any) -> ProcessPlan:
 
 
 class AgentProcess:
-    """One agent process and its store."""
+    """One agent process and its state directory."""
 
     def __init__(self, store: Path, *arguments: str, host: str = HOST, prefix: tuple[str, ...] = ()) -> None:
-        """`prefix` stands before the command: `NetworkHost.prefix` has it run on a host of a network."""
+        """`prefix` is put before the command: `NetworkHost.prefix` runs it on a host of a network."""
         self.store = store
         self._arguments = [
             *prefix,
@@ -75,7 +75,7 @@ class AgentProcess:
 
     @property
     def output(self) -> str:
-        """All that every agent of this store has printed."""
+        """Everything that the agents of this state directory have printed."""
         log = self.store.with_name(f"{self.store.name}.out")
         return log.read_text() if log.exists() else ""
 
@@ -85,7 +85,7 @@ class AgentProcess:
         return self._process.pid
 
     def start(self) -> HttpHost:
-        """Start it and return a client of its API."""
+        """Start the agent and return a client of its API."""
         before = len(self.output)
         with self.store.with_name(f"{self.store.name}.out").open("ab") as output:
             self._process = subprocess.Popen(self._arguments, stdout=output, stderr=subprocess.STDOUT)
@@ -108,47 +108,47 @@ class AgentProcess:
         return f"http://127.0.0.1:{self._port}"
 
     def wait(self, timeout_s: float = 30) -> int:
-        """Wait until it ends by itself and return its exit code."""
+        """Wait until the agent exits by itself and return its exit code."""
         assert self._process is not None
         return self._process.wait(timeout_s)
 
     def run(self, timeout_s: float = 30) -> int:
-        """Start it without waiting for its API and return its exit code."""
+        """Start the agent without waiting for its API and return its exit code."""
         with self.store.with_name(f"{self.store.name}.out").open("ab") as output:
             self._process = subprocess.Popen(self._arguments, stdout=output, stderr=subprocess.STDOUT)
         return self._process.wait(timeout_s)
 
     def run_in_background(self) -> None:
-        """Start it on a host whose loopback this machine does not reach, without waiting for its API."""
+        """Start the agent on a host whose loopback this machine does not reach, without waiting for its API."""
         with self.store.with_name(f"{self.store.name}.out").open("ab") as output:
             self._process = subprocess.Popen(self._arguments, stdout=output, stderr=subprocess.STDOUT)
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Kill the agent with SIGKILL, as a crash would end it."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> int:
-        """End it as a service manager would, and return its exit code."""
+        """Stop the agent as a service manager does, and return its exit code."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(timeout=30)
 
     def processes(self) -> list[psutil.Process]:
-        """Find what this store's agents left running."""
+        """Find the processes that the agents of this state directory left running."""
         identity = (self.store / "agent-id").read_text().strip()
         found = [handle.pid for each in marked_processes(identity).values() for _, handle in each]
         alive = []
         for pid in found:
-            with contextlib.suppress(psutil.NoSuchProcess):  # it ended since it was seen
+            with contextlib.suppress(psutil.NoSuchProcess):  # the process ended after it was listed
                 alive.append(psutil.Process(pid))
         return alive
 
 
 @contextlib.contextmanager
 def agent(store: Path, *arguments: str, host: str = HOST, prefix: tuple[str, ...] = ()) -> Iterator[AgentProcess]:
-    """Have an agent, not yet started; afterwards neither it nor anything that it started runs."""
+    """Provide an agent that is not started yet; at the end stop it and every process that it started."""
     made = AgentProcess(store, *arguments, host=host, prefix=prefix)
     try:
         yield made
@@ -170,7 +170,7 @@ def _end_all(store: Path) -> None:
 
 
 def until(client: HttpHost, key: str, phase: str, *, timeout_s: float = 40) -> ProcessReport:
-    """Wait until a process is in this phase and return its report; a failed one fails at once."""
+    """Wait until a process is in a phase and return its report; raise at once if the process failed."""
     seen: list[ProcessReport] = []
 
     def look() -> ProcessReport | None:
@@ -185,7 +185,7 @@ def until(client: HttpHost, key: str, phase: str, *, timeout_s: float = 40) -> P
 
 
 def gone(pid: int, *, timeout_s: float = 10) -> bool:
-    """Tell whether a process ends within the time."""
+    """Return whether a process ends within the time."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         try:
@@ -198,5 +198,5 @@ def gone(pid: int, *, timeout_s: float = 10) -> bool:
 
 
 def kill(pid: int) -> None:
-    """Kill one process without a word."""
+    """Send SIGKILL to one process."""
     os.kill(pid, signal.SIGKILL)

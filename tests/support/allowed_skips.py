@@ -1,4 +1,4 @@
-"""Which tests may be skipped in CI, and why: read from tests/allowed_skips.toml. Called by `suite_run`."""
+"""The tests that may be skipped in CI, with reasons, read from tests/allowed_skips.toml. Called by `suite_run`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PLACES: dict[str, Callable[[], bool]] = {
 
 @dataclass(frozen=True)
 class AllowedSkip:
-    """One row of the file. In `tests` and `reason`, `*` and `?` are wildcards; brackets mean themselves."""
+    """One row of the file. In `tests` and `reason`, `*` and `?` are wildcards; brackets are literal."""
 
     tests: str
     reason: str
@@ -28,12 +28,12 @@ class AllowedSkip:
     why: str
 
     def covers(self, test: str, reason: str) -> bool:
-        """Whether this row allows the skip on this machine."""
+        """Return whether this row allows the skip on this machine."""
         return _PLACES[self.where]() and _matches(test, self.tests) and _matches(reason, self.reason)
 
 
 class AllowListBroken(Exception):
-    """The file cannot be read, or a row lacks a field or has one that makes no sense."""
+    """The file cannot be read, or a row lacks a field or has an invalid one."""
 
 
 def read(path: Path = FILE) -> tuple[AllowedSkip, ...]:
@@ -52,7 +52,7 @@ def read(path: Path = FILE) -> tuple[AllowedSkip, ...]:
 
 
 def unlisted(skipped: Mapping[str, str], allowed: Iterable[AllowedSkip]) -> dict[str, str]:
-    """Return the skips that no row covers."""
+    """Return the skips that no row allows."""
     rows = tuple(allowed)
     return {test: why for test, why in skipped.items() if not any(row.covers(test, why) for row in rows)}
 

@@ -1,7 +1,7 @@
-"""A real systemd, booted as the first process of namespaces of its own, with nothing to start but what a test installs.
+"""A real systemd, booted as PID 1 of new namespaces. It starts only the units that a test installs.
 
-Needs root and a kernel that allows a second cgroup2; elsewhere `booted` skips with a reason. What is written to /etc
-there is gone with it; all other directories and the network are this machine's.
+It needs root and a kernel that allows a second cgroup2; otherwise `booted` skips the test. Changes to /etc inside are
+discarded at the end. All other directories and the network are those of this machine.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ exec /lib/systemd/systemd --system --unit=default.target --log-target=console --
 
 @dataclass(frozen=True)
 class BootedSystemd:
-    """One that runs. `pid` is its process here; in there it is 1."""
+    """A running systemd. `pid` is its process id on this machine; inside the namespace it is 1."""
 
     pid: int
 
     def command(self, *argv: str) -> list[str]:
-        """Give the command that runs `argv` in there."""
+        """Return the command that runs `argv` inside the namespaces."""
         return ["nsenter", f"--target={self.pid}", "--pid", "--mount", "--uts", "--ipc", "--cgroup", *argv]
 
     def run(self, *argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run a command in there, to its end."""
+        """Run a command inside the namespaces and wait for its end."""
         return subprocess.run(
             self.command(*argv), capture_output=True, text=True, check=False, env={**os.environ, **environment}
         )
@@ -51,7 +51,7 @@ class BootedSystemd:
 
 @contextlib.contextmanager
 def booted(directory: Path) -> Iterator[BootedSystemd]:
-    """Boot a systemd; afterwards it is gone with everything that it ran."""
+    """Boot a systemd; at the end kill it with every process that it runs."""
     needs.require("systemd")
     units = directory / "units"
     units.mkdir(parents=True)
@@ -82,7 +82,7 @@ def booted(directory: Path) -> Iterator[BootedSystemd]:
             time.sleep(0.1)
         yield made
     finally:
-        # With the first process of its pid namespace everything in there ends.
+        # When PID 1 of a pid namespace ends, the kernel ends every other process in it.
         if first:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(first, 9)

@@ -1,4 +1,4 @@
-"""Desired state for tests, made short: `service(replicas=2)` is a whole service with everything else as it comes."""
+"""Builders of desired state for tests: `service(replicas=2)` is a whole service with defaults for all other fields."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEY = "8cc5f1f83d631cc0"
 
 
 def http_model(**fields: Any) -> DesiredModel:
-    """A GGUF file behind a URL, named in the cache."""
+    """A GGUF file behind a URL, with its name in the cache."""
     source = ModelSource(kind=SourceKind.HTTP, address="https://example.com/model.gguf", path="model.gguf")
     return DesiredModel(**{"name": "base", "source": source, "cache_key": KEY, "file_name": "Base.gguf", **fields})
 
@@ -25,7 +25,7 @@ def file_model(**fields: Any) -> DesiredModel:
 
 
 def claim_model(**fields: Any) -> DesiredModel:
-    """A file on a claim of the user's."""
+    """A file on a PersistentVolumeClaim of the user."""
     source = ModelSource(kind=SourceKind.CLAIM, address="pvc://weights/a/m.gguf", claim="weights", path="a/m.gguf")
     return DesiredModel(name="base", source=source, **fields)
 

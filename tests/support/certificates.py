@@ -1,4 +1,4 @@
-"""The certificate of a server of a test: for 127.0.0.1, signed by itself."""
+"""A self-signed certificate for the servers of tests on 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 
 def own_certificate(directory: Path) -> Path:
-    """Make a certificate for 127.0.0.1 that nobody vouches for, key and all; ca.crt beside it has no key."""
+    """Write a self-signed certificate for 127.0.0.1 with its key, and beside it `ca.crt` without the key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "model server of a test")])
     now = datetime.datetime.now(datetime.UTC)

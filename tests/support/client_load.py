@@ -1,4 +1,4 @@
-"""Clients that ask a service one completion after another, and count those that they did not get whole."""
+"""Clients that send completion requests to a service in a loop, and count the incomplete responses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.node import Address
 
 @dataclass
 class Load:
-    """What the clients have seen so far."""
+    """The results of all clients so far."""
 
     answered: int = 0
     lost: list[str] = field(default_factory=list)
@@ -38,9 +38,9 @@ class Load:
 
 @dataclass
 class _Client:
-    """One client. `keeps` uses its connection again, as libraries with a pool do; `streams` asks for streams.
+    """One client: `keeps` reuses its connection, as libraries with a pool do; `streams` requests streams.
 
-    llama-server closes a connection after each stream without saying so before, update or not: none is kept then.
+    llama-server closes a connection after each stream without announcing it, so streaming clients keep no connection.
     """
 
     address: Address
@@ -51,7 +51,7 @@ class _Client:
     _connection: http.client.HTTPConnection | None = None
 
     def ask(self) -> str:
-        """Ask for a completion. Returns what went wrong, or an empty text."""
+        """Request a completion. Return a description of the failure, or an empty string."""
         began = time.monotonic()
         try:
             problem = self._ask()
@@ -89,7 +89,7 @@ class _Client:
         return "" if json.loads(text)["choices"] else "no choice"
 
     def _connected(self) -> http.client.HTTPConnection:
-        """Connect, or take the connection that is there, unless its server has closed it meanwhile."""
+        """Connect, or return the open connection unless its server has closed it."""
         known = self._connection
         if known is not None and known.sock is not None and not select.select([known.sock], [], [], 0)[0]:
             return known
@@ -105,7 +105,7 @@ class _Client:
 
 @contextmanager
 def under_load(address: Address, *, clients: int = 8, tokens: int = 64, timeout_s: float = 60.0) -> Iterator[Load]:
-    """Have clients ask as long as the context lasts. Half want streams; of the others half keep their connections."""
+    """Run clients while the block lasts. Half of them request streams; half of the others keep their connections."""
     load, done = Load(), threading.Event()
 
     def work(number: int) -> None:

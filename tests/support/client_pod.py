@@ -1,4 +1,6 @@
-"""A client in the cluster: a pod that asks a Service for one completion after another, and writes down each answer."""
+"""A client in the cluster: a pod that sends completion requests to a Service and records the status of each
+response.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +28,19 @@ done
 
 @dataclass(frozen=True)
 class ClientPod:
-    """A pod that asks."""
+    """The pod of the client."""
 
     client: KubeClient
     namespace: str
     name: str
 
     def answers(self) -> list[int]:
-        """The HTTP status of each answer so far; 0 where there was none."""
+        """The HTTP status of each response so far; 0 for a request without a response."""
         log = b"".join(read_log(self.client, self.namespace, self.name, "client")).decode()
         return [int(line) for line in log.split()]
 
     def await_answers(self, count: int = 3, *, timeout_s: float = 30.0) -> None:
-        """Wait until the next `count` requests in a row are answered."""
+        """Wait until the next `count` consecutive requests succeed."""
         before = len(self.answers())
 
         def answered() -> bool:
@@ -52,7 +54,7 @@ class ClientPod:
 def asking(
     client: KubeClient, namespace: str, url: str, *, name: str = "client", timeout_s: int = 10
 ) -> Iterator[ClientPod]:
-    """Have a pod that asks a server of chats at `url` while the block lasts."""
+    """Run a pod that sends chat requests to `url` while the block lasts."""
     body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
     variables = {"URL": f"{url}/v1/chat/completions", "BODY": json.dumps(body), "TIMEOUT": str(timeout_s)}
     container = {

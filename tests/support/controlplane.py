@@ -1,7 +1,7 @@
-"""A real control plane for tests: started once, never left behind, and reached over plain HTTPS.
+"""A real control plane for tests: started once, always removed, and reached over plain HTTPS.
 
-Test clusters live under one folder per user, in a folder named after the test process; what a killed test run has left
-there is stopped and removed by the next one.
+Test clusters are kept under one folder per user, in a folder named after the test process. A test run stops and removes
+the clusters that a killed run left behind.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 def tool_or_skip(name: str) -> Path:
-    """Return the program, or skip the test with what to do to have it."""
+    """Return the program, or skip the test with instructions for getting it."""
     try:
         return locate(name)
     except ToolMissing as missing:
@@ -44,9 +44,9 @@ def tool_or_skip(name: str) -> Path:
 
 @contextlib.contextmanager
 def running(components: Sequence[str] = CONTROL_PLANE, *, audited: str = "") -> Iterator[LocalCluster]:
-    """Run a control plane of its own while the block lasts; nothing of it stays.
+    """Run a separate control plane while the block lasts, and remove it at the end.
 
-    `audited` names a user whose requests are written down: see `audited_requests`.
+    `audited` names a user whose requests are recorded: see `audited_requests`.
     """
     for name in components:
         tool_or_skip(name)
@@ -61,14 +61,14 @@ def running(components: Sequence[str] = CONTROL_PLANE, *, audited: str = "") -> 
         yield cluster
     finally:
         cluster.down(purge=True)
-        with contextlib.suppress(OSError):  # not empty: another cluster of this run
+        with contextlib.suppress(OSError):  # not empty: it holds another cluster of this run
             cluster.layout.directory.parent.rmdir()
 
 
 def audited_requests(cluster: LocalCluster) -> Iterator[tuple[str, str, str, int]]:
     """Each request of the audited user so far: group, resource (with its subresource), verb, status."""
     for line in cluster.layout.log("audit").read_text().splitlines():
-        with contextlib.suppress(ValueError):  # a line that is being written
+        with contextlib.suppress(ValueError):  # the last line may be incomplete
             entry = json.loads(line)
             about = entry.get("objectRef") or {}
             if "resource" in about:
@@ -78,12 +78,12 @@ def audited_requests(cluster: LocalCluster) -> Iterator[tuple[str, str, str, int
 
 
 def new_directory() -> Path:
-    """A directory for a cluster of this test process, which the next run sweeps if this one is killed."""
+    """Create a directory for a cluster of this test process. If this run is killed, the next run removes it."""
     return _ROOT / f"{os.getpid()}-{int(psutil.Process().create_time())}" / f"cluster-{next(_numbers)}"
 
 
 def sweep() -> None:
-    """Stop and remove the clusters of test runs that no longer live."""
+    """Stop and remove the clusters of test runs that have ended."""
     if not _ROOT.is_dir():
         return
     for run in _ROOT.iterdir():
@@ -105,9 +105,9 @@ def _lives(run: str) -> bool:
 
 @dataclass(frozen=True)
 class Api:
-    """Plain HTTPS to a cluster as its administrator: a second pair of eyes beside the client under test.
+    """Plain HTTPS to a cluster as its administrator. It is independent of the client under test.
 
-    Each thread keeps its connection: a handshake costs ten times what a request does, and tests ask and ask again.
+    Each thread keeps its connection: a handshake costs ten times as much as a request, and tests poll.
     """
 
     cluster: LocalCluster
@@ -122,7 +122,7 @@ class Api:
         content_type: str = "application/json",
         accept: str = "application/json",
     ) -> tuple[int, dict[str, Any]]:
-        """Return the status and the decoded answer (`{"raw": text}` when it is not a JSON object)."""
+        """Return the status and the decoded response (`{"raw": text}` when it is not a JSON object)."""
         payload = None if body is None else json.dumps(body)
         words = (method, path, payload, {"Content-Type": content_type, "Accept": accept})
         connection = self._connection()
@@ -132,7 +132,7 @@ class Api:
         except (ConnectionError, http.client.HTTPException, ssl.SSLEOFError, ssl.SSLZeroReturnError):
             if not kept:
                 raise
-            # The server has closed a connection that it kept for long enough, or it is another one by now.
+            # The server closed an idle connection, or the server was restarted.
             status, text = _exchange(connection, *words)
         try:
             decoded = json.loads(text)
@@ -152,7 +152,7 @@ class Api:
         return kept
 
     def get(self, path: str) -> dict[str, Any] | None:
-        """Return the object, None when there is none."""
+        """Return the object, or None when it does not exist."""
         status, answer = self.request("GET", path)
         if status == http.client.NOT_FOUND:
             return None
@@ -166,7 +166,7 @@ class Api:
         return answer
 
     def apply(self, path: str, body: object, *, manager: str = "tests", force: bool = True) -> dict[str, Any]:
-        """Apply an object at its own path, server side."""
+        """Apply an object at this path with server-side apply."""
         status, answer = self.request(
             "PATCH",
             f"{path}?fieldManager={manager}&force={str(force).lower()}",
@@ -177,21 +177,22 @@ class Api:
         return answer
 
     def delete(self, path: str) -> None:
-        """Delete an object; one that is gone is fine."""
+        """Delete an object; it is no error when the object does not exist."""
         status, answer = self.request("DELETE", path)
         assert status in (http.client.OK, http.client.ACCEPTED, http.client.NOT_FOUND), f"{path}: {status} {answer}"
 
     @contextlib.contextmanager
     def namespace(self, prefix: str = "test", *, kept: bool = False) -> Iterator[str]:
-        """Have a namespace of one's own while the block lasts; pods can be created in it at once.
+        """Create a namespace for the duration of the block; pods can be created in it at once.
 
-        Deleting one costs 150 requests and a quarter of a second of the processors. Where nobody looks across
-        namespaces afterwards it may be `kept`: all goes with the cluster.
+        Deleting a namespace costs 150 requests and a quarter of a second of CPU time. A test that shares its cluster
+        with no test that looks across namespaces may pass `kept`: the namespace then ends with the cluster.
         """
         name = f"{prefix}-{uuid.uuid4().hex[:8]}"
         self.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         if self.cluster.pid("kube-controller-manager") is not None:
-            # Without it pods are refused. The controller makes it in its own time, and is content with this one.
+            # The API server refuses pods in a namespace without this account. The controller would create it later, and
+            # accepts this one.
             account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
             status, answer = self.request("POST", f"/api/v1/namespaces/{name}/serviceaccounts", account)
             assert status in (http.client.CREATED, http.client.CONFLICT), answer
@@ -203,7 +204,7 @@ class Api:
 
 
 def eventually(look: Callable[[], T | None], *, what: str, timeout_s: float = 40.0) -> T:
-    """Look again and again until there is something to see, and return it."""
+    """Poll `look` until it returns something other than None, and return that."""
     began = time.monotonic()
     while True:
         if seen := look():
@@ -214,9 +215,9 @@ def eventually(look: Callable[[], T | None], *, what: str, timeout_s: float = 40
 
 
 def pause_s(waited_s: float) -> float:
-    """How long to rest before the next look: short at first, then a twelfth of the time that it has taken so far.
+    """Return the pause before the next poll: short at first, then a twelfth of the time spent so far.
 
-    Looks ask an API server, and tests that look at the same time take the processors from what they wait for.
+    Polls load the API server, and tests that poll in parallel take CPU time from the processes that they wait for.
     """
     return min(0.25, max(0.05, waited_s / 12))
 
@@ -224,7 +225,7 @@ def pause_s(waited_s: float) -> float:
 def _exchange(
     connection: http.client.HTTPSConnection, method: str, path: str, payload: str | None, headers: dict[str, str]
 ) -> tuple[int, str]:
-    """Ask once; what fails leaves no half-read connection behind."""
+    """Send one request; close the connection if it fails, so that no half-read connection remains."""
     try:
         connection.request(method, path, body=payload, headers=headers)
         answer = connection.getresponse()

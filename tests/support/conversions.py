@@ -1,4 +1,4 @@
-"""An object of KServe's in the version that is not stored, as a loop's webhook converts it for the API server."""
+"""A KServe object in the version that is not the storage version, converted by the loop's webhook."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONFIGS = "llminferenceserviceconfigs"
 
 
 def write(api: Api, namespace: str, told: Callable[[], str]) -> str:
-    """Wait until v1alpha1 is served, which needs a loop that converts, and write an object in it; return its path.
+    """Wait until v1alpha1 is served, which needs a loop that converts, and create an object in it; return its path.
 
     `told` describes the operator for messages of failed tests.
     """
@@ -27,7 +27,7 @@ def write(api: Api, namespace: str, told: Callable[[], str]) -> str:
         "metadata": {"name": "mine"},
         "spec": {"model": {"uri": "hf://acme/a", "criticality": "Critical"}},
     }
-    # Before a leader has told the CRD where it converts, only the version that is stored is served.
+    # Until the leader writes the webhook's address into the CRD, the API server serves the storage version alone.
     try:
         eventually(lambda: api.request("GET", path)[0] == 200, what="v1alpha1 to be served", timeout_s=90)
     except AssertionError as error:
@@ -39,13 +39,15 @@ def write(api: Api, namespace: str, told: Callable[[], str]) -> str:
 
 @contextlib.contextmanager
 def written(api: Api, namespace: str, told: Callable[[], str]) -> Iterator[str]:
-    """Have the CRDs of KServe and an object in v1alpha1 while the block lasts; gives the object's path, as `write`."""
+    """Provide KServe's CRDs and an object in v1alpha1 while the block lasts; yields the object's path, as
+    `write` does.
+    """
     with established(api, crd_documents("kserve")):
         yield write(api, namespace, told)
 
 
 def is_converted(api: Api, path: str) -> bool:
-    """Whether the API server gives the object in both versions, each with what it alone can say."""
+    """Return whether the API server serves the object in both versions, each with the fields that only it has."""
     status, old = api.request("GET", path)
     new = api.get(path.replace("v1alpha1", "v1alpha2")) or {}
     assert "criticality" not in new["spec"]["model"]
@@ -53,6 +55,6 @@ def is_converted(api: Api, path: str) -> bool:
 
 
 def clients_of(api: Api) -> list[Json]:
-    """Where the API server has each CRD converted."""
+    """The client configuration of each CRD's conversion webhook."""
     found = [api.get(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}") or {} for name in CRDS]
     return [(each["spec"]["conversion"].get("webhook") or {}).get("clientConfig") or {} for each in found]

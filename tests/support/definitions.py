@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions on a real API server, and what it says of them."""
+"""CustomResourceDefinitions on a real API server, and their conditions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def establish(api: controlplane.Api, documents: Iterable[dict[str, Any]]) -> Non
 
 @contextlib.contextmanager
 def established(api: controlplane.Api, documents: Iterable[dict[str, Any]]) -> Iterator[None]:
-    """Have CRDs while the block lasts: for a cluster that other tests use as well."""
+    """Provide CRDs while the block lasts, on a cluster that other tests use as well."""
     mine = tuple(documents)
     establish(api, mine)
     try:
@@ -36,7 +36,7 @@ def established(api: controlplane.Api, documents: Iterable[dict[str, Any]]) -> I
 
 
 def await_removals(api: controlplane.Api) -> set[str]:
-    """Wait until no CRD is on its way out. Returns the names of those that are there."""
+    """Wait until no CRD is being deleted. Returns the names of the CRDs that exist."""
 
     def look() -> list[dict[str, Any]] | None:
         found = (api.get(CRDS) or {})["items"]
@@ -51,6 +51,6 @@ def _is_established(api: controlplane.Api, path: str) -> bool:
 
 
 def holds(obj: dict[str, Any] | None, condition: str) -> bool:
-    """Tell whether a condition of an object is true."""
+    """Return whether a condition of an object is true."""
     conditions = ((obj or {}).get("status") or {}).get("conditions") or ()
     return any(c["type"] == condition and c["status"] == "True" for c in conditions)

@@ -1,4 +1,6 @@
-"""The other dialects on a test's cluster: their CRDs, the rights of the loop, and what their services need beside."""
+"""The other dialects on a test's cluster: their CRDs, the loop's rights, and the other CRDs that their services
+need.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ KINDS: dict[str, tuple[Kind, ...]] = {
     "llmaz": (kinds.OPEN_MODELS, kinds.BACKEND_RUNTIMES, kinds.PLAYGROUNDS, kinds.LLMAZ_SERVICES),
 }
 QUICK = {"HERDSMAN_API_CHECK_S": "1"}
-"""Environment of a loop that notices at once when CRDs come or go."""
+"""Environment of a loop that notices new and removed CRDs at once."""
 
 
 def install(client: KubeClient, family: str) -> None:
@@ -38,9 +40,9 @@ def install(client: KubeClient, family: str) -> None:
 
 
 def install_needed(client: KubeClient, wanted: Iterable[Kind] = (*peer_crds.ALL, kinds.SCALED_OBJECTS)) -> None:
-    """Apply the definitions of others that services of these dialects are made of; real ones where a project has any.
+    """Apply the CRDs of other projects that services of these dialects use. The real CRD is used where there is one.
 
-    KEDA's is a small one of ours, which takes what the real one takes.
+    KEDA's is a small replacement that accepts the fields of the real one.
     """
     wanted = tuple(wanted)
     for kind in wanted:
@@ -52,7 +54,7 @@ def install_needed(client: KubeClient, wanted: Iterable[Kind] = (*peer_crds.ALL,
 
 @contextlib.contextmanager
 def needed(client: KubeClient, wanted: Iterable[Kind] = (*peer_crds.ALL, kinds.SCALED_OBJECTS)) -> Iterator[None]:
-    """Have these definitions while the block lasts: for a cluster that other tests use as well."""
+    """Provide these CRDs while the block lasts, on a cluster that other tests use as well."""
     mine = tuple(wanted)
     install_needed(client, mine)
     try:
@@ -62,12 +64,12 @@ def needed(client: KubeClient, wanted: Iterable[Kind] = (*peer_crds.ALL, kinds.S
 
 
 def uninstall(client: KubeClient, family: str) -> None:
-    """Take a dialect's CRDs away, and all objects of its kinds with them."""
+    """Delete a dialect's CRDs, and with them all objects of their kinds."""
     peer_crds.remove(client, KINDS[family])
 
 
 def served(client: KubeClient, kind: Kind) -> bool:
-    """Tell whether the API server has a kind."""
+    """Return whether the API server serves a kind."""
     try:
         client.list(kind, limit=1)
     except NotFound:

@@ -1,9 +1,9 @@
 """Replaces `docker` on machines without Docker, so that tests can drive the real kind. It is run as a program.
 
-It answers what kind 0.33 asks while it creates a cluster, loads images and deletes the cluster. Behind it is a control
-plane of the tests, with or without a real node:
+It implements the commands that kind 0.33 runs to create a cluster, load images and delete the cluster. Behind it is a
+control plane of the tests, with or without a real node:
 
-- `docker run` starts no container. It keeps the arguments, and publishes ports by relays to the real node.
+- `docker run` starts no container. It records the arguments, and publishes ports by relays to the real node.
 - In the "container", `kubeadm init` marks the nodes as kubeadm does. `kubectl` and `ctr` are the real ones.
 - kind's node image, its systemd, kubeadm, network plugin and storage class do not exist here.
 
@@ -58,13 +58,13 @@ def install(
 
 
 def containers(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return what was started and not removed: arguments, labels, image and published ports by name."""
+    """Return the containers that exist: arguments, labels, image and published ports by name."""
     file = folder / "containers.json"
     return dict(json.loads(file.read_text())) if file.exists() else {}
 
 
 class _Refused(Exception):
-    """kind asked something that nothing here answers."""
+    """kind ran a command that the replacement does not implement."""
 
 
 class _Docker:
@@ -213,7 +213,7 @@ class _Docker:
 
 
 def _relay(host: str, port: str, target: str, target_port: str) -> None:
-    """Pass connections on until the process is ended."""
+    """Forward connections until the process is ended."""
     with socket.create_server((host, int(port))) as server:
         while True:
             accepted, _ = server.accept()
@@ -238,7 +238,7 @@ def _pass(source: socket.socket, sink: socket.socket) -> None:
 
 
 def main(words: list[str]) -> int:
-    """Answer one call of `docker`, or be a relay."""
+    """Run one command of `docker`, or a relay."""
     if words[0] == "relay":
         _relay(*words[1:])
     try:

@@ -18,7 +18,7 @@ from tests.support import needs
 
 SHELLS = ("sh", "busybox")
 ONE_SHELL = "busybox" if shutil.which("busybox") else "sh"
-"""For what does not hang on the shell: that of the init image, where it is installed."""
+"""The shell for tests that do not depend on it: the one of the init image, where it is installed."""
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Downloader:
 
     @classmethod
     def with_shell(cls, name: str, directory: Path) -> Downloader:
-        """Prepare to run with that shell and its tools; skips the test where it is not installed."""
+        """Prepare to run with this shell and its tools; skip the test where it is not installed."""
         needs.require("curl")
         curl = shutil.which("curl") or "curl"
         path, shell = os.environ["PATH"], ["sh"]
@@ -85,7 +85,7 @@ class Downloader:
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def leftovers(self) -> set[str]:
-        """Name what lies in the cache beside the model and the note of what its source said."""
+        """The names of the files in the cache, without the model and the record of the source's headers."""
         return {entry.name for entry in self.cache.iterdir()} - {"m.gguf", ".m.gguf.source"}
 
 
@@ -102,7 +102,7 @@ def wait_for(happened: Callable[[], bool], *, timeout_s: float = 10) -> None:
 
 @contextlib.contextmanager
 def small_disk(directory: Path, *, size_bytes: int) -> Iterator[None]:
-    """Mount a file system of that size on `directory`; skips the test where that is not allowed."""
+    """Mount a file system of this size on `directory`; skip the test where that is not allowed."""
     mount = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(directory)], capture_output=True, text=True
     )

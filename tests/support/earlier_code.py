@@ -1,6 +1,6 @@
-"""An image of the operator with the code of an earlier commit: that code as a layer over an image that the node has.
+"""An image of the operator with the code of an earlier commit, added as a layer to an image that the node has.
 
-Everything but Herdsman's own packages is the image's: Python, the libraries, the Pulumi CLI.
+Only Herdsman's own packages are of that commit. Python, the libraries and the Pulumi CLI are those of the image.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LAYER = "application/vnd.oci.image.layer.v1.tar"
 
 
 def commit_before() -> str:
-    """Name the commit before the one that is checked out; the test is skipped where the history does not have it."""
+    """Return the commit before the one that is checked out; skip the test where the history lacks it."""
     answer = _git("rev-parse", "--verify", "--quiet", "HEAD~1")
     if answer.returncode != 0:
         pytest.skip("needs the commit before: the clone is too shallow (git fetch --deepen=1)")
@@ -35,7 +35,7 @@ def commit_before() -> str:
 
 
 def load_image(node: Node, image: str, commit: str, *, name: str, folder: Path) -> None:
-    """Give the node the image `name`: `image`, which it has, with the packages of the commit before all others."""
+    """Load the image `name` into the node: `image`, which the node has, with the packages of the commit on top."""
     layer = _layer(commit, folder / "code")
     described = _described(node, image)
     manifest = json.loads(node.ctr("content", "get", _for_this_machine(node, described)["digest"]))
@@ -51,7 +51,7 @@ def load_image(node: Node, image: str, commit: str, *, name: str, folder: Path) 
     entry = {"mediaType": manifest["mediaType"], "digest": _digest(content), "size": len(content), "annotations": named}
     index = json.dumps({"schemaVersion": 2, "mediaType": _INDEX, "manifests": [entry]}).encode()
     archive = folder / "earlier.tar"
-    # The layers below are in the node's store already: an archive need not bring them again.
+    # The node's store has the lower layers already, so the archive leaves them out.
     blobs = {f"blobs/sha256/{_digest(blob)[7:]}": blob for blob in (layer, configuration, content)}
     with tarfile.open(archive, mode="w") as tar:
         for path, blob in {"oci-layout": b'{"imageLayoutVersion": "1.0.0"}', "index.json": index, **blobs}.items():
@@ -62,12 +62,12 @@ def load_image(node: Node, image: str, commit: str, *, name: str, folder: Path) 
 
 
 def _layer(commit: str, folder: Path) -> bytes:
-    """The packages of a commit as a layer, compiled, since the image's file system is read-only."""
+    """Return the packages of a commit as a layer. They are compiled, since the image's file system is read-only."""
     archive = _git("archive", commit, "--", *PACKAGES)
     assert archive.returncode == 0, archive.stderr.decode()
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
         tar.extractall(folder, filter="data")
-    # Python looks at no time of a file that is compiled in this way.
+    # In this mode Python does not compare the time stamps of source files.
     mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
     assert compileall.compile_dir(folder, quiet=2, invalidation_mode=mode)
     layer = io.BytesIO()
@@ -77,7 +77,7 @@ def _layer(commit: str, folder: Path) -> bytes:
 
 
 def _described(node: Node, image: str) -> str:
-    """The digest of what an image's name stands for."""
+    """Return the digest that the name of an image refers to."""
     for line in node.ctr("images", "ls", f"name=={image}").splitlines()[1:]:
         return line.split()[2]
     raise AssertionError(f"the node has no image {image}")

@@ -1,4 +1,4 @@
-"""Every state of the EndpointSlices of a namespace, as a client of the Services would have met them."""
+"""Records every state of the EndpointSlices of a namespace, as the clients of the Services see them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kubeapi.json_types import Json
 
 
 class EndpointRecord:
-    """What a watch has told so far; use it by `recorded()`."""
+    """The changes that a watch has reported so far; use it by `recorded()`."""
 
     def __init__(self, client: KubeClient, namespace: str) -> None:
         self.states: list[tuple[float, str, str, bool]] = []
-        """When (monotonic clock), which service, which address, ready."""
+        """Time (monotonic clock), service, address, ready."""
         self._lock = threading.Lock()
         self._informer = Informer(client, kinds.ENDPOINT_SLICES, namespaces=[namespace], on_change=self._changed)
         self._informer.start()
@@ -39,12 +39,12 @@ class EndpointRecord:
             if name == service_name:
                 state = {**state, address: ready}
                 if ready:
-                    # One slice: an address that takes it over replaces the one before.
+                    # A host's endpoints are in one slice: a new address replaces the previous one.
                     state = {address: True}
         return {address for address, ready in state.items() if ready}
 
     def was_ready(self, service_name: str, address: str, *, since: float) -> bool:
-        """Tell whether a service led to an address at or after a time of the monotonic clock."""
+        """Return whether a service led to an address at or after a time of the monotonic clock."""
         return any(at >= since and (s, a, r) == (service_name, address, True) for at, s, a, r in self.states)
 
     def stop(self) -> None:

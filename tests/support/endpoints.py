@@ -1,4 +1,4 @@
-"""The loop's part that makes endpoints of hosts, alone: for tests of agents, which make none themselves."""
+"""The part of the loop that publishes the endpoints of hosts, for tests of agents, which publish none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def publishing(
     liveness: Liveness | None = None,
     **options: Any,
 ) -> Iterator[HostEndpoints]:
-    """Publish while the block lasts. Which hosts live is read from their Leases, unless `liveness` is given."""
+    """Publish endpoints while the block lasts. The hosts' Leases decide which are alive, unless `liveness` is given."""
     told = liveness or Liveness()
     made = HostEndpoints(client, liveness=told, namespaces=namespaces, **options)
     told.on_change = made.host_liveness_changed
@@ -48,7 +48,7 @@ def publishing(
 
 
 def living(*hosts: str) -> Liveness:
-    """A judge by whom these hosts live."""
+    """Return a `Liveness` that reports these hosts as alive."""
     made = Liveness()
     for host in hosts:
         made.seen(host, {"renewed": "1", "holder": "agent", "duration_s": 3600, "fenced": ""})
@@ -56,7 +56,7 @@ def living(*hosts: str) -> Liveness:
 
 
 def make_host(client: KubeClient, name: str, *, address: str = "10.1.2.3", **spec: Any) -> None:
-    """Make a Host whose agent named its address."""
+    """Create a Host whose agent has reported its address."""
     body = {"apiVersion": kinds.HOSTS.api_version, "kind": kinds.HOSTS.kind, "metadata": {"name": name}, "spec": spec}
     client.apply(kinds.HOSTS, None, body, field_manager="tests", force=True)
     client.patch(kinds.HOSTS, None, name, {"status": {"address": address}}, subresource="status")

@@ -1,7 +1,7 @@
-"""The metrics of each engine that our dashboards may use, by the names that the engine really serves.
+"""The metrics of each engine that the project's dashboards may use, by the names that the engine serves.
 
-llama.cpp's are compared with a real llama-server in tests/hosts/test_engine_metrics.py. vLLM's are those of its V1
-engine, as its documentation (design/metrics) lists them.
+Those of llama.cpp are compared with a real llama-server in tests/hosts/test_engine_metrics.py. Those of vLLM are the
+metrics of its V1 engine, as its documentation (design/metrics) lists them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The kinds that extensions bring, made for a test: small CRDs that take what the real ones take, and no controller."""
+"""CRDs of extensions for tests: small schemas that accept the fields of the real ones, without a controller."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from kubeapi.kinds import Kind
 from tests.support.controlplane import eventually
 
 DEFINED = tuple(kind for kind in kinds.OPTIONAL if kind != kinds.CLAIM_TEMPLATES)
-"""Kinds that come by a definition; claim templates are Kubernetes' own, in releases that have them."""
+"""Kinds that have a CRD. ResourceClaimTemplates belong to Kubernetes itself, in releases that have them."""
 STORED = "v9"
-"""The version of objects that a dead webhook should convert."""
+"""A version whose conversion webhook does not exist."""
 ANYTHING = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
 def crd(kind: Kind) -> dict[str, Any]:
-    """A definition whose schema says of the spec only that it is an object."""
+    """Return a CRD whose schema accepts any object as spec."""
     schema = {"type": "object", "properties": {"spec": ANYTHING, "status": ANYTHING}, "required": ["spec"]}
     definition: dict[str, Any] = {
         "apiVersion": kinds.CRDS.api_version,
@@ -43,14 +43,14 @@ def crd(kind: Kind) -> dict[str, Any]:
         },
     }
     if kind.group.endswith(".k8s.io"):
-        # The API server keeps such groups for kinds that Kubernetes' reviewers have seen.
+        # Kubernetes reserves these API groups for reviewed CRDs and asks for this annotation.
         definition["metadata"]["annotations"] = {"api-approved.kubernetes.io": "unapproved, of a test"}
     return definition
 
 
 @contextlib.contextmanager
 def installed(client: KubeClient, wanted: Iterable[Kind] = DEFINED) -> Iterator[frozenset[str]]:
-    """Serve these kinds while the block lasts; gives their names as `RenderOptions.installed` takes them."""
+    """Serve these kinds while the block lasts; yields their names in the form of `RenderOptions.installed`."""
     made = tuple(wanted)
     for kind in made:
         client.apply(kinds.CRDS, None, crd(kind), field_manager="tests", force=True)
@@ -63,15 +63,15 @@ def installed(client: KubeClient, wanted: Iterable[Kind] = DEFINED) -> Iterator[
             with contextlib.suppress(NotFound):
                 client.delete(kinds.CRDS, None, f"{kind.plural}.{kind.group}")
         for kind in made:
-            # Whoever installs them next must not meet a definition that is on its way out.
+            # A test that installs the kind next must not find a CRD that is being deleted.
             eventually(lambda kind=kind: is_gone(client, kind), what=f"{kind.kind} to be gone")  # type: ignore[misc]
 
 
 @contextlib.contextmanager
 def unreadable(client: KubeClient, kind: Kind, namespace: str) -> Iterator[Callable[[], None]]:
-    """Serve a kind whose lists are answered with 500: an object is stored in a version that nobody converts.
+    """Serve a kind whose lists fail with status 500: an object is stored in a version that cannot be converted.
 
-    Gives what mends it.
+    Yields a function that repairs it.
     """
     definition = crd(kind)
     (version,) = definition["spec"]["versions"]
@@ -115,9 +115,9 @@ def _fails(client: KubeClient, kind: Kind) -> bool:
 
 
 def is_gone(client: KubeClient, kind: Kind) -> bool:
-    """Whether a definition is gone, and the API server neither serves nor lists the kind any more.
+    """Return whether the CRD is deleted, and the API server neither serves nor lists the kind any more.
 
-    The API server drops the definition first. A loop that starts before the rest follows finds the kind installed.
+    The API server deletes the CRD first. A loop that starts before the rest is done takes the kind for installed.
     """
     try:
         client.get(kinds.CRDS, None, f"{kind.plural}.{kind.group}")

@@ -1,4 +1,6 @@
-"""An HTTP server of files that can be made to misbehave: cuts, silence, errors, lies about ranges, TLS of its own."""
+"""An HTTP server of files with faults: cut connections, missing responses, errors, wrong ranges, a self-signed
+certificate.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 @dataclass(frozen=True)
 class Request:
-    """One request that arrived."""
+    """One request that the server received."""
 
     method: str
     path: str
@@ -28,47 +30,49 @@ class Request:
 
 @dataclass
 class FileServer:
-    """Serves one file under every path, or several by path, with ranges and an ETag, and counts what it was asked.
+    """Serves one file under every path, or several by path, with ranges and an ETag, and counts requests.
 
-    Faults are switched on by fields. A request for one byte is a question about the file: it is counted apart, and the
-    faults of bodies spare it.
+    Faults are switched on by fields. A request for one byte is a query for the size: it is counted separately, and the
+    faults of bodies do not affect it.
     """
 
     body: bytes
     etag: str = '"one"'
     files: dict[str, bytes] = field(default_factory=dict)
-    """Bodies by decoded path; when there are any, other paths are not found."""
+    """Bodies by decoded path; when there are any, other paths give status 404."""
     cut_after: int | None = None
-    """Bytes of the next answer to send before the connection is dropped."""
+    """Number of bytes of the next response to send before the connection is closed."""
     cut_each_after: int | None = None
-    """The same, for every answer."""
+    """The same, for every response."""
     fail_with: int | None = None
     fail_times: int | None = None
-    """How often to fail; None: each time."""
+    """How often to fail; None: always."""
     retry_after_s: int | None = None
     refuse: Callable[[Request], str | None] | None = None
-    """Gives the reason for which a request is answered 403."""
+    """Returns the reason for a response with status 403."""
     redirect_to: str = ""
-    """Where every request is sent instead: a server's root, which the path is put behind."""
+    """The base URL to which every request is redirected; the path is appended."""
     ranges: bool = True
     lie: str = ""
-    """To a range: `whole` answers 200 with all, `shifted` another range, `short` and `long` another length than said in
-    Content-Range, `unsized` no length, `wrong-tag` another ETag; `plausible` sends other bytes, and nothing tells."""
+    """The fault of responses to ranges: `whole` answers 200 with the whole file, `shifted` with another range, `short`
+    and `long` with another length than Content-Range names, `unsized` without a length, `wrong-tag` with another ETag;
+    `plausible` sends wrong bytes with correct headers.
+    """
     says_length: bool = True
     length_of_get: int | None = None
-    """A Content-Length of answers that are no answers to a range, where no length is said otherwise."""
+    """The Content-Length of responses to requests without a range, unless another field sets it."""
     bytes_per_s: float | None = None
-    """A limit of each connection."""
+    """The speed limit of each connection."""
     most_at_once: int | None = None
-    """Bodies under way beyond which a request is answered 429."""
+    """The number of concurrent bodies above which a request is answered with status 429."""
     chunk_pause_s: float = 0.0
     whole: int = 0
-    """Answers that began at the first byte."""
+    """The number of responses that began at the first byte."""
     partial: int = 0
     probes: int = 0
     not_modified: int = 0
     sent_bytes: int = 0
-    """Bytes of all bodies, without those of the questions."""
+    """Bytes of all bodies, without the responses to queries."""
     requests: list[Request] = field(default_factory=list)
     url: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -80,7 +84,7 @@ class FileServer:
         return "/".join(self.url.split("/")[:3])
 
     def ranges_asked(self) -> list[str]:
-        """The ranges of all requests that were no mere questions, in the order of their arrival."""
+        """The ranges of all requests that were not queries for the size, in order of arrival."""
         with self.lock:
             return [r.range for r in self.requests if r.range and r.range != "bytes=0-0"]
 
@@ -128,7 +132,7 @@ class FileServer:
         self._send(handler, body[first : last + 1], None if asks else stop, asks=asks)
 
     def _fails(self, handler: http.server.BaseHTTPRequestHandler, request: Request, asks: bool) -> bool:
-        """Answer with an error or a redirect, if one is due."""
+        """Send an error or a redirect, if one is configured for this request."""
         with self.lock:
             status = self.fail_with if self.fail_times is None or self.fail_times > 0 else None
             if status and self.fail_times is not None:
@@ -162,7 +166,7 @@ class FileServer:
         handler.end_headers()
 
     def _lie(self, handler: http.server.BaseHTTPRequestHandler, body: bytes, first: int, last: int) -> None:
-        """Answer a range wrongly, with bytes that would make a wrong file."""
+        """Answer a range wrongly, so that a client that trusts the response writes a wrong file."""
         size = last + 1 - first
         said, payload, status = f"bytes {first}-{last}/{len(body)}", b"?" * size, 206
         headers = {}
@@ -198,7 +202,7 @@ class FileServer:
             for at in range(0, len(payload), step):
                 piece = payload[at : at + step]
                 if not asks:
-                    # Counted first, so that nobody has received what is not counted yet.
+                    # The count is raised before the bytes are sent: a client never holds more than is counted.
                     with self.lock:
                         self.sent_bytes += len(piece)
                 handler.wfile.write(piece)

@@ -1,4 +1,4 @@
-"""A provider whose writes wait at a gate: for tests that stop, kill or overlap runs at a known point."""
+"""A provider whose writes wait for a gate, for tests that stop, kill or overlap runs at a known point."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kubeapi.client import KubeClient
 
 
 class GatedProvider(KubernetesProvider):
-    """The real provider. While the gate is shut, creates wait; `waiting` is released once for each that does."""
+    """The real provider. While the gate is shut, creates block; `waiting` is released once for each of them."""
 
     def __init__(self, client: KubeClient) -> None:
         super().__init__(client)

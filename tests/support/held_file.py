@@ -1,4 +1,4 @@
-"""A file whose opening waits, so that an engine loads its model for as long as a test wants."""
+"""Blocks the opening of a file, so that an engine loads its model for as long as a test wants."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LONGEST_S = 45.0
-"""The kernel's default of `/proc/sys/fs/lease-break-time`: then it lets the others through."""
+"""The default of `/proc/sys/fs/lease-break-time`: after this time the kernel ends the lease."""
 
 
 @contextlib.contextmanager

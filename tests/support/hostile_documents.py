@@ -1,4 +1,4 @@
-"""Manifests as people get them wrong: the examples with values of the wrong kind at any place. For hypothesis."""
+"""Wrong manifests for hypothesis: the examples with values of the wrong kind at random places."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Path_ = tuple[Any, ...]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FULL = Path(__file__).parent / "full_manifests"
-"""Manifests that use most fields of each dialect, with what their services refer to."""
+"""Manifests that use most fields of each dialect, with the objects that their services refer to."""
 _NO_MANIFESTS = ("ci", "project")
-"""Folders of examples whose YAML is something else."""
+"""Folders of examples whose YAML files are not manifests."""
 MORE = "HERDSMAN_FUZZ_EXAMPLES"
-"""Environment variable: so many examples for each test, and other ones at each run."""
+"""Environment variable: the number of random examples for each test."""
 
 
 def bounded(examples: int) -> settings:
-    """Give the profile of CI: the same few examples at each run. With `MORE` set, that many new ones."""
+    """Return the profile of CI: the same few examples in each run. With `MORE` set, that many new examples."""
     more = int(os.environ.get(MORE, "0"))
     return settings(
         max_examples=more or examples,
@@ -114,7 +114,7 @@ ANYTHING = st.one_of(JSON, JSON, NOT_JSON)
 
 
 def places(value: Any, at: Path_ = ()) -> Iterator[Path_]:
-    """Walk all places of a document, the document itself among them."""
+    """Yield the paths of all values of a document, that of the document itself included."""
     yield at
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in items:
@@ -122,7 +122,7 @@ def places(value: Any, at: Path_ = ()) -> Iterator[Path_]:
 
 
 def at_place(value: Any, path: Path_) -> Any:
-    """Give what stands at a place."""
+    """Return the value at a path."""
     for key in path:
         value = value[key]
     return value
@@ -136,9 +136,9 @@ def changed_examples(
     identity: bool = True,
     of: dict[str, list[Json]] | None = None,
 ) -> list[Any]:
-    """The documents of one file with one to four changes, by default of an example.
+    """The documents of one file, by default of an example, with one to four changes.
 
-    Without `identity` only what is below `spec` changes.
+    Without `identity` only fields below `spec` change.
     """
     files = of or example_files()
     documents = copy.deepcopy(files[draw(st.sampled_from(sorted(files)))])
@@ -176,7 +176,7 @@ def _changed(draw: st.DrawFn, whole: Any, path: Path_, values: st.SearchStrategy
 
 
 def _elsewhere(draw: st.DrawFn) -> Any:
-    """Take a part of another example: of the right kind for many a field, and never what belongs there."""
+    """Take a value from another example: often of the right kind, but never the right value."""
     documents = example_files()[draw(st.sampled_from(sorted(example_files())))]
     whole = documents[draw(st.integers(0, len(documents) - 1))]
     found: Sequence[Path_] = list(places(whole))
@@ -184,7 +184,7 @@ def _elsewhere(draw: st.DrawFn) -> Any:
 
 
 def as_yaml(documents: list[Any]) -> str:
-    """Write documents as YAML, also what JSON has no value for."""
+    """Write documents as YAML, including values that JSON cannot express."""
     return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=False)
 
 

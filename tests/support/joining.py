@@ -1,4 +1,6 @@
-"""Machines that join a cluster as docs/hosts.md says: its commands are run, and nothing else gives them an identity."""
+"""Adds machines to a cluster as the guide to hosts describes: its commands are run, and nothing else gives an
+identity.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,13 @@ from tests.support.controlplane import tool_or_skip
 
 GUIDE = Path(__file__).parents[2] / "docs" / "hosts.md"
 _HOST = "mac-studio"
-"""The host in the guide."""
+"""The name of the host in the guide."""
 _STEP = re.compile(r"\*\*1\. Give the agent an identity\.\*\*(?P<text>.*?)### ", re.DOTALL)
 _BLOCK = re.compile(r"(?:^    .*\n)+", re.MULTILINE)
 
 
 def identity(host: str, administrator: Path, folder: Path) -> Path:
-    """Give a host's agent its identity and return its kubeconfig, which lies in `folder` beside token and certificate.
+    """Give a host's agent its identity and return its kubeconfig, which is in `folder` with token and certificate.
 
     `administrator` is the kubeconfig that kubectl uses.
     """
@@ -29,7 +31,7 @@ def identity(host: str, administrator: Path, folder: Path) -> Path:
     path = f"{kubectl.parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "KUBECONFIG": str(administrator)}
     for block in _blocks():
-        # The files stay here: /etc belongs to this machine.
+        # The test keeps the files in its folder and does not write to /etc.
         lines = [line[4:] for line in block.splitlines() if not line.startswith("    sudo ")]
         script = "\n".join(lines).replace(_HOST, host)
         done = subprocess.run(
@@ -46,7 +48,7 @@ def identity(host: str, administrator: Path, folder: Path) -> Path:
 
 
 def with_files(kubeconfig: Path, to: Path) -> Path:
-    """Write a kubeconfig that names the files of its certificates, as minikube's does. kind's holds their text."""
+    """Write a kubeconfig that refers to certificate files, as minikube's does. kind's contains their text."""
     config = yaml.safe_load(kubeconfig.read_text(encoding="utf-8"))
     to.mkdir(mode=0o700)
     entries = [*(each["cluster"] for each in config["clusters"]), *(each["user"] for each in config["users"])]

@@ -1,4 +1,4 @@
-"""What a kubelet would say of pods, written by a test: for control planes without nodes."""
+"""Writes the statuses of pods that a kubelet would write, for control planes without nodes."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from kubeapi.json_types import Json
 
 
 def pods_of(client: KubeClient, namespace: str, service: str = "svc") -> list[Json]:
-    """The pods of a service that are not on their way out, the oldest first."""
+    """The pods of a service that are not being deleted, the oldest first."""
     found = client.list(kinds.PODS, namespace, label_selector=f"{naming.LABEL_SERVICE}={service}")["items"]
     alive = [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
     return sorted(alive, key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]))
 
 
 def say_ready(client: KubeClient, pod: Json, *, run: str = "c1", address: str = "") -> None:
-    """Say that the pod's containers run and are healthy, and at which address the API server finds them."""
+    """Write a status in which the pod's containers run and are healthy; `address` is the pod's IP address."""
     _say(client, pod, ready=True, run=run, address=address, state={"running": {"startedAt": "2026-01-01T00:00:00Z"}})
 
 
 def say_crashing(client: KubeClient, pod: Json, *, restarts: int = 4, run: str = "c1", message: str = "boom") -> None:
-    """Say that the pod's engine ends again and again."""
+    """Write a status in which the pod's engine is in CrashLoopBackOff."""
     ended = {"exitCode": 1, "reason": "Error", "message": message, "containerID": "c0"}
     _say(
         client,

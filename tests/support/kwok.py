@@ -1,4 +1,4 @@
-"""A farm of fake GPU nodes beside a real control plane, and services by the dozen."""
+"""A cluster of simulated GPU nodes (kwok) beside a real control plane, and many services on it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GPU = "nvidia.com/gpu"
 
 
 class Farm:
-    """A cluster whose nodes only seem to run pods."""
+    """A cluster whose nodes simulate pods."""
 
     def __init__(self, client: KubeClient) -> None:
         self.client = client
@@ -32,14 +32,14 @@ class Farm:
         self._all(lambda node: self.client.create(kinds.NODES, None, node), nodes)
 
     def namespace(self, name: str, **labels: str) -> str:
-        """Make a namespace with a Model whose weights nobody fetches."""
+        """Create a namespace with a Model whose weights are never fetched."""
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
         self.client.create(kinds.NAMESPACES, None, body)
         model(self.client, name)
         return name
 
     def services(self, namespace: str, names: list[str], **spec: Any) -> None:
-        """Make services that each ask for one GPU, unless told otherwise; no pod of theirs needs a volume."""
+        """Create services that each request one GPU unless `spec` sets another number; their pods need no volume."""
         wanted = {
             "modelRef": "base",
             "runtime": "generic",
@@ -70,12 +70,12 @@ class Farm:
         return {name: status.get("phase", "") for name, status in self.statuses(namespace).items()}
 
     def queue(self, namespace: str) -> list[str]:
-        """Those who wait for a GPU, in the order of the positions that their statuses name."""
+        """The services that wait for a GPU, in the order of the positions in their statuses."""
         waiting = {n: s["queuePosition"] for n, s in self.statuses(namespace).items() if s.get("queuePosition")}
         return sorted(waiting, key=lambda name: waiting[name])
 
     def by_priority_and_age(self, namespace: str) -> list[str]:
-        """All services of a namespace in the order in which they should get what they wait for."""
+        """All services of a namespace in the order in which they should get GPUs."""
         items = self.client.list(kinds.INFERENCE_SERVICES, namespace)["items"]
         ordered = sorted(
             (-PRIORITIES[item["spec"]["priority"]], item["metadata"]["creationTimestamp"], item["metadata"]["name"])
@@ -91,7 +91,7 @@ class Farm:
 
 @contextlib.contextmanager
 def farm(cluster: LocalCluster, directory: Path) -> Iterator[Farm]:
-    """Turn a fresh control plane into a farm: CRDs, PriorityClasses, and kwok while the block lasts."""
+    """Prepare a fresh control plane: CRDs, PriorityClasses, and kwok while the block lasts."""
     tool_or_skip("kwok")
     client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
     try:

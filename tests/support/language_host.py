@@ -1,9 +1,10 @@
-"""Serves as Pulumi's language host for Python where there is none, for tests that run the CLI as people do.
+"""Replaces Pulumi's language host for Python where it is missing, for tests that run the CLI as users do.
 
-An official installation of Pulumi brings `pulumi-language-python`; Herdsman builds the CLI alone. This file speaks the
-same protocol: the engine starts it, reads its port, and asks it to run a project's program in the project's virtual
-environment. It answers the calls of `pulumi preview`, `up` and `destroy`. The Python of the tests runs it as a file
-(`serve`), and so does the Python of the virtual environment (`program`, `packages`). It imports no module of the tests.
+An official installation of Pulumi includes `pulumi-language-python`; Herdsman builds the CLI alone. This file
+implements the same protocol: the engine starts it, reads its port, and asks it to run a project's program in the
+project's virtual environment. It supports `pulumi preview`, `up` and `destroy`. The Python of the tests runs it as a
+file (`serve`), and so does the Python of the virtual environment (`program`, `packages`). It imports no module of the
+tests.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 _SHOWN = 32
-"""The exit code of a program whose error the user has seen already."""
+"""The exit code of a program whose error has been printed already."""
 
 
 def install(folder: Path) -> None:
@@ -85,7 +86,7 @@ def _serve(arguments: list[str]) -> None:
     server.start()
     print(port, flush=True)
     parent = os.getppid()
-    # The engine ends its hosts. One that the engine leaves behind ends by itself.
+    # The engine interrupts its language hosts. A host that the engine leaves behind ends by itself.
     with contextlib.suppress(KeyboardInterrupt):
         while os.getppid() == parent:
             time.sleep(0.5)
@@ -150,6 +151,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # The folder of this file comes first on the path of a script, and holds modules of the tests.
+    # The folder of a script is first on its path, and this folder holds modules of the tests.
     sys.path.pop(0)
     sys.exit(main())

@@ -1,6 +1,6 @@
-"""Services as LLMKube's controller made them, from its recorded output (tests/conformance): objects, owners, statuses.
+"""Services as LLMKube's controller created them, built from recordings (tests/conformance).
 
-Everything is written in updates by a manager `llmkube`, as a Go controller does.
+All objects are written with updates by the field manager `llmkube`, as a Go controller does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.conformance.vectors import FOLDER, Vector
 
 MANAGER = "llmkube"
 RECORDED = "http://127.0.0.1:28080/gguf"
-"""Where the vectors' Models are fetched from."""
+"""The base URL of the Models in the vectors."""
 FILE = "plain-7b.Q4_K_M.gguf"
 _MADE = (kinds.CLAIMS, kinds.SERVICES, kinds.AUTOSCALERS, kinds.DEPLOYMENTS)
 
@@ -34,7 +34,9 @@ def vector(number: str) -> Vector:
 def make(
     client: KubeClient, namespace: str, recorded: Iterable[Vector], *, url: str, rename: dict[str, str] | None = None
 ) -> list[str]:
-    """Make all that vectors recorded in one namespace, with their Models at another URL; gives the services' names."""
+    """Create everything that vectors recorded in one namespace, with their Models at another URL; return the services'
+    names.
+    """
     for document in priority_classes():
         client.apply(kinds.PRIORITY_CLASSES, None, document, field_manager="tests", force=True)
     names: list[str] = []
@@ -70,7 +72,7 @@ def _make(client: KubeClient, namespace: str, raw: Json) -> list[str]:
 
 
 def _object(thing: Json, uids: dict[str, str]) -> Json:
-    """Complete what the record leaves out: uids, the hash, times."""
+    """Add what the recording leaves out: uids, the hash, times."""
     made: Json = json.loads(json.dumps(thing))
     for owner in made["metadata"].get("ownerReferences", ()):
         owner["uid"] = uids[owner["name"]]
@@ -82,7 +84,7 @@ def _object(thing: Json, uids: dict[str, str]) -> Json:
 
 @contextmanager
 def leading(client: KubeClient, namespace: str) -> Iterator[None]:
-    """Hold the Lease by which LLMKube's controller leads, as if it ran there."""
+    """Hold the Lease of LLMKube's controller, as if it ran in this cluster."""
     renewed = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     spec = {"holderIdentity": "llmkube-0", "leaseDurationSeconds": 60, "renewTime": renewed}
     body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": LEASE}, "spec": spec}

@@ -1,8 +1,8 @@
-"""Where log lines of a test run go: through the standard library to pytest, which shows them with a test that fails.
+"""Sends the log lines of a test run through the standard library to pytest, which shows them with a failed test.
 
-structlog's own default prints to the stdout of the moment, which may be what a test reads a command's answer from. And
-a command that runs in the test's process sets logging up for its own: to the stderr of the moment, which pytest closes
-with the test, while threads of a longer life, and every later test, would go on writing to it.
+structlog's default prints to the current stdout, from which a test may read the output of a command. A command that
+runs in the test's process also configures logging for the current stderr. pytest closes that stream with the test,
+while threads that outlive the test, and all later tests, would still write to it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FACTORY = structlog.stdlib.LoggerFactory()
 
 
 def give_logging_to_pytest() -> None:
-    """Set logging up as tests need it, whatever was set up before. Costs nothing where nobody changed it."""
+    """Configure logging for tests, whatever was configured before. This costs nothing when nothing has changed."""
     if structlog.is_configured() and structlog.get_config()["logger_factory"] is _FACTORY:
         return
     root = logging.getLogger()

@@ -1,4 +1,4 @@
-"""`herdsman run` as a process of its own, and small words for what tests look at: services, conditions, Deployments."""
+"""`herdsman run` as a separate process, and short functions for what tests read: services, conditions, Deployments."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LOOP_USER = "system:serviceaccount:herdsman-system:herdsman"
 
 @dataclass
 class LoopProcess:
-    """One `herdsman run` with a state directory of its own."""
+    """One `herdsman run` with its state directory."""
 
     kubeconfig: Path
     directory: Path
@@ -58,7 +58,7 @@ class LoopProcess:
         return self.directory / f"loop-{self._logs}.log"
 
     def start(self, *more: str, ready: bool = True) -> LoopProcess:
-        """Start it and (unless told not to) wait until its caches are filled."""
+        """Start the process and, unless `ready` is false, wait until its caches are filled."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self._logs += 1
         self._url = ""
@@ -78,7 +78,7 @@ class LoopProcess:
         loop_logs.record(self._process, self.log)
         if ready:
             try:
-                # One that cannot fill its caches ends by itself after two minutes, and says why.
+                # A loop that cannot fill its caches exits after two minutes with a message.
                 eventually(self._is_ready, what="a loop with filled caches", timeout_s=150)
             except AssertionError as error:
                 raise AssertionError(f"{error}; it says\n{self.log.read_text(errors='replace')[-3000:]}") from None
@@ -98,20 +98,20 @@ class LoopProcess:
         return self._process.wait(timeout_s)
 
     def kill(self) -> None:
-        """As kill -9 does; its Pulumi child is left to itself."""
+        """Kill the process with SIGKILL; its Pulumi child process continues."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> int:
-        """Ask it to end and wait."""
+        """Send SIGTERM and wait for the exit."""
         assert self._process is not None
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         return self._process.wait(60)
 
     def lines(self) -> list[Json]:
-        """Its log so far, one object a line."""
+        """The log so far: one object for each line."""
         found = []
         for line in self.log.read_text(errors="replace").splitlines():
             with contextlib.suppress(json.JSONDecodeError):
@@ -121,7 +121,7 @@ class LoopProcess:
     @property
     def url(self) -> str:
         """Base URL of its health server; empty while it has none."""
-        # Read once: the log of a busy loop is long, and tests that wait for a metric ask again and again.
+        # The URL is read once: the log of a busy loop is long, and tests poll metrics.
         if not self._url and self.log.exists():
             found = re.search(r"http://127\.0\.0\.1:\d+(?=\D)", self.log.read_text(errors="replace"))
             self._url = found.group(0) if found else ""
@@ -133,7 +133,7 @@ class LoopProcess:
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if re.match(rf"{name}[{{ ]", line))
 
     def submitted(self, namespace: str) -> int:
-        """How often it asked the engine to make something in a namespace; what it removes elsewhere does not count."""
+        """The number of engine submissions that create something in a namespace; removals elsewhere do not count."""
         found = self.lines()
         return sum(
             each.get("event") == "Submitted to the engine" and each.get("namespace") == namespace for each in found
@@ -165,7 +165,7 @@ def loop_process(kubeconfig: Path, directory: Path, *arguments: str, start: bool
 
 
 def eventually(look: Callable[[], T], *, what: str, timeout_s: float = 45.0) -> T:
-    """Look until the answer is true or something; fail with what was waited for."""
+    """Poll until the result is true; fail with `what` after the timeout."""
     began = time.monotonic()
     while True:
         answer = look()
@@ -194,7 +194,7 @@ def _served(client: KubeClient, kind: kinds.Kind) -> bool:
 
 
 def forget_hosts(client: KubeClient) -> None:
-    """Remove every Host and host's Lease that earlier tests left on the shared control plane."""
+    """Delete every Host and host Lease that earlier tests left on the shared control plane."""
     for lease in client.list(kinds.LEASES, "herdsman-system", label_selector="herdsman.dev/host")["items"]:
         client.delete(kinds.LEASES, "herdsman-system", lease["metadata"]["name"])
     for host in client.list(kinds.HOSTS)["items"]:
@@ -202,7 +202,7 @@ def forget_hosts(client: KubeClient) -> None:
 
 
 def grant_loop_rights(client: KubeClient, cluster: LocalCluster, path: Path) -> Path:
-    """Install the roles and the policies for agents, and write a kubeconfig of the user that is the loop."""
+    """Install the roles and the agents' policies, and write a kubeconfig for the loop's user."""
     for path_of_file in (RBAC, RBAC.with_name("agent-policies.yaml")):
         for document in yaml.safe_load_all(path_of_file.read_text()):
             kind = client.mapping(document["apiVersion"], document["kind"])
@@ -213,7 +213,7 @@ def grant_loop_rights(client: KubeClient, cluster: LocalCluster, path: Path) -> 
 
 
 def model(client: KubeClient, namespace: str, name: str = "base", **spec: Any) -> Json:
-    """Make a Model; its source defaults to a repository that only an engine would fetch."""
+    """Create a Model; by default its source is a repository that only the engine fetches."""
     body = {
         "apiVersion": MODEL_API,
         "kind": "Model",
@@ -226,7 +226,7 @@ def model(client: KubeClient, namespace: str, name: str = "base", **spec: Any) -
 def service(
     client: KubeClient, namespace: str, name: str = "svc", *, annotations: dict[str, str] | None = None, **spec: Any
 ) -> Json:
-    """Make an InferenceService of the Model `base`."""
+    """Create an InferenceService of the Model `base`."""
     body = {
         "apiVersion": MODEL_API,
         "kind": "InferenceService",
@@ -237,9 +237,9 @@ def service(
 
 
 def owner_reference(client: KubeClient, namespace: str, name: str) -> Json:
-    """Make an InferenceService and give the owner reference that a loop writes for it.
+    """Create an InferenceService and return the owner reference that a loop writes for it.
 
-    It is real: the garbage collector deletes what a missing one owns.
+    The InferenceService must exist: the garbage collector deletes objects whose owner is missing.
     """
     install_crds(client)
     cr = service(client, namespace, name)
@@ -276,13 +276,13 @@ def status(client: KubeClient, namespace: str, name: str = "svc") -> Json:
 
 
 def condition(client: KubeClient, namespace: str, name: str, type_: str) -> Json:
-    """A condition of a service; empty while there is none."""
+    """Return a condition of a service, or an empty object."""
     conditions = status(client, namespace, name).get("conditions") or ()
     return next((c for c in conditions if c["type"] == type_), {})
 
 
 def settled(client: KubeClient, namespace: str, name: str = "svc") -> None:
-    """Wait until the engine has done its part and the service only waits for its replicas."""
+    """Wait until the engine has applied the service and only its replicas are pending."""
     eventually(
         lambda: (
             status(client, namespace, name).get("phase") in ("Creating", "Progressing", "Ready", "Stopped", "Suspended")
@@ -301,9 +301,9 @@ def await_condition(
     saying: str = "",
     timeout_s: float = 45.0,
 ) -> Json:
-    """Wait until a condition has a status and its message says something.
+    """Wait until a condition has a status and its message contains a text.
 
-    The message belongs to the wait: a service may be seen a moment before its Model, and says so first.
+    The message is part of the wait: a service that is read before its Model first reports that the Model is missing.
     """
 
     def look() -> Json | None:

@@ -17,7 +17,7 @@ import pytest
 LINES = 100
 _MOST_READ_BYTES = 4 * 1024 * 1024
 _LEFT_OUT = b'"logger": "urllib3.'
-"""At level debug, urllib3 writes two lines for each request. Most lines of a log are its own."""
+"""At level debug, urllib3 writes two lines for each request, which is most of a log."""
 _BEGAN_AT = pytest.StashKey[float]()
 
 

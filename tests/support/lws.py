@@ -1,7 +1,7 @@
-"""The controller of LeaderWorkerSets as a process of its own beside a test's control plane, with its webhooks.
+"""The controller of LeaderWorkerSets as a separate process on a test's control plane, with its webhooks.
 
-The webhooks are part of what it does: they fill in defaults, refuse what cannot be, and write into each pod of a group
-who leads it and which one it is. The API server reaches them on loopback.
+The webhooks set defaults, reject invalid objects, and write into each pod of a group its leader and its index. The API
+server reaches them on loopback.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HOOKS = {
     for name in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 }
 _OF_GROUPS = {"matchExpressions": [{"key": "leaderworkerset.sigs.k8s.io/name", "operator": "Exists"}]}
-"""As the project installs them: only pods of groups pass the webhooks."""
+"""The selectors of the project's own manifest: only pods of groups pass the webhooks."""
 _PROBE: Json = {
     "apiVersion": kinds.LEADER_WORKER_SETS.api_version,
     "kind": kinds.LEADER_WORKER_SETS.kind,
@@ -45,10 +45,10 @@ _PROBE: Json = {
 
 @contextlib.contextmanager
 def running(cluster: LocalCluster, directory: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Serve LeaderWorkerSets on a cluster while the block lasts: definition, webhooks, controller.
+    """Serve LeaderWorkerSets on a cluster while the block lasts: CRD, webhooks, controller.
 
-    Needs the whole control plane, whose controllers make the pods of StatefulSets. Skips the test where the program or
-    the module is not to be had.
+    It needs the whole control plane, whose controllers create the pods of StatefulSets. It skips the test where the
+    program or the Go module is not available.
     """
     program = tool_or_skip("lws-controller")
     client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
@@ -126,7 +126,7 @@ def _await_healthy(process: subprocess.Popen[bytes], port: int, log: Path) -> No
 
 
 def _install_webhooks(client: KubeClient, port: int, authority: bytes) -> None:
-    """Register the webhooks that the project's own manifest lists, at an address on loopback."""
+    """Register the webhooks of the project's manifest with an address on loopback."""
     text = (peer_crds.folder(peer_crds.LWS_MODULE) / "config" / "webhook" / "manifests.yaml").read_text()
     for document in yaml.safe_load_all(text):
         if not document:
@@ -154,7 +154,7 @@ def _name(kind: str) -> str:
 
 
 def _defaults(client: KubeClient) -> bool:
-    """Tell whether the webhooks answer: they fill in what the definition leaves open."""
+    """Return whether the webhooks work: they set defaults that the CRD does not set."""
     try:
         made = client.create(kinds.LEADER_WORKER_SETS, "default", _PROBE, dry_run=True)
     except ApiError:

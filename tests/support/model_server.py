@@ -1,4 +1,4 @@
-"""A real HTTP server of files that can misbehave in every way that downloads must survive."""
+"""A real HTTP server of files with the faults that downloads must survive."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 @dataclass
 class File:
-    """What one path serves, and how."""
+    """The content of one path, and its faults."""
 
     content: bytes = b""
     etag: str | None = '"v1"'
@@ -27,22 +27,22 @@ class File:
     honours_if_range: bool = True
     says_length: bool = True
     cut_after: int | None = None
-    """Close the connection after so many bytes of a body…"""
+    """Close the connection after this many bytes of a body…"""
     cuts: int = 0
     """…this many times."""
     bytes_per_s: float | None = None
     stall: threading.Event | None = None
-    """Before its body, an answer waits for this event."""
+    """The response waits for this event before its body."""
     statuses: list[int] = field(default_factory=list)
-    """Answer with these first, one request each."""
+    """The statuses of the first responses, one for each request."""
     redirect: str | None = None
     claims_length: int | None = None
-    """A Content-Length other than the truth."""
+    """A wrong Content-Length."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request that arrived."""
+    """One request that the server received."""
 
     path: str
     range: str | None
@@ -51,7 +51,7 @@ class Request:
 
 
 class FileServer:
-    """Serve `files` by path, on loopback unless told else; `requests` records what was asked. A context manager."""
+    """Serves `files` by path, by default on loopback; `requests` records each request. A context manager."""
 
     def __init__(self, *, tls: ssl.SSLContext | None = None, address: str = "127.0.0.1") -> None:
         self.files: dict[str, File] = {}
@@ -74,7 +74,7 @@ class FileServer:
             block_on_close = False
 
             def handle_error(self, request: object, client_address: object) -> None:
-                pass  # clients that hang up are what these tests are about
+                pass  # some tests close connections early
 
         self._server = Server((address, 0), Handler)
         if tls is not None:
@@ -105,7 +105,7 @@ class FileServer:
         return self.url(path, host=host)
 
     def sent(self, path: str) -> int:
-        """How many bytes of bodies were sent for a path."""
+        """The number of body bytes that were sent for a path."""
         with self.lock:
             return sum(request.bytes_sent[0] for request in self.requests if request.path == path)
 
@@ -181,7 +181,7 @@ class FileServer:
         step = len(content) if file.bytes_per_s is None else max(1, int(file.bytes_per_s / 50))
         for at in range(0, len(content), max(1, step)):
             piece = content[at : at + step]
-            # Counted first, so that nobody has received what is not counted yet.
+            # The count is raised before the bytes are sent: a client never holds more than is counted.
             request.bytes_sent[0] += len(piece)
             handler.wfile.write(piece)
             if file.bytes_per_s is not None:
@@ -191,7 +191,7 @@ class FileServer:
 
 
 def self_signed(directory: Path) -> tuple[ssl.SSLContext, Path]:
-    """Make a certificate for 127.0.0.1: the server's context, and the PEM file that a client would have to trust."""
+    """Create a certificate for 127.0.0.1: the server's context, and the PEM file for clients."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(own_certificate(directory))
     return context, directory / "ca.crt"

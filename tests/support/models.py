@@ -1,4 +1,4 @@
-"""The Model controller over one namespace of a real API server; its passes are made by hand."""
+"""The Model controller over one namespace of a real API server; tests start its passes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.controlplane import eventually
 
 
 class Cluster:
-    """The caches and the controller over one namespace; passes are made by hand."""
+    """The caches and the controller over one namespace; tests start its passes."""
 
     def __init__(
         self,
@@ -34,8 +34,9 @@ class Cluster:
         hub_url: str = HUB,
         logs: KubeClient | None = None,
     ) -> None:
-        """`loop` is the client that the controller has, if it is not to have all of the test's rights; `logs` reads
-        the logs of pods, where no kubelet serves any."""
+        """`loop` is the controller's client, if it is not to have all rights of the test; `logs` reads the logs of
+        pods, where there is no kubelet.
+        """
         self.ahead_s = 0.0
         self.client = client
         loop = loop or client
@@ -111,7 +112,7 @@ class Cluster:
         self.seen(name, applied)
 
     def seen(self, name: str, obj: Json) -> None:
-        """Wait until the cache has an object as it was written."""
+        """Wait until the cache holds an object as it was written."""
         version = int(obj["metadata"]["resourceVersion"])
 
         def caught_up() -> bool:
@@ -121,7 +122,7 @@ class Cluster:
         eventually(caught_up, what=f"the cache to see {name}")
 
     def settle(self, name: str) -> Json:
-        """Make passes until nothing is under way, and give the status as the API server has it."""
+        """Run passes until nothing is pending, and return the status from the API server."""
         self.controller.reconcile(self.namespace, name)
         eventually(self.probe.idle, what="the probe to be idle")
         self.controller.reconcile(self.namespace, name)
@@ -132,7 +133,7 @@ class Cluster:
         return status
 
     def look_anew(self) -> None:
-        """Let the time pass after which every source is looked at again."""
+        """Advance the clock past the interval after which every source is inspected again."""
         self.ahead_s += 4000.0
 
     def version(self, name: str) -> str:

@@ -1,6 +1,6 @@
-"""What tests need beside what `make setup` brings: how each is found, what is skipped without it, what brings it.
+"""Programs and rights that tests need beyond `make setup`: how each is found, which tests it affects, how to get it.
 
-`suite_run` prints what is missing before the tests start. Fixtures call `require`, so that a skip gives the same words.
+`suite_run` prints what is missing before the tests start. Fixtures call `require`, so that skips give the same text.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from tools.toolchain import ToolMissing, locate
 from tools.versions import TOOLS
 
 OTHER_ARCHITECTURE = "arm64" if own_architecture() == "amd64" else "amd64"
-"""An architecture for which images are built, and not that of this machine."""
+"""An architecture for which images are built, other than that of this machine."""
 SYSTEMD = Path("/lib/systemd/systemd")
 SBIN = "/usr/sbin:/usr/local/sbin"
-"""Folders of servers, which are often not on PATH."""
+"""Folders with servers; they are often not on PATH."""
 
 
 @dataclass(frozen=True)
@@ -35,27 +35,27 @@ class Need:
 
     name: str
     lack: Callable[[], str]
-    """Says what is missing; empty when nothing is."""
+    """Returns what is missing; empty when nothing is."""
     skipped: str
-    """Which tests do not run without it."""
+    """The tests that do not run without it."""
     packages: tuple[str, ...] = ()
-    """Debian's packages that bring it."""
+    """The Debian packages that contain it."""
     other_command: str = ""
-    """What brings it where no package does."""
+    """How to get it where no package contains it."""
 
     @property
     def command(self) -> str:
-        """The one command that brings it."""
+        """The command that installs it."""
         return self.other_command or f"apt-get install {' '.join(self.packages)}"
 
 
 def program(name: str, path: str = "") -> str | None:
-    """Find a program on PATH, or in the folders of `path`; those of the system's servers are often not on PATH."""
+    """Find a program on PATH or in the folders of `path`; servers of the system are often not on PATH."""
     return shutil.which(name) or (shutil.which(name, path=path) if path else None)
 
 
 def postgres_programs() -> Path | None:
-    """Find the folder with PostgreSQL's own programs, the newest release first."""
+    """Find the folder with PostgreSQL's programs, the newest release first."""
     found = [Path(path).resolve().parent for name in ("initdb",) if (path := shutil.which(name))]
     found += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     return next((folder for folder in found if (folder / "initdb").exists() and (folder / "pg_ctl").exists()), None)
@@ -168,14 +168,14 @@ _BY_NAME = {need.name: need for need in NEEDS}
 
 
 def require(name: str) -> None:
-    """Skip the test where the need is not met, with what is missing and what brings it."""
+    """Skip the test where the need is not met; the reason names what is missing and how to get it."""
     need = _BY_NAME[name]
     if lack := need.lack():
         pytest.skip(f"needs {need.name}: {lack}; {need.command}")
 
 
 def lines(needs: Iterable[Need] = NEEDS) -> list[str]:
-    """Say as a table which tests are going to be skipped and what brings each need."""
+    """Return a table of the tests that will be skipped and how to meet each need."""
     missing = [(need, lack) for need in needs if (lack := need.lack())]
     if not missing:
         return ["All that the tests need is on this machine."]

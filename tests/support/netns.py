@@ -1,7 +1,7 @@
-"""Hosts side by side on one machine: a network namespace each, with an address of its own behind a bridge.
+"""Several hosts on one machine: each has a network namespace and an address behind a bridge.
 
-Each host reaches the others, and the test's API server through a relay on the bridge; its link can be cut and healed.
-Needs root and `ip`; a test that has neither is skipped with the reason.
+Each host reaches the others, and the test's API server through a relay on the bridge; its link can be cut and restored.
+It needs root and `ip`; without them the test is skipped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.relay import Relay
 
 _numbers = itertools.count()
 FIRST_ROUTER = 200
-"""Hosts have the last numbers of addresses below."""
+"""Hosts get addresses below this last number."""
 
 
 @dataclass(frozen=True)
@@ -36,19 +36,19 @@ class NetworkHost:
     """Name of its network namespace, for `ip netns exec`."""
     address: str
     link: str
-    """The bridge's end of its cable."""
+    """The bridge's end of its link."""
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """What to put before a command to run it on this host."""
+        """The words that run a command on this host when put before it."""
         return ("ip", "netns", "exec", self.namespace)
 
     def cut(self) -> None:
-        """Pull the cable: nothing comes in or out, and nobody is told."""
+        """Cut the link: no packet goes in or out, and connections are not closed."""
         _ip("link", "set", self.link, "down")
 
     def heal(self) -> None:
-        """Put the cable back."""
+        """Restore the link."""
         _ip("link", "set", self.link, "up")
 
     def output(self, *command: str, timeout_s: float = 30) -> str:
@@ -70,7 +70,7 @@ class Network:
         self._routes: list[tuple[str, str]] = []
         """Networks behind a router, each with the router's address."""
         self.gateway = f"{self._subnet}.1"
-        """The root namespace's address, as the hosts see it."""
+        """The address of the root namespace as seen from the hosts."""
 
     def up(self) -> None:
         _ip("link", "add", f"{self._tag}b", "type", "bridge")
@@ -101,7 +101,7 @@ class Network:
     def connect(self, pid: int, *behind: str) -> str:
         """Connect the network namespace of a process, and route the networks behind it for hosts that are added later.
 
-        Returns its address on this network. The link goes with the namespace or with this network.
+        Returns its address on this network. The link is removed with the namespace or with this network.
         """
         number = len(self._routers)
         outer, inner = f"{self._tag}r{number}", f"{self._tag}q{number}"
@@ -117,7 +117,7 @@ class Network:
         return address
 
     def relay(self, target: str) -> str:
-        """Let the hosts reach a URL of this machine's loopback, and return the URL that they use."""
+        """Forward a URL of this machine's loopback to the hosts, and return the URL that they use."""
         relay = Relay(target, address=self.gateway)
         self._relays.append(relay)
         return relay.url
@@ -128,14 +128,14 @@ class Network:
         for each in config["clusters"]:
             cluster = each["cluster"]
             cluster["server"] = self.relay(cluster["server"])
-            # The certificate names loopback, not the bridge.
+            # The certificate is valid for loopback, not for the bridge's address.
             cluster.setdefault("tls-server-name", "localhost")
         to.write_text(yaml.safe_dump(config))
         to.chmod(0o600)
         return to
 
     def down(self) -> None:
-        """End what still runs on the hosts and remove all of it."""
+        """End the processes on the hosts and remove the network."""
         for relay in self._relays:
             relay.close()
         for host in self._hosts:
@@ -151,7 +151,7 @@ class Network:
 
 @contextlib.contextmanager
 def network() -> Iterator[Network]:
-    """Have a network while the block lasts; the test is skipped where this user cannot make one."""
+    """Create a network while the block lasts; skip the test where this user cannot create one."""
     needs.require("network namespaces")
     made = Network()
     try:
@@ -188,7 +188,7 @@ def _run(*command: str, check: bool = True) -> None:
 
 
 def reachable(address: str, port: int, *, timeout_s: float = 1.0) -> bool:
-    """Tell whether somebody listens there, as seen from this machine."""
+    """Return whether the port accepts connections from this machine."""
     with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=timeout_s):
         return True
     return False

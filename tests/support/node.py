@@ -1,6 +1,6 @@
-"""A cluster with a real node for tests, the images it has, and what tests do with pods: ask, look, kill.
+"""A cluster with a real node for tests, its images, and actions on pods: send requests, inspect, kill.
 
-A node gets a control plane of its own, so that the pods of other layers stay where they are.
+A node gets a separate control plane, so that it does not run the pods of other layers.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from tools.node.node import Node
 
 LIAR_IMAGE = "herdsman.test/liar:1"
 LIES = "/tmp/lies"
-# Speaks as llama-server does. Once the file is there, and from the start if LIES is set, requests for completions
-# get no answer, while its health stays good and its metrics say that one request is under way.
+# An imitation of llama-server that can hang. When the file exists, and always if LIES is set, completion requests get
+# no response, while its health check succeeds and its metrics report one running request.
 _LIAR = f"""\
 #!/bin/sh
 read -r method path version
@@ -61,7 +61,7 @@ esac
 
 @contextlib.contextmanager
 def running() -> Iterator[tuple[LocalCluster, Node]]:
-    """Run a cluster with one real node while the block lasts; nothing of it stays."""
+    """Run a cluster with one real node while the block lasts, and remove it at the end."""
     needs.require("node")
     for name in ("kubelet", "kube-proxy"):
         controlplane.tool_or_skip(name)
@@ -78,7 +78,7 @@ def running() -> Iterator[tuple[LocalCluster, Node]]:
 
 
 def _left(network: Network, directory: Path) -> list[str]:
-    """What still speaks of a node: its link, control groups, processes, mounts, files."""
+    """List what remains of a node: its link, control groups, processes, mounts, files."""
     found = [str(path) for path in (Path("/sys/class/net", network.device), directory) if path.exists()]
     found += [str(path) for path in cgroups.ROOT.glob(f"**/{network.cgroup}")]
     for process in psutil.process_iter(["cmdline"]):
@@ -88,8 +88,8 @@ def _left(network: Network, directory: Path) -> list[str]:
 
 
 def liar() -> Image:
-    """A server that can stop to answer completions while it says that all is well; see `_LIAR`."""
-    # A shell that can be ended: a program that is the first of its container ignores what it does not expect.
+    """Return an image whose server can stop serving completions while it reports that it is healthy; see `_LIAR`."""
+    # A shell that handles SIGTERM: PID 1 of a container ignores signals without a handler.
     script = "trap 'exit 0' TERM; nc -ll -p 8080 -e /app/answer & wait"
     return Image(
         LIAR_IMAGE,
@@ -100,14 +100,14 @@ def liar() -> Image:
 
 
 def make_lie(pod: Json) -> None:
-    """Let a pod of the liar's image begin to lie."""
+    """Make a pod of that image stop serving completions."""
     (server,) = processes_of(pod, "nc")
     Path(f"/proc/{server.pid}/root{LIES}").touch()
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server said; status 0 when it said nothing."""
+    """An HTTP response; status 0 when there was none."""
 
     status: int
     body: str
@@ -120,7 +120,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Address:
-    """Where a Service is asked. All clusters have the same addresses for Services, so the link says whose is meant."""
+    """The address of a Service. All clusters use the same range for Services, so `link` selects the node."""
 
     host: str
     port: int
@@ -135,7 +135,7 @@ def ask(
     timeout_s: float = 30.0,
     headers: Mapping[str, str] | None = None,
 ) -> Answer:
-    """Ask an HTTP server of the cluster, over a connection of its own."""
+    """Send a request to an HTTP server of the cluster over a new connection."""
     connection = http.client.HTTPConnection(address.host, address.port)
     try:
         connection.sock = socket.socket()
@@ -154,29 +154,29 @@ def ask(
 
 
 def chat(address: Address, *, tokens: int = 8, timeout_s: float = 30.0) -> Answer:
-    """Ask for a completion whose text depends on the weights alone."""
+    """Request a completion whose text depends on the weights alone."""
     question = {"role": "user", "content": "Hello"}
     body = {"messages": [question], "max_tokens": tokens, "temperature": 0, "seed": 1}
     return ask(address, "/v1/chat/completions", body, timeout_s=timeout_s)
 
 
 def said(answer: Answer) -> str:
-    """The text of a completion."""
+    """Return the text of a completion."""
     assert answer.status == 200, answer
     return str(answer.json["choices"][0]["message"]["content"])
 
 
 def cluster_address(client: KubeClient, node: Node, namespace: str, name: str = "svc") -> Address:
-    """The address and port of a Service, as pods use them."""
+    """Return the address and port of a Service, as pods use them."""
     spec = client.get(kinds.SERVICES, namespace, name)["spec"]
     return Address(spec["clusterIP"], spec["ports"][0]["port"], node.network.device)
 
 
 @contextlib.contextmanager
 def routed_to(node: Node, address: str) -> Iterator[None]:
-    """Have this machine reach the address of a Service by this node while the block lasts.
+    """Route the address of a Service to this node while the block lasts.
 
-    All nodes of a machine route the same range of addresses, and the one that came up first is asked.
+    All nodes of a machine route the same range of addresses, and by default the first one gets the traffic.
     """
     route = (f"{address}/32", "via", node.network.address, "dev", node.network.device)
     subprocess.run(["ip", "route", "replace", *route], check=True)
@@ -192,14 +192,14 @@ def pods(client: KubeClient, namespace: str, selector: str | None = None) -> lis
 
 
 def container_states(pod: Json) -> str:
-    """How a pod's containers are, in one line, for messages."""
+    """Describe the states of a pod's containers in one line, for messages."""
     status = pod.get("status", {})
     every = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
     return ", ".join(f"{entry['name']}: {json.dumps(entry.get('state'))}" for entry in every)
 
 
 def processes_of(pod: Json, program: str) -> list[psutil.Process]:
-    """The processes of a pod that run a program, found by the control group that they are in."""
+    """Find the processes of a pod that run a program, by the pod's control group."""
     found = []
     for process in psutil.process_iter(["name"]):
         with contextlib.suppress(OSError, psutil.Error):
@@ -210,7 +210,7 @@ def processes_of(pod: Json, program: str) -> list[psutil.Process]:
 
 
 def kill_program(pod: Json, program: str) -> None:
-    """End a program of a pod at once, as the kernel would."""
+    """Kill a program of a pod with SIGKILL, as the kernel does when memory runs out."""
     victims = processes_of(pod, program)
     assert victims, f"no process {program} of pod {pod['metadata']['name']}"
     for victim in victims:
@@ -218,13 +218,13 @@ def kill_program(pod: Json, program: str) -> None:
 
 
 def install_priority_classes(client: KubeClient) -> None:
-    """Make the classes that services name, as an installation does."""
+    """Create the PriorityClasses that services use, as an installation does."""
     for document in priority_classes():
         client.apply(kinds.PRIORITY_CLASSES, None, document, field_manager="tests", force=True)
 
 
 def pod_ready(client: KubeClient, namespace: str, name: str, *, timeout_s: float = 45.0) -> Json:
-    """Wait until a pod is Ready; the failure says how its containers are."""
+    """Wait until a pod is Ready; the failure describes its containers."""
     seen: list[Json] = []
 
     def look() -> bool:

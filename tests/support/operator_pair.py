@@ -1,4 +1,6 @@
-"""What tests of two operator's pods look at: who leads and who waits, runs of the engine, what must stay as it is."""
+"""Observations for tests of two operator pods: leader and standby, runs of the engine, and pods that must not
+change.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +27,19 @@ from tests.support.postgres import Postgres
 T = TypeVar("T")
 
 LEASE_S = 6.5
-"""Half of the default: others take the Lease when they saw no renewal for this long."""
+"""Half of the default: the standby takes the Lease when it saw no renewal for this long."""
 TAKEN_S = LEASE_S + 2.5
-"""Until they have it: they look once in a while, and a request takes its time on a machine that is busy."""
+"""Until the standby has the Lease: it polls, and a request takes its time on a busy machine."""
 APPLIED_S = 90.0
-"""Until the next leader has read caches and state and applied a change, on a machine that does other things too. An
-idle one takes the times of docs/high-availability.md."""
+"""Until the next leader has read caches and state and applied a change on a busy machine. An idle machine takes the
+times of docs/high-availability.md.
+"""
 RESTARTED_S = 120.0
-"""Until a container is up again, on a machine that does other things too."""
+"""Until a container is restarted on a busy machine."""
 
 
 def explained(pair: OperatorPods, look: Callable[[], T | None], *, what: str, timeout_s: float) -> T:
-    """Wait as `eventually` does; the failure holds how the operator's pods are and what they say."""
+    """Wait as `eventually` does; the failure contains the states and logs of the operator's pods."""
     try:
         found = eventually(look, what=what, timeout_s=timeout_s)
     except AssertionError as error:
@@ -46,7 +49,7 @@ def explained(pair: OperatorPods, look: Callable[[], T | None], *, what: str, ti
 
 
 def await_standby(pair: OperatorPods) -> Json:
-    """Wait until the pod that does not lead is Ready, which it is when it waits for the Lease."""
+    """Wait until the standby pod is Ready, which it is while it waits for the Lease."""
 
     def look() -> Json | None:
         leader = pair.leader()
@@ -61,14 +64,14 @@ def is_ready(pod: Json) -> bool:
 
 
 def restarts(pair: OperatorPods, pod: Json) -> int:
-    """How often the container of a pod was started again."""
+    """How often the container of a pod was restarted."""
     found = pair.client.get(kinds.PODS, NAMESPACE, pod["metadata"]["name"])
     return int(found["status"]["containerStatuses"][0]["restartCount"])
 
 
 @dataclass(frozen=True)
 class Serving:
-    """What must stay as it is: the pods of models, how often they restarted, and what they were made of."""
+    """What must not change: the pods of models, their numbers of restarts, and their templates."""
 
     pods: dict[str, int]
     templates: dict[str, str]
@@ -91,7 +94,7 @@ class Serving:
 
 @dataclass
 class Changes:
-    """A stream of edits of the service without pods, each of which takes a run of the engine."""
+    """A stream of edits of the service without pods. Each edit needs a run of the engine."""
 
     pair: OperatorPods
     place: str
@@ -105,7 +108,7 @@ class Changes:
                 self.latest += 1
 
     def await_applied(self, *, timeout_s: float) -> None:
-        """Wait until the Deployment has a value that was edited in from now on."""
+        """Wait until the Deployment has a value that was edited in after this call."""
         wanted = self.latest + 1
 
         def look() -> bool:
@@ -135,7 +138,7 @@ def changing(pair: OperatorPods, place: str) -> Iterator[Changes]:
 
 
 def engines(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Those that are runs of the engine and do something."""
+    """Return the processes that are live runs of the engine."""
     found = []
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -151,14 +154,14 @@ def is_guard(process: psutil.Process) -> bool:
 
 
 def works(process: psutil.Process) -> bool:
-    """Tell whether a process is there and more than a number that nobody has collected."""
+    """Return whether a process exists and is no zombie."""
     with contextlib.suppress(psutil.Error):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
 
 
 def in_a_run(pair: OperatorPods, leader: Json) -> list[psutil.Process]:
-    """Wait for a run of the leader's engine; gives all processes of its container."""
+    """Wait for a run of the leader's engine; return all processes of its container."""
 
     def look() -> list[psutil.Process]:
         found = pair.processes(leader)
@@ -168,13 +171,15 @@ def in_a_run(pair: OperatorPods, leader: Json) -> list[psutil.Process]:
 
 
 def holder(client: KubeClient) -> str:
-    """The pod that holds the Lease, by its name; empty when none does."""
+    """The name of the pod that holds the Lease; empty when none does."""
     lease = find(client, kinds.LEASES, NAMESPACE, LEASE_NAME)
     return str((lease or {}).get("spec", {}).get("holderIdentity") or "").rpartition("_")[0].rpartition("_")[0]
 
 
 def await_takeover(pair: OperatorPods, former: Json, processes: list[psutil.Process]) -> float:
-    """Wait until another pod holds the Lease; seconds from now. None of these processes may work then."""
+    """Wait until another pod holds the Lease; return the seconds since the call. None of these processes may be alive
+    then.
+    """
     began = time.monotonic()
     name = former["metadata"]["name"]
     explained(pair, lambda: holder(pair.client) not in ("", name), what="another leader", timeout_s=TAKEN_S)
@@ -197,7 +202,7 @@ def await_image(pair: OperatorPods, image: str) -> Json:
 
 
 def assert_no_writer_meets_another(table: Postgres, since: float, former: Json, following: Json) -> None:
-    """The state is written by the former leader, then by the next one, and never again by the former."""
+    """Assert that the former leader stops writing the state before the next leader starts."""
     addresses = [pod["status"]["podIP"] for pod in (former, following)]
     writers = [host for at, host in table.writers() if at >= since and host in addresses]
     changes = [host for host, before in zip(writers[1:], writers, strict=False) if host != before]

@@ -1,6 +1,7 @@
-"""The operator as pods on a real node: put in by `herdsman install` or by Helm, looked at, changed, taken out.
+"""The operator as pods on a real node: installed by `herdsman install` or by Helm, inspected, changed, uninstalled.
 
-One installation at a time. `wiped` takes out all that any way of installing makes, so that one node serves a whole run.
+There is one installation at a time. `wiped` removes everything that any way of installing creates, so that one node
+serves a whole run.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from tools.node.node import Node
 NAMESPACE = SYSTEM_NAMESPACE
 CONTAINER = "loop"
 LEADING_S = 60.0
-"""From an installation to a loop that leads, on a machine that does other things too."""
+"""From an installation to a loop that leads, on a busy machine."""
 IMAGE = "herdsman.test/herdsman:1"
 IMAGE_VARIABLE = "HERDSMAN_TEST_IMAGE"
 """Names an archive to test instead of the image of this checkout, such as that of an earlier version."""
@@ -62,7 +63,9 @@ class OperatorImage:
 
 
 def build_operator_image(folder: Path) -> OperatorImage:
-    """The image of this checkout, built into a folder of layers that the cache keeps, or one that somebody names."""
+    """Return the image of this checkout, built into a folder of layers that the cache keeps, or the archive of
+    `_ARCHIVE`.
+    """
     if named := os.environ.get(IMAGE_VARIABLE):
         with tarfile.open(named) as tar:
             manifest = tar.extractfile("manifest.json")
@@ -80,17 +83,17 @@ def build_operator_image(folder: Path) -> OperatorImage:
 
 @dataclass
 class OperatorPods:
-    """One installation of the operator on a cluster with a node, or none yet."""
+    """The operator's installation on a cluster with a node; it may not be installed yet."""
 
     cluster: LocalCluster
     node: Node
     client: KubeClient
     """The administrator."""
     directory: Path
-    """What whoever installs keeps on this machine."""
+    """The administrator's local directory."""
     image: str
     settings: dict[str, str] = field(default_factory=dict)
-    """Settings of the loop that each installation gets: what the node and the patience of tests ask for."""
+    """Settings of the loop in each installation: for the node, and for the timeouts of tests."""
 
     # --- in and out ---
 
@@ -107,7 +110,9 @@ class OperatorPods:
         )
 
     def install(self, *options: str, image: str = "") -> list[Json]:
-        """Run `herdsman install` with the options; gives what changed. Options of before that are left out are gone."""
+        """Run `herdsman install` with the options and return the changes. Options that are omitted return to their
+        defaults.
+        """
         settings = [f"--set={name}={value}" for name, value in self.settings.items()]
         chosen = f"--image={image or self.image}"
         answer = self.command("install", chosen, *settings, *options, "-o", "json")
@@ -121,12 +126,12 @@ class OperatorPods:
         self.await_gone()
 
     def wipe(self) -> None:
-        """Take out all of any installation, its state, every Model and service: as before the first one."""
+        """Remove any installation, its state, and every Model and service."""
         wipe(self.node, self.client)
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def helm(self, *arguments: str) -> str:
-        """Run Helm on the cluster, in the operator's namespace; gives what it prints."""
+        """Run Helm on the cluster, in the operator's namespace; return its output."""
         answer = subprocess.run(
             [str(tool_or_skip("helm")), *arguments, "-n", NAMESPACE, f"--kubeconfig={self.cluster.kubeconfig}"],
             env={**os.environ, **{f"HELM_{name}_HOME": str(self.directory) for name in ("CACHE", "CONFIG", "DATA")}},
@@ -139,7 +144,7 @@ class OperatorPods:
         return answer.stdout
 
     def helm_install(self, verb: str = "install", *, image: str = "", **values: Any) -> str:
-        """Install the chart (or `upgrade` to it) with the values, named as in values.yaml; gives what Helm prints."""
+        """Install the chart (or `upgrade` to it) with values named as in values.yaml; return Helm's output."""
         everything = {"image": image or self.image, "settings": self.settings, **values}
         given = self.directory / "values.json"
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -155,7 +160,7 @@ class OperatorPods:
         return sorted(found, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
 
     def leader(self) -> Json | None:
-        """The pod that holds the Lease and says that it is ready to work; None while there is none."""
+        """The pod that holds the Lease and is Ready; None while there is none."""
         lease = find(self.client, kinds.LEASES, NAMESPACE, LEASE_NAME)
         holder = str((lease or {}).get("spec", {}).get("holderIdentity") or "")
         for pod in self.pods():
@@ -164,7 +169,9 @@ class OperatorPods:
         return None
 
     def await_leading(self, *, other_than: Json | None = None, timeout_s: float = LEADING_S) -> Json:
-        """Wait until a pod leads, is Ready, and has its caches filled; the failure holds states and logs of all."""
+        """Wait until a pod leads, is Ready, and has filled its caches; the failure contains states and logs of all
+        pods.
+        """
         avoided = other_than["metadata"]["uid"] if other_than else ""
 
         def look() -> Json | None:
@@ -179,14 +186,14 @@ class OperatorPods:
         return found
 
     def await_gone(self, *, timeout_s: float = 120.0) -> None:
-        """Wait until no pod of the operator is left, not even one that is ending."""
+        """Wait until no pod of the operator exists, terminating pods included."""
         selector = ",".join(f"{key}={value}" for key, value in SELECTOR.items())
         eventually(
             lambda: not real.pods(self.client, NAMESPACE, selector), what="the pods to be gone", timeout_s=timeout_s
         )
 
     def processes(self, pod: Json) -> list[psutil.Process]:
-        """The processes of a pod's container: the loop first, then those that it started."""
+        """The processes of a pod's container: the loop first, then its child processes."""
         [status] = pod["status"]["containerStatuses"]
         container = str(status["containerID"]).rpartition("/")[2]
         found = {}
@@ -198,23 +205,23 @@ class OperatorPods:
         rest = sorted(found.keys() - set(first))
         running = []
         for pid in (*first, *rest):
-            with contextlib.suppress(psutil.NoSuchProcess):  # runs of the engine come and go
+            with contextlib.suppress(psutil.NoSuchProcess):  # runs of the engine start and end
                 running.append(psutil.Process(pid))
         return running
 
     def process(self, pod: Json) -> psutil.Process:
-        """The loop's own process, as this machine sees it."""
+        """The process of the loop, with its id on this machine."""
         found = self.processes(self.client.get(kinds.PODS, NAMESPACE, pod["metadata"]["name"]))
         assert found, f"no process of pod {pod['metadata']['name']} runs"
         return found[0]
 
     def log(self, pod: Json, *, previous: bool = False) -> str:
-        """What the loop in a pod has said so far, or the container before it."""
+        """The log of the loop in a pod, or of the container before a restart."""
         name = str(pod["metadata"]["name"])
         return b"".join(read_log(self.client, NAMESPACE, name, CONTAINER, previous=previous)).decode()
 
     def lines(self, pod: Json) -> list[Json]:
-        """The log as objects; what is no JSON is left out."""
+        """The log as objects; lines that are no JSON are left out."""
         found = []
         for line in self.log(pod).splitlines():
             with contextlib.suppress(json.JSONDecodeError):
@@ -222,13 +229,13 @@ class OperatorPods:
         return found
 
     def ask(self, pod: Json, path: str, *, token: str = "") -> real.Answer:
-        """Ask the loop's health server over the network, from this machine."""
+        """Send a request to the loop's health server over the network from this machine."""
         address = real.Address(pod["status"]["podIP"], HEALTH_PORT, self.node.network.device)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         return real.ask(address, path, timeout_s=5, headers=headers)
 
     def told(self) -> str:
-        """How the operator's pods are and what they say, for messages of failed tests."""
+        """Describe the states and logs of the operator's pods, for messages of failed tests."""
         texts = []
         for pod in self.pods():
             texts.append(f"{pod['metadata']['name']}: {real.container_states(pod)}")
@@ -245,7 +252,7 @@ class OperatorPods:
     # --- what they need ---
 
     def make_secret(self, name: str, **values: str) -> None:
-        """Make a Secret in the operator's namespace, which is made, too."""
+        """Create a Secret in the operator's namespace, and the namespace if it is missing."""
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
         self.client.apply(kinds.NAMESPACES, None, namespace, field_manager="tests", force=True)
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": values}
@@ -253,7 +260,7 @@ class OperatorPods:
 
 
 def settings_for(node: Node) -> dict[str, str]:
-    """What a loop must be told on a node without registry and name server, and how long tests are ready to wait."""
+    """Settings of a loop on a node without a registry and a name server, with the timeouts of tests."""
     return {
         "allowed_remote_hosts": node.network.link,
         "init_container_image": image_set.DOWNLOADER_IMAGE,
@@ -267,7 +274,7 @@ def settings_for(node: Node) -> dict[str, str]:
 def installable(
     cluster: LocalCluster, node: Node, client: KubeClient, directory: Path, image: str
 ) -> Iterator[OperatorPods]:
-    """Have a cluster without any installation while the block lasts; its node has the image."""
+    """Provide a cluster without an installation while the block lasts; its node has the image."""
     found = OperatorPods(cluster, node, client, directory, image, settings_for(node))
     found.wipe()
     try:
@@ -277,7 +284,7 @@ def installable(
 
 
 def wipe(node: Node, client: KubeClient) -> None:
-    """Delete all that an installation consists of, whoever made it, with every Model and service, and its volumes."""
+    """Delete all objects of any installation, with every Model and service, and its volumes."""
     options = InstallOptions()
     everything = dict.fromkeys(objects.CONDITIONS, True)
     trees = [filled(part.tree, options.model_dump(), everything) for part in objects.parts()]
@@ -294,7 +301,7 @@ def wipe(node: Node, client: KubeClient) -> None:
     eventually(lambda: not real.pods(client, NAMESPACE, selector), what="the operator's pods to be gone", timeout_s=120)
     for kind, namespace, name in gone:
         eventually(functools.partial(_is_gone, client, kind, namespace, name), what=f"{kind.kind} {name} to be gone")
-    # Also what tests and users add to it by the guides: secrets, roles that let the loop read them, accounts of agents.
+    # Objects that tests and users add by the guides: Secrets, roles that let the loop read them, accounts of agents.
     added = (kinds.LEASES, kinds.SECRETS, kinds.ROLE_BINDINGS, kinds.ROLES, kinds.SERVICE_ACCOUNTS)
     found = [(kind, obj) for kind in added for obj in client.list(kind, NAMESPACE)["items"]]
     for obj in client.list(kinds.CLUSTER_ROLE_BINDINGS)["items"]:
@@ -308,7 +315,7 @@ def wipe(node: Node, client: KubeClient) -> None:
 
 
 def _empty_volumes(node: Node, client: KubeClient) -> None:
-    """Give volumes whose claim is gone back without what is in them: it is the state of an earlier installation."""
+    """Empty released volumes and make them available again: they hold the state of an earlier installation."""
     for volume in client.list(PERSISTENT_VOLUMES)["items"]:
         if volume["status"].get("phase") == "Released":
             folder = Path(volume["spec"]["local"]["path"])

@@ -1,4 +1,4 @@
-"""An OTLP collector on loopback: a real HTTP server that reads the protobuf of the traces that it is sent."""
+"""An OTLP collector on loopback: a real HTTP server that decodes the traces that it receives as protobuf."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 
 class Collector:
-    """Keeps what it is sent, until `close()`."""
+    """Keeps the spans that it receives, until `close()`."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, ExportTraceServiceRequest]] = []
@@ -33,7 +33,7 @@ class Collector:
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def received(self) -> list[Span]:
-        """All spans so far, in the order in which they came."""
+        """All spans so far, in order of arrival."""
         return [
             found
             for _, request in self.requests

@@ -1,7 +1,7 @@
-"""CRDs of LeaderWorkerSet, Gateway API and its inference extension as their projects write them.
+"""The CRDs of LeaderWorkerSet, Gateway API and its inference extension, as their projects publish them.
 
-They come from the projects' Go modules, which the Go module proxy serves and the local Go cache keeps; nothing of them
-is part of this repository. Tests that need one are skipped, with the reason, where neither has it.
+They come from the projects' Go modules, through the Go module proxy or the local Go cache; this repository contains
+none of them. Tests that need one are skipped where neither has it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ ALL = tuple(FILES)
 
 @functools.cache
 def folder(module: Module) -> Path:
-    """Where a module lies unpacked; the test is skipped where it cannot be had."""
+    """Return the folder of an unpacked module; skip the test where the module is not available."""
     needs.require("go")
     go = shutil.which("go") or "go"
     environment = {**os.environ, "GOFLAGS": "-mod=mod", "GOWORK": "off"}
@@ -70,7 +70,7 @@ def folder(module: Module) -> Path:
         timeout=120,
         check=False,
         env=environment,
-        # Outside of any module, so that only this one is looked at.
+        # Outside any Go module, so that only the requested one is resolved.
         cwd=tempfile.gettempdir(),
     )
     told = json.loads(answer.stdout) if answer.stdout.strip() else {}
@@ -81,14 +81,14 @@ def folder(module: Module) -> Path:
 
 
 def crd(kind: Kind) -> Json:
-    """The definition of a kind."""
+    """Return the CRD of a kind."""
     return copy.deepcopy(_read(kind))
 
 
 @functools.cache
 def _read(kind: Kind) -> Json:
     module, file = FILES[kind]
-    # Some thousand lines each: with the reader written in C, where there is one, that takes no second.
+    # The CRDs have thousands of lines; the loader written in C reads them in less than a second.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     document: Json = yaml.load((folder(module) / file).read_text(), Loader=loader)
     return document
@@ -96,7 +96,7 @@ def _read(kind: Kind) -> Json:
 
 @contextlib.contextmanager
 def installed(client: KubeClient, wanted: Iterable[Kind] = ALL) -> Iterator[frozenset[str]]:
-    """Serve these kinds while the block lasts; gives their names as `RenderOptions.installed` takes them."""
+    """Serve these kinds while the block lasts; yields their names in the form of `RenderOptions.installed`."""
     served = tuple(wanted)
     for kind in served:
         client.apply(kinds.CRDS, None, crd(kind), field_manager="tests", force=True)
@@ -109,12 +109,12 @@ def installed(client: KubeClient, wanted: Iterable[Kind] = ALL) -> Iterator[froz
 
 
 def remove(client: KubeClient, wanted: Iterable[Kind]) -> None:
-    """Take the definitions away, with all objects of theirs, and wait until they are gone."""
+    """Delete the CRDs with all their objects, and wait until they are gone."""
     for kind in wanted:
         with contextlib.suppress(NotFound):
             client.delete(kinds.CRDS, None, f"{kind.plural}.{kind.group}")
     for kind in wanted:
-        # Whoever installs them next must not meet a definition that is on its way out.
+        # A test that installs the kind next must not find a CRD that is being deleted.
         eventually(lambda kind=kind: extensions.is_gone(client, kind), what=f"{kind.kind} to be gone")  # type: ignore[misc]
 
 

@@ -1,7 +1,7 @@
-"""Services as the controllers of KServe and llmaz made them, out of what was recorded of those (tests/conformance).
+"""Services as the controllers of KServe and llmaz created them, built from recordings (tests/conformance).
 
-The peers themselves do not run: objects are created with their owners, in updates by a manager of theirs, and statuses
-are written. Scripts and times that a recording leaves out are made up.
+The controllers do not run: objects are created with their owners by updates of the controllers' field manager, and
+statuses are written. Scripts and times that a recording leaves out are made up.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kubeapi.kinds import Kind
 from tests.conformance.vectors import HERE, Vector
 
 MANAGER = "manager"
-"""What controllers of kubebuilder are called."""
+"""The field manager of controllers built with kubebuilder."""
 _WHEN = "2026-01-01T00:00:00Z"
 _LATER = "2036-01-01T00:00:00Z"
 _INPUTS = (
@@ -29,7 +29,7 @@ _INPUTS = (
 _COMMANDS = frozenset({"command", "args"})
 _NOT_KEPT = frozenset({"x-vllm-argv", "dataKeys"})
 _OLD_POOLS = "inference.networking.x-k8s.io/v1alpha2"
-"""The peer's second InferencePool, whose CRD these tests do without."""
+"""The peer's second InferencePool; these tests have no CRD for it."""
 
 
 def vector(family: str, number: str) -> Vector:
@@ -38,7 +38,7 @@ def vector(family: str, number: str) -> Vector:
 
 
 def make(client: KubeClient, namespace: str, recorded: Vector) -> list[Json]:
-    """Make all that a vector recorded in a namespace; gives the custom resources, as they then are."""
+    """Create everything that a vector recorded in a namespace; return the custom resources."""
     raw = json.loads(json.dumps(recorded.raw).replace(recorded.namespace, namespace).replace("<hash>", "recorded"))
     uids: dict[tuple[str, str, str], str] = {}
     made = []
@@ -98,7 +98,7 @@ def _with_status(client: KubeClient, obj: Json, statuses: dict[str, Json]) -> Js
 
 
 def _settled(value: Any, field: str = "") -> Any:
-    """Complete what a recording leaves out: scripts and configurations stand there as what is known of them."""
+    """Add what a recording leaves out; it abbreviates scripts and configurations."""
     if isinstance(value, dict):
         return {key: _settled(each, key) for key, each in value.items() if key not in _NOT_KEPT}
     if isinstance(value, list):

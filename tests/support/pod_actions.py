@@ -23,7 +23,7 @@ def act_on_pods(
     requeue: Callable[[ServiceKey, float], object],
     now: datetime,
 ) -> Problem | None:
-    """Carry out actions and what follows from them; return the first problem."""
+    """Carry out actions and their consequences; return the first problem."""
     problem = None
     for action in actions:
         failed, then = (None, (action,)) if isinstance(action, RequeueAfter) else actor.act(key, cr, action, now=now)

@@ -1,6 +1,6 @@
-"""The cable of a pod on a real node: cut, and laid again.
+"""Cuts and restores the network link of a pod on a real node.
 
-The network plugin of the node enforces no NetworkPolicy, so a pod is cut off where its packets leave it.
+The network plugin of the node enforces no NetworkPolicy, so the link itself is set down.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class PodLink:
         self._routes: list[str] = []
 
     def cut(self) -> None:
-        """Set the link down: nothing comes in or out, and nobody is told."""
+        """Set the link down: no packet goes in or out, and connections are not closed."""
         self._routes = self._ip("route", "show", "dev", self._device).splitlines()
         self._ip("link", "set", self._device, "down")
 
     def heal(self) -> None:
-        """Set the link up, with the routes that the kernel took away with it."""
+        """Set the link up, with the routes that the kernel removed with it."""
         self._ip("link", "set", self._device, "up")
         for route in self._routes:
             self._ip("route", "replace", *route.split(), "dev", self._device)

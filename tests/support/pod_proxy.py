@@ -1,7 +1,7 @@
-"""A real HTTP server that stands where the API server's pod proxy does, and engines behind it that answer as told.
+"""A real HTTP server in place of the API server's pod proxy, with scripted engines behind it.
 
-For tests of what the loop asks of replicas. The paths are the API server's; what it says itself (403, 503) is in its
-own form, a `Status` object. A real kubelet and real engines are in tests/node.
+It serves tests of the loop's requests to replicas. The paths are those of the API server; its own errors (403, 503) are
+`Status` objects. A real kubelet and real engines are used in tests/node.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PROXIED = re.compile(r"/api/v1/namespaces/([^/]+)/pods/(?:(https):)?([^/:]+):(\
 
 @dataclass(frozen=True)
 class Say:
-    """One answer of an engine."""
+    """One response of an engine."""
 
     status: int = 200
     body: Any = None
@@ -39,17 +39,17 @@ def token(text: str = "Hi", tokens: int = 1) -> Say:
 
 
 def api_status(code: int, reason: str, message: str = "") -> Say:
-    """What the API server says itself."""
+    """A response of the API server itself."""
     body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason}
     return Say(code, {**body, "message": message or reason})
 
 
 Engine = Callable[[str, str, Any], Say]
-"""Answers (method, path, JSON body or None)."""
+"""Returns the response to (method, path, JSON body or None)."""
 
 
 class PodProxy:
-    """Serves `engines` by pod name; whatever else is asked is recorded in `others` and answered by `other`."""
+    """Serves `engines` by pod name; requests for other paths are recorded in `others` and answered by `other`."""
 
     def __init__(self) -> None:
         self.engines: dict[str, Engine] = {}
@@ -78,7 +78,7 @@ class PodProxy:
             block_on_close = False
 
             def handle_error(self, request: object, client_address: object) -> None:
-                pass  # a client that gave up waiting is what some tests are about
+                pass  # some tests have clients that time out
 
         self._server = Server(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
@@ -96,7 +96,7 @@ class PodProxy:
         self._thread.join()
 
     def count(self, pod: str, path: str = "") -> int:
-        """How many requests a pod got, for one path or for all."""
+        """The number of requests to a pod, for one path or for all."""
         return sum(1 for name, _, asked in self.asked if name == pod and asked.startswith(path))
 
     def _answer(self, handler: BaseHTTPRequestHandler) -> None:

@@ -1,4 +1,4 @@
-"""Pods as the API server would give them, short to write, for tests of what the loop makes of them."""
+"""Builders of pods as the API server returns them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def pod(
     created: str = "2026-01-01T00:00:00Z",
     **metadata: Any,
 ) -> Json:
-    """A pod of service `svc` with one engine; `completed` is status, reason and message of our condition."""
+    """A pod of service `svc` with one engine; `completed` holds status, reason and message of the `Completed`
+    condition.
+    """
     conditions = [{"type": kind, "status": str(healthy)} for kind in ("ContainersReady", "Ready")]
     if completed is not None:
         status, reason, message = completed
@@ -52,5 +54,5 @@ def pod(
 
 
 def remembered(*args: Any, **kwargs: Any) -> Json:
-    """A pod as the loop remembers it."""
+    """A pod in the form that the loop caches."""
     return trim.pod(pod(*args, **kwargs))

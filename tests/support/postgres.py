@@ -1,4 +1,4 @@
-"""A PostgreSQL server for tests: with a password, and able to be gone for a while."""
+"""A PostgreSQL server for tests: with a password, and with methods that stop and start it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from components import naming
 from tests.support import needs
 
 PASSWORD = "tiger tiger/burning@bright"
-"""With what a URL would have to quote, so that one that leaks in any form is found."""
+"""Contains characters that a URL must quote, so that a leak in any encoding is found."""
 
 
 _PREFIX = "postgres/"
-"""The CLI takes the path of a URL, which is the database, for a folder."""
+"""The Pulumi CLI uses the path of the URL, which is the database, as a folder."""
 
 
 class Postgres:
-    """One server with one database. Its table is looked at and damaged through `psql`, as a stranger would."""
+    """One server with one database. Tests read and damage its table through `psql`, as another client would."""
 
     def __init__(self, *, address: str = "127.0.0.1", clients: str = "127.0.0.1/32") -> None:
         """Listen on an address of this machine, for clients of one network."""
@@ -34,7 +34,7 @@ class Postgres:
         folder = needs.postgres_programs()
         assert folder is not None
         self._programs = folder
-        # Not below pytest's own folder, which only its owner may enter: the server runs as somebody else.
+        # The server runs as another user, and only the owner may enter pytest's own folder.
         self._directory = directory = Path(tempfile.mkdtemp(prefix="herdsman-postgres-"))
         directory.chmod(0o777)
         # PostgreSQL refuses to run as root.
@@ -58,38 +58,38 @@ class Postgres:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The credentials, as a Secret's env would give them."""
+        """The credentials, as the env of a Secret gives them."""
         return {"PGPASSWORD": PASSWORD}
 
     def start(self) -> None:
         options = f"-p {self._port} -k {self._directory} -c listen_addresses={self._address} -c fsync=off"
-        # Each write is told with the time and the client's address.
+        # Each write is logged with the time and the client's address.
         options += " -c log_statement=mod -c log_line_prefix=%n:%h:"
         log = str(self._directory / "log")
         self._run(*self._control, "-o", options, "-l", log, "-w", "start")
 
     def stop(self) -> None:
-        """Be gone at once, connections and all; what was written stays."""
+        """Stop at once and close all connections; committed data stays."""
         self._run(*self._control, "-m", "immediate", "stop")
 
     def close(self) -> None:
-        """Stop, and leave nothing behind."""
+        """Stop, and remove the data."""
         with contextlib.suppress(subprocess.CalledProcessError):
             self.stop()
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def writers(self) -> list[tuple[float, str]]:
-        """When each change of the table was asked for, in seconds since the epoch, and from which address."""
+        """The time of each write to the table, in seconds since the epoch, and the client's address."""
         log = (self._directory / "log").read_text(errors="replace")
         told = re.findall(r"^([0-9.]+):([0-9a-f.:]+):LOG:.*(?:INSERT|UPDATE|DELETE) ", log, flags=re.MULTILINE)
         return [(float(at), host) for at, host in told]
 
     def names(self) -> set[str]:
-        """The keys of all that is kept."""
+        """The keys of all rows."""
         return {key.removeprefix(_PREFIX) for key in self._query("SELECT key FROM pulumi_state").split()}
 
     def sizes(self) -> dict[str, int]:
-        """Bytes by key, as they are stored."""
+        """The stored size in bytes by key."""
         rows = self._query("SELECT key || ' ' || octet_length(data::text) FROM pulumi_state").splitlines()
         return {key.removeprefix(_PREFIX): int(size) for key, size in (row.split() for row in rows)}
 
@@ -134,5 +134,5 @@ def stack_key(stack: str) -> str:
 
 
 def lock_key(stack: str) -> str:
-    """The key of a lock that a stranger holds on a stack."""
+    """The key of another client's lock on a stack."""
     return f".pulumi/locks/organization/{naming.PROJECT}/{stack}/11111111-2222-3333-4444-555555555555.json"

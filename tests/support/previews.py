@@ -1,4 +1,4 @@
-"""Services on a real API server as a loop would have made them, without a loop: rendered, and applied as it applies."""
+"""Services on a real API server as a loop creates them, without a loop: rendered, and applied with the same calls."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _document(kind: str, name: str, namespace: str, spec: Json, annotations: Jso
 
 
 def apply_model(client: KubeClient, namespace: str, document: Json) -> Json:
-    """Apply a Model, and say in its status that its source was looked at."""
+    """Apply a Model, and write into its status that its source was inspected."""
     applied = client.apply(kinds.MODELS, namespace, document, field_manager="kubectl", force=True)
     known = model_of(applied)
     status = {
@@ -68,7 +68,7 @@ def apply_model(client: KubeClient, namespace: str, document: Json) -> Json:
 def make(
     client: KubeClient, namespace: str, document: Json, model: Json, **options: Any
 ) -> tuple[Json, RenderedService]:
-    """Apply a service, and make its objects as the loop does. Gives the custom resource and what was rendered."""
+    """Apply a service, and create its objects as the loop does. Return the custom resource and the rendered objects."""
     cr = client.apply(kinds.INFERENCE_SERVICES, namespace, document, field_manager="kubectl", force=True)
     rendered = render(parse_service(cr, model_of(model)), RenderOptions(**options))
     for each in (*rendered.shared, *rendered.objects):
@@ -78,7 +78,7 @@ def make(
 
 
 def versions(client: KubeClient, namespace: str, listed: Iterable[Any] = ()) -> dict[str, str]:
-    """Note the version of every object of a namespace: equal before and after means that nothing was written."""
+    """Return the version of every object of a namespace. Equal results mean that nothing was written in between."""
     found = {}
     for kind in (
         kinds.MODELS,

@@ -1,6 +1,6 @@
-"""A server that says byte for byte what a test has it say, and the other end: a client that sends raw bytes.
+"""A server that sends the exact bytes that a test gives it, and a client that sends raw bytes.
 
-What stands behind the proxy in tests of `agent.proxy`: real sockets on loopback, no HTTP library in between.
+It serves as the backend in tests of `agent.proxy`: real sockets on loopback, without an HTTP library.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 
 class RawEngine:
-    """Gives each connection to `script`, in a thread of its own."""
+    """Passes each connection to `script` in a separate thread."""
 
     def __init__(self, script: Callable[[socket.socket], None]) -> None:
         self._script = script
@@ -39,7 +39,7 @@ class RawEngine:
             self._script(connection)
 
     def close(self) -> None:
-        """Be gone as a killed process is: no listener, all connections cut."""
+        """Close the listener and all connections, as the kernel does for a killed process."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -50,7 +50,7 @@ class RawEngine:
 
 
 def read_head(connection: socket.socket) -> tuple[bytes, bytes]:
-    """Read up to the empty line; give the head with it, and what came after. Empty when the peer ended."""
+    """Read up to the empty line; return the head including it, and the bytes after it. Empty when the peer closed."""
     data = b""
     while b"\r\n\r\n" not in data:
         more = connection.recv(65536)
@@ -62,7 +62,7 @@ def read_head(connection: socket.socket) -> tuple[bytes, bytes]:
 
 
 def read_request(connection: socket.socket) -> tuple[bytes, bytes]:
-    """Read a request with a Content-Length or none; give head and body. Empty when the peer ended."""
+    """Read a request with a Content-Length or without a body; return head and body. Empty when the peer closed."""
     head, body = read_head(connection)
     length = next(
         (int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line[:15] == b"content-length:"), 0
@@ -73,7 +73,7 @@ def read_request(connection: socket.socket) -> tuple[bytes, bytes]:
 
 
 def requests(connection: socket.socket) -> Iterator[tuple[bytes, bytes]]:
-    """Read one request after the other until the peer ends."""
+    """Read requests until the peer closes the connection."""
     while True:
         head, body = read_request(connection)
         if not head:
@@ -82,7 +82,7 @@ def requests(connection: socket.socket) -> Iterator[tuple[bytes, bytes]]:
 
 
 def ok(body: bytes, *headers: bytes) -> bytes:
-    """Write a response with a length."""
+    """Return a response with a Content-Length."""
     lines = [b"HTTP/1.1 200 OK", b"Content-Length: %d" % len(body), *headers]
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
@@ -106,7 +106,7 @@ def read_response(connection: socket.socket) -> tuple[bytes, bytes]:
 
 
 def read_to_end(connection: socket.socket) -> bytes:
-    """Read until the peer ends. Raises ConnectionResetError where it ended by an error."""
+    """Read until the peer closes. Raises ConnectionResetError when it resets the connection."""
     data = b""
     while more := connection.recv(65536):
         data += more
@@ -114,7 +114,7 @@ def read_to_end(connection: socket.socket) -> bytes:
 
 
 def exchange(port: int, request: bytes) -> tuple[bytes, bytes]:
-    """Send one request on a connection of its own and read the response."""
+    """Send one request on a new connection and read the response."""
     with connected(port) as connection:
         connection.sendall(request)
         return read_response(connection)

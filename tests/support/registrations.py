@@ -1,4 +1,4 @@
-"""The requests by which a Pulumi program registers its resources, without an engine."""
+"""The requests with which a Pulumi program registers its resources, recorded without an engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Nothing(mocks.Mocks):
 
 
 class _Recorder(mocks.MockMonitor):
-    """Keeps each request for a resource that is no component, but for its place in the source."""
+    """Keeps each request for a resource that is no component, without its source position."""
 
     def __init__(self) -> None:
         super().__init__(_Nothing())
@@ -32,7 +32,7 @@ class _Recorder(mocks.MockMonitor):
 
     def RegisterResource(self, request: Any) -> Any:
         if request.custom:
-            # Stack and project are global in the SDK, and a program of an earlier test may set them meanwhile.
+            # The SDK keeps stack and project in globals, which a program of an earlier test may change.
             found = json.loads(_OF_STACK.sub("urn:pulumi:stack::project::", json_format.MessageToJson(request)))
             self.requests[request.name] = {k: v for k, v in found.items() if k not in ("sourcePosition", "stackTrace")}
         return super().RegisterResource(request)  # type: ignore[no-untyped-call]

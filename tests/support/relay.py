@@ -1,4 +1,4 @@
-"""A TCP relay between a client and a server, for faults of the network: cut, refused, frozen."""
+"""A TCP relay between a client and a server for network faults: cut, refused and frozen connections."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import yaml
 
 
 class Relay:
-    """Pass bytes both ways between its own port and `target`, a URL, until `close()`."""
+    """Forwards bytes both ways between a port and `target`, a URL, until `close()`."""
 
     def __init__(self, target: str, *, address: str = "127.0.0.1") -> None:
         parts = urlsplit(target)
@@ -25,9 +25,9 @@ class Relay:
         self._flowing.set()
         self._closed = False
         self.refusing = False
-        """New connections are accepted and ended at once."""
+        """New connections are accepted and closed at once."""
         self.dialled = 0
-        """Connections that were tried, refused ones included."""
+        """The number of connections, refused ones included."""
         self._thread = threading.Thread(target=self._accept, daemon=True)
         self._thread.start()
 
@@ -37,7 +37,7 @@ class Relay:
         return f"{self._scheme}://{address}:{port}"
 
     def kubeconfig(self, original: pathlib.Path, to: pathlib.Path) -> str:
-        """Write a copy of a kubeconfig that goes through this relay, and return its path."""
+        """Write a copy of a kubeconfig that uses this relay, and return its path."""
         config = yaml.safe_load(original.read_text())
         for cluster in config["clusters"]:
             cluster["cluster"]["server"] = self.url
@@ -45,7 +45,7 @@ class Relay:
         return str(to)
 
     def cut(self) -> None:
-        """End all connections that stand."""
+        """Close all open connections."""
         with self._lock:
             ended, self._open = self._open, set()
         for connection in ended:
@@ -53,7 +53,7 @@ class Relay:
                 connection.shutdown(socket.SHUT_RDWR)
 
     def freeze(self) -> None:
-        """Hold back every byte, in both directions, without a word."""
+        """Hold back all bytes in both directions; connections stay open."""
         self._flowing.clear()
 
     def thaw(self) -> None:

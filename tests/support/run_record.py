@@ -1,6 +1,6 @@
-"""A pytest plugin that writes what became of each test of a run: `-p tests.support.run_record --record-run FILE`.
+"""A pytest plugin that writes the outcome of each test of a run: `-p tests.support.run_record --record-run FILE`.
 
-`suite_run` reads the file. Only the controlling process writes it, at the very end of the run.
+`suite_run` reads the file. Only the controlling process writes it, at the end of the run.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _OPTION = "record_run"
 
 @dataclass
 class RunRecord:
-    """What pytest told of one run. The keys are test ids."""
+    """The outcomes of one run. The keys are test ids."""
 
     collected: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
-    """Tests whose teardown ended: each of these passed, failed or was skipped."""
+    """Tests whose teardown ended: each of them passed, failed or was skipped."""
     failed: dict[str, str] = field(default_factory=dict)
     """Failed tests with the first line that names the cause."""
     skipped: dict[str, str] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class RunRecord:
     crashed: list[str] = field(default_factory=list)
     """Tests during which a test process died."""
     errors: list[str] = field(default_factory=list)
-    """What is the fault of no test: files that could not be read, errors inside pytest, a process that died."""
+    """Faults that belong to no test: files that could not be read, errors inside pytest, a process that died."""
     exit_code: int | None = None
 
     def write(self, path: Path) -> None:
@@ -38,7 +38,7 @@ class RunRecord:
 
     @classmethod
     def read(cls, path: Path) -> RunRecord | None:
-        """Read a record; None when the run ended without one."""
+        """Read a record; None when the run ended without writing one."""
         try:
             return cls(**json.loads(path.read_text()))
         except (OSError, ValueError, TypeError):
@@ -46,7 +46,7 @@ class RunRecord:
 
 
 class Recorder:
-    """Gathers the record from pytest's hooks, and from those of xdist where tests run in several processes."""
+    """Collects the record from pytest's hooks, and from those of xdist where tests run in several processes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -69,7 +69,7 @@ class Recorder:
         if report.when == "teardown":
             self._record.finished.append(report.nodeid)
         elif report.when not in ("setup", "call"):
-            self._record.crashed.append(report.nodeid)  # xdist reports it in place of a process that died
+            self._record.crashed.append(report.nodeid)  # xdist reports it for a process that died
         if report.failed:
             self._record.failed.setdefault(report.nodeid, _cause(report))
         elif report.skipped and not hasattr(report, "wasxfail"):

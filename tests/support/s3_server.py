@@ -1,4 +1,4 @@
-"""An S3-compatible server for tests: on loopback, over a folder, and able to be gone for a while."""
+"""An S3-compatible server for tests: on loopback, over a folder, with methods that stop and start it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REGION = "eu-central-1"
 
 
 class S3Server:
-    """One server with one bucket. Its objects are files, which tests look at and damage, as a broken disk would."""
+    """One server with one bucket. Its objects are files, which tests read and damage, as a faulty disk would."""
 
     def __init__(self, directory: Path) -> None:
         self._program = tool_or_skip("versitygw")
@@ -41,7 +41,7 @@ class S3Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The credentials, as a Secret's env would give them."""
+        """The credentials, as the env of a Secret gives them."""
         return {"AWS_ACCESS_KEY_ID": "herdsman-tests", "AWS_SECRET_ACCESS_KEY": self.secret}
 
     def start(self) -> None:
@@ -49,7 +49,7 @@ class S3Server:
             self._process = subprocess.Popen(
                 [
                     *(str(self._program), "--quiet", "--port", f"127.0.0.1:{self._port}", "--region", REGION),
-                    # The sidecar: not every file system has extended attributes.
+                    # `--sidecar` stores metadata in files: not every file system has extended attributes.
                     *("posix", "--sidecar", str(self._sidecar), str(self._root)),
                 ],
                 stdout=log,
@@ -67,7 +67,7 @@ class S3Server:
         raise AssertionError(f"the S3 server did not start:\n{self._log.read_text()[-2000:]}")
 
     def stop(self) -> None:
-        """Be gone at once; what was written stays."""
+        """Stop at once; stored objects stay."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

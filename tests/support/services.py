@@ -1,4 +1,4 @@
-"""Machines whose systemd or launchd is one of `tests/fakes/`: the files are elsewhere, the processes are real."""
+"""Machines whose systemd or launchd is a program of `tests/fakes/`: paths are redirected, the processes are real."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OUTSIDE = ("/etc/", "/Library/", "/var/")
 
 
 class FakedMachine(LocalMachine):
-    """This machine, with system directories under `root`, root's rights taken for granted, and a faked manager."""
+    """This machine with system directories under `root`, assumed root rights, and a fake service manager."""
 
     def __init__(self, root: Path, manager: Literal["systemctl", "launchctl"]) -> None:
         self._root = root
@@ -44,7 +44,8 @@ class FakedMachine(LocalMachine):
     def run(self, argv: Any, **options: Any) -> Any:
         words = [self._there(word) if word.startswith(OUTSIDE) else word for word in argv]
         if words[0] == self.manager:
-            # Not by its first line: finding a Python by PATH can take longer than all that it does.
+            # The interpreter is named here: finding a Python on PATH through the first line takes longer than the
+            # program.
             words[:1] = [sys.executable, "-S", "-E", str(self.commands / self.manager)]
         elif words[0] in ("systemctl", "launchctl", "journalctl", "loginctl"):
             words[0] = str(self.commands / words[0])
@@ -70,28 +71,28 @@ class FakedMachine(LocalMachine):
         return f"{self._root}{path}" if path.startswith(OUTSIDE) else path
 
     def calls(self) -> list[str]:
-        """Give all commands that the manager was asked since the last time."""
+        """Return all commands that the manager received since the last call."""
         log = self.state / "calls"
         said = log.read_text().splitlines() if log.exists() else []
         log.write_text("")
         return said
 
     def changes(self) -> list[str]:
-        """Give those commands that changed something, by their verb."""
+        """Return the commands that changed something, by their verb."""
         verbs = [next(word for word in call.split() if not word.startswith("-")) for call in self.calls()]
         return [
             verb for verb in verbs if verb not in ("show", "is-enabled", "is-system-running", "print", "print-disabled")
         ]
 
     def pid_of(self, name: str) -> int:
-        """Give the process of a service; 0 when it does not run."""
+        """Return the process id of a service; 0 when it does not run."""
         now = self.state / f"{name}.now.json"
         return int(json.loads(now.read_text())["pid"]) if now.exists() else 0
 
     def end(self) -> None:
-        """Kill whatever the fake still keeps, and forget all."""
+        """Kill all processes of the fake manager, and delete its state."""
         for file in self.state.glob("*.now.json"):
-            # One that was told to stop says so, and is gone a moment later: at any point of this.
+            # A process that was told to stop may end at any point of this block.
             with contextlib.suppress(psutil.NoSuchProcess):
                 keeper = psutil.Process(int(json.loads(file.read_text())["keeper"]))
                 for each in (keeper, *keeper.children(recursive=True)):

@@ -1,6 +1,6 @@
-"""AWS Signature Version 4, the server's side: work the signature out again from the secret and compare.
+"""The server's side of AWS Signature Version 4: compute the signature again from the secret and compare.
 
-Written after "Authenticating Requests: Using the Authorization Header" of the Amazon S3 API reference, for requests
+It follows "Authenticating Requests: Using the Authorization Header" of the Amazon S3 API reference, for requests
 without a body.
 """
 
@@ -23,9 +23,9 @@ _REQUIRED = {"host", "x-amz-date", "x-amz-content-sha256"}
 def refusal(
     method: str, target: str, headers: Mapping[str, str], *, key_id: str, secret: str, region: str, token: str = ""
 ) -> str | None:
-    """Tell why S3 would refuse the request, or None if its signature is right.
+    """Return why S3 would refuse the request, or None if its signature is right.
 
-    `target` is the path as it was sent; S3 wants each path segment encoded once, and every header of its own signed.
+    `target` is the path as it was sent. S3 wants each path segment encoded once, and every `x-amz-` header signed.
     """
     sent = {name.lower(): " ".join(value.split()) for name, value in headers.items()}
     match = _AUTHORIZATION.fullmatch(sent.get("authorization", ""))

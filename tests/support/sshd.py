@@ -1,7 +1,7 @@
-"""Real SSH servers for tests: Debian's sshd with keys of its own, on a host of a network or on loopback.
+"""Real SSH servers for tests: Debian's sshd with generated keys, on a host of a network or on loopback.
 
-Each has a home, a store and a service manager of its own (`tests/fakes/systemctl`, which really runs what units say),
-so that nothing of this machine is touched. Passwords are off, and so is whatever this user's own ~/.ssh has.
+Each server has a home, a state directory and a service manager (`tests/fakes/systemctl`, which runs the commands of its
+units), so that it changes nothing on this machine. Passwords are off, and the user's own ~/.ssh is not read.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ def make_key(path: Path, *, kind: str = "ed25519") -> str:
 
 @dataclass
 class Sshd:
-    """One server. `start` and `stop` may be called again and again; the host's key and state stay."""
+    """One server. `start` and `stop` may be called repeatedly; the host's key and state stay."""
 
     directory: Path
     address: str
     prefix: tuple[str, ...] = ()
-    """What runs a command on the host: `ip netns exec …`."""
+    """The command that runs a command on the host: `ip netns exec …`."""
     binaries: Sequence[Path] = ()
     """Programs that are on the host's PATH."""
     manager: Path | None = FAKES / "systemctl"
-    """What stands for systemd; None: the prefix leads to a machine with a real one."""
+    """The service manager; None: `prefix` runs commands on a machine with a real systemd."""
     port: int = 0
     host_key: str = ""
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
@@ -61,7 +61,7 @@ class Sshd:
         (self.directory / "authorized_keys").write_text(make_key(self.user_key) + "\n")
         for program in (*([self.manager] if self.manager else ()), *self.binaries):
             (self.directory / "bin" / program.name).symlink_to(program)
-        # What the fakes are started by: not a shim that takes longer than they do.
+        # The interpreter of the fakes: a shim on PATH would take longer to start than the fakes run.
         (self.directory / "bin" / "python3").symlink_to(Path(sys.executable).resolve())
         if self.manager is not None:
             self._tool("loginctl", "exit 0")
@@ -81,24 +81,24 @@ class Sshd:
 
     @property
     def calls(self) -> list[str]:
-        """What systemctl was told, in order."""
+        """The commands that systemctl received, in order."""
         calls = self.directory / "bin" / "systemctl-state" / "calls"
         return calls.read_text().splitlines() if calls.exists() else []
 
     @property
     def changing_calls(self) -> list[str]:
-        """Those that change something."""
+        """The commands that change something."""
         asking = ("show", "is-enabled", "is-system-running", "is-active")
         return [call for call in self.calls if not set(call.split()) & set(asking)]
 
     def target(self, **changes: object) -> SshTarget:
-        """Say how to reach it; `changes` are fields of SshTarget."""
+        """Return the SshTarget of this server; `changes` are fields of SshTarget."""
         values: dict[str, object] = {
             "server": SshServer(self.address, self.user, own_keys([self.host_key]), self.port),
             "identity_file": str(self.user_key),
             "store": str(self.store),
             "timeouts": QUICK,
-            # Where the tests run as root, so does the server.
+            # Where the tests run as root, the server does, too.
             "allow_root": self.user == "root",
         }
         return SshTarget(**{**values, **changes})  # type: ignore[arg-type]
@@ -120,14 +120,14 @@ class Sshd:
             there = 'mount --bind "$0" /etc/systemd && exec "$@"'
             command = [*self.prefix, "sh", "-c", 'mkdir -p /run/sshd && exec "$@"', "sh", *sshd]
         if os.geteuid() == 0 and self.manager is not None:
-            # A root user's units belong to the system; this one's are kept away from the machine's own.
+            # Units of root are system units; a mount namespace keeps them out of this machine's own directory.
             command = [*self.prefix, "unshare", "--mount", "sh", "-c", there, str(self.directory / "systemd"), *sshd]
         with (self.directory / "sshd.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         eventually(lambda: "Server listening" in self.log or None, what="sshd to listen", timeout_s=10)
 
     def stop(self) -> None:
-        """End the server and its connections; what runs on the host goes on."""
+        """Stop the server and close its connections; processes on the host continue."""
         if self._process is None:
             return
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -139,14 +139,14 @@ class Sshd:
         self._process = None
 
     def cut_connections(self) -> None:
-        """End the connections and not the server."""
+        """Close the connections without stopping the server."""
         assert self._process is not None
         for each in _sessions(psutil.Process(self._process.pid)):
             with contextlib.suppress(psutil.Error):
                 each.kill()
 
     def freeze(self) -> None:
-        """Let it hang: it takes connections and says nothing."""
+        """Suspend the server: it accepts connections and sends nothing."""
         assert self._process is not None
         for each in (psutil.Process(self._process.pid), *_sessions(psutil.Process(self._process.pid))):
             each.suspend()
@@ -157,7 +157,7 @@ class Sshd:
             each.resume()
 
     def new_host_key(self) -> None:
-        """Have another host key from the next start on."""
+        """Generate another host key, which the next start uses."""
         for path in (self.directory / "host_key", self.directory / "host_key.pub"):
             path.unlink()
         make_key(self.directory / "host_key")
@@ -167,7 +167,7 @@ class Sshd:
         self._tool("sudo", script)
 
     def end_all(self) -> None:
-        """End the server and every process that its units started."""
+        """Kill the server and every process that its units started."""
         self.stop()
         for each in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
@@ -189,7 +189,7 @@ def sshd(
     binaries: Sequence[Path] = (),
     manager: Path | None = FAKES / "systemctl",
 ) -> Iterator[Sshd]:
-    """Have a running server; afterwards neither it nor anything that it started runs."""
+    """Provide a running server; at the end stop it and everything that it started."""
     _sshd()
     made = Sshd(directory, address, prefix, binaries, manager)
     try:
@@ -200,7 +200,7 @@ def sshd(
 
 
 def _sessions(server: psutil.Process) -> list[psutil.Process]:
-    """Find the processes of connections: commands that were cut loose from them are not among these."""
+    """Find the processes of connections; commands that were detached from a connection are not included."""
     return [each for each in server.children(recursive=True) if each.name().startswith("sshd")]
 
 

@@ -1,4 +1,4 @@
-"""Build an InferenceService and its facts, and read what its status says; for tests of `service_status`."""
+"""Builds an InferenceService and its facts, and reads the resulting status; for tests of `service_status`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""An HTTP relay before a real API server that refuses what a test tells it to: storms of 429 and 409, at will.
+"""An HTTP relay before a real API server that refuses requests on demand: many 429 and 409 at any time.
 
-It speaks plain HTTP to the client and asks the API server with the credentials of a kubeconfig.
+It serves plain HTTP to the client and authenticates at the API server with the credentials of a kubeconfig.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _OWN_HEADERS = ("host", "connection", "transfer-encoding", "content-length", "au
 
 
 class Storm:
-    """`refuse(method, path)` gives a status to refuse a request with, or 0. Use as a context manager."""
+    """`refuse(method, path)` returns the status with which to refuse a request, or 0. Use it as a context manager."""
 
     def __init__(self, kubeconfig: pathlib.Path) -> None:
         self._access = kubeconfig_access(str(kubeconfig))
         self._pool = connection_pool(self._access)
         self.refuse: Callable[[str, str], int] = lambda method, path: 0
         self.refused: Counter[int] = Counter()
-        """How many requests were refused, by status."""
+        """The number of refused requests, by status."""
         self.requests = 0
-        """How many requests came, refused or not; a watch is one."""
+        """The number of requests, refused or not; a watch counts as one."""
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -52,7 +52,7 @@ class Storm:
             block_on_close = False
 
             def handle_error(self, request: object, client_address: object) -> None:
-                pass  # a client that is killed in the middle of a watch
+                pass  # the client was killed in the middle of a watch
 
         self._server = Server(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)

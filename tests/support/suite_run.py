@@ -1,9 +1,9 @@
 """Runs all tests as `make test` and CI do: `python -m tests.support.suite_run [--ci] [arguments of pytest]`.
 
-Tests use real servers with deadlines, and several test processes share the machine. Up to three failed tests therefore
-get one more try alone; those that pass then are named as FLAKY at the end. Everything else fails the run: more failed
-tests, a test process that died, an error inside pytest, no tests, tests without an outcome. With `--ci` a skip that
-tests/allowed_skips.toml does not list fails the run as well.
+Tests use real servers with deadlines, and several test processes share the machine. Up to three failed tests are
+therefore repeated once, one at a time; tests that pass then are listed as FLAKY at the end. Everything else fails the
+run: more failed tests, a test process that died, an error inside pytest, no tests, tests without an outcome. With
+`--ci` a skip that tests/allowed_skips.toml does not list fails the run as well.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tests.support.run_record import RunRecord
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_RETRIED = 3
-# A test process that died is not replaced: the run has failed, and xdist waits for ever where it does replace one.
+# A test process that died is not replaced: the run has failed anyway, and xdist can hang when it replaces one.
 IN_PARALLEL = ("-n", "3", "--dist", "loadfile", "--max-worker-restart", "0")
 _SHOWN = 20
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the tests. Returns the exit code: 0 when all passed, some perhaps at the second try."""
+    """Run the tests. Returns the exit code: 0 when all passed, perhaps some at the second try."""
     given = [each for each in arguments if each != "--ci"]
     for line in needs.lines():
         print(line)
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_suite(arguments: Sequence[str], *, directory: Path, allowed: Iterable[AllowedSkip] | None) -> int:
-    """Run the tests of a directory, and again what failed. `allowed` lists the skips of CI; None allows all."""
+    """Run the tests of a directory, and repeat those that failed. `allowed` lists the skips of CI; None allows all."""
     rows = None if allowed is None else tuple(allowed)
     first = run_pytest(arguments, directory=directory)
     if faults := faults_of(first, rows):
@@ -59,7 +59,7 @@ def run_suite(arguments: Sequence[str], *, directory: Path, allowed: Iterable[Al
 
 
 def run_pytest(arguments: Sequence[str], *, directory: Path) -> RunRecord | None:
-    """Run pytest in a process of its own. Returns what it recorded, None when it ended before it could."""
+    """Run pytest in a separate process. Returns its record, or None when it ended before it wrote one."""
     with tempfile.TemporaryDirectory(prefix="herdsman-test-run-") as folder:
         file = Path(folder) / "record.json"
         command = [sys.executable, "-m", "pytest", "-p", "tests.support.run_record", f"--record-run={file}"]
@@ -75,7 +75,7 @@ def run_pytest(arguments: Sequence[str], *, directory: Path) -> RunRecord | None
 
 
 def faults_of(record: RunRecord | None, allowed: Sequence[AllowedSkip] | None) -> list[str]:
-    """Say why a run fails without a second try; empty when all passed or few enough failed."""
+    """Return why a run fails without a second try; empty when all tests passed or few enough failed."""
     if record is None:
         return ["pytest ended without a record of its run"]
     faults = list(record.errors)
@@ -96,7 +96,7 @@ def faults_of(record: RunRecord | None, allowed: Sequence[AllowedSkip] | None) -
 
 
 def faults_of_retry(record: RunRecord | None, failed: Mapping[str, str]) -> list[str]:
-    """Say why the second try fails; empty when each of the tests passed."""
+    """Return why the second try fails; empty when each of the tests passed."""
     if record is None:
         return ["the second try ended without a record of its run"]
     faults = faults_of(record, None)

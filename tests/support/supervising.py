@@ -1,4 +1,4 @@
-"""A supervisor inside the test's own process, over real small processes: its store, its binaries, its reports."""
+"""A supervisor inside the test's process that runs real small processes, with its state, binaries and reports."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ http.server.ThreadingHTTPServer((sys.argv[1], int(sys.argv[2])), Handler).serve_
 
 
 def free_port() -> int:
-    """Find a port on loopback that nobody has."""
+    """Find a free port on loopback."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
 
@@ -83,7 +83,7 @@ def server_plan(*more: str, **changes: Any) -> ProcessPlan:
 
 @dataclass
 class Supervised:
-    """One supervisor at a time over one store, and all that it has said."""
+    """One supervisor at a time over one state directory, and all its reports."""
 
     root: Path
     binaries: Path
@@ -95,7 +95,7 @@ class Supervised:
     context: WorkerContext = field(init=False)
 
     def start(self, **changes: Any) -> Supervisor:
-        """Begin as a new agent would; `changes` are fields of WorkerContext."""
+        """Start a supervisor as a new agent does; `changes` are fields of WorkerContext."""
         self.store = Store(self.root)
         agent_id = self.store.open()
         lock = threading.Lock()
@@ -120,22 +120,22 @@ class Supervised:
         return self.supervisor
 
     def crash(self) -> None:
-        """End the supervisor as a killed agent would: nothing is stopped, nothing is said."""
+        """End the supervisor as if its agent were killed: it stops no process and sends no report."""
         self.supervisor.stop(keep_processes=True)
         self.store.close()
 
     def until(self, key: str, phase: str, *, timeout_s: float = 15) -> ProcessReport:
-        """Wait for a phase."""
+        """Wait until a process is in a phase."""
         return self.when(key, lambda report: report.phase == phase, what=f"to be {phase}", timeout_s=timeout_s)
 
     def because(self, key: str, reason: str, *, timeout_s: float = 15) -> ProcessReport:
-        """Wait for a reason."""
+        """Wait until a process has a reason."""
         return self.when(key, lambda report: report.reason == reason, what=f"to say {reason}", timeout_s=timeout_s)
 
     def when(
         self, key: str, is_so: Callable[[ProcessReport], bool], *, what: str, timeout_s: float = 15
     ) -> ProcessReport:
-        """Wait until a report is as one likes."""
+        """Wait until a report meets a condition."""
 
         def look() -> ProcessReport | None:
             report = self.supervisor.report(key)
@@ -147,11 +147,11 @@ class Supervised:
             raise AssertionError(f"{error}; last: {self.supervisor.report(key)}") from None
 
     def gone(self, key: str, *, timeout_s: float = 15) -> None:
-        """Wait until a removed process is forgotten."""
+        """Wait until a removed process has no report any more."""
         eventually(lambda: key not in self.supervisor.reports(), what=f"{key} to be gone", timeout_s=timeout_s)
 
     def phases(self, key: str) -> list[str]:
-        """Name the phases that were reported, each once in a row."""
+        """Return the reported phases in order, without repetitions."""
         seen = [report.phase.value for report in self.said.get(key, [])]
         return [phase for at, phase in enumerate(seen) if at == 0 or seen[at - 1] != phase]
 
@@ -162,7 +162,7 @@ class Supervised:
 
 @contextlib.contextmanager
 def supervised(root: Path, **changes: Any) -> Iterator[Supervised]:
-    """Have a store and its supervisor, not yet started; afterwards nothing of it runs."""
+    """Provide a state directory and its supervisor, which is not started yet; at the end stop all processes."""
     (root / "bin").mkdir()
     made = Supervised(root / "store", root / "bin", 23000 + os.getpid() % 40 * 200, changes)
     try:

@@ -1,4 +1,4 @@
-"""The conformance vectors: what LLMKube was given and what it wrote, one situation after the other."""
+"""The conformance vectors: the input that LLMKube was given and its output, one situation after the other."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ DIRECTORY = Path(__file__).resolve().parents[1] / "conformance" / "llmkube"
 
 @dataclass(frozen=True)
 class Situation:
-    """The world after one step: which objects there were, and what the peer's statuses said of them."""
+    """The cluster after one step: the objects of the user, and the statuses that the peer wrote."""
 
     label: str
     """Empty for the first; `step1`, `step2`, … as in the vectors' `peer_defects`."""
     objects: dict[str, Json]
     """By `Kind/name`, as written by the user, with namespace."""
     simulated: dict[str, Json]
-    """Statuses that the test wrote in the place of kubelets and controllers, by `Kind/name`."""
+    """Statuses that the test wrote in place of kubelets and controllers, by `Kind/name`."""
     recorded: dict[str, Json]
     """Statuses that the peer wrote, by `Kind/name`."""
 
@@ -64,7 +64,7 @@ class Vector:
             yield Situation(f"step{number}", dict(objects), dict(simulated), step["output"]["status"])
 
     def rejected_patches(self) -> Iterator[tuple[str, Json, set[str]]]:
-        """Give each refused merge patch: `Kind/name`, the patch, the field paths."""
+        """Yield each refused merge patch: `Kind/name`, the patch, the field paths."""
         for step in self.document.get("steps") or ():
             if "admission" in step:
                 yield f"{step['kind']}/{step['name']}", step["patch"], _fields(step["admission"])
@@ -98,6 +98,6 @@ def _key(obj: Json) -> str:
 
 
 def _fields(answer: Json) -> set[str]:
-    # A cause without a field only says that other rules were not looked at; `.spec.replicas` is the scale
-    # subresource's own name for the field that is named already.
+    # A cause without a field only reports that other rules were not checked. `.spec.replicas` is the name of the scale
+    # subresource for a field that is listed already.
     return {cause["field"] for cause in answer["causes"] if cause["field"][:1] not in ("<", ".")}

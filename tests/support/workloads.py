@@ -1,4 +1,4 @@
-"""Services that describe their pods themselves, made short: the shape of a KServe service with all that it can have."""
+"""Builders of services that describe their own pods, in the shape of KServe services with all optional parts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IMAGE = "registry.example/vllm:1"
 
 
 def marks(name: str) -> dict[str, str]:
-    """Labels by which objects of a KServe service are found."""
+    """The labels that identify the objects of a KServe service."""
     return {"app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "llminferenceservice"}
 
 
@@ -91,7 +91,9 @@ def keda(name: str, part: str = "main") -> Scaler:
 
 
 def everything(name: str, namespace: str = "ns", **fields: Any) -> Workloads:
-    """Pods that serve, prefill and pick, with a pool, a route, an account and its rights."""
+    """A Workloads with servers, prefill pods and an endpoint picker, with a pool, a route, an account and its
+    rights.
+    """
     labels = marks(name)
     epp = f"{name}-epp"
     picker = {"name": f"{epp}-service", "port": {"number": 9002}}

@@ -1,8 +1,8 @@
-"""An HTTP proxy before the API server that sees each write of a loop, and may do something before or after any of them.
+"""An HTTP proxy before the API server that sees each write of a loop, and can act before or after each of them.
 
-It speaks plain HTTP to the loop and uses the loop's own credentials towards the server. What it is asked by `on_write`
-happens in the middle of the request: the loop has sent it, and has no answer yet. What a loop had under way when it was
-killed still arrives, and is not taken for a write of the loop after it.
+It serves plain HTTP to the loop and uses the loop's credentials at the API server. `on_write` runs in the middle of a
+request: the loop has sent it, and has no response yet. Requests that a killed loop had sent are still delivered, but
+they do not count as writes of the next loop.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ _OURS = {*_HOP, "host", "authorization"}
 
 
 class WriteGate:
-    """Passes everything on. `on_write(moment, method, path)` is called around each write of an object by whoever has
-    the latest kubeconfig."""
+    """Forwards everything. `on_write(moment, method, path)` is called around each write of an object by a client that
+    uses the latest kubeconfig.
+    """
 
     def __init__(self, kubeconfig: pathlib.Path) -> None:
         access = kubeconfig_access(str(kubeconfig))
@@ -40,7 +41,7 @@ class WriteGate:
         self._thread.start()
 
     def kubeconfig(self, to: pathlib.Path) -> pathlib.Path:
-        """Write a kubeconfig that leads here, in place of all before it, and return its path."""
+        """Write a kubeconfig for this proxy, which invalidates all earlier ones, and return its path."""
         self._kubeconfigs += 1
         url = f"http://127.0.0.1:{self._server.server_port}"
         config = {
@@ -126,11 +127,11 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A loop that was killed in the middle of its requests is what this is for."""
+        """Ignore errors: loops are killed in the middle of their requests."""
 
 
 def _is_write_of_an_object(method: str, path: str) -> bool:
-    """Tell the provider's writes from statuses, Events, Leases and previews."""
+    """Return whether a request is a write of the provider, not of a status, Event, Lease or preview."""
     way, _, query = path.partition("?")
     if method not in ("PATCH", "DELETE") or "dryRun" in query:
         return False

@@ -1,6 +1,7 @@
-"""Evaluates the expressions of workflows for GitHub: `${{ … }}` in strings, and conditions.
+"""Evaluates the expressions of GitHub workflows: `${{ … }}` in strings, and conditions.
 
-It knows what the project's workflows use. Anything else is an error, so that a test never passes by a guess.
+It supports only what the project's workflows use. It raises an error for anything else, so that no test passes because
+of a wrong guess.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _EMBEDDED = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
 
 
 class Unknown(Exception):
-    """An expression names a value, a function or an operator that is not known here."""
+    """An expression uses a value, a function or an operator that this evaluator does not support."""
 
 
 def interpolated(text: str, contexts: Mapping[str, Any]) -> str:
@@ -23,7 +24,7 @@ def interpolated(text: str, contexts: Mapping[str, Any]) -> str:
 
 
 def holds(condition: str, contexts: Mapping[str, Any]) -> bool:
-    """Whether a condition is true; with or without the braces."""
+    """Return whether a condition is true. It may be written with or without the braces."""
     whole = _EMBEDDED.fullmatch(condition.strip())
     return bool(evaluate(whole.group(1) if whole else condition, contexts))
 
@@ -32,7 +33,7 @@ def evaluate(expression: str, contexts: Mapping[str, Any]) -> Any:
     """Return the value of one expression.
 
     Raises:
-        Unknown: it has something that is not known here.
+        Unknown: the expression uses something that is not supported.
     """
     reader = _Reader(_tokens(expression), contexts)
     value = reader.either()
@@ -117,7 +118,7 @@ class _Reader:
         for part in path.split("."):
             if not isinstance(value, Mapping) or part not in value:
                 if path.startswith("github.event."):
-                    return None  # what only other events have
+                    return None  # properties of other kinds of events
                 raise Unknown(f"nothing gives a value to `{path}`")
             value = value[part]
         return value

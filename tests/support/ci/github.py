@@ -1,7 +1,7 @@
-"""Runs the jobs of a workflow for GitHub here: each script in order, with the variables that the workflow gives it.
+"""Runs the jobs of a GitHub workflow on this machine: each script in order, with the variables of the workflow.
 
-`uses:` steps are replaced by the stand-ins of `stand_ins.py`. A shell does what GitHub's runner does: it writes the
-script to a file, and reads the files GITHUB_ENV, GITHUB_PATH and GITHUB_OUTPUT after each step.
+`uses:` steps are replaced by the stand-ins of `stand_ins.py`. As in GitHub's runner, each script is written to a file,
+and the files GITHUB_ENV, GITHUB_PATH and GITHUB_OUTPUT are read after each step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.support.ci.scripts import Machine
 from tests.support.ci.stand_ins import ACTIONS, Place
 
 _SHELLS = {"": ("-e",), "bash": ("--noprofile", "--norc", "-e", "-o", "pipefail")}
-"""How GitHub calls bash: without a `shell:`, and with `shell: bash`."""
+"""The command lines that GitHub uses for bash: without a `shell:`, and with `shell: bash`."""
 
 
 @dataclass
@@ -29,9 +29,9 @@ class JobRun:
     name: str
     place: Place
     environment: dict[str, str]
-    """The variables after the last step, without those of single steps."""
+    """The variables after the last step. Variables that only one step sets are not included."""
     steps: list[str] = field(default_factory=list)
-    """The steps that ran, in order: names, or the names of their actions."""
+    """The steps that ran, in order: their names, or the names of their actions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class Workflow:
         return {name: runs for name, runs in done.items() if runs}
 
     def document(self) -> dict[str, Any]:
-        """Return the workflow as YAML reads it."""
+        """Return the workflow as a parsed YAML document."""
         said: dict[str, Any] = yaml.safe_load(self.path.read_text())
         return said
 
@@ -81,7 +81,7 @@ class Workflow:
     def _run_job(self, name: str, job: Mapping[str, Any], matrix: Mapping[str, Any], root: Path, kept: Path) -> JobRun:
         place = Place.make(root, repository=self.repository, artifacts=kept)
         contexts = self._contexts(matrix)
-        # The event's facts that each runner gives to each step as variables.
+        # Each runner passes the context of the event to each step as variables.
         facts = {f"GITHUB_{key.upper()}": value for key, value in self.github.items() if isinstance(value, str)}
         environment = {
             **self.machine.environment,

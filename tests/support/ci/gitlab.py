@@ -1,4 +1,4 @@
-"""Runs the jobs of a pipeline for GitLab here: `before_script` and `script` in one shell, in order.
+"""Runs the jobs of a GitLab pipeline on this machine: `before_script` and `script` in one shell, in order.
 
 The job's image is replaced by the programs of `stand_ins.py`.
 """
@@ -16,21 +16,23 @@ import yaml
 from tests.support.ci.scripts import Machine
 
 _SHELL = ("-e", "-o", "pipefail")
-"""As GitLab's runner sets the shell of a job."""
+"""The shell options that GitLab's runner sets."""
 _RULE = re.compile(r'\$(\w+) == (?:"([^"]*)"|\$(\w+))')
 _NOT_JOBS = ("stages", "default", "variables", "workflow", "include", "image")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """A pipeline with the variables that GitLab would give its jobs: predefined ones and those of the project."""
+    """A pipeline with the variables of its jobs: those that GitLab predefines and those of the project."""
 
     path: Path
     machine: Machine
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def jobs(self) -> dict[str, dict[str, Any]]:
-        """Return the jobs whose rules this pipeline's variables meet, templates merged in, in the order of stages."""
+        """Return the jobs whose rules match this pipeline's variables, with templates merged in, in the order of
+        stages.
+        """
         said: dict[str, Any] = yaml.safe_load(self.path.read_text())
         named = {name: value for name, value in said.items() if name not in _NOT_JOBS and not name.startswith(".")}
         merged = {name: _merged(said, job) for name, job in named.items()}
@@ -61,7 +63,7 @@ def _merged(said: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:
         return dict(job)
     base = _merged(said, said[job["extends"]])
     own = {key: value for key, value in job.items() if key != "extends"}
-    # Maps are merged, and lists replaced, as GitLab does.
+    # As in GitLab, maps are merged and lists are replaced.
     return base | {k: base[k] | v if isinstance(v, dict) and k in base else v for k, v in own.items()}
 
 

@@ -1,4 +1,4 @@
-"""Runs the shell scripts of CI, and looks that no secret leaves them by an argument or a log."""
+"""Runs the shell scripts of CI, and checks that no secret appears in an argument or in a log."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from pathlib import Path
 
 _RECORD = "\x1e"
 _KEPT_IN_SHELL = ("printf", "export", "[", "[[", "test", "local", "readonly")
-"""Commands of the shell itself: their arguments are in no list of processes."""
+"""Shell builtins: their arguments do not appear in the list of processes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """The variables of the machine, a folder for traces, and the secrets: every script of a test shares them."""
+    """The variables of the machine, a folder for traces, and the secrets. All scripts of a test share them."""
 
     environment: Mapping[str, str]
     scratch: Path
     secrets: Mapping[str, str] = field(default_factory=dict)
-    """By name; a secret of several lines is looked for by its longest line."""
+    """By name. For a secret of several lines, its longest line is searched for."""
     timeout_s: float = 600.0
-    """For each script."""
+    """One trace file for each script."""
 
     def run(self, script: str, *, shell: Sequence[str], directory: Path, environment: Mapping[str, str]) -> str:
         """Run one script to its end and return its output. It fails unless the exit code is 0.
 
-        bash writes each command with its arguments to a file before it runs it. No command but those of the shell
-        itself may have a secret there, and no secret may be in the output.
+        bash writes each command with its arguments to a file before it runs the command. The run fails if the arguments
+        of a command that is no shell builtin hold a secret, or if the output holds one.
         """
         self.scratch.mkdir(parents=True, exist_ok=True)
         file, trace = self.scratch / "step.sh", self.scratch / "trace"
-        # bash as root takes no PS4 from its environment.
+        # When bash runs as root, it ignores PS4 in the environment.
         file.write_text(f"PS4='{_RECORD}+ '; set -x\n{script}")
         with trace.open("w") as written:
             done = subprocess.run(
@@ -61,6 +61,6 @@ class Machine:
 
 
 def bare_environment(**more: str) -> dict[str, str]:
-    """The variables of a fresh machine: no more of the tests' own than a program needs to start."""
+    """The variables of a fresh machine: of the test's own variables only those that a program needs to start."""
     kept = {name: os.environ[name] for name in ("LANG", "TZ", "SSL_CERT_FILE") if name in os.environ}
     return {"PATH": os.environ["PATH"], "CI": "true", **kept, **more}

@@ -1,6 +1,6 @@
-"""Replacements for the parts of CI that are not on this machine: a table of actions and one of programs, with reasons.
+"""Replacements for the parts of CI that this machine lacks: a table of actions and a table of programs, with reasons.
 
-Everything else in a workflow runs as it is written.
+Everything else in a workflow runs unchanged.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Place:
 
     root: Path
     repository: Path
-    """The files that a checkout gets."""
+    """The files that `actions/checkout` copies."""
     artifacts: Path
-    """The artifacts of one run."""
+    """The folder for the artifacts of one run."""
 
     @classmethod
     def make(cls, root: Path, *, repository: Path, artifacts: Path) -> Place:
-        """Make the folders; the workspace is empty until a step checks the repository out."""
+        """Create the folders; the workspace is empty until a step checks the repository out."""
         place = cls(root, repository, artifacts)
         for folder in (place.workspace, place.home, place.temporary, place.programs, artifacts):
             folder.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ class Place:
 
     @property
     def workspace(self) -> Path:
-        """Where the steps run."""
+        """The working directory of the steps."""
         return self.root / "workspace"
 
     @property
@@ -57,12 +57,12 @@ class Place:
 
     @property
     def temporary(self) -> Path:
-        """The folder of RUNNER_TEMP."""
+        """The folder in RUNNER_TEMP."""
         return self.root / "temporary"
 
     @property
     def programs(self) -> Path:
-        """Where stand-ins put the programs that they bring."""
+        """The folder for the programs that stand-ins install."""
         return self.root / "programs"
 
     @property
@@ -92,7 +92,7 @@ class StandIn:
     """A replacement for an action."""
 
     reason: str
-    """Why the action itself does not run here, and what the stand-in does."""
+    """The reason why the action itself cannot run here, and what the stand-in does instead."""
     act: Callable[[Place, Mapping[str, str]], None]
 
 
@@ -102,9 +102,9 @@ def _checkout(place: Place, inputs: Mapping[str, str]) -> None:
 
 
 def write_python(folder: Path) -> None:
-    """Write the programs `python` and `python3`: the tests' own. Its environments find Herdsman's dependencies.
+    """Write the programs `python` and `python3`, which run the Python of the tests.
 
-    No package index is asked. The environments do not find this checkout.
+    No package index is contacted. Their virtual environments contain Herdsman's dependencies, but not this checkout.
     """
     packages = shlex.quote(sysconfig.get_path("purelib"))
     shim = folder / "python"
@@ -182,25 +182,25 @@ PROGRAMS: Mapping[str, str] = {
     "gh": "GitHub's API is not here: a script that writes its arguments down, and finds no comment to edit.",
     "sudo": "A test installs no packages: a script that writes its arguments down.",
 }
-"""Programs of a hosted runner that a script replaces."""
+"""Programs of a hosted runner that a test replaces."""
 
 
 def write_gh(folder: Path, record: Path) -> None:
-    """Write a program `gh` that notes each call in `record`, with the files that it is given."""
+    """Write a program `gh` that appends each call to `record`, with the files that it is given."""
     program = folder / "gh"
     quoted = shlex.quote(str(record))
     program.write_text(
         "#!/bin/sh\n"
         f'[ -n "$GH_TOKEN" ] || {{ echo "GH_TOKEN is not set" >&2; exit 4; }}\n'
         f'printf "%s\\n" "$*" >> {quoted}\n'
-        # A first comment cannot edit the last one.
+        # `gh pr comment --edit-last` fails when there is no comment yet.
         'case "$*" in *--edit-last*) echo "no comments found for current user" >&2; exit 1 ;; esac\n'
     )
     program.chmod(0o755)
 
 
 def write_sudo(folder: Path, record: Path) -> None:
-    """Write a program `sudo` that notes each call in `record` and runs nothing."""
+    """Write a program `sudo` that appends each call to `record` and runs nothing."""
     program = folder / "sudo"
     program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >> {shlex.quote(str(record))}\n')
     program.chmod(0o755)
