@@ -200,7 +200,7 @@ def test_nobody_makes_the_server_slow_or_big(serve: Callable[..., Served], monke
     def connect() -> ssl.SSLSocket:
         return context.wrap_socket(socket.create_connection((host, int(port)), timeout=5))
 
-    # Those who never finish a handshake are let go, and hold up nobody meanwhile.
+    # Connections that never finish the handshake are closed, and do not delay other clients.
     silent = [socket.create_connection((host, int(port)), timeout=5) for _ in range(http_server.MAX_PER_CLIENT - 4)]
     with connect() as slow:
         assert served.get("/healthz")[0] == 200
@@ -298,7 +298,7 @@ def test_a_token_can_be_proven_to_the_agent_that_has_it_and_is_not_sent(serve: C
         SCHEME,
     ):
         assert ask(first, "/v1/nothing", wrong) == 401, wrong
-    # What one agent received opens nothing at another, even where both have one token.
+    # A signature for one agent is invalid at another agent, even if both have the same token.
     (second.store.root / "agent-token").write_text(token)
     assert ask(second, "/v1/nothing", header(token, fingerprint, "/v1/nothing")) == 401
 

@@ -33,7 +33,7 @@ def host(tmp_path: Path, tiny_model: Path) -> Iterator[AgentProcess]:
 
 
 class LongAnswer:
-    """One streamed completion of many tokens, read in a thread of its own, with a pause after each token."""
+    """One streamed completion of many tokens, read in a separate thread with a pause after each token."""
 
     def __init__(self, report: ProcessReport, *, pause_s: float = 0.0) -> None:
         self._pause_s = pause_s
@@ -85,7 +85,7 @@ def test_an_answer_under_way_ends_before_its_server_is_replaced_even_if_the_agen
     assert second.pid != first.pid
     assert gone(first.pid, timeout_s=1)
 
-    # One that takes too long does not hold a removal up.
+    # A request that takes too long does not delay a removal.
     client.put("prod/tiny", plan(tiny_model, "--alias", "renamed", drain_timeout_s=0.5))
     eventually(lambda: client.get("prod/tiny").plan.drain_timeout_s == 0.5, what="the new time")  # type: ignore[union-attr]
     longer = LongAnswer(second)

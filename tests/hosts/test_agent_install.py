@@ -30,7 +30,7 @@ NEWER = "9.9.9"
 
 
 class Stage(Protocol):
-    """Where `herdsman agent …` is called; `newer` calls a later version of it."""
+    """The machine on which `herdsman agent …` is run; `newer` runs a later version of it."""
 
     def herdsman(self, *words: str, newer: bool = False) -> tuple[int, Any]: ...
 
@@ -163,7 +163,7 @@ def test_model_servers_outlive_every_change_of_the_agent_and_go_only_when_asked(
     assert client().report().facts.labels == {"rack": "1"}, "an upgrade keeps the options"
     assert stage.herdsman("upgrade", newer=True)[1]["changed"] is False
 
-    # The manager starts an agent that died, and that one adopts what it finds.
+    # The service manager restarts an agent that died, and the new one adopts the running processes.
     killed = agent_pid()
     stage.kill(killed)
     eventually(lambda: (found := read_run_file(store)) and found.pid != killed, what="another agent", timeout_s=30)
@@ -172,7 +172,7 @@ def test_model_servers_outlive_every_change_of_the_agent_and_go_only_when_asked(
     code, told = stage.herdsman("status")
     assert code == 0 and told["answers"] and told["processes"] == {"Ready": 1} and told["host"] == HOST
 
-    # Without being asked to, an uninstall leaves them; the next agent takes them over; with it, nothing is left.
+    # By default an uninstall leaves the processes, and the next agent adopts them; with the option, it stops them all.
     assert stage.herdsman("uninstall")[0] == 0
     assert model_servers() == served
     assert stage.herdsman(*install)[0] == 0

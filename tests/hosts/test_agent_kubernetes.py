@@ -90,7 +90,7 @@ def start_agent(tmp_path: Path, tiny_model: Path) -> Iterator[StartAgent]:
 
 @pytest.fixture
 def outage(fresh_control_plane: Callable[..., LocalCluster]) -> Iterator[ExitStack]:
-    """What ends before the control plane of the test does."""
+    """A stack of contexts that close before the control plane of the test stops."""
     with ExitStack() as stack:
         yield stack
 
@@ -410,7 +410,7 @@ def test_an_api_server_outage_harms_no_process_and_is_caught_up_with(
     assert gone(server.pid)
     time.sleep(6)
     assert [p.pid for p in running.processes()] == [before["pid"]], "no answer is no deletion"
-    # The process also survives an agent that starts while nobody answers.
+    # The process also survives an agent that starts while the API server is away.
     running.kill()
     running.start()
     os.kill(before["pid"], signal.SIGKILL)

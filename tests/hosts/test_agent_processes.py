@@ -110,7 +110,7 @@ def test_a_killed_llama_server_is_started_again_on_its_port(
     host: AgentProcess, llama_server: Path, tiny_model: Path
 ) -> None:
     client = host.start()
-    # A name of its own: a port follows from it, and agents of other tests may take that of another.
+    # The name is unique: the port is derived from it, and agents of other tests may use the port of another name.
     client.put("prod/killed", llama_plan(tiny_model))
     before = until(client, "prod/killed", "Ready")
     assert before.pid is not None

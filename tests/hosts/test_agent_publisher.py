@@ -1,7 +1,7 @@
-"""From what an agent says of a process to the endpoint that the loop makes of it, on a real API server.
+"""From an agent's report on a process to the endpoint that the loop publishes for it, on a real API server.
 
-Covered without any process: heartbeats, repairs, moves, what is left alone, which addresses are refused, what an older
-agent left behind and still says, and the notice by which an agent knows that nobody is led to a process any more.
+Covered without any process: heartbeats, repairs, moves, objects that are left alone, refused addresses, the objects and
+reports of older agents, and the notice that no endpoint leads to a process any more.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def process(api: Api, namespace: str) -> Json:
 
 
 class Desk:
-    """What the publisher is to say, changed by the test."""
+    """The publications of the publisher, changed by the test."""
 
     def __init__(self, publication: Publication | None, api: Api | None = None) -> None:
         """With `api`, the process is looked at as it is now, as an agent's watch does."""
@@ -86,7 +86,7 @@ def alive() -> Liveness:
 
 @pytest.fixture
 def loop(api: Api, client: KubeClient, namespace: str, process: Json, alive: Liveness) -> Iterator[HostEndpoints]:
-    """The loop's part; the host `h` is there and lives."""
+    """The part of the loop that publishes endpoints; the host `h` exists and is alive."""
     make_host(client, "h")
     make_host(client, "other", address="10.4.4.4")
     with publishing(client, namespaces=(namespace,), liveness=alive, heartbeat_s=1.0) as made:
@@ -218,7 +218,9 @@ def test_a_host_that_moves_from_ipv4_to_ipv6_gets_new_endpoints(api: Api, namesp
 
 
 def test_objects_that_an_llmkube_agent_left_are_taken_over_whole(api: Api, namespace: str, client: KubeClient) -> None:
-    """As LLMKube's agent makes them: no owner, its own annotations, a Pod as target; its heartbeat stopped long ago."""
+    """The objects are as LLMKube's agent creates them: no owner, its annotations, a Pod as target; the heartbeat is
+    old.
+    """
     beat = (datetime.now(UTC) - timedelta(minutes=10)).isoformat(timespec="seconds").replace("+00:00", "Z")
     labels = {"app": "svc", "llmkube.ai/managed-by": "metal-agent", "llmkube.ai/inference-service": "svc"}
     metadata = {"name": "svc", "namespace": namespace, "labels": labels}
@@ -303,7 +305,7 @@ def test_a_process_that_moved_takes_its_endpoint_along_and_leaves_service_and_st
     address = (api.get(SERVICES.path(namespace, "svc")) or {})["spec"]["clusterIP"]
     moved = {"metadata": {"labels": {"herdsman.dev/host": "other"}}, "spec": {"host": "other"}}
     client.patch(HOST_PROCESSES, namespace, "svc", moved)
-    # The old host does not know yet, and wants to say that the process stops.
+    # The old host has not seen the move yet, and reports that the process stops.
     desk.publication = Publication(process, PLAN, ProcessReport(phase=ProcessPhase.STOPPING))
     publisher.enqueue(f"{namespace}/svc")
     eventually(lambda: not endpoint_ready(api, namespace), what="the endpoint to be out")
@@ -324,7 +326,7 @@ def test_a_host_that_slept_through_a_move_takes_no_endpoint_back(
     moved = {"metadata": {"labels": {"herdsman.dev/host": "other"}}, "spec": {"host": "other"}}
     client.patch(HOST_PROCESSES, namespace, "svc", moved)
     registration.register(client, wanted(namespace, host="other", address="10.4.4.4"), now=datetime.now(UTC))
-    # Its watch has not told it yet.
+    # The agent's watch has not delivered the change yet.
     publish(Desk(Publication(process, PLAN, READY))).enqueue(f"{namespace}/svc")
     time.sleep(1.5)
     found = api.get(ENDPOINT_SLICES.path(namespace, "svc"))
@@ -411,7 +413,7 @@ def test_an_address_that_is_never_a_hosts_is_led_to_by_nobody_and_named_in_the_s
 
     status = eventually(told, what="the reason in the status")
     assert "link-local" in status["message"] and status.get("ready") is False
-    # What the owner says counts, whatever the agent says.
+    # The address in the Host's spec takes precedence over the agent's.
     client.patch(HOSTS, None, "h", {"spec": {"address": "10.8.8.8"}})
 
     def led_to() -> list[str]:
@@ -423,7 +425,9 @@ def test_an_address_that_is_never_a_hosts_is_led_to_by_nobody_and_named_in_the_s
 def test_what_an_older_agent_made_is_taken_over_without_a_gap_and_kept_after_the_agent_lost_its_rights(
     api: Api, namespace: str, process: Json, client: KubeClient, alive: Liveness
 ) -> None:
-    """It wrote Service and slice itself, and says RegistrationFailed when the API server refuses that."""
+    """The older agent wrote Service and EndpointSlice itself, and reports RegistrationFailed when the API server
+    refuses.
+    """
     make_host(client, "h")
     status = {"phase": "Ready", "ready": True, "port": 18001, "observedGeneration": 1}
     client.patch(HOST_PROCESSES, namespace, "svc", {"status": status}, subresource="status")

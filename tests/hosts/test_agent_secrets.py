@@ -1,4 +1,4 @@
-"""An agent looks secret variables up at each start: it says what is missing, and hands on nothing of its own."""
+"""An agent reads secret variables at each start: it reports missing ones, and passes on none of its own environment."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def test_a_service_sleeps_wakes_and_survives_its_agent(
     assert not host.processes() and client.get(KEY).report.ready
     assert ask(port) == 200
 
-    # Killed while awake: the process is adopted and goes on being served, without a start.
+    # The agent is killed while the engine is awake: the new agent adopts the process and serves it without a restart.
     second = engine_of(host)
     host.kill()
     client = host.start()
@@ -147,7 +147,7 @@ def test_an_engine_that_is_killed_while_it_answers_hangs_nobody(
     assert set(statuses) <= {502, 503}
     assert engine_of(host).pid != engine.pid
 
-    # Removed: nothing listens, nothing is remembered.
+    # Removed: the port is closed and the record is deleted.
     client.delete(KEY)
     eventually(lambda: not host.processes(), what="the process to be gone")
     eventually(lambda: KEY not in (host.store / "front-state.json").read_text(), what="the front to be forgotten")
@@ -177,7 +177,7 @@ def test_a_wake_that_fails_is_told_to_the_client(host: AgentProcess, llama_serve
 
 
 def test_a_streamed_answer_passes_byte_for_byte(llama_server: Path, tiny_model: Path, tmp_path: Path) -> None:
-    """A tap between proxy and llama-server notes what the engine said; the client must have heard the same."""
+    """A relay between proxy and llama-server records the engine's bytes; the client must receive the same bytes."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [str(llama_server), "--model", str(tiny_model), "--host", "127.0.0.1", "--port", str(port), "-c", "256"]

@@ -73,7 +73,7 @@ def fetch(
 
 
 def in_place(store: Path) -> list[str]:
-    """The files that stand under their own names: all that anybody else would find."""
+    """The complete files under their final names, which are all that other processes see."""
     return sorted(p.name for p in store.glob("*/*") if not p.name.startswith("."))
 
 
@@ -142,7 +142,7 @@ def test_a_cut_connection_is_resumed_where_it_broke(
     # More cuts than attempts: each connection brings bytes, and bytes restore the patience.
     url = server.serve("/m.gguf", File(CONTENT, cut_after=200_000, cuts=10))
     assert fetch(plan(url, sha256=SHA256), tmp_path, settings=settings).read_bytes() == CONTENT
-    # What was cut off on its way may have been sent twice, but never the whole file again.
+    # The interrupted parts may be sent twice, but never the whole file again.
     assert server.sent("/m.gguf") < 1.5 * len(CONTENT)
 
 
@@ -153,7 +153,7 @@ def test_without_ranges_a_cut_begins_anew_and_ends_after_the_attempts(server: Fi
     file.cuts = 1000
     with pytest.raises(errors.SourceUnreachable):
         fetch(plan(url), tmp_path / "b")
-    assert file.cuts == 1000 - QUICK.attempts - 1  # one more request had asked for the size
+    assert file.cuts == 1000 - QUICK.attempts - 1  # one more request was for the size
     assert in_place(tmp_path / "b") == []
 
 
@@ -338,7 +338,7 @@ def test_a_private_address_is_not_dialled_unless_allowed(server: FileServer, tmp
 
 
 def start_child(url: str, store: Path) -> subprocess.Popen[str]:
-    """Download in a process of its own."""
+    """Download in a separate process."""
     script = (
         "import sys, threading\n"
         "from pathlib import Path\n"
@@ -405,7 +405,7 @@ def test_a_disk_that_is_too_small_is_named_before_the_download(server: FileServe
 
 
 def test_a_disk_that_fills_up_under_way_is_named_and_freed_again(server: FileServer, small_disk: Path) -> None:
-    # No length is said, so the lack of space shows only when the disk is full.
+    # The length is unknown, so the lack of space shows only when the disk is full.
     url = server.serve("/m.gguf", File(CONTENT, ranges=False, says_length=False))
     with pytest.raises(errors.NoSpace, match="No space left"):
         fetch(plan(url), small_disk)
@@ -467,7 +467,8 @@ def test_a_local_file_is_hashed_again_only_when_it_changed(tmp_path: Path) -> No
     [remembered] = (tmp_path / "store").rglob("*.json")
     entry = json.loads(remembered.read_text())
     assert entry["sha256"] == SHA256
-    # What is remembered is believed while the file is untouched: a planted digest shows that nothing was hashed.
+    # The recorded digest is trusted while the file is unchanged: a wrong record shows that the file was not hashed
+    # again.
     remembered.write_text(json.dumps({**entry, "sha256": "f" * 64}))
     with pytest.raises(errors.ChecksumMismatch, match="f" * 64):
         fetch(wanted, tmp_path / "store", policy=policy)

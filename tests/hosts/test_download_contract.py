@@ -1,7 +1,7 @@
-"""What every download promises, whoever does it: the pods' script, the script on a host over SSH, the agent.
+"""Properties that all three downloaders share: the pods' script, the script on a host over SSH, the agent.
 
-Each of the three meets the same servers. What only one of them has (ranges in parallel, sets of files, S3, caches that
-pods share, whom a script may dial) is tested in its own module.
+Each of them is run against the same servers. Features of only one of them (parallel ranges, sets of files, S3, caches
+that pods share, allowed addresses) are tested in separate modules.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ CONTENT = b"GGUF" + random.Random(11).randbytes(400_000)
 OTHER = b"GGUF" + random.Random(12).randbytes(300_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 ATTEMPTS = 10
-"""How often a download is begun again after a failure that may pass, as its owner does: kubelet, loop, agent."""
+"""How often a download is retried after a temporary failure, as kubelet, loop and agent do."""
 
 
 @dataclass(frozen=True)
 class Failed:
-    """How a download ended that brought no file."""
+    """The failure of a download."""
 
     reason: str
     message: str
@@ -47,7 +47,7 @@ class Download(Protocol):
     """One way to bring a file."""
 
     path: Path
-    """Where the file is to lie."""
+    """The target of the file."""
 
     def once(self, url: str, *, sha256: str | None = None) -> Failed | None:
         """Run one download to its end."""

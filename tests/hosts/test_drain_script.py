@@ -134,7 +134,7 @@ def test_waiting_ends_with_the_time_that_is_left() -> None:
 
 
 def test_a_slow_client_of_an_idle_server_gets_its_whole_answer() -> None:
-    """The slot is idle once the last token is made, and the client has not taken what was made."""
+    """The slot is idle once the last token is generated, but the client has not read all of the response yet."""
     asked = b"GET /answer HTTP/1.0\r\n\r\n"
     with serving(IDLE) as server, connected(server, asked) as client, ThreadPoolExecutor(1) as pool:
         ending = pool.submit(drain, server)
@@ -148,7 +148,7 @@ def test_a_slow_client_of_an_idle_server_gets_its_whole_answer() -> None:
 
 
 def test_the_rest_of_an_answer_is_waited_for_when_the_server_has_closed_the_connection() -> None:
-    """A pod takes its network along when it ends, and with it what the kernel still has to send."""
+    """When a pod ends, the kernel drops its network and with it unsent data."""
     with (
         serving(IDLE) as server,
         socket.create_server(("127.0.0.1", 0)) as listener,

@@ -1,4 +1,4 @@
-"""The metrics that dashboards take from llama.cpp are those that a real llama-server serves."""
+"""The metrics of llama.cpp in dashboards are served by a real llama-server."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A HostProcess that somebody else wrote is held to the same rule: real API server, sshd and agent.
+"""HostProcesses that other clients create are checked by the same rules: real API server, sshd and agent.
 
 The attacks: a shell by runtime generic, tools by an argument, a library by a variable, another namespace, and processes
-as root over SSH. Nothing of them may start, and the host's owner can allow each.
+as root over SSH. None of them may start, and the host's owner can allow each.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def report(api: Api, namespace: str, name: str) -> Any:
 
 
 def serves(api: Api, namespace: str, name: str) -> bool:
-    """Tell whether the process answers, or would once a loop, which this test has none of, has published it."""
+    """Return whether the process is Ready; no loop runs in this test, so no endpoint is published."""
     said = report(api, namespace, name)
     return bool(said.get("port")) and said.get("phase") in ("Ready", "Starting")
 

@@ -41,7 +41,7 @@ def plan(model: Path, **changes: object) -> ProcessPlan:
 
 
 def reason(client: HttpHost, key: str, wanted: str, *, timeout_s: float = 20) -> ProcessReport:
-    """Wait until a process says this reason."""
+    """Wait until a process has this reason."""
     seen: list[ProcessReport] = []
 
     def look() -> ProcessReport | None:
@@ -80,7 +80,7 @@ def test_what_does_not_fit_waits_its_turn_and_what_is_unknown_is_not_started(
             assert "prod/first has" in refused.message
         assert "may never have more" in reason(client, "prod/huge", "InsufficientMemory").message
         assert "memory-check: off" in reason(client, "prod/unknown", "MemoryUnknown").message
-        # The next agent counts what it takes over.
+        # The next agent counts the memory of the processes that it adopts.
         made.kill()
         client = made.start()
         after = client.get("prod/first").report
@@ -88,7 +88,7 @@ def test_what_does_not_fit_waits_its_turn_and_what_is_unknown_is_not_started(
         reason(client, "prod/second", "InsufficientMemory")
         assert client.report().facts.memory_budget_bytes == 130 * MIB
         assert metric(made, 'herdsman_agent_memory_budget_bytes{memory="ram"}') == 130 * MIB
-        # Room goes to the most important of those that wait, at once.
+        # Free memory goes at once to the waiting process with the highest priority.
         for key in ("prod/urgent", "prod/second"):
             reason(client, key, "InsufficientMemory")
         freed = time.monotonic()
@@ -103,7 +103,7 @@ def test_what_does_not_fit_waits_its_turn_and_what_is_unknown_is_not_started(
 
 
 class Meminfo:
-    """What the agent takes for the system's memory: little of it, so that processes have most of what is in use."""
+    """A file in place of /proc/meminfo. It shows little memory, so that the processes use most of it."""
 
     def __init__(self, folder: Path, total_mib: int) -> None:
         self.path = folder / "meminfo"
@@ -133,7 +133,7 @@ def test_under_pressure_the_least_important_gives_way_and_comes_back(
         meminfo.available(5)
         evicted = reason(client, "prod/low", "Evicted")
         assert "5 MiB of 100 MiB (5 %) were available" in evicted.message
-        # What one brought suffices.
+        # The memory of one evicted process is enough.
         meminfo.available(30)
         eventually(lambda: client.report().facts.memory_pressure == "Normal", what="the pressure to be over")
         assert client.get("prod/low").report.phase == "Pending"
@@ -219,7 +219,7 @@ def test_models_of_a_group_take_turns_as_they_are_asked_for(
             each.join(60)
         assert len(answers) == 3
         assert client.get("prod/home").report.pid is None
-        # Nobody asks any more: the guest sleeps, and the preferred one is back by itself.
+        # Without further requests the other model sleeps, and the preferred one is loaded again.
         back = until(client, "prod/home", "Ready")
         assert back.pid != home.pid
         assert client.get("prod/guest").report.phase == "Asleep"

@@ -1,7 +1,7 @@
 """Plain Pulumi over hosts: the real CLI finds `pulumi-resource-herdsman` on PATH and drives a real agent.
 
-Covered: create, no change, update, refresh of what changed behind Pulumi's back, bad input, a process that never
-serves, foreign processes, destroy.
+Covered: create, no change, update, refresh after a change outside of Pulumi, invalid input, a process that never
+serves, processes of other owners, destroy.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The list of llama-server's arguments that hosts allow, compared with what a real one says of itself.
+"""The list of llama-server's arguments that hosts allow, compared with the help of a real llama-server.
 
-A release that gives a flag another number of values, or a path in the place of a number, must not go unnoticed.
+It fails if a release gives a flag another number of values, or a path instead of a number.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OLDER = frozenset(
         *("-cd", "--ctx-size-draft", "-cpent", "--checkpoint-every-n-tokens"),
     }
 )
-"""Flags of other releases, which the one that is built here does not have."""
+"""Flags of other releases, which the built llama-server does not have."""
 OLDER_VARIABLES = frozenset(
     f"LLAMA_ARG_{name}" for name in ("MLOCK", "MMAP", "NO_MMAP", "DIO", "NO_KV_OFFLOAD", "MOE_CACHE_MIB")
 )
@@ -34,7 +34,7 @@ def said(llama_server: Path) -> str:
 
 @pytest.fixture(scope="module")
 def known(said: str) -> dict[str, str]:
-    """Each flag with what the help shows as its value; empty for a switch."""
+    """The placeholder of each flag's value in the help; empty for a switch."""
     found: dict[str, str] = {}
     for line in said.splitlines():
         if not line.startswith("-") or line.startswith("---"):
@@ -62,7 +62,7 @@ def test_allowed_flags_have_the_values_that_the_server_gives_them(known: dict[st
 
 def test_no_allowed_value_is_a_file_an_address_or_a_program(known: dict[str, str]) -> None:
     assert [flag for flag in LLAMA_SERVER.values - OLDER if _PATHS.search(known[flag])] == []
-    # What else is dangerous, and says so only in words.
+    # Other dangerous flags, which only their description shows.
     refused = {"--tools", "--tools-runtime", "--mcp-servers-json", "--agent", "--rpc", "--prio", "--ui-mcp-proxy"}
     assert refused <= set(known)
     allowed = LLAMA_SERVER.values | LLAMA_SERVER.switches

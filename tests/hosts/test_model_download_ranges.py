@@ -1,6 +1,6 @@
-"""The downloader's script with several ranges at a time, against servers that cut, change, limit, and lie.
+"""The downloader's script with several ranges in parallel, against servers that cut, change, limit and send wrong data.
 
-Whatever a server does, a file is either right or not there. Chunks are small here, so that a few megabytes make many.
+In every case a file is either correct or absent. Chunks are small here, so that a few megabytes have many.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def journal(downloader: Downloader) -> list[str]:
 
 
 def running(session: int, name: str) -> bool:
-    """Tell whether a program of that name runs in the session; a zombie runs no more."""
+    """Return whether a program of that name runs in the session; zombies do not count."""
     listed = subprocess.run(["ps", "-o", "stat=,comm=", "-s", str(session)], capture_output=True, text=True).stdout
     return any(line.split()[1:] == [name] and line[0] != "Z" for line in listed.splitlines())
 

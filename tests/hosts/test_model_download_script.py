@@ -1,7 +1,7 @@
-"""The downloader's script, run for real: a shell, curl, a local HTTP server that can be made to misbehave.
+"""The downloader's script, run for real: a shell, curl, a local HTTP server with faults.
 
-Tests run with the system's shell and, where there is one, with busybox, whose tools the init image has. Ranges
-(test_model_download_ranges) and sets, S3, tokens and refreshing (test_model_download_sources) have their own modules.
+Tests run with the system's shell and, where it is installed, with busybox, whose tools the init image has. Ranges
+(test_model_download_ranges) and sets, S3, tokens and refreshing (test_model_download_sources) have separate modules.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def test_two_pods_at_once_download_once(downloader: Downloader, server: FileServ
 
 
 def test_a_slow_owner_with_a_heartbeat_is_waited_for(downloader: Downloader, server: FileServer) -> None:
-    server.chunk_pause_s = 0.15  # 30 chunks: longer than the 3 s after which a silent owner counts as dead
+    server.chunk_pause_s = 0.15  # 30 chunks: longer than the 3 s after which an owner without heartbeats counts as dead
     both = [downloader.start(server.url, HOSTNAME=f"pod-{name}") for name in "ab"]
     errors = [process.communicate(timeout=60)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], errors
@@ -311,7 +311,7 @@ def test_a_local_file_is_copied_and_verified(downloader: Downloader, server: Fil
 
 def test_an_unwritable_cache_is_named(downloader: Downloader, server: FileServer) -> None:
     setpriv = shutil.which("setpriv")
-    if os.geteuid() == 0:  # who may write anywhere
+    if os.geteuid() == 0:  # root may write anywhere
         needs.require("setpriv")
     downloader.root.chmod(0o555)
     for parent in downloader.root.parents:

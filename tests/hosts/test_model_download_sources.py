@@ -1,4 +1,4 @@
-"""The downloader's script and what it fetches from: sets of files, S3, the Hub's token, sources that change."""
+"""The sources of the downloader's script: sets of files, S3, the Hub with a token, sources that change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the loop asks of replicas, asked of a real llama-server, by a relay in the place of the API server's proxy."""
+"""The loop's requests to replicas, sent to a real llama-server through a relay in place of the API server's proxy."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_long_answer_shows_as_busy_and_as_progress(serve: Callable[..., tuple[
 def test_a_replica_is_neither_ready_nor_replaced_while_its_engine_loads(
     llama_server: Path, tiny_model: Path, tmp_path: Path
 ) -> None:
-    """A container without a readiness probe is asked as soon as it runs."""
+    """A container without a readiness probe is checked as soon as it runs."""
     model = Path(shutil.copyfile(tiny_model, tmp_path / "model.gguf"))
     key, now, minutes = ServiceKey("llmkube", "ns", "svc"), datetime(2026, 1, 1, tzinfo=UTC), iter(range(1000))
     cr = {"apiVersion": "v1", "kind": "X", "metadata": {"name": "svc", "namespace": "ns", "uid": "u"}}
@@ -164,7 +164,7 @@ def test_a_replica_is_neither_ready_nor_replaced_while_its_engine_loads(
         actor = PodActor(proxy.client, replicas)
 
         def proved() -> str:
-            """Make a pass, and another one when the engine has answered; return what is known of it."""
+            """Run a pass, and another one after the engine's response; return the result of the check."""
             for _ in range(2):
                 found = replicas.review(key, cr, service(), (remembered("p"),), now=now)
                 failed = act_on_pods(actor, recorder, key, cr, found.actions, requeue=nobody, now=now)

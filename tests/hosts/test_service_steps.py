@@ -24,7 +24,7 @@ from tests.support.booted_systemd import booted
 from tests.support.controlplane import eventually
 from tests.support.services import FakedMachine
 
-# Starts a child in a session of its own, as an agent does with a model server, and says who it is.
+# Starts a child in a new session, as an agent does with a model server, and prints both process ids.
 PROGRAM = """
 import os, subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
@@ -93,7 +93,7 @@ def test_a_real_systemd_reads_every_argument_and_variable_as_it_was_meant(tmp_pa
 
 
 def started(tmp_path: Path, times: int) -> list[tuple[int, int]]:
-    """Wait until the program was started so often and has said who it is; gives its pid and its child's, each time."""
+    """Wait until the program was started this many times; return its pid and its child's for each start."""
     file = tmp_path / "started"
     eventually(lambda: file.exists() and file.read_text().count("\n") >= times, what=f"start {times}")
     lines = file.read_text().splitlines()

@@ -1,4 +1,6 @@
-"""What any way to a host does alike: an agent's HTTP API and SSH pass the same tests, with real model servers."""
+"""Properties that both transports to a host share: an agent's HTTP API and SSH pass the same tests with real
+servers.
+"""
 
 from __future__ import annotations
 

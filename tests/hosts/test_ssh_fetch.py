@@ -1,4 +1,6 @@
-"""The script that fetches files on a host over SSH: whom it asks, what others see of it, and that only one runs."""
+"""The script that fetches files on a host over SSH: its requests, what other users can see of it, and that only one
+runs.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +123,7 @@ def fetching(server: Sshd, source: str, policy: SourcePolicy | None = None, **mo
     return Fetching(server, source, policy, **more)
 
 
-# --- whom it asks -------------------------------------------------------------------------------------------------
+# --- allowed addresses --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "::ffff:127.0.0.1", "::ffff:7f00:1", "64:ff9b::7f00:1"])
@@ -134,7 +136,7 @@ def test_nothing_is_sent_to_an_address_that_is_not_public(server: Sshd, files: F
 
 
 def test_a_name_is_resolved_once_and_that_address_is_dialled(server: Sshd, files: FileServer) -> None:
-    # A second answer leads to an address where nobody listens; curl by itself would not resolve the name at all.
+    # The second address of the name has no server; curl by itself would not resolve the name at all.
     resolves(server, "127.0.0.1", "127.0.0.9")
     fetched = fetching(server, files.serve("/m.gguf", File(CONTENT), host="files.example"), NAMED)
     assert fetched.ended().there

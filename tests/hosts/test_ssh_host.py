@@ -1,8 +1,7 @@
 """A host without an agent: real sshd, a real llama-server under a service manager that behaves as documented.
 
-Covered: a process's whole life, twice the same, previews that touch nothing; every way in which a connection
-is refused, each told apart; a bastion; what breaks on the way: killed processes, cut connections, a download that goes
-on, sudo.
+Covered: the life cycle of a process, unchanged plans, previews that change nothing; each cause of a refused connection
+with its message; a bastion; faults on the way: killed processes, cut connections, an interrupted download, sudo.
 """
 
 from __future__ import annotations
@@ -118,7 +117,7 @@ def test_a_process_from_nothing_to_nothing(host: SshHost, server: Sshd, tiny_mod
     assert answers(first)
     assert psutil.Process(first.report.pid).environ()["SOME"] == "words with $ and %"
 
-    # The same again: nothing is touched, and nobody is asked for another completion.
+    # The same plan again: nothing is changed, and no second completion is requested.
     calls = server.changing_calls
     assert {step.state for step in host.changes(KEY, plan)} == {State.OK}
     assert host.put(KEY, plan).generation == first.generation
@@ -126,7 +125,7 @@ def test_a_process_from_nothing_to_nothing(host: SshHost, server: Sshd, tiny_mod
     assert ready(host).report.pid == first.report.pid
     assert server.changing_calls == calls
 
-    # Somebody else, later, sees the same without a step towards anything.
+    # Another client that connects later sees the same state and changes nothing.
     other = SshHost(server.target(), host=HOST)
     told = other.report()
     other.close()
@@ -318,7 +317,7 @@ def test_a_host_key_is_never_learnt(plain_server: Sshd, tmp_path: Path) -> None:
 def test_only_the_given_key_opens_the_door(plain_server: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "home"
     (home / ".ssh").mkdir(parents=True)
-    # What is in this user's own folder would open it, or lead elsewhere.
+    # The files of the user's ~/.ssh would open the connection, or redirect it.
     (home / ".ssh" / "id_ed25519").write_bytes(plain_server.user_key.read_bytes())
     (home / ".ssh" / "config").write_text("Host *\n  User nobody\n  Port 1\n")
     monkeypatch.setenv("HOME", str(home))
@@ -462,7 +461,7 @@ def test_root_over_ssh_follows_no_link_that_another_user_made(plain_server: Sshd
     assert not (home / "link").is_symlink() and (home / "link").read_bytes() == b"y"
     machine.remove(str(home / "link"))
     machine.remove(str(home / "none/at/all"))
-    # What root itself linked is followed, as /var is on macOS.
+    # Links that root created are followed, as /var is on macOS.
     (tmp_path / "short").symlink_to("u")
     machine.make_directory(str(tmp_path / "short/more"), mode=0o755, owner="nobody")
     assert (home / "more").stat().st_uid == 65534
@@ -494,7 +493,7 @@ def test_a_bastion_is_checked_like_a_host(tmp_path: Path) -> None:
 
 
 def test_the_owner_of_a_record_is_not_asked_twice(server: Sshd, tiny_model: Path) -> None:
-    """A step that was cut between the unit and its start is finished by the next run, whoever makes it."""
+    """A step that was interrupted between the unit and its start is completed by the next run of any client."""
     plan: ProcessPlan = llama_plan(tiny_model)
     connection = SshConnection(server.target())
     processes = SshProcesses(connection, host=HOST)

@@ -1,8 +1,8 @@
-"""The loop speaks for hosts over SSH: real API server, real sshd in a network namespace, real llama-server.
+"""The loop acts for hosts over SSH: real API server, real sshd in a network namespace, real llama-server.
 
-Covered: Service and EndpointSlice, statuses of HostProcess and Host, the Lease, several hosts of which one
-hangs and one has another key, a host that is cut off and comes back, a fence, removal. The parts of the loop that place
-and judge are left out: HostProcesses are made as they make them.
+Covered: Service and EndpointSlice, statuses of HostProcess and Host, the Lease, several hosts of which one hangs and
+one has another key, a host that is cut off and returns, a fence, removal. Placement and liveness are not part of the
+test: it creates the HostProcesses as the loop would.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def client(control_plane: LocalCluster) -> Iterator[KubeClient]:
 def speaker(
     client: KubeClient, ssh_api: Api, namespace: str, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[SshHosts]:
-    """What the loop starts; two lanes of two, and its leases in the test's own namespace."""
+    """The worker that the loop starts, with two lanes of two, and with its Leases in the test's namespace."""
     real = ssh_worker.target_of
     monkeypatch.setattr(ssh_worker, "target_of", lambda host, identity: replace(real(host, identity), timeouts=QUICK))
     made = SshHosts(
@@ -142,7 +142,7 @@ def test_the_loop_serves_from_a_host_without_an_agent(
         host_process(api, namespace, serving, llama_plan(tiny_model))
         speaker.start()
 
-        # Served, although one host says nothing and another shows a key that nobody knows.
+        # It serves, although one host does not respond and another one shows an unknown host key.
         eventually(lambda: status(api, namespace).get("ready") or None, what="the process to serve", timeout_s=90)
         found = eventually(lambda: ((s := slice_of(api, namespace)) and is_ready(s) and s) or None, what="an endpoint")
         address, port = found["endpoints"][0]["addresses"][0], found["ports"][0]["port"]
@@ -176,13 +176,14 @@ def test_the_loop_serves_from_a_host_without_an_agent(
         eventually(lambda: (api.get(lease_path) or {})["spec"]["renewTime"] != renewed or None, what="a renewal")
         assert api.get(LEASES.path(namespace, f"herdsman-host-{hanging}")) is None, "who does not answer does not live"
 
-        # The one that hung comes back by itself.
+        # The host that hung recovers without an action.
         hung.thaw()
         eventually(
             lambda: condition(api, hanging).get("status") == "True" or None, what="the host to be back", timeout_s=90
         )
 
-        # Called lost while the loop was silent: what is not in the plan any more is stopped before anything is said.
+        # The host counted as lost while the loop was down: processes outside the plan are stopped before anything is
+        # published.
         pid = status(api, namespace)["pid"]
         api.request("DELETE", HOST_PROCESSES.path(namespace, "tiny"))
         # By a patch, which meets no renewal.

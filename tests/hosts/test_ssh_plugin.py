@@ -78,7 +78,7 @@ def test_a_process_over_ssh_is_previewed_created_kept_repaired_and_destroyed(
     repaired = host.get("prod/tiny")
     assert repaired.plan == wanted and repaired.report.ready
 
-    # The state knows paths and no secret.
+    # The state contains paths and no secret.
     assert "PRIVATE KEY" not in str(stack.export_stack().deployment)
 
     unknown = server.directory / "none"

@@ -39,7 +39,7 @@ AWKWARD = (
 SHELLS = {
     "dash": 'exec dash "$@"',
     "bash": 'exec bash "$@"',
-    # /bin/sh on macOS is a bash whose echo reads escapes.
+    # /bin/sh on macOS is a bash whose echo interprets escapes.
     "bash as on macOS": 'exec bash --posix -O xpg_echo "$@"',
     "busybox": 'exec busybox sh "$@"',
 }
@@ -56,7 +56,7 @@ def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(tmp_path: Path, llama_server: Path, shell: Path) -> Iterator[Sshd]:
-    """A host whose shell that is."""
+    """A host with this shell."""
     with sshd(tmp_path / "host", binaries=[llama_server, shell]) as made:
         yield made
 
@@ -133,7 +133,7 @@ def test_a_record_that_has_several_lines_is_read(shell: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("manager", ["systemd", "launchd"])
 def test_a_look_finds_by_which_plan_a_unit_was_installed(shell: Path, tmp_path: Path, manager: str) -> None:
-    """A job of launchd counts as installed: otherwise it would be started anew at every pass."""
+    """A launchd job counts as installed; otherwise each pass would restart it."""
     store = written(record_with(), tmp_path)
     tools = with_tool(tmp_path, "systemctl" if manager == "systemd" else "launchctl")
     environment = {LAUNCH: "0123456789abcdef", "AAA": "HERDSMAN_LAUNCH=x\n<key>", "ZZZ": "z"}

@@ -1,6 +1,6 @@
-"""A host's store with real servers, processes and disks: sets from S3, repositories of a Hub, room made and not made.
+"""A host's store with real servers, processes and disks: sets from S3, Hub repositories, freed space and no space.
 
-Also what the agent then tells Prometheus of a real llama-server.
+Also the metrics of a real llama-server that the agent forwards to Prometheus.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def some(size: int, seed: int = 1) -> bytes:
     return random.Random(seed).randbytes(size)
 
 
-# --- a body whose length nobody says ----------------------------------------------------------------------------------
+# --- a body of unknown length -----------------------------------------------------------------------------------------
 
 
 def test_a_body_without_a_length_takes_no_more_than_the_store_may_have(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_body_without_a_length_makes_room_as_it_grows(tmp_path: Path) -> None:
     assert [model.key for model in stored_models(store)] == ["k"]
 
 
-# --- a set from S3 under an agent, and what its metrics say -----------------------------------------------------------
+# --- a set from S3 under an agent, and its metrics --------------------------------------------------------------------
 
 
 def signed(request: Request) -> str | None:
@@ -104,7 +104,7 @@ def signed(request: Request) -> str | None:
 
 @pytest.fixture
 def bucket(tiny_model: Path) -> Iterator[FileServer]:
-    """An S3-compatible store that answers only what is signed; the weights are in folders."""
+    """An S3-compatible store that answers only signed requests; the weights are in folders."""
     with serving(b"") as server:
         server.files = {
             "/models/chat/w/tiny.gguf": tiny_model.read_bytes(),
@@ -151,7 +151,7 @@ def test_a_set_from_s3_serves_stays_while_others_make_room_and_is_measured(
         assert until(client, "ns/tiny", "Ready").pid == report.pid
         _ask(report.port)
 
-        # Named by a plan, and so never in anybody's way: what does not fit beside it is told.
+        # The model is named by a plan, so it is never removed. The agent reports a model that does not fit beside it.
         bucket.files["/models/huge.gguf"] = weights + bytes(7 * MIB)
         huge = FilePlan(source="s3://models/huge.gguf", cache_key="huge", file_name="huge.gguf")
         client.put("ns/huge", llama_plan("", file=huge, service="huge", service_name="huge"))
@@ -283,13 +283,14 @@ def test_a_disk_that_runs_full_harms_nothing_that_is_needed_and_the_download_goe
         with pytest.raises(NoSpace):
             fetch(plan("new"), small_disk, space=space, on_progress=lambda now, _total: done.__setitem__(0, now))
         filler.join()
-        # What nobody names has gone, so that what had arrived could stay, and the next try goes on from there.
+        # Models that no plan names were removed, so that the downloaded part stays and the next try resumes there.
         assert {model.key for model in stored_models(small_disk)} == {"needed", "new"}
         server.bytes_per_s, before = None, server.sent_bytes
         assert fetch(plan("new"), small_disk, space=space).read_bytes() == content
         assert server.sent_bytes - before < len(content) - MIB // 2
 
-        # Now nothing can go: that is told, nothing is harmed, and room is used once there is some.
+        # No model can be removed now: that is reported, no file is damaged, and the download continues when there is
+        # space.
         server.body = b"GGUF" + some(MIB)
         with pytest.raises(NoSpace, match="free some space"):
             fetch(plan("more"), small_disk, space=space)

@@ -1,4 +1,4 @@
-"""A unit that somebody changes or deletes on a host over SSH is put back within seconds, or left, as is asked."""
+"""A unit that is changed or deleted on a host over SSH is restored within seconds, or kept, as the mode demands."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_changed_unit_is_put_back_or_left_as_asked(server: Sshd, tiny_model: P
         assert watched.told == [(KEY, "was changed", True), (KEY, "was deleted", True)]
         assert watched.step().pid == first.pid, "what runs is not restarted for its unit"
 
-        # What was started by the changed unit is started anew by the right one.
+        # The process of the changed unit is restarted with the restored one.
         unit.write_text(good.replace("Restart=always", "Restart=on-failure"))
         assert first.pid is not None
         kill(first.pid)

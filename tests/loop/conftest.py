@@ -29,7 +29,7 @@ def client(control_plane: LocalCluster) -> Iterator[KubeClient]:
 
 @pytest.fixture(scope="module")
 def own_cluster() -> Iterator[LocalCluster]:
-    """A control plane of one module alone, for what would upset the tests of others."""
+    """A control plane for one module alone, for faults that would disturb other tests."""
     with controlplane.running() as running:
         yield running
 
@@ -49,7 +49,7 @@ def loop_kubeconfig(client: KubeClient, control_plane: LocalCluster, tmp_path_fa
 
 @pytest.fixture
 def project(client: KubeClient, pulumi_cli: Path, tmp_path: Path) -> Iterator[Project]:
-    """A static fleet's project, whose provider works in this process."""
+    """The project of a static fleet, whose provider runs in this process."""
     command = auto.PulumiCommand(root=str(pulumi_cli.parent.parent), skip_version_check=True)
     with EmbeddedPlugins({"kubernetes": KubernetesProvider(client)}) as plugins:
         yield Project(tmp_path / "project", Stack(tmp_path / "stack", command, plugins.environment()))

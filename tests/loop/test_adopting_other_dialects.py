@@ -1,7 +1,7 @@
-"""`herdsman adopt` on services that KServe and llmaz made: taken over and given back, and no pod template changes.
+"""`herdsman adopt` on services that KServe and llmaz created: taken over and given back without a changed pod template.
 
-The objects are what was recorded of the peers, which do not run. Loop, engine and command are real; so are the pods, as
-far as Deployments and StatefulSets have some without the controller of LeaderWorkerSets.
+The objects are recordings of the peers' controllers, which do not run. The loop, the engine and the command are real.
+So are the pods of Deployments and StatefulSets; LeaderWorkerSets have no controller here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RUNS = (kinds.DEPLOYMENTS, kinds.LEADER_WORKER_SETS)
 
 @pytest.fixture(scope="module")
 def with_dialects(client: KubeClient) -> Iterator[KubeClient]:
-    """The administrator, on a cluster with the CRDs of both dialects and of what they need."""
+    """The administrator, on a cluster with the CRDs of both dialects and of their dependencies."""
     with dialects.needed(client):
         for family in ("kserve", "llmaz"):
             dialects.install(client, family)
@@ -36,7 +36,7 @@ def with_dialects(client: KubeClient) -> Iterator[KubeClient]:
 
 
 class Cluster:
-    """What tells a restart."""
+    """The namespace's state that shows a restart: workloads, pods, owners."""
 
     def __init__(self, client: KubeClient, namespace: str) -> None:
         self.client = client
@@ -71,7 +71,7 @@ def states(answer: Any) -> dict[str, str]:
 
 
 def check_history_and_consent(cluster: Cluster, kubeconfig: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What was applied last is what is asked now; in mode Preview the next version waits until it is approved."""
+    """`history` shows the applied version as the current one; in mode Preview the next version waits for approval."""
     client, namespace = cluster.client, cluster.namespace
     words = ("playground/chat", f"--namespace={namespace}", f"--kubeconfig={kubeconfig}", "-o", "json")
 
@@ -132,10 +132,10 @@ def test_services_of_kserve_and_llmaz_are_adopted_and_given_back(
             assert cluster.owner(kind, name) == ("Playground", "chat")
         for kind, name in ((kinds.PLAYGROUNDS, "chat"), (kinds.LLMAZ_SERVICES, "wide"), (kinds.LLM_SERVICES, "pd")):
             assert cluster.conditions(kind, name)["TemplateKept"]["status"] == "True"
-        # The Service between stays, and no loop looks after it.
+        # The llmaz Service between Playground and LeaderWorkerSet stays; no loop reconciles it.
         assert "Reconciling" not in cluster.conditions(kinds.LLMAZ_SERVICES, "chat")
 
-        # More replicas do not touch what the pods are made from.
+        # A change of `replicas` does not change the pod template.
         client.patch(kinds.PLAYGROUNDS, namespace, "chat", {"spec": {"replicas": 2}})
         eventually(
             lambda: client.get(kinds.LEADER_WORKER_SETS, namespace, "chat")["spec"]["replicas"] == 2,

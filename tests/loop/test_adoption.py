@@ -27,7 +27,7 @@ ALL = (*ADOPTED, LEFT)
 
 
 class Cluster:
-    """What the test looks at, by service."""
+    """The state that the test compares, by service."""
 
     def __init__(self, client: KubeClient, namespace: str) -> None:
         self.client = client
@@ -43,18 +43,18 @@ class Cluster:
         return {pod["metadata"]["uid"] for pod in pods_of(self.client, self.namespace, name)}
 
     def running(self) -> dict[str, tuple[str, str, set[str]]]:
-        """What tells a restart: the Deployment, its template, its pods."""
+        """The Deployment, its template and its pods; a difference shows a restart."""
         return {name: (self.deployment(name)["metadata"]["uid"], self.template(name), self.pods(name)) for name in ALL}
 
     def is_rolled_out(self, name: str) -> bool:
-        """Whether the Deployment's controller has made all pods, and said so: it writes to it no more."""
+        """Return whether the Deployment's controller has created all pods and has written its last status."""
         deployment = self.deployment(name)
         said, wanted = deployment.get("status") or {}, deployment["spec"]["replicas"]
         seen = said.get("observedGeneration") == deployment["metadata"]["generation"]
         return bool(seen and said.get("updatedReplicas") == said.get("unavailableReplicas") == wanted)
 
     def versions(self, name: str) -> tuple[str, ...]:
-        """What tells any write to a service or to what was made for it."""
+        """The versions of a service and of its objects; a difference shows a write."""
         found = [self.client.get(kinds.INFERENCE_SERVICES, self.namespace, name), self.deployment(name)]
         found.append(self.client.get(kinds.SERVICES, self.namespace, name))
         return tuple(each["metadata"]["resourceVersion"] for each in found)

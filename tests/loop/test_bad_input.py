@@ -1,4 +1,6 @@
-"""What makes no sense is told by a condition with reason and field; other services go on, and an edit heals it."""
+"""Invalid input is reported by a condition with reason and field; other services are not affected, and an edit repairs
+it.
+"""
 
 from __future__ import annotations
 
@@ -158,7 +160,7 @@ def test_a_source_that_the_loop_cannot_reach_holds_nothing_back(client: KubeClie
         conditions = (client.get(kinds.MODELS, namespace, "base").get("status") or {}).get("conditions") or ()
         return next((c for c in conditions if c["type"] == "SourceVerified"), {})
 
-    # The Model's status is written by a worker of its own, and the service waited for none of its words.
+    # A separate worker writes the Model's status, so the service reports first.
     found = eventually(verified, what="what became of the look at the source")
     assert found["status"] != "True" and found["message"]
 

@@ -1,8 +1,8 @@
-"""A custom resource, its namespace, the CRDs and the loop are deleted, in the orders that differ from each other.
+"""A custom resource, its namespace, the CRDs and the loop are deleted in all orders that make a difference.
 
-What must hold in each: nothing hangs (we set no finalizers), what was made for a service goes with it, weights stay
-unless their namespace goes, services that nobody deleted keep their pods' Deployment as it is, and the engine's state
-holds nothing of what is gone. The garbage collector is the real one.
+In each order: nothing hangs (Herdsman sets no finalizers), the objects of a deleted service are deleted, weights stay
+unless their namespace is deleted, the Deployments of other services stay unchanged, and the engine's state holds no
+deleted object. The garbage collector is the real one.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ GONE_IN_S = 60.0
 
 
 class Scene:
-    """A cluster with the CRDs, a garbage collector and a loop that may be started and stopped.
+    """A cluster with the CRDs, a garbage collector and a loop that tests start and stop.
 
-    Its methods take namespaces by what happens to them; in the cluster they have a mark of the test, too.
+    Its methods take the name of a namespace; in the cluster a mark of the test is added to it.
     """
 
     def __init__(self, cluster: LocalCluster, client: KubeClient, directory: Path) -> None:
@@ -59,13 +59,13 @@ class Scene:
         self.mark = f"-{uuid.uuid4().hex[:6]}"
 
     def make(self, namespace: str, *names: str) -> None:
-        """A namespace with a Model whose weights are downloaded, and services with all that one can have."""
+        """Create a namespace with a Model whose weights are downloaded, and services with all optional objects."""
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace + self.mark}}
         self.client.create(kinds.NAMESPACES, None, body)
         self.add(namespace, *names)
 
     def close(self) -> None:
-        """Leave nothing that the next test's loop would look after for long."""
+        """Leave no objects that keep the next test's loop busy."""
         for namespace in self.client.list(kinds.NAMESPACES)["items"]:
             if namespace["metadata"]["name"].endswith(self.mark):
                 self.client.delete(kinds.NAMESPACES, None, namespace["metadata"]["name"])
@@ -211,7 +211,7 @@ def test_crds_go_while_the_loop_works_and_come_back(scene: Scene, loop: LoopProc
     scene.make("leaves", "chat")
     weights = scene.claim("stays")
 
-    # With the CRDs every service goes: what was made of it too, and the weights stay.
+    # Deleting the CRDs deletes every service. Their objects and the weights stay.
     scene.delete_crds()
     scene.await_none_made("stays")
     scene.await_none_made("leaves")
@@ -238,11 +238,12 @@ def test_crds_go_while_no_loop_works(scene: Scene, loop: LoopProcess) -> None:
     weights = scene.claim("stays")
     loop.stop()
 
-    # The garbage collector leaves what it comes too late for: of an owner whose kind is gone it cannot tell anything.
+    # When an owner's kind is gone, the garbage collector cannot look the owner up and deletes nothing.
     scene.delete_crds()
     assert scene.claim("stays") == weights
 
-    # A loop without CRDs says so; with them it takes out what was left, and a service of an old name is a new one.
+    # Without CRDs a loop exits with a message. With them it removes the leftovers; a service with an old name is a new
+    # one.
     loop.start(ready=False)
     assert loop.wait() == 1
     assert "herdsman crds | kubectl apply --server-side -f -" in loop.log.read_text()

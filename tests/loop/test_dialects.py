@@ -1,7 +1,7 @@
-"""KServe's and llmaz's services in a real loop on a real API server: kinds that come and go, and what goes wrong.
+"""KServe's and llmaz's services in a real loop on a real API server: CRDs that appear and disappear, and invalid input.
 
-A control plane of its own, without controllers: definitions go away here, and what other controllers say is said by
-the tests.
+The module has a separate control plane without controllers: CRDs are deleted here, and the tests write the statuses of
+other controllers.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def test_kinds_come_and_go_while_the_loop_runs(client: KubeClient, running: Loop
 
 @pytest.fixture(scope="module")
 def served(client: KubeClient, running: LoopProcess, place: str) -> Iterator[str]:
-    """A namespace where one service of each dialect is at rest; whatever else happens there, it stays as it is."""
+    """A namespace with one settled service of each dialect, which the tests must not change."""
     for family in ("kserve", "llmaz"):
         dialects.install(client, family)
     dialects.install_needed(client, peer_crds.ALL)
@@ -237,7 +237,7 @@ def test_what_cannot_be_is_said_and_stops_nobody_else(client: KubeClient, served
         put(client, kinds.OPEN_MODELS, None, "two-sources", two)
     assert [cause.field for cause in refused.value.causes] == ["spec.source"]
 
-    # What was missing comes, and what was wrong is mended.
+    # The missing object is created, and the invalid one is corrected.
     put(client, kinds.LLM_CONFIGS, served, "nowhere", {"template": {"containers": [{"name": "main"}]}})
     client.patch(kinds.LLM_CONFIGS, served, "broken", {"spec": {"template": {"containers": [{"name": "main"}]}}})
     client.patch(play, served, "no-flavor", {"spec": {"modelClaim": {"inferenceFlavors": ["a10"]}}})
@@ -330,13 +330,13 @@ def test_a_service_is_let_alone_held_repaired_and_let_go(client: KubeClient, ser
     put(client, kinds.LLM_SERVICES, served, "leaving", inferring(), **finalizers)
     put(client, kinds.LLM_SERVICES, served, "edited", inferring())
 
-    # Deleted although the peer's finalizer is on it, whose controller is gone.
+    # It is deleted although it has a finalizer of the peer, whose controller is gone.
     made(client, kinds.DEPLOYMENTS, served, "leaving-kserve")
     client.delete(kinds.LLM_SERVICES, served, "leaving")
     for kind, name in ((kinds.LLM_SERVICES, "leaving"), (kinds.DEPLOYMENTS, "leaving-kserve")):
         await_gone(client, kind, served, name)
 
-    # What somebody else changes is put back.
+    # Changes by other clients are reverted.
     made(client, kinds.DEPLOYMENTS, served, "edited-kserve")
     loop.eventually(
         lambda: conditions(client, kinds.LLM_SERVICES, served, "edited").get("PresetsCombined"), what="a status"

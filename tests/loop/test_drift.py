@@ -1,4 +1,4 @@
-"""What others change or delete of a service's objects: put back, reported, left to them; and who did it is told."""
+"""Changes and deletions by other clients are reverted, reported or kept, and the Event names the client."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def events(client: KubeClient, namespace: str, reason: str) -> list[str]:
 
 
 def applied(client: KubeClient, namespace: str, *kinds_: Kind) -> None:
-    """Wait until the service stands, and the engine has told so."""
+    """Wait until the objects of the service exist, and the engine has reported them."""
     for kind in kinds_:
         eventually(lambda kind=kind: find(client, kind, namespace, "svc"), what=kind.kind)  # type: ignore[misc]
     deployed(client, namespace)
@@ -302,7 +302,7 @@ def test_who_goes_on_changing_a_field_is_named_and_answered_with_pauses(
 
 
 def test_ports_whose_numbers_were_changed_are_put_back(client: KubeClient, namespace: str) -> None:
-    """To the API server a port of another number is another port, whose name collides with Herdsman's."""
+    """The API server merges ports by number: a port with a changed number is a second port with the same name."""
     model(client, namespace)
     service(client, namespace, runtime="vllm", skipModelInit=True)
     applied(client, namespace, kinds.SERVICES)

@@ -1,4 +1,4 @@
-"""A service that asks for all there is, on a cluster whose extensions go away while the loop runs."""
+"""A service with all optional objects, on a cluster whose extensions are removed while the loop runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MADE = {
 
 @pytest.fixture
 def loop(client: KubeClient, loop_kubeconfig: Path, pulumi_cli: Path, tmp_path: Path) -> Iterator[LoopProcess]:
-    """A loop that knows of a Prometheus, on a cluster with all extensions."""
+    """A loop with a Prometheus configured, on a cluster with all extensions."""
     with extensions.installed(client):
         running = LoopProcess(
             loop_kubeconfig, tmp_path, environment={"HERDSMAN_PROMETHEUS_URL": "http://prometheus.invalid:9090"}
@@ -71,7 +71,7 @@ def test_all_is_made_once_and_a_lost_extension_stops_nothing(
         lambda: find(client, kinds.AUTOSCALERS, namespace, "svc"), what="Kubernetes' own autoscaler"
     )
     assert autoscaler["spec"]["minReplicas"] == 1
-    # Which of the two is missed first, nobody knows.
+    # The loop may notice the two in either order.
     for said in ("KEDA is not installed", "herdsman.dev/expose"):
         await_condition(client, namespace, "svc", "SpecHonoured", "False", saying=said)
     live = client.get(kinds.DEPLOYMENTS, namespace, "svc")

@@ -28,7 +28,7 @@ from tools.localcluster import LocalCluster
 
 LEASE_S = 5.0
 SLOW_S = 20.0
-"""What issue and ADR allow for a lease of 13 s; with 5 s it is met by far."""
+"""The limit for a lease of 13 s; a lease of 5 s stays far below it."""
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def arena(
 
 
 def forget(administrator: KubeClient) -> None:
-    """Take away what the next test must not find: services, what was made for them, and who led."""
+    """Delete the services, their objects and the Leases, so that the next test starts from an empty cluster."""
     of_services = (kinds.INFERENCE_SERVICES, kinds.DEPLOYMENTS, kinds.SERVICES)
     places = [(kind, namespace) for namespace in NAMESPACES for kind in of_services]
     for kind, namespace in [*places, (kinds.LEASES, SYSTEM_NAMESPACE)]:
@@ -117,7 +117,7 @@ def _started_for(process: psutil.Process, arena: Arena) -> bool:
 
 
 def _works(process: psutil.Process) -> bool:
-    """Tell whether a process is there and does more than wait for init to collect it."""
+    """Return whether a process exists and is no zombie."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
@@ -134,7 +134,7 @@ def test_an_engine_does_not_outlive_its_loop_also_without_a_lease(arena: Arena) 
 
 
 def test_what_a_holder_left_on_this_machine_is_ended_before_its_lease_is_taken(arena: Arena) -> None:
-    """Somebody killed loop and guard together, and the engine lives on: the lock of the kernel would tell."""
+    """Loop and guard are killed at once and the engine survives: the kernel's file lock shows it."""
     first, second = arena.members
     first.start()
     arena.await_leader()
@@ -176,7 +176,7 @@ def test_what_a_holder_that_is_frozen_with_its_guard_left_is_ended_before_its_le
 
 
 def test_the_book_knows_an_overlap_when_it_sees_one(tmp_path: Path) -> None:
-    """The proof of the proof: the lock is held by what the CLI has started, too."""
+    """A check of the record itself: it also counts processes that the CLI has started."""
     wrapper = write_wrapper(tmp_path / "book", Path("/bin/sh"))
     script = ["-c", "sleep 5 & exit 0", "--stack", "organization/p/one"]
     subprocess.run([str(wrapper), *script], check=True)
@@ -187,7 +187,7 @@ def test_the_book_knows_an_overlap_when_it_sees_one(tmp_path: Path) -> None:
 
 
 def leases_held(client: KubeClient) -> dict[str, str]:
-    """Who holds the Lease of which part."""
+    """The holder of each shard's Lease."""
     found = client.list(kinds.LEASES, SYSTEM_NAMESPACE, label_selector="herdsman.dev/loop=herdsman")["items"]
     return {each["metadata"]["name"]: str(each["spec"].get("holderIdentity") or "") for each in found}
 
@@ -211,7 +211,7 @@ def test_three_loops_share_two_parts_and_the_spare_one_takes_any(arena: Arena, t
     leaders = {name: m for name, holder in held.items() for m in arena.members if f"_{m.pid}_" in holder}
     assert set(leaders) == names
     assert len({m.pid for m in leaders.values()}) == 2
-    # Which namespace is whose is a matter of its name alone.
+    # The shard of a namespace depends on its name alone.
     from automation.leadership.shards import Shard
 
     whose = {namespace: next(n for n in (0, 1) if Shard(n, 2).contains(namespace)) for namespace in NAMESPACES}
@@ -228,7 +228,7 @@ def test_three_loops_share_two_parts_and_the_spare_one_takes_any(arena: Arena, t
         timeout_s=15,
     )
     assert leases_held(arena.client)["herdsman-shard-0-of-2"] == held["herdsman-shard-0-of-2"]
-    # One that splits otherwise waits until nobody works by the old split any more.
+    # A loop with another number of shards waits until no loop with the old number works.
     victim.process.wait()  # type: ignore[union-attr]
     victim.options = ("--shards", "1")
     victim.start()

@@ -1,6 +1,6 @@
-"""Killed loops, killed API servers, lost state, two loops at once: it converges, and restarts no pod.
+"""Killed loops, killed API servers, lost state, two loops at once: the loop converges, and no pod restarts.
 
-The tests share a control plane, which is theirs alone; each has a namespace and a state directory of its own.
+The tests share a separate control plane; each has a namespace and a state directory.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from tests.support.model_server import File, FileServer
 from tools.localcluster import LocalCluster
 
 LONGEST_LEASE_S = 60.0
-"""What HERDSMAN_LEASE_DURATION_S may be at most."""
+"""The highest value of HERDSMAN_LEASE_DURATION_S."""
 VLLM: dict[str, Any] = {"runtime": "vllm", "skipModelInit": True}
 
 
 class Scene:
-    """A namespace with a Model, and what tells whether anything of it was remade."""
+    """A namespace with a Model, and the identities of its objects, which show whether any was replaced."""
 
     def __init__(self, cluster: LocalCluster, client: KubeClient, kubeconfig: Path, directory: Path) -> None:
         self.cluster = cluster
@@ -63,7 +63,7 @@ class Scene:
         return {d["metadata"]["name"]: (d["metadata"]["uid"], d["metadata"]["generation"]) for d in items}
 
     def close(self) -> None:
-        """Leave nothing that the next test's loop would look after."""
+        """Leave no objects for the next test's loop."""
         of_services = (kinds.INFERENCE_SERVICES, kinds.DEPLOYMENTS, kinds.SERVICES, kinds.AUTOSCALERS)
         for kind in of_services:
             for obj in self.client.list(kind, self.namespace)["items"]:
@@ -263,7 +263,7 @@ def test_an_api_server_that_dies_in_a_batch_and_comes_back_is_survived(scene: Sc
 
 def test_a_look_that_killed_the_loop_is_told_and_not_repeated_at_once(scene: Scene) -> None:
     with FileServer() as server, loop_process(scene.kubeconfig, scene.directory / "loop") as loop:
-        # The server sends one byte a second, so that the look goes on until the loop is killed.
+        # The server sends one byte a second, so that the inspection lasts until the loop is killed.
         url = server.serve("/held.gguf", File(b"GGUF" + bytes(1 << 20), bytes_per_s=1.0))
         model(scene.client, scene.namespace, "held", source=url)
         eventually(lambda: bool(server.requests), what="a look at the model")

@@ -1,8 +1,8 @@
-"""A loop that is killed at every step of its batches leaves, once it is left alone, the world of an undisturbed run.
+"""A loop that is killed at every step of its batches reaches the same state as a loop that is never killed.
 
-Steps are each write of the provider, before it reaches the API server and before its answer reaches the loop, and each
-phase of the CLI: started, state locked, checkpoint written, lock released, ended. One world takes many deaths in turn,
-so that the suite is not held up; HERDSMAN_EVERY_STEP=1 gives each step a world of its own.
+The steps are: each write of the provider, before it reaches the API server and before the response reaches the loop;
+and each phase of the CLI: started, state locked, checkpoint written, lock released, ended. One cluster is used for many
+kills in turn, which keeps the suite short; HERDSMAN_EVERY_STEP=1 uses a separate namespace for each step.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SERVICES = ("svc-0", "svc-1", "svc-2")
 STAYS = "svc-2"
 VLLM = {"runtime": "vllm", "skipModelInit": True}
 
-# Stands where the CLI would. It watches the state beside the CLI and kills the loop, its parent, in a phase asked for.
+# Replaces the CLI. It watches the state beside the CLI and kills the loop, its parent, in a given phase.
 CLI = """#!{python} -IS
 import glob, os, signal, subprocess, sys, time
 loop = os.getppid()
@@ -97,7 +97,7 @@ sys.exit(child.returncode if child.returncode >= 0 else 1)
 
 
 class Stage:
-    """A cluster with a gate before its API server, a loop that goes through it, and somebody who kills the loop."""
+    """A cluster with a gate before its API server, a loop that uses the gate, and the code that kills the loop."""
 
     def __init__(self, cluster: LocalCluster, directory: Path, pulumi: Path) -> None:
         self.client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
@@ -143,7 +143,7 @@ class Stage:
             self._step = (name, number)
 
     def spare(self) -> None:
-        """Nothing is killed any more."""
+        """Stop killing."""
         self._step = None
         (self.book / "wanted").unlink(missing_ok=True)
 
@@ -173,7 +173,7 @@ class Stage:
         }
         for act, (do, is_done) in acts.items():
             steps = list(deaths.get(act, ()))
-            # The loop is not there while somebody asks, so that all comes in one batch, each time.
+            # The loop is stopped while a request is written, so that each act gives exactly one batch.
             if self.loop._process is not None and self.loop.poll() is None:
                 self.loop.stop()
             do()
@@ -296,7 +296,7 @@ def test_a_loop_killed_at_many_steps_ends_in_the_world_of_an_undisturbed_run(sta
     assert len(stage.died) >= 6, f"most steps were come to, though earlier deaths had left work done: {stage.died}"
     _assert_same(undisturbed, disturbed)
     assert set(undisturbed["make"]) >= {f"Deployment/{name}" for name in SERVICES}
-    # Nothing is left to do, and the next start knows it.
+    # No work is left, and the next start finds that out.
     stage.loop.stop()
     stage.loop.start()
     eventually(lambda: stage.loop.metric("herdsman_reconciles_total") >= 2, what="a pass over each service")
@@ -309,7 +309,7 @@ def test_a_loop_killed_at_every_single_step_ends_in_the_world_of_an_undisturbed_
     counted: dict[str, int] = {}
     undisturbed = stage.play("calm", {})
     for act in undisturbed:
-        # How many writes the act takes, by asking for a death that never comes.
+        # Counts the writes of the act: a kill at write 10,000 never happens.
         stage.play(f"count-{act}", {act: [("before", 10_000)]})
         counted[act] = 0
     for act in undisturbed:

@@ -1,4 +1,4 @@
-"""The loop says of KServe's base configs whether they can be used, and by whom; those that nobody uses it lets go."""
+"""The loop reports on KServe's base configs whether they are valid and who uses them, and releases unused ones."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def config(client: KubeClient, namespace: str, name: str, *args: str, **metadata
 
 
 def service(client: KubeClient, namespace: str, name: str, *configs: str) -> None:
-    """Make one that is stopped: it is made of its configs all the same, and nothing runs."""
+    """Create a stopped service: its objects are created from its configs, but no pod runs."""
     body = {
         "apiVersion": kinds.LLM_SERVICES.api_version,
         "kind": "LLMInferenceService",
@@ -113,7 +113,7 @@ def test_configs_say_who_uses_them(cluster: KubeClient, namespace: str) -> None:
 
     time.sleep(REST_S)
     before = versions(client, namespace)
-    # What changes of a service beside its references is nothing to its configs.
+    # A change of a service that leaves its references alone does not touch its configs.
     client.patch(kinds.LLM_SERVICES, namespace, "one", {"metadata": {"labels": {"a": "b"}}, "spec": {"replicas": 2}})
     time.sleep(REST_S)
     assert versions(client, namespace) == before
@@ -128,7 +128,7 @@ def test_configs_say_who_uses_them(cluster: KubeClient, namespace: str) -> None:
     await_reasons(client, namespace, "used", "ConfigValid", "NotInUse")
     assert users(client, namespace, "used") == []
 
-    # Its namespace takes the one that KServe's controller had.
+    # With this annotation on the namespace, the loop takes over the config of KServe's controller.
     client.patch(kinds.NAMESPACES, None, namespace, {"metadata": {"annotations": TOLD}})
     await_reasons(client, namespace, "theirs", "ConfigValid", "NotInUse")
     client.delete(kinds.LLM_CONFIGS, namespace, "theirs")

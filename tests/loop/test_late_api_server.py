@@ -1,4 +1,4 @@
-"""A loop that starts before its API server answers waits for it; what no wait mends ends it as before."""
+"""A loop that starts before its API server responds waits for it; on permanent errors it exits at once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def loop(kubeconfig: Path, pulumi_cli: Path, tmp_path: Path) -> Iterator[LoopPro
 
 @pytest.fixture
 def silent(own_cluster: LocalCluster) -> Iterator[LocalCluster]:
-    """A cluster whose API server is stopped, and runs again after the test."""
+    """A cluster whose API server is stopped during the test and started after it."""
     own_cluster.kill("kube-apiserver")
     yield own_cluster
     own_cluster.start("kube-apiserver")

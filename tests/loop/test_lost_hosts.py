@@ -1,8 +1,8 @@
-"""Three hosts side by side, each in a network namespace with a real agent and real llama-servers, and a real loop.
+"""Three hosts in network namespaces, each with a real agent and real llama-servers, and a real loop.
 
-The cables of two hosts are pulled for half a minute. The service that must stay on its host is out within 15 s and
-back with the host; the one that may move runs on the third host, and the host that returns stops its own copy before
-any endpoint leads to it. Nothing runs twice behind a Service at any moment. Leases last as long as in real life.
+The links of two hosts are cut for half a minute. The service that is bound to its host loses its endpoint within 15 s
+and gets it back with the host. The other service moves to the third host; the host that returns stops its old copy
+before any endpoint is published for it. At no time does a Service have two endpoints. Leases have their real durations.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def test_hosts_that_are_cut_off_are_out_at_once_and_return_without_serving_twice
             await_condition(client, namespace, name, "Ready", "True", timeout_s=90)
         (near, _), (far, far_agent), (spare, _) = fleet["near"], fleet["far"], fleet["spare"]
         assert (host_of(client, namespace, "stays"), host_of(client, namespace, "moves")) == ("near", "far")
-        # The record follows the slices by a watch of its own, as the loop does that said Ready.
+        # The record uses a separate watch, so it may be later than the loop that set Ready.
         first = ({near.address}, {far.address})
         eventually(lambda: (record.now("stays"), record.now("moves")) == first, what="both endpoints on record")
         report = client.get(kinds.HOST_PROCESSES, namespace, "stays")["status"]
@@ -156,7 +156,7 @@ def test_hosts_that_are_cut_off_are_out_at_once_and_return_without_serving_twice
         await_condition(client, namespace, "stays", "Ready", "False")
         assert stayed.is_running()
         assert left.is_running(), "the host that was cut off does not know yet"
-        # Meanwhile the third host's agent crashes and comes back to its own Lease and processes.
+        # Meanwhile the third host's agent crashes, and restarts with the same Lease and processes.
         crashed = fleet["spare"][1]
         (kept,) = running_on(fleet, "spare", "moves")
         crashed_at = time.monotonic()

@@ -1,6 +1,6 @@
-"""Parts of a cluster that go or never were: a node that falls silent, a metrics API that nobody serves.
+"""Lost and missing parts of a cluster: a node without heartbeats, and a metrics API that is not installed.
 
-The scheduler, the node controller and the autoscaler's controller are real; what a kubelet would say is written here.
+The scheduler, the node controller and the autoscaler's controller are real; the tests write the kubelet's statuses.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ def scheduled(client: KubeClient, namespace: str, node: str) -> Json:
 def test_a_lost_node_and_missing_metrics_are_named_and_healed_from(
     loop: LoopProcess, client: KubeClient, namespace: str, node: str
 ) -> None:
-    """What must hold: Ready=False with the node's name and reason NodeLost; nothing that its kubelet said before is
-    believed (no replica counts as healthy); the node's return is told without any other change; and an autoscaler
-    without metrics is AutoscalerReady=False in its controller's words, while its service goes on."""
+    """Expected: Ready=False with the node's name and reason NodeLost. No replica counts as healthy on the kubelet's
+    last status. The return of the node is reported without any other change. An autoscaler without metrics gives
+    AutoscalerReady=False with its controller's message, and its service keeps running.
+    """
     model(client, namespace)
     service(client, namespace, "scaled", autoscaling={"maxReplicas": 3}, nodeSelector={"tests/of": "nobody"}, **VLLM)
     service(client, namespace, nodeSelector={"tests/of": namespace}, **VLLM)

@@ -1,4 +1,4 @@
-"""Changes that wait: for approval in mode Preview, for another mode in Paused, for what a policy allows."""
+"""Changes that wait: for approval in mode Preview, for another mode in Paused, for a policy that forbids them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def policy(name: str, **spec: Any) -> str:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Policies about services whose names begin with `policed`."""
+    """A folder with policies for services whose names begin with `policed`."""
     path = tmp_path_factory.mktemp("policies")
     few = {
         "name": "few",
@@ -100,7 +100,7 @@ def events(client: KubeClient, namespace: str, reason: str) -> list[str]:
 
 
 def nothing_is_made(loop: LoopProcess, namespace: str, *, for_s: float = 1.5) -> None:
-    """Watch for a while that the engine is asked for nothing."""
+    """Assert for a while that no run of the engine is submitted."""
     before = loop.submitted(namespace)
     time.sleep(for_s)
     assert loop.submitted(namespace) == before
@@ -118,7 +118,7 @@ def test_a_change_waits_for_approval_of_just_this_change(
     model(client, namespace)
     service(client, namespace)
 
-    # A new service: nothing exists before somebody approves it.
+    # A new service: no object exists before the approval.
     first = pending(client, namespace)
     assert first["changes"][0].startswith("create ")
     assert any(each.startswith("create Deployment svc") for each in first["changes"])
@@ -141,14 +141,14 @@ def test_a_change_waits_for_approval_of_just_this_change(
     assert invoke([*approve, "--yes"]) == 2
     assert "no change of `svc` is pending" in capsys.readouterr().err
 
-    # What runs goes on while a change of it waits.
+    # The running objects stay as they are while a change waits.
     edit(client, namespace, replicas=2)
     second = pending(client, namespace)
     assert second["changes"] == [f"update Deployment svc: {second['changes'][0].partition(': ')[2]}"]
     assert "replicas 1 -> 2" in second["changes"][0]
     assert replicas(client, namespace) == 1
 
-    # Approved, and edited before the loop could act: what was approved is not what would be made.
+    # The service is edited between the approval and the loop's run: the approved plan is not the current one.
     os.kill(loop.pid, signal.SIGSTOP)
     try:
         assert invoke([*approve, "--yes", "--no-wait", "-o", "json"]) == 0
@@ -163,7 +163,7 @@ def test_a_change_waits_for_approval_of_just_this_change(
     assert invoke([*approve, "--digest", third["digest"]]) == 0
     assert replicas(client, namespace) == 3
 
-    # What others change is put back with approval only.
+    # A change by another client is reverted only after approval.
     body = {"spec": {"ports": [{"name": "http", "port": 8080, "targetPort": 9999}]}}
     client.patch(kinds.SERVICES, namespace, "svc", body, field_manager="kubectl-edit")
     drifted = pending(client, namespace)
@@ -204,7 +204,7 @@ def test_nothing_is_touched_in_mode_paused(client: KubeClient, namespace: str, l
     mode(client, namespace, None)
     eventually(lambda: find(client, kinds.SERVICES, namespace, "svc"), what="the Service to be made again")
     eventually(lambda: replicas(client, namespace) == 4, what="the change to be made")
-    # Deletion is no change that waits: what a service owns goes with it.
+    # A deletion does not wait: the objects of the service are deleted with it.
     mode(client, namespace, "Paused")
     client.delete(kinds.INFERENCE_SERVICES, namespace, "svc")
     eventually(lambda: find(client, kinds.DEPLOYMENTS, namespace, "svc") is None, what="the Deployment to go")
@@ -230,12 +230,13 @@ def test_what_a_policy_forbids_is_not_applied(
     assert advice["reason"] == "PolicyAdvice"
     eventually(lambda: len(events(client, namespace, "PolicyAdvice")) == 1, what="one Event")
 
-    # What runs serves on while a change of it is forbidden.
+    # The running service keeps serving while a change is forbidden.
     edit(client, namespace, "policed", replicas=3)
     await_condition(client, namespace, "policed", "Stalled", "True", saying="spec.replicas is 3")
     assert replicas(client, namespace, "policed") == 2
 
-    # A folder that breaks leaves what was read last in force; one that allows more does so at once.
+    # If the folder becomes invalid, the last valid policies stay in force. A policy that allows more takes effect at
+    # once.
     good = (folder / "own.yaml").read_text()
     (folder / "own.yaml").write_text("nonsense: [")
     eventually(lambda: loop.metric("herdsman_policies_readable") == 0, what="the loop to notice")

@@ -1,8 +1,8 @@
-"""Services move from the loop into a static fleet and back: the same Deployments, the same pods, nothing restarted.
+"""Services move from the loop into a static fleet and back: the same Deployments, the same pods, no restarts.
 
-Covered: what a preview says and leaves alone; take, adopted by `pulumi up` without a change of any pod template; a loop
-that is told of the service again while the fleet has it; give, with the stack told and not told; what either side may
-delete afterwards: nothing.
+Covered: the preview and that it changes nothing; `take`, followed by `pulumi up` without a change of any pod template;
+a loop that sees the service again while the fleet has it; `give`, with the service removed from the stack and not
+removed; and that neither side deletes objects of the other.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NAMES = ("chat", "code")
 
 @pytest.fixture
 def weights(tmp_path: Path) -> Iterator[str]:
-    """A model whose header gives its file another name than the Model's."""
+    """The URL of a model whose header gives another name than the Model's."""
     folder = tmp_path / "weights"
     folder.mkdir()
     write_tiny_model(folder / "tiny.gguf")
@@ -60,7 +60,7 @@ def pods(client: KubeClient, namespace: str) -> set[str]:
 
 
 def looks(client: KubeClient, namespace: str) -> Json:
-    """What may not change: which Deployments, Services and pods there are, and their pod templates."""
+    """The state that must not change: Deployments, Services, pods and pod templates."""
     found = {}
     for name in NAMES:
         deployment = client.get(kinds.DEPLOYMENTS, namespace, name)
@@ -129,7 +129,7 @@ def test_services_move_to_a_fleet_and_back_and_nothing_restarts(
         assert annotations[naming.ANNOTATION_FLEET] == "herdsman/dev"
     assert set(project.stack.preview(project.program).steps().values()) == {"same"}
 
-    # The loop knows that they are not its own: when it starts anew, and when somebody names one again.
+    # The loop does not manage them: neither after a restart nor after an edit of one of them.
     loop.stop()
     loop.start()
     service(client, namespace, "chat", replicas=1)
@@ -140,7 +140,7 @@ def test_services_move_to_a_fleet_and_back_and_nothing_restarts(
     eventually(lambda: _loop_is_quiet(loop), what="the loop to remove what is its own", timeout_s=90)
     assert looks(client, namespace) == before
 
-    # From the fleet to the loop; the stack is told of one, and not of the other.
+    # From the fleet to the loop; one service is removed from the stack, and the other is not.
     where = ("-n", namespace, "-f", str(files))
     stack = ("--stack", "dev", "--cwd", str(project.stack._directory / "work"))
     code, said = run(kubeconfig, project, "give", "code", *where, *stack, "--preview")

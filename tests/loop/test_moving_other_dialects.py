@@ -1,7 +1,8 @@
-"""Services of KServe and llmaz move from the loop into a static fleet and back: the same pods, nothing made twice.
+"""Services of KServe and llmaz move from the loop into a static fleet and back: the same pods, no object created twice.
 
-Covered: what they refer to comes along; the account, the binding of the whole cluster and the certificate of a KServe
-service; an autoscaler that scales a custom resource which is not there in a fleet; a stack that means them still.
+Covered: referenced objects move with the service; the ServiceAccount, the ClusterRoleBinding and the certificate of a
+KServe service; an autoscaler whose target is a custom resource that a fleet does not have; a stack that still contains
+the services.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def make(client: KubeClient, namespace: str, model: str) -> None:
 
 
 def looks(client: KubeClient, namespace: str) -> Json:
-    """What may not change: which Deployments and pods there are, and what the pods are made from."""
+    """The state that must not change: Deployments, pods and pod templates."""
     found: Json = {"pods": pods(client, namespace)}
     for name in DEPLOYMENTS:
         live = client.get(kinds.DEPLOYMENTS, namespace, name)
@@ -164,7 +165,7 @@ def test_services_of_both_dialects_move_to_a_fleet_and_back(
     assert (scaled["kind"], scaled["name"]) == ("Deployment", "chat"), "a fleet has no Playground to scale"
     assert set(project.stack.preview(project.program).steps().values()) == {"same"}
 
-    # Back to the loop; the stack is told of one, and not of the other.
+    # Back to the loop; one service is removed from the stack, and the other is not.
     where = ("-n", namespace, "-f", str(files))
     stack = ("--stack", "dev", "--cwd", str(project.stack._directory / "work"))
     code, said = fleet("give", "playground/chat", *where, *stack)

@@ -1,4 +1,4 @@
-"""What a running loop lets the outside see of a service: Events, metrics and traces."""
+"""Events, metrics and traces of a service that a running loop reconciles."""
 
 from __future__ import annotations
 

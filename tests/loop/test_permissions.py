@@ -1,7 +1,7 @@
-"""What the loop is granted is what it asks for: its table of permissions beside the API server's own audit log.
+"""The loop's table of permissions is equal to the API server's audit log of the loop's requests.
 
-One loop lives through a usual life on a cluster that writes down each of its requests. Every row of the table that was
-not asked for meanwhile must stand below, with the module that asks; and nothing may have been refused.
+One loop handles a typical sequence of changes on a cluster that records each of its requests. A row of the table that
+no request used must be listed below with the module that uses it; and no request may have been refused.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def life(client: KubeClient) -> None:
     client.patch(kinds.MODELS, NAMESPACE, "early", {"spec": {"source": "https://models.example/other.gguf"}})
     client.delete(kinds.INFERENCE_SERVICES, NAMESPACE, "hosted")
     eventually(lambda: not client.list(kinds.HOST_PROCESSES, NAMESPACE)["items"], what="no process on the host")
-    # The garbage collector deletes them as well, and what it was faster with the loop would not delete.
+    # The garbage collector deletes them as well; if it is faster, the loop sends no delete request.
     held = (kinds.DEPLOYMENTS, kinds.SERVICES)
     for kind in held:
         client.patch(kind, NAMESPACE, "full", {"metadata": {"finalizers": ["herdsman.test/held"]}})
@@ -174,7 +174,7 @@ def test_a_loop_asks_for_all_that_it_is_granted_and_for_nothing_else(tmp_path: P
     # The namespace of the leases is made where that is allowed, and is there otherwise.
     assert refused <= {("", "namespaces", "create")}, "needs a row in automation/install/permissions.py"
     used = {(group, resource, verb) for group, resource, verb, _ in asked}
-    # To apply what is not there is a patch that takes the right to create.
+    # An apply of a missing object is a PATCH request that needs the right to create.
     used |= {(group, resource, "create") for group, resource, verb, status in asked if (verb, status) == ("patch", 201)}
     unused = granted - used
     assert unused <= OTHER_TIMES.keys(), f"granted and never asked for: {sorted(unused - OTHER_TIMES.keys())}"

@@ -61,7 +61,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 class Hosts:
-    """Hosts that live because a Lease says so for an hour, or until a test says that it is over."""
+    """Hosts that are alive because of a Lease of one hour, until a test ends the Lease."""
 
     def __init__(self, client: KubeClient) -> None:
         self.client = client
@@ -191,7 +191,8 @@ def test_replicas_have_hosts_of_their_own_and_leave_drained_and_lost_ones(
     on(client, namespace, "p-c")
     assert client.get(kinds.HOST_PROCESSES, namespace, "svc")["metadata"]["uid"] == first["metadata"]["uid"]
     assert placed(client, namespace, replica=1) == "p-b"
-    # Nobody renews the Lease of p-c: it is lost, and after two more seconds left; p-a takes it back only undrained.
+    # No agent renews the Lease of p-c: the host is lost, and two seconds later its replica moves. p-a takes it only
+    # when it is no longer drained.
     hosts.fall_silent("p-c")
     await_condition(client, namespace, "svc", "Ready", "False", saying="is lost")
     hosts.edit("p-a", drain=False)

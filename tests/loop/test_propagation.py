@@ -76,7 +76,7 @@ def place(own_client: KubeClient, request: pytest.FixtureRequest) -> Iterator[st
 
 
 def serve(client: KubeClient, place: str, dialect: str) -> Made:
-    """Make a service and wait for what is made for it, its first revision included."""
+    """Create a service and wait for its objects, its first revision included."""
     kind, workload = SERVICES[dialect]
     if dialect == "llmkube":
         loop.service(client, place, runtime="vllm", skipModelInit=True)
@@ -135,7 +135,7 @@ def await_forgotten(process: LoopProcess, place: str) -> None:
 
 
 def assert_kept(client: KubeClient, place: str, before: Made) -> None:
-    """Every object is the one it was, without an owner, and stays so."""
+    """Assert that every object is still the same, without an owner, and is not deleted."""
 
     def kept() -> bool:
         for (kind, name), uid in before.items():
@@ -199,7 +199,7 @@ def test_foreground_ends_the_service_after_its_objects(
 
     def release() -> bool:
         left = [name for name in finalizers() if name != HOLD]
-        with contextlib.suppress(Invalid):  # the garbage collector took its own finalizer away meanwhile
+        with contextlib.suppress(Invalid):  # the garbage collector has removed its finalizer meanwhile
             own_client.patch(of, place, workload, {"metadata": {"finalizers": left or None}})
             return True
         return False

@@ -1,4 +1,6 @@
-"""The API refuses an object that a service serves without: the pods are made, and the status names what is missing."""
+"""The API refuses an object that is not needed for serving: the pods are created, and the status names what is
+missing.
+"""
 
 from __future__ import annotations
 
@@ -91,14 +93,14 @@ _SPECS: dict[str, Json] = {
 
 
 def foreign_autoscaler(client: KubeClient, namespace: str, name: str = "svc") -> None:
-    """Make an autoscaler of the service's name that somebody else looks after."""
+    """Create an autoscaler of another manager with the service's name."""
     kind = kinds.AUTOSCALERS
     body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}}
     client.create(kind, namespace, {**body, "spec": _SPECS[kind.kind]}, field_manager="somebody")
 
 
 def written_by_the_loop(live: Json) -> list[Json]:
-    """Tell what the loop wrote of an object, and when; controllers write its status."""
+    """Return the loop's entries in managedFields; controllers write only the status."""
     return [each for each in live["metadata"]["managedFields"] if each["manager"] == naming.FIELD_MANAGER]
 
 
@@ -109,8 +111,9 @@ def applied_hash(client: KubeClient, namespace: str) -> str:
 def test_a_foreign_autoscaler_does_not_keep_the_pods_from_being_made(
     loop: LoopProcess, client: KubeClient, namespace: str
 ) -> None:
-    """The loop tries again with a back-off, and leaves the Deployment alone at each try; once the autoscaler of
-    somebody else is gone, the service gets its own."""
+    """The loop retries with back-off and leaves the Deployment alone at each retry. When the foreign autoscaler is
+    deleted, the service gets its autoscaler.
+    """
     model(client, namespace)
     foreign_autoscaler(client, namespace)
     service(client, namespace, **SCALED)
@@ -151,7 +154,9 @@ def test_a_foreign_autoscaler_does_not_keep_the_pods_from_being_made(
 def test_what_is_lost_changed_or_edited_does_not_wait_for_the_autoscaler(
     loop: LoopProcess, client: KubeClient, namespace: str
 ) -> None:
-    """What pods need is made at once, however long the pause before the next try for the autoscaler is."""
+    """Objects that pods need are applied at once, however long the pause before the next retry for the
+    autoscaler is.
+    """
     model(client, namespace)
     foreign_autoscaler(client, namespace)
     service(client, namespace, **SCALED)
@@ -197,7 +202,7 @@ def test_what_admission_refuses_is_named_and_the_pods_are_made(
     eventually(lambda: not condition(client, namespace, "svc", "ObjectsApplied"), what="the condition to go")
     assert not applied_hash(client, namespace).endswith("-incomplete")
 
-    # A change of what stands already is refused as well.
+    # A change of an existing object is refused as well.
     with refusing(client, namespace, kinds.AUTOSCALERS):
         edit(client, namespace, autoscaling={"maxReplicas": 5}, vllmConfig={"maxModelLen": 4096})
         eventually(lambda: "4096" in str(deployed(client, namespace)["spec"]["template"]), what="the changed pods")

@@ -19,7 +19,7 @@ ROUND_S = 1.0
 
 @pytest.fixture
 def loop(loop_kubeconfig: Path, pulumi_cli: Path, tmp_path: Path) -> Iterator[LoopProcess]:
-    """A loop whose half an hour is a second."""
+    """A loop that resyncs every second instead of every half hour."""
     running = LoopProcess(loop_kubeconfig, tmp_path, environment={"HERDSMAN_RESYNC_S": str(ROUND_S)})
     try:
         yield running
@@ -36,7 +36,7 @@ def test_a_round_passes_over_every_service_writes_nothing_and_runs_no_engine(
         service(client, namespace, name, skipModelInit=True)
     for name in ("one", "two"):
         settled(client, namespace, name)
-    time.sleep(12)  # until nothing of the start is left to be said
+    time.sleep(12)  # until the writes of the start are done
     passes, runs = (loop.metric(each) for each in METRICS)
     written = versions(client, namespace)
     began = time.monotonic()
@@ -51,7 +51,7 @@ METRICS = ("herdsman_reconciles_total", "herdsman_engine_cli_processes_total")
 
 
 def versions(client: KubeClient, namespace: str) -> dict[str, str]:
-    """What a write would change: the version of each object."""
+    """The version of each object; every write changes one."""
     of = (kinds.INFERENCE_SERVICES, kinds.MODELS, kinds.SERVICES, kinds.DEPLOYMENTS, kinds.CONTROLLER_REVISIONS)
     return {
         f"{kind.kind} {obj['metadata']['name']}": obj["metadata"]["resourceVersion"]

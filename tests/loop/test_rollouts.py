@@ -1,6 +1,6 @@
-"""Changes of a pod template: told, held back while replicas may work, taken back when they fail.
+"""Changes of a pod template: reported, held back while replicas may be busy, rolled back when they fail.
 
-The control plane and the loop are real; what a kubelet would say of pods is written by the tests.
+The control plane and the loop are real; the tests write the kubelet's statuses of pods.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def test_a_pods_gate_follows_the_starts_of_its_engine(client: KubeClient, namesp
     (pod,) = eventually(lambda: pods_of(client, namespace), what="a pod")
     assert pod["spec"]["readinessGates"] == [{"conditionType": naming.CONDITION_COMPLETED}]
     say_ready(client, pod)
-    # There is no node, so that no request reaches the engine: it cannot be asked, and that closes no gate.
+    # There is no node, so requests cannot reach the engine. A completion check that cannot run does not close the gate.
     opened = ("True", "Unverified", "containerd://c1")
     eventually(lambda: gate(client, namespace) == opened, what="an open gate")
     say_crashing(client, pod, run="c2")
@@ -92,7 +92,7 @@ def test_a_change_waits_for_idle_replicas_over_a_restart_of_the_loop_and_force_e
     policy = {"waitForIdle": True, "idleTimeoutSeconds": 3600}
     serving(client, namespace, rolloutPolicy=policy)
     edit(client, namespace, vllmConfig={"maxModelLen": 512})
-    # No kubelet, no answer: nobody knows whether the replica works on a request.
+    # Without a kubelet the engine does not respond, so the loop cannot tell whether the replica is idle.
     held = await_condition(client, namespace, "svc", "RolloutDeferred", "True")
     assert held["reason"] == "IdleCheckFailed"
     assert "512" not in arguments(deployed(client, namespace))

@@ -108,7 +108,7 @@ def test_running_pods_take_edited_settings_with_their_next_change(client: KubeCl
     made(client, "new", two)
     assert (made_from(client, "old"), generation(client, "old")) == ((one, "v1"), before)
 
-    # The next loop knows of the settings before by the objects alone: its state is gone.
+    # The next loop reads the previous settings from the objects alone: its state is gone.
     process.stop()
     settings(client, three)
     shutil.rmtree(process.state)

@@ -1,7 +1,7 @@
-"""Scale to zero in pods: a real control plane and loop; the tests are the kubelet, and serve what the pods would.
+"""Scale to zero in pods: a real control plane and loop; the tests write the kubelet's statuses and serve for the pods.
 
-The engine is a real HTTP server on the machine's own address, so that the API server's pod proxy and the loop's proxy
-reach it as they reach a pod.
+The engine is a real HTTP server on the machine's address, so that the API server's pod proxy and the loop's proxy reach
+it in the same way as a pod.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""From an InferenceService to a llama-server on a machine without an agent: the whole loop, with just its own rights.
+"""From an InferenceService to a llama-server on a machine without an agent, by the whole loop with its normal rights.
 
-Covered: a key that the loop may not read, placement by what the host told of itself, a completion, a host that is
-cut off and comes back without a restart.
+Covered: a key that the loop may not read, placement by the facts that the host reports, a completion, and a host that
+is cut off and returns without a restart of its processes.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def test_a_service_runs_on_a_machine_without_an_agent(
                 assert status(client, namespace)["readyReplicas"] == 1
                 assert (server.store / "models").exists(), "the file was fetched by the host"
 
-                # Somebody changes its unit, and then its plan: both are put back, and it is told on the service.
+                # The unit is changed by hand, and then its plan: both are restored, and the service's status reports
+                # it.
                 unit = server.directory / "systemd" / "system" / f"{unit_name(f'{namespace}/svc')}.service"
                 good = unit.read_text()
                 unit.write_text(good.replace("Restart=always", "Restart=no"))

@@ -1,4 +1,4 @@
-"""A loop whose state is in a bucket: the bucket goes away, for a restart too, and comes back; a stranger locks it."""
+"""A loop with its state in a bucket: the bucket fails, also during a restart, and returns; another client locks it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""An API server that refuses writes for a while, a namespace on its way out: told, survived, nobody else stopped."""
+"""An API server that refuses writes for a while, and a terminating namespace: reported, survived, others not
+affected.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ VLLM: dict[str, Any] = {"runtime": "vllm", "skipModelInit": True}
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """A control plane without the controller that empties namespaces, so that one stays on its way out."""
+    """A control plane without the controller that empties namespaces, so that a deleted one stays in phase
+    Terminating.
+    """
     with controlplane.running(("etcd", "kube-apiserver")) as running:
         yield running
 
@@ -65,7 +69,7 @@ def stormy_loop(storm: Storm, pulumi_cli: Path, tmp_path_factory: pytest.TempPat
 
 
 def requests_in(seconds: float, storm: Storm) -> int:
-    """Count what the loop asks the API server in so many seconds."""
+    """Return the number of requests that the loop sends to the API server in a number of seconds."""
     before = storm.requests
     time.sleep(seconds)
     return storm.requests - before
@@ -82,8 +86,9 @@ def namespace(admin: KubeClient, name: str) -> str:
 
 
 def test_a_storm_of_refusals_is_told_and_outlived(admin: KubeClient, storm: Storm, stormy_loop: LoopProcess) -> None:
-    """What must hold: Ready=False, ApplyFailed with the server's words while writes are refused; what is not refused is
-    made; requests stay few; once it is over every service has its objects, and the loop never ended."""
+    """Expected: Ready=False, ApplyFailed with the server's message while writes are refused; objects whose writes are
+    not refused are created; requests stay few; afterwards every service has its objects, and the loop never exited.
+    """
     where = namespace(admin, "storm")
     codes = itertools.cycle((429, 409, 409))
     storm.refuse = lambda method, path: next(codes) if method != "GET" and f"/{where}/deployments/" in path else 0
@@ -104,7 +109,7 @@ def test_a_storm_of_refusals_is_told_and_outlived(admin: KubeClient, storm: Stor
         deployed(admin, where, f"svc-{number}", timeout_s=90)
         settled(admin, where, f"svc-{number}")
     assert stormy_loop.poll() is None
-    # Of a service that is gone no change will come that brings up again what is left of it.
+    # A deleted service gets no further change that would trigger a retry of its leftover objects.
     storm.refuse = lambda method, path: 500 if method == "DELETE" and f"/{where}/deployments/" in path else 0
     admin.delete(kinds.INFERENCE_SERVICES, where, "svc-0")
     eventually(lambda: failed_removals(stormy_loop), what="a removal that fails")
@@ -116,7 +121,7 @@ def test_a_storm_of_refusals_is_told_and_outlived(admin: KubeClient, storm: Stor
 def test_a_namespace_on_its_way_out_is_told_and_stops_nobody_else(
     admin: KubeClient, storm: Storm, stormy_loop: LoopProcess
 ) -> None:
-    """What must hold: Ready=False, NamespaceTerminating; no run of the engine there; other namespaces go on."""
+    """Expected: Ready=False, NamespaceTerminating; no run of the engine there; other namespaces are not affected."""
     going, staying = namespace(admin, "going"), namespace(admin, "staying")
     service(admin, going, **VLLM)
     before = deployed(admin, going)

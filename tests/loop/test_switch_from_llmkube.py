@@ -18,7 +18,7 @@ PROTECTED = "karpenter.sh/do-not-disrupt"
 
 
 def as_llmkube_left_it(ours: Json) -> Json:
-    """The same Deployment, written by another manager in updates, with what LLMKube would have left behind."""
+    """The same Deployment, written by another manager with updates, with the fields that LLMKube would have left."""
     kept = ("name", "labels", "ownerReferences")
     made = copy.deepcopy({**ours, "metadata": {field: ours["metadata"][field] for field in kept}})
     del made["status"]
@@ -28,7 +28,7 @@ def as_llmkube_left_it(ours: Json) -> Json:
 
 
 def service_as_llmkube_left_it(client: KubeClient, namespace: str) -> tuple[str, str]:
-    """Put another manager's Service in the place of ours; gives its uid and its address."""
+    """Replace Herdsman's Service by one of another manager; return its uid and its address."""
     ours = client.get(kinds.SERVICES, namespace, "svc")
     client.delete(kinds.SERVICES, namespace, "svc")
     spec = {field: ours["spec"][field] for field in ("ports", "selector", "type")}
@@ -66,8 +66,8 @@ def test_what_llmkube_made_is_kept_and_what_it_left_behind_goes(
         edit(client, namespace, podAnnotations=None)
         eventually(lambda: "team" not in noted(client, namespace), what="an annotation taken out to go")
 
-        # What protects a start goes from the pods that serve, and stays in the template (no restart).
-        # One of the last template: those of earlier ones go while nobody looks.
+        # The annotation that protects a start is removed from serving pods, and stays in the template (no restart). The
+        # test uses a pod of the last template: pods of earlier templates may be deleted at any time.
         serving = eventually(lambda: pod_of_now(client, namespace), what="a pod of the last template")
         assert serving is not None and PROTECTED in serving["metadata"]["annotations"]
         say_ready(client, serving)

@@ -1,7 +1,7 @@
-"""A cluster with a real node for the whole layer, and what makes pods on it of the images that the node has.
+"""A cluster with a real node for the whole layer, and the two ways to run the loop on it.
 
-That is `loop`, a process of this machine, or `operator`, the operator's own pods: one of them for a module, since both
-look after the same services. Each test process has a node of its own.
+The loop is either `loop`, a process on this machine, or `operator`, the operator's pods. A module uses one of them,
+since both reconcile the same services. Each test process has a separate node.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def node(node_cluster: tuple[LocalCluster, Node]) -> Node:
 
 @pytest.fixture(scope="session")
 def node_api(node_cluster: tuple[LocalCluster, Node]) -> Api:
-    """Plain HTTPS to the cluster, for logs and what else the client does not speak."""
+    """Plain HTTPS to the cluster, for logs and other requests that the client does not support."""
     return Api(node_cluster[0])
 
 
@@ -133,7 +133,7 @@ def operator_pods(
     operator_image: str,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[OperatorPods]:
-    """A cluster with the operator's image on its node and no installation: the module makes its own."""
+    """A cluster with the operator's image on its node and no installation: the module installs it."""
     with installable(*node_cluster, client, tmp_path_factory.mktemp("operator"), operator_image) as found:
         yield found
 

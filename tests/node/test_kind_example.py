@@ -1,7 +1,7 @@
-"""The example for kind as `make kind` runs it: the real kind, a stand-in for Docker, and a real node with real pods.
+"""The example for kind as `make kind` runs it: the real kind, a replacement for Docker, and a real node with real pods.
 
-The stand-in (tests/support/docker_stand_in.py) starts no container: the node of the tests is the cluster behind it. A
-tiny model and the tests' image of llama-server replace those that the example downloads.
+The replacement (tests/support/docker_stand_in.py) starts no container: the node of the tests is the cluster behind it.
+A tiny model and the tests' image of llama-server replace those that the example downloads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What pods of a local node have of a cluster: the API server at its Service, and volumes that their group owns."""
+"""Pods of a local node reach the API server at its Service, and own the volumes of their group."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GROUP = 20123
 
 
 def run_to_its_end(client: KubeClient, namespace: str, name: str, script: str, **spec: Any) -> str:
-    """Run a script in a pod with a shell and curl; give what it prints."""
+    """Run a script in a pod with a shell and curl; return its output."""
     mounts = [{"name": volume["name"], "mountPath": f"/{volume['name']}"} for volume in spec.get("volumes", ())]
     container = {
         "name": "main",

@@ -32,7 +32,7 @@ class Command:
         self._namespace = namespace
         self._capsys = capsys
         self.told = ""
-        """What it printed, warnings included."""
+        """The output of the command, warnings included."""
         self.answer = ""
         """Its stdout alone."""
 

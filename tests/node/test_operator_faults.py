@@ -74,7 +74,9 @@ def lost(answers: list[real.Answer]) -> list[real.Answer]:
 
 @dataclass
 class Scene:
-    """A model that serves under an operator's pod, and what tells whether anything of it was remade."""
+    """A model that an operator's pod manages, and the identities of its objects, which show whether any was
+    replaced.
+    """
 
     operator: OperatorPods
     client: KubeClient

@@ -1,9 +1,9 @@
-"""The operator's image as `herdsman image build` makes it: built twice, read back, and run without a network by runc.
+"""The operator's image as `herdsman image build` builds it: built twice, read back, and run without a network by runc.
 
-No node is started: runc alone runs the image, as root on Linux, with a root file system that cannot be written.
+No node is started: runc alone runs the image, as root on Linux, with a read-only root file system.
 
-The image for the other architecture is built where its Pulumi CLI is in the cache of tools. CI compiles the CLI for its
-own processor alone, and skips those tests. `herdsman image build --architecture` brings the other CLI, once. The
+The image for the other architecture is built if its Pulumi CLI is in the cache of tools. CI compiles the CLI for its
+own processor alone, and skips those tests. `herdsman image build --architecture` fetches the other CLI once. The
 release workflow builds both images.
 """
 
@@ -43,7 +43,7 @@ SIZE_LIMIT = 400_000_000
 
 @dataclass(frozen=True)
 class Image:
-    """What one build wrote and said."""
+    """The archive and the output of one build."""
 
     told: dict[str, Any]
     members: Mapping[str, tarfile.TarInfo]
@@ -130,7 +130,7 @@ def inside(bundle: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     config["process"] |= {"terminal": False, "args": list(argv), "noNewPrivileges": True}
     config["process"]["capabilities"] = {}
     config["root"]["readonly"] = True
-    # /tmp is what the operator's pod mounts a volume at.
+    # The operator's pod mounts a volume at /tmp.
     config["mounts"] = [mount for mount in config["mounts"] if mount["destination"] in ("/proc", "/dev")]
     config["mounts"].append({"destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": ["mode=1777"]})
     config["linux"] |= {"resources": {}, "maskedPaths": [], "readonlyPaths": []}
@@ -175,7 +175,7 @@ def test_another_build_from_nothing_gives_the_same_bytes(image: Image, tmp_path:
     cache = tmp_path / "a cache elsewhere"
     (cache / "image").mkdir(parents=True)
     (cache / "tools").symlink_to(cache_dir() / "tools")
-    # What was downloaded is taken from the first build: Debian may publish an update between the two.
+    # The second build reuses the downloads of the first: Debian may publish an update between the two.
     shutil.copytree(cache_dir() / "image/debian", cache / "image/debian", copy_function=os.link)
     again = build(tmp_path, own_architecture(), cache=cache)
     assert again.told["digest"] == image.told["digest"]
@@ -233,7 +233,7 @@ def test_every_module_has_bytecode_that_is_not_checked(image: Image) -> None:
     folders = (f"usr/lib/python{contents.PYTHON}/", contents.HOME)
     modules = (name for name in image.files() if name.endswith(".py") and name.startswith(folders))
     sources = set(modules)
-    # The bytecode of such a link would be made of a file of the machine that builds.
+    # Python would compile such a link from a file of the machine that builds.
     assert not [name for name in sources if image.members[name].linkname.startswith("/")]
     compiled = {name for name in image.files() if name.endswith(".pyc")}
     assert len(compiled) == len(sources) > 3000
@@ -348,7 +348,7 @@ def test_the_files_are_those_that_the_containerfile_installs(image: Image, tmp_p
         if not path.is_dir() or path.is_symlink()
     }
     ours = {name for name in image.files() if name.startswith(f"{contents.HOME}/")}
-    # What `python -m venv` writes beside.
+    # Other files that `python -m venv` writes.
     theirs -= {name for name in theirs if re.search(r"/bin/([Aa]ctivate.*|python3\.11)$|/lib64$|/\.gitignore$", name)}
     assert ours == theirs
 

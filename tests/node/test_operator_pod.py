@@ -1,6 +1,6 @@
-"""The operator in a pod, put in by `herdsman install` and by Helm: it leads, serves, and needs no more than its roles.
+"""The operator in a pod, installed by `herdsman install` and by Helm: it leads, serves, and needs only its roles.
 
-The tests of one installation share a service, in their order. The last ones change the installation and take it out.
+The tests of one installation share a service and run in order. The last ones change the installation and remove it.
 """
 
 from __future__ import annotations
@@ -150,14 +150,14 @@ def _uid(obj: Json) -> str:
 
 @dataclass(frozen=True)
 class Person:
-    """Somebody outside of the cluster with roles in one namespace."""
+    """A user outside the cluster with roles in one namespace."""
 
     operator: OperatorPods
     kubeconfig: Path
     place: str
 
     def run(self, *arguments: str) -> tuple[int, str]:
-        """Run a command of `herdsman` on the namespace; gives exit code and what it says."""
+        """Run a command of `herdsman` on the namespace; return exit code and output."""
         answer = self.operator.command(*arguments, "-n", self.place, kubeconfig=self.kubeconfig)
         return answer.returncode, answer.stdout + answer.stderr
 
@@ -244,7 +244,7 @@ def test_an_edit_rolls_out_without_a_lost_request(operator: OperatorPods, place:
 
 
 def test_the_roles_were_enough(operator: OperatorPods, place: str) -> None:
-    """Nothing of the tests before was refused to the loop, and it has no rights but those of its own roles."""
+    """No request of the loop in the tests above was refused, and the loop has only the rights of its roles."""
     pod = operator.await_leading()
     assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
     refused = [line for line in operator.lines(pod) if "orbidden" in json.dumps(line) or line.get("level") == "error"]

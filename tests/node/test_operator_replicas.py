@@ -1,6 +1,6 @@
 """Two pods of the operator with a state in PostgreSQL: the leader is frozen, cut off, upgraded, downgraded, deleted.
 
-Each time the other pod goes on, no two engines meet, and no model restarts.
+Each time the other pod takes over, no two engines run at once, and no model restarts.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def test_the_leader_converts_and_so_does_the_next_one(
     assert all(each["url"].startswith(f"https://{leader['status']['podIP']}:9443/convert/") for each in before)
     began = time.monotonic()
     client.delete(kinds.PODS, NAMESPACE, leader["metadata"]["name"])
-    # Nobody converts while nobody leads: the API server says so to clients of v1alpha1.
+    # Without a leader there is no conversion: requests for v1alpha1 fail at the API server.
     wanted = f"https://{other['status']['podIP']}:9443/convert/"
     eventually(
         lambda: all(each.get("url", "").startswith(wanted) for each in clients_of(node_api)),

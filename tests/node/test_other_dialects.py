@@ -28,7 +28,7 @@ STARTED_S = 90.0
 _NOBODY = 65532
 _HEALTH = {"httpGet": {"path": "/health", "port": 8080}, "periodSeconds": 1, "failureThreshold": 60}
 _LOADING_S = 20.0
-"""How long an engine loads. A replica that fails is deleted within 15 seconds of its first answer."""
+"""How long an engine loads. A replica that fails is deleted within 15 seconds of its first response."""
 _FEW = ["--ctx-size", "512", "--threads", "1"]
 
 
@@ -152,7 +152,7 @@ def test_a_service_of_another_dialect_answers(
 def test_a_pod_without_probes_is_kept_while_its_engine_loads(
     client: KubeClient, place: str, weights: Path, services: str
 ) -> None:
-    """Such a pod is Ready from its start, while llama-server answers 503 until the model is loaded."""
+    """Such a pod is Ready from its start, while llama-server answers with status 503 until the model is loaded."""
     model = Path(shutil.copy(weights, weights.with_name("slow.gguf")))
 
     def found() -> list[tuple[str, int]]:

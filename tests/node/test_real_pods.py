@@ -38,7 +38,7 @@ _HEALTH = {"httpGet": {"path": "/health", "port": 8080}, "periodSeconds": 1}
 ENGINE: dict[str, Any] = {
     "image": LLAMA_SERVER_IMAGE,
     "contextSize": 512,
-    # Without a share an engine gets what the rest of a busy machine leaves, and its threads wait for each other.
+    # Without a CPU request an engine gets only the idle time of a busy machine, and its threads block each other.
     "resources": {"cpu": "250m"},
     "extraArgs": ["--threads", "1"],
     "probeOverrides": {"startup": {**_HEALTH, "failureThreshold": 60}, "readiness": _HEALTH},
@@ -46,12 +46,12 @@ ENGINE: dict[str, Any] = {
 STARTED_S = 60.0
 """A pod with its download, on a machine that does other things too."""
 SLOW_S = 20.0
-"""A download that lasts long enough to be seen: the downloader tells how far it is every five seconds."""
+"""The minimum duration of a download whose progress is tested: the downloader reports every five seconds."""
 
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
-    """Two models of the same shape that say different things."""
+    """Two models of the same shape that give different completions."""
     folder = tmp_path_factory.mktemp("weights")
     first, second = (write_tiny_model(folder / f"{seed}.gguf", seed=seed).read_bytes() for seed in (1, 2))
     return first, second
@@ -65,7 +65,7 @@ def place(node_api: Api) -> Iterator[str]:
 
 
 def downloads(files: FileServer, path: str) -> int:
-    """How often pods have fetched a file, by the bytes of it; the loop's own looks at its header do not count."""
+    """How often pods have downloaded a file, by the number of bytes; the loop's reads of its header do not count."""
     with files.lock:
         sent = sum(
             request.bytes_sent[0]
@@ -102,7 +102,7 @@ class Served:
         return real.said(real.chat(self.address))
 
     def would_say(self) -> str:
-        """As `says`, and empty where a pod that is about to go took the request with it."""
+        """As `says`, but empty when a terminating pod dropped the request."""
         answer = real.chat(self.address, timeout_s=2)
         return real.said(answer) if answer.status == 200 else ""
 
@@ -129,7 +129,7 @@ def test_a_service_answers_through_its_cluster_address(served: Served) -> None:
     name = str(served.pod["metadata"]["name"])
     read = read_log(served.client, served.namespace, name, "llama-server", tail=3, follow=True)
     seen = b""
-    while seen.count(b"\n") < 3:  # what a log that is followed has already comes at once, in one piece or in several
+    while seen.count(b"\n") < 3:  # the existing lines of a followed log arrive in one piece or in several
         seen += next(read)
     assert seen.count(b"\n") == 3
     read.close()
@@ -166,7 +166,7 @@ def test_a_changed_source_never_serves_the_old_weights(served: Served, weights: 
     (engine,) = real.processes_of(served.pod, "llama-server")
     path = engine.cmdline()[engine.cmdline().index("--model") + 1]
     assert Path(f"/proc/{engine.pid}/root{path}").read_bytes() == weights[1]
-    # And back: both are in the cache, each under a key of its own.
+    # Back to the first model: both are in the cache, each under its key.
     client, namespace = served.client, served.namespace
     model(client, namespace, "first-again", source=served.files.url("/first.gguf"))
     edit(client, namespace, modelRef="first-again")
@@ -175,7 +175,7 @@ def test_a_changed_source_never_serves_the_old_weights(served: Served, weights: 
 
 
 def test_a_rolling_update_loses_no_request(served: Served) -> None:
-    """Clients ask one request after another, each over a connection of its own, while one pod replaces the other."""
+    """Clients send one request after another, each over a new connection, while one pod replaces the other."""
     client, namespace = served.client, served.namespace
     service(client, namespace, "busy", **ENGINE, rolloutPolicy={"waitForIdle": True, "idleTimeoutSeconds": 5})
     await_condition(client, namespace, "busy", "Ready", "True", timeout_s=STARTED_S)
@@ -281,7 +281,9 @@ def test_health_alone_makes_nothing_ready(client: KubeClient, troubled: str) -> 
 
 
 def test_a_replica_that_stops_answering_is_replaced(client: KubeClient, troubled: str) -> None:
-    """It was proved and Ready; then its metrics stand still with a request under way, and its health stays good."""
+    """The pod passed its completion check and was Ready. Then its metrics stop changing with a request running, while
+    its health check still succeeds.
+    """
     await_condition(client, troubled, "turncoat", "Ready", "True", timeout_s=STARTED_S)
     (old,) = real.pods(client, troubled, f"{naming.LABEL_SERVICE}=turncoat")
     real.make_lie(old)
@@ -293,7 +295,7 @@ def test_a_replica_that_stops_answering_is_replaced(client: KubeClient, troubled
         return [uid for pod in found if (uid := pod["metadata"]["uid"]) != old["metadata"]["uid"]]
 
     assert len(others()) == 1
-    # The old pod ends beside the one that serves by now.
+    # The old pod ends while the new one serves.
     eventually(
         lambda: len(real.pods(client, troubled, f"{naming.LABEL_SERVICE}=turncoat")) == 1,
         what="the pod that stopped answering to be gone",
