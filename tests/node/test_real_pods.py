@@ -180,6 +180,8 @@ def test_a_rolling_update_loses_no_request(served: Served) -> None:
     service(client, namespace, "busy", **ENGINE, rolloutPolicy={"waitForIdle": True, "idleTimeoutSeconds": 5})
     await_condition(client, namespace, "busy", "Ready", "True", timeout_s=STARTED_S)
     address = real.cluster_address(client, served.node, namespace, "busy")
+    # kube-proxy routes a new Service a moment after its pod is Ready; until then the node finds no route to it.
+    eventually(lambda: real.chat(address, tokens=1).status == 200, what="kube-proxy to route the Service", timeout_s=10)
     (old,) = served.pods_of("busy")
     answers: list[real.Answer] = []
     done = threading.Event()
