@@ -17,7 +17,7 @@ SLOW_UNITS := --ignore-glob='*/test_hostile_*.py' --ignore-glob='*_properties.py
 # JUNIT=FILE makes the test targets write their results to a JUnit file, with the output of the failed tests.
 JUNIT_OPTIONS = $(if $(JUNIT),--junit-xml='$(JUNIT)' -o junit_logging=all -o junit_log_passing_tests=false)
 
-.PHONY: help setup tools image demo demo-down kind kind-down test test-unit test-fast $(LAYERS:%=test-%) check lint bench crds install-files monitoring reference clean
+.PHONY: help setup tools image demo demo-down kind kind-down test test-unit test-fast coverage $(LAYERS:%=test-%) check lint bench crds install-files monitoring reference clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ test-fast: $(STAMP) ## Run the pure unit tests on all cores, in about a minute o
 
 test-unit: $(STAMP) ## Run the tests that need no tools
 	@$(BIN)/python -m pytest -q $(JUNIT_OPTIONS) tests/unit $(ARGS)
+
+coverage: $(STAMP) ## Measure which lines the unit tests run; HTML in .coverage-html, ARGS=tests/… adds layers
+	@$(BIN)/python -m pytest -q -n logical --maxprocesses 8 --dist loadfile --cov --cov-report=term --cov-report=html tests/unit $(ARGS)
 
 test-conformance: ## Compare with the recorded behaviour of LLMKube, KServe and llmaz
 test-contract: ## Run the same tests on each fake and on the part that it replaces
