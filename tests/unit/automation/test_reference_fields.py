@@ -17,9 +17,7 @@ from automation.reference.docstrings import attribute_docstrings
 from automation.reference.reason_texts import MEANINGS
 from kubeapi.json_types import Json
 from program.dialects.kserve.status import conditions as kserve
-from program.dialects.llmkube.schema.service import ServiceSpec
 from program.dialects.llmkube.status import model
-from program.dialects.llmkube.unsupported.service import fields_of_runtime
 from program.dialects.status.conditions import Reason, Type
 from program.dialects.status.service_conditions import COMMON
 
@@ -100,33 +98,7 @@ def test_constraints_are_those_of_the_schema() -> None:
     assert "one of `linear`, `yarn`, `longrope`" in crds.constraints_of(
         field("InferenceService", "spec.ropeScaling.type")
     )
-    assert crds.default_of(field("InferenceService", "spec.runtime").schema) == '`"llamacpp"`'
     assert crds.type_of(field("InferenceService", "spec.extraArgs").schema) == "list of string"
-
-
-def test_the_engines_of_a_field_are_those_for_which_it_is_not_reported() -> None:
-    assert crds.engines_of("spec.vllmConfig.speculative.model") == ("vllm",)
-    assert crds.engines_of("spec.parallelSlots") == ("llamacpp", "vllm", "tensorrt-llm")
-    assert crds.engines_of("spec.replicas") == ()
-    named = {name for runtime in crds.RUNTIMES for name in fields_of_runtime(runtime)}
-    assert named <= {str(info.alias) for info in ServiceSpec.model_fields.values()}
-    assert all(crds.engines_of(f"spec.{name}") for name in named)
-
-
-@pytest.mark.parametrize(
-    ("path", "place"),
-    [
-        ("spec.image", "pods"),
-        ("spec.imagePullSecrets[].name", "pods"),
-        ("spec.endpoint.gateway.enabled", "pods"),
-        ("spec.endpoint.port", ""),
-        ("spec.resources.gpu", ""),
-        ("spec.resources.gpuMemory", "pods"),
-        ("spec.evictionProtection", "hosts"),
-    ],
-)
-def test_a_field_names_its_place_if_it_has_an_effect_in_one_only(path: str, place: str) -> None:
-    assert crds.place_of(path) == place
 
 
 # --- metrics ----------------------------------------------------------------------------------------------------------

@@ -152,7 +152,6 @@ _POD_ONLY = (
     "rollout_policy",
     "runtime_class_name",
     "security_context",
-    "skip_model_init",
     "slo",
     "topology_spread_constraints",
 )
@@ -164,16 +163,6 @@ _POD_ONLY_RESOURCES = {
 }
 _GATEWAY = "spec.endpoint.gateway"
 _WHY = "has no effect on a host, where the service runs as a process"
-
-
-def fields_of_one_place() -> dict[str, str]:
-    """Return the fields that have an effect in one place only: `pods` or `hosts` by the field's path."""
-    return {
-        **{wire_name(field): "pods" for field in _POD_ONLY},
-        **{f"spec.resources.{wire}": "pods" for wire in _POD_ONLY_RESOURCES.values()},
-        _GATEWAY: "pods",
-        **{wire_name(field): "hosts" for field in _HOST_ONLY},
-    }
 
 
 def on_hosts(spec: ServiceSpec, annotations: Mapping[str, str], desired: DesiredService) -> Iterator[Problem]:
