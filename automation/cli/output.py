@@ -6,6 +6,7 @@ Every command prints by the functions below. They clean text of a cluster, a hos
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
@@ -119,27 +120,46 @@ def size_text(size_bytes: float | None) -> str:
     return f"{size:.1f}T"
 
 
+_FOLDED_WIDTH = 30
+"""The least width of a last column that is folded."""
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, phase_column: int | None = None) -> None:
     """Print a plain table that stays readable without colours.
 
-    On a terminal only the last column, which has the long texts, is folded. Elsewhere nothing is cut.
+    On a terminal only the last column, which has the long texts, is folded. If the other columns do not fit, each row
+    is one long line, which the terminal wraps. Nothing is cut.
     """
     from rich.console import Console
     from rich.table import Table
 
     console = Console(soft_wrap=True, highlight=False)
     table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
-    for column in columns[:-1]:
-        table.add_column(column, no_wrap=True, overflow="ignore")
+    widths = [max(len(terminal_text.one_line(row[index])) for row in (columns, *rows)) for index in range(len(columns))]
+    for column, width in zip(columns[:-1], widths[:-1], strict=True):
+        table.add_column(column, no_wrap=True, min_width=width)
     table.add_column(columns[-1], overflow="fold")
     for row in rows:
         cells = [styled(cell, phase_style(cell) if index == phase_column else "") for index, cell in enumerate(row)]
         table.add_row(*cells)
-    if not console.is_terminal:
-        cells_of = [[terminal_text.one_line(row[index]) for row in (columns, *rows)] for index in range(len(columns))]
-        natural = sum(max(map(len, cells)) + 2 for cells in cells_of)
-        console = Console(soft_wrap=True, highlight=False, width=max(400, natural))
-    console.print(table)
+    gaps = 2 * len(columns)
+    if console.is_terminal and console.width >= sum(widths[:-1]) + gaps + min(widths[-1], _FOLDED_WIDTH):
+        console.print(table)
+        return
+    terminal = console.is_terminal
+    console.width = max(400, sum(widths) + gaps)
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        # The terminal would wrap the padding too.
+        typer.echo(_PADDING.sub(_kept_codes, line) if terminal else line)
+
+
+_PADDING = re.compile(r"(?: |\x1b\[[\d;]*m)+$")
+
+
+def _kept_codes(padding: re.Match[str]) -> str:
+    return padding[0].replace(" ", "")
 
 
 def report_checks(checks: Sequence[Check], output: OutputFormat, *, fatal: str = "missing") -> None:

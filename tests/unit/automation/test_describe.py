@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -271,3 +272,21 @@ def test_a_long_message_cuts_no_column_and_is_not_cut_itself(capsys: pytest.Capt
     header, row = capsys.readouterr().out.splitlines()
     assert header.split() == ["NAMESPACE", "NAME", "MESSAGE"]
     assert row.startswith("default    chat  word") and hint in row
+
+
+@pytest.mark.parametrize(("width", "rows"), [(40, 1), (60, 2)])
+def test_a_terminal_that_is_too_narrow_wraps_the_rows_and_cuts_no_column(
+    width: int, rows: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", str(width))
+    message = "0 of 2 replicas ready; no nodes available to schedule the pods"
+    print_table(("NAMESPACE", "NAME", "MESSAGE"), [("default", "a-long-name", message), ("default", "b", "")])
+    header, *lines = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out).splitlines()
+    assert header.split() == ["NAMESPACE", "NAME", "MESSAGE"]
+    first, last = lines[:rows], lines[rows:]
+    assert first[0].startswith("default    a-long-name  0 of 2")
+    assert " ".join(" ".join(first).split()) == f"default a-long-name {message}"
+    assert [line.rstrip() for line in last] == ["default    b"]
+    assert rows > 1 or not any(line.endswith(" ") for line in lines)
