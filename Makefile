@@ -17,7 +17,7 @@ SLOW_UNITS := --ignore-glob='*/test_hostile_*.py' --ignore-glob='*_properties.py
 # JUNIT=FILE makes the test targets write their results to a JUnit file, with the output of the failed tests.
 JUNIT_OPTIONS = $(if $(JUNIT),--junit-xml='$(JUNIT)' -o junit_logging=all -o junit_log_passing_tests=false)
 
-.PHONY: help setup tools image demo demo-down kind kind-down test test-unit test-fast coverage $(LAYERS:%=test-%) check lint bench crds install-files monitoring reference clean
+.PHONY: help setup tools image demo demo-down kind kind-down test test-unit test-fast coverage $(LAYERS:%=test-%) check lint bench crds install-files monitoring reference picture clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -96,6 +96,9 @@ monitoring: $(STAMP) ## Generate the dashboards and alert rules in docs/monitori
 
 reference: $(STAMP) ## Generate the pages in docs/reference again
 	@$(BIN)/python -m automation.reference.generate .
+
+picture: demo ## Start the demo, and draw docs/pictures/terminal.svg again from commands against it
+	@$(BIN)/python -m examples.picture
 
 kind: setup ## Start a kind cluster with the operator and an example service (needs Docker); ARGS=… goes to `herdsman install`
 	@$(BIN)/herdsman tools install kind

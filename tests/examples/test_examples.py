@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import urllib.request
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,7 @@ def test_an_example_is_made_by_the_loop(example: Path, client: KubeClient, names
             assert bool(find(client, kinds.AUTOSCALERS, namespace, name)) == ("autoscaling" in doc["spec"])
 
 
-def test_the_demo_answers_and_its_second_run_finds_everything_running(
+def test_the_demo_answers_and_its_second_run_finds_everything_running_and_its_picture_is_drawn(
     tmp_path: Path, pulumi_cli: Path, llama_server: Path
 ) -> None:
     command = [sys.executable, "-m", "examples.demo"]
@@ -100,6 +101,11 @@ def test_the_demo_answers_and_its_second_run_finds_everything_running(
         assert address
         with urllib.request.urlopen(f"http://{address.group(1)}/health", timeout=5) as answer:
             assert answer.status == 200
+        picture = tmp_path / "terminal.svg"
+        draw = [sys.executable, "-m", "examples.picture", *where, "-o", str(picture)]
+        subprocess.run(draw, cwd=ROOT, timeout=300, check=True)
+        shown = "".join(text.text or "" for text in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text"))
+        assert "16384" in shown
     finally:
         down = subprocess.run([*command, "down", *where], capture_output=True, text=True, cwd=ROOT, timeout=120)
     assert down.returncode == 0, down.stdout + down.stderr

@@ -1,0 +1,58 @@
+"""The pictures in docs/pictures: commands that exist, and nothing of the machine that drew them."""
+
+from __future__ import annotations
+
+import re
+import socket
+import xml.etree.ElementTree as ElementTree
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from examples.picture import EXAMPLE, PICTURE, SESSION, WIDTH
+from tests.unit.test_documents import command_line, complaints
+
+ROOT = Path(__file__).parents[2]
+PICTURES = sorted((ROOT / "docs" / "pictures").glob("*.svg"))
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def lines(picture: Path) -> list[str]:
+    """Return the lines of text of a terminal, top to bottom, without the title."""
+    rows: dict[float, list[tuple[float, str]]] = defaultdict(list)
+    for text in ElementTree.parse(picture).iter(f"{SVG}text"):
+        if "title" not in text.get("class", "") and (text.text or "").strip():
+            rows[float(text.get("y", 0))].append((float(text.get("x", 0)), text.text or ""))
+    return [" ".join(part for _, part in sorted(row)).replace("\xa0", " ") for _, row in sorted(rows.items())]
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.name)
+def test_a_picture_loads_nothing_and_names_no_machine(picture: Path) -> None:
+    text = picture.read_text("utf-8")
+    assert len(text.encode()) < 60_000
+    assert re.findall(r"url\((?!#)[^)]*\)|@import|href=|<script|<image", text) == []
+    shown = "\n".join(lines(picture))
+    assert re.findall(r"/(?:home|root|Users|tmp|private|var)/\S*", shown) == []
+    assert socket.gethostname() not in shown
+    assert set(re.findall(r"\b\d+\.\d+\.\d+\.\d+\b", shown)) <= {"192.0.2.2"}
+
+
+def test_the_terminal_shows_the_commands_of_the_session() -> None:
+    shown = [line[2:] for line in lines(PICTURE) if line.startswith("$ ")]
+    assert shown == list(SESSION)
+    assert [each for command in shown for each in complaints(command_line(), command)] == []
+    assert all(len(command) + 2 <= WIDTH for command in SESSION)
+
+
+def test_the_session_edits_a_line_that_the_example_has() -> None:
+    (edit,) = (command for command in SESSION if command.startswith("sed"))
+    found = re.search(r"s/([^/]*)/[^/]*/", edit)
+    assert found and found[1] in EXAMPLE.read_text("utf-8")
+
+
+def test_the_terminal_shows_a_service_that_serves_and_a_change_of_one_argument() -> None:
+    shown = "\n".join(lines(PICTURE))
+    assert re.search(r"Phase: +Ready \(Serving\)", shown)
+    assert re.search(r"--ctx-size 8192 -> 16384", shown)
+    assert re.search(r"digest +[0-9a-f]{16}$", shown, re.MULTILINE)
