@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.support.controlplane import tool_or_skip
+from tests.support.ci.stand_ins import write_pulumi, write_python
+from tests.support.controlplane import Api, tool_or_skip
 from tests.support.documents import Shell, run_page
 from tools.toolchain import cache_dir
 
 ROOT = Path(__file__).parents[2]
 TUTORIALS = ROOT / "docs" / "tutorials"
+SOURCES = ("program", "components", "automation", "agent", "kubeapi", "tools", "examples")
 
 
 @pytest.fixture
@@ -48,3 +52,44 @@ def test_from_nothing_to_a_chat_on_a_cluster(reader: dict[str, str]) -> None:
     with Shell(ROOT, reader) as shell:
         outcome = run_page(TUTORIALS / "a-cluster.md", shell)
     assert outcome.skipped == []
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of this checkout, since a build of the wheel leaves files behind."""
+    copy = tmp_path / "checkout"
+    for name in SOURCES:
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    return copy
+
+
+@pytest.fixture
+def pipeline(reader: dict[str, str], tmp_path: Path, kubeconfig: Path, pulumi_cli: Path) -> dict[str, str]:
+    """The reader with a cluster, the Pulumi CLI with a language host for Python, and a pip that asks no index."""
+    programs = tmp_path / "programs"
+    write_python(programs)
+    write_pulumi(programs)
+    offline = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0"}
+    return {
+        **reader,
+        **offline,
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PULUMI_SKIP_UPDATE_CHECK": "true",
+        "KUBECONFIG": str(kubeconfig),
+        # The plugins of the project's environment stay in the test's folder.
+        "HERDSMAN_CACHE": str(tmp_path / "cache"),
+    }
+
+
+def test_a_static_fleet_from_ci(pipeline: dict[str, str], checkout: Path, api: Api) -> None:
+    try:
+        with Shell(checkout, pipeline) as shell:
+            outcome = run_page(TUTORIALS / "a-static-fleet.md", shell)
+    finally:
+        api.delete("/api/v1/namespaces/prod")
+    assert outcome.skipped == []
+    workflow = Path(pipeline["HOME"], "services/.github/workflows/fleet.yaml").read_text()
+    assert set(yaml.safe_load(workflow)["jobs"]) == {"preview", "up"}
+    assert "../cluster" not in workflow and "pulumi preview --stack prod" in workflow
