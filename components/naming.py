@@ -6,7 +6,7 @@ Called by the renderers, the components, the engine (targets by URN) and the loo
 from __future__ import annotations
 
 import hashlib
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from kubeapi.json_types import Json
 from program.desired.keys import ANNOTATION_ADOPT as ANNOTATION_ADOPT
@@ -15,9 +15,10 @@ from program.desired.keys import ANNOTATION_HOST as ANNOTATION_HOST
 from program.desired.keys import ANNOTATION_KEPT_TEMPLATE as ANNOTATION_KEPT_TEMPLATE
 from program.desired.keys import LABEL_DIALECT as LABEL_DIALECT
 from program.desired.keys import Owner, ServiceKey, service_dns_name
-from program.desired.service import DesiredService
 from program.dialects.hosts.names import hosted_service_name
-from program.runtimes import runtime_for
+
+if TYPE_CHECKING:
+    from program.desired.service import DesiredService
 
 FIELD_MANAGER = "herdsman"
 PROJECT = "herdsman"
@@ -173,6 +174,9 @@ def selector_labels(desired: DesiredService) -> dict[str, str]:
 
 def workload_labels(desired: DesiredService) -> dict[str, str]:
     """Return the labels of a service's Deployment, of its pods and of its processes on hosts."""
+    # Imported here, because commands that only list services need the names of this module and no engines.
+    from program.runtimes import runtime_for
+
     labels = {
         **selector_labels(desired),
         LABEL_MODEL: desired.model.name,

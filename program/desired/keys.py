@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from kubeapi.json_types import JsonView
-from program.desired.base import FrozenModel
 
 Dialect = Literal["llmkube", "kserve", "llmaz", "llmaz-service"]
 """`llmaz` are Playgrounds. `llmaz-service` are llmaz's own Services, a separate kind whose names are independent."""
@@ -112,7 +112,8 @@ class ServiceKey(NamedTuple):
         return f"{self.dialect}/{self.namespace}/{self.name}"
 
 
-class Owner(FrozenModel):
+@dataclass(frozen=True, kw_only=True)
+class Owner:
     """The object that owns the objects of a service, as an ownerReference names it."""
 
     api_version: str

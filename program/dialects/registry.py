@@ -8,13 +8,15 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.keys import LABEL_LLMAZ_SERVICE, LABEL_PLAYGROUND, ServiceKey
-from program.dialects.dialect import Dialect
+
+if TYPE_CHECKING:
+    from program.dialects.dialect import Dialect
 
 
 class ServiceMark(NamedTuple):
@@ -145,7 +147,7 @@ KINDS: dict[str, Kind] = {name: each.kind for name, each in DIALECTS.items()}
 def dialect_named(name: str) -> Dialect:
     """Import and return a dialect. Raises KeyError for a name that is not in `DIALECTS`."""
     module, _, attribute = DIALECTS[name].code.partition(":")
-    return cast(Dialect, getattr(importlib.import_module(module), attribute))
+    return cast("Dialect", getattr(importlib.import_module(module), attribute))
 
 
 def dialect_of(obj: Json) -> str:

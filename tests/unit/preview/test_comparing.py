@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 from automation.preview import comparing
@@ -79,7 +80,7 @@ def test_the_digest_names_the_change_and_nothing_else() -> None:
 
 def test_the_digest_of_a_creation_does_not_hang_on_the_uid_of_its_owner() -> None:
     ours = service()
-    other = ours.model_copy(update={"owner": ours.owner.model_copy(update={"uid": "later"}) if ours.owner else None})
+    other = ours.model_copy(update={"owner": replace(ours.owner, uid="later") if ours.owner else None})
     first, second = (render(each, RenderOptions(claim_exists=True)).objects for each in (ours, other))
     assert [comparing.created(each).digest for each in first] == [comparing.created(each).digest for each in second]
     assert comparing.created(first[0]).digest != comparing.created(first[1]).digest
