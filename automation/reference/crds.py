@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from agent.contract import HostProcessStatus, ProcessPlan
 from automation.reference import field_defaults, field_uses
 from automation.reference.docstrings import attribute_docstrings, on_the_wire
+from automation.reference.field_units import unit_by_name
 from automation.reference.tables import code, prose, table
 from kubeapi.json_types import Json
 from program.dialects.crds.definitions import crd_documents
@@ -42,8 +43,8 @@ TABLE
   applies; the API server then stores none. An empty cell means no value: the engine, Kubernetes or nobody sets one.
 - *constraints* are what the API server checks. Herdsman checks more, and reports it in condition `Ready` with reason
   `SpecInvalid` ([conditions](../conditions.md)).
-- *unit* is read from the field's name, format or description. It is empty for values without a unit, and where these
-  do not name one. A `quantity` is a Kubernetes quantity, for example `8Gi`.
+- *unit* is empty for values without a unit, such as counts and ports. A `quantity` is a Kubernetes quantity, such as
+  `8Gi`. A `share of 1` is a number from 0 to 1.
 - In a path, `[]` is an item of a list, and `<key>` is a key of a map.
 
 Herdsman also reads the kinds of [KServe](../../migrate-from-kserve.md) and [llmaz](../../migrate-from-llmaz.md). These
@@ -222,29 +223,8 @@ def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else str(value)
 
 
-_UNITS_BY_NAME = (
-    (re.compile(r"(Seconds|TimeoutS|GraceS|DwellS)$"), "seconds"),
-    (re.compile(r"(Bytes|ContentLength|status\.download\.(bytes|total))$"), "bytes"),
-    (re.compile(r"[Pp]ercent$"), "percent"),
-    (re.compile(r"tokensPerSecond$"), "tokens per second"),
-    (re.compile(r"GB$"), "GB"),
-    (re.compile(r"^status\.memory\.|\.hostMemory$"), "quantity"),
-)
-_UNITS_BY_TEXT = (
-    (re.compile(r"\ba quantity\b|\bas quantities\b"), "quantity"),
-    (re.compile(r"^Seconds\b|\bin seconds\b"), "seconds"),
-    (re.compile(r"\bin bytes\b"), "bytes"),
-    (re.compile(r"\bLongest context\b|^Context that the model was trained with"), "tokens"),
-    (
-        re.compile(r"\bin tokens\b|^(Most |Draft )?([Tt]okens|reasoning tokens) (per|drafted|of|in|tried)\b|^Tokens\b"),
-        "tokens",
-    ),
-    (re.compile(r"\bin percent\b|^Percent\b"), "percent"),
-)
-
-
 def unit_of(field: Field) -> str:
-    """Return a field's unit, from its format, pattern, name or description; empty if these name none."""
+    """Return a field's unit, from its format, pattern or name; empty for a value without one."""
     schema = field.schema
     if schema.get("format") == "date-time":
         return "RFC 3339"
@@ -252,10 +232,7 @@ def unit_of(field: Field) -> str:
         return "quantity"
     if schema.get("type") not in ("integer", "number", "string") and not schema.get("x-kubernetes-int-or-string"):
         return ""
-    for pattern, unit in _UNITS_BY_NAME:
-        if pattern.search(field.path):
-            return unit
-    return next((unit for pattern, unit in _UNITS_BY_TEXT if pattern.search(field.description)), "")
+    return unit_by_name(field.path)
 
 
 # --- pages ------------------------------------------------------------------------------------------------------------

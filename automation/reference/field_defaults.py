@@ -49,8 +49,8 @@ COMPUTED: dict[str, dict[str, str]] = {
         "spec.hardware.gpu.layers": "all layers",
         "spec.hardware.gpu.resourceName": "the resource of the vendor's device plugin, such as `nvidia.com/gpu`",
         "spec.hardware.gpu.tolerationKey": "the name of the resource",
-        "spec.hardware.memoryFraction": "no limit for this model",
-        "spec.hardware.memoryBudget": "no limit for this model",
+        "spec.hardware.memoryFraction": "the budget of the host",
+        "spec.hardware.memoryBudget": "the budget of the host",
         "spec.prefetch": "`false`",
     },
     "Host": {

@@ -45,7 +45,7 @@ READ_BY_THE_LOOP: dict[Place, dict[str, Callable[[DesiredService], object]]] = {
         "gpu_memory_bytes": lambda desired: desired.gpu_memory_bytes,
         "max_pod_lifetime_s": lambda desired: desired.max_pod_lifetime_s,
         "pod_lifetime_idle_timeout_s": lambda desired: desired.pod_lifetime_idle_timeout_s,
-        "rollout": lambda desired: _rollout(desired),
+        "rollout": lambda desired: desired.rollout,
     },
     "hosts": {
         "endpoint.path": lambda desired: desired.endpoint.path,
@@ -53,11 +53,6 @@ READ_BY_THE_LOOP: dict[Place, dict[str, Callable[[DesiredService], object]]] = {
     },
 }
 """Values of desired state that the loop reads and no object contains, by place."""
-
-
-def _rollout(desired: DesiredService) -> object:
-    # Replicas that cannot be asked whether they are idle hold no change back.
-    return desired.rollout if runtime_for(desired.engine).idle_probe(desired) is not None else None
 
 
 def _placement(desired: DesiredService) -> object:

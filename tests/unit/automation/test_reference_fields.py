@@ -12,7 +12,7 @@ import pytest
 
 from agent.contract import ProcessReason
 from agent.sources import errors
-from automation.reference import condition_texts, conditions, crds, metrics
+from automation.reference import condition_texts, conditions, crds, field_units, metrics
 from automation.reference.docstrings import attribute_docstrings
 from automation.reference.reason_texts import MEANINGS
 from kubeapi.json_types import Json
@@ -81,6 +81,9 @@ def field(kind: str, path: str) -> crds.Field:
         ("InferenceService", "spec.contextSize", "tokens"),
         ("InferenceService", "spec.maxPodLifetimeSeconds", "seconds"),
         ("InferenceService", "spec.resources.hostMemory", "quantity"),
+        ("InferenceService", "spec.resources.gpuSharing.memoryLimitGiB", "GiB"),
+        ("InferenceService", "spec.vllmConfig.gpuMemoryUtilization", "share of 1"),
+        ("InferenceService", "spec.tensorRTLLMConfig.maxBatchSize", ""),
         ("InferenceService", "spec.replicas", ""),
         ("InferenceService", "status.lastUpdated", "RFC 3339"),
         ("GPUQuota", "spec.vramBytes", "bytes"),
@@ -88,8 +91,21 @@ def field(kind: str, path: str) -> crds.Field:
         ("Host", "status.processes[].tokensPerSecond", "tokens per second"),
     ],
 )
-def test_units_are_read_from_names_formats_and_descriptions(kind: str, path: str, unit: str) -> None:
+def test_units_are_read_from_names_and_formats(kind: str, path: str, unit: str) -> None:
     assert crds.unit_of(field(kind, path)) == unit
+
+
+@pytest.mark.parametrize("unit", [unit for unit, _ in field_units.UNITS])
+def test_every_unit_is_that_of_a_field(unit: str) -> None:
+    every = [each for document in crds.kinds().values() for each in crds.fields(document)]
+    assert unit in {crds.unit_of(each) for each in every}
+
+
+@pytest.mark.parametrize("kind", crds.kinds())
+def test_a_description_with_a_unit_belongs_to_a_field_with_one(kind: str) -> None:
+    says = re.compile(r"\b(in (seconds|bytes|tokens|percent|GB|GiB)|a quantity)\b")
+    every = [each for each in crds.fields(crds.kinds()[kind]) if each.schema.get("type") not in ("object", "array")]
+    assert [each.path for each in every if says.search(each.description) and not crds.unit_of(each)] == []
 
 
 def test_constraints_are_those_of_the_schema() -> None:

@@ -36,7 +36,7 @@ SILENT = {
         ("spec.parallelSlots", "llamacpp, vllm, tensorrt-llm", ""),
         ("spec.pagedSSDCacheDir", "omlx", ""),
         ("spec.resources.gpuMemory", "all", "pods"),
-        ("spec.rolloutPolicy.force", "llamacpp, vllm, tgi, sglang", "pods"),
+        ("spec.rolloutPolicy.force", "all", "pods"),
         ("spec.runtime", "all", ""),
         ("spec.tolerations[].tolerationSeconds", "all", "pods"),
         ("spec.vllmConfig.speculative.model", "vllm", ""),
