@@ -6,10 +6,13 @@ One cluster, played in order as a user would: look, install, again, change, lose
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from automation.cli.main import invoke
 from components import naming
@@ -18,6 +21,7 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.json_types import Json
 from program.dialects.crds.definitions import crd_documents
+from tests.support.controlplane import tool_or_skip
 from tests.support.loop import eventually, find, model, service
 from tools.localcluster import LocalCluster
 
@@ -32,6 +36,7 @@ class Site:
 
     def __init__(self, cluster: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
         self.client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
+        self.kubeconfig = cluster.kubeconfig
         self._kubeconfig = f"--kubeconfig={cluster.kubeconfig}"
         self._capsys = capsys
 
@@ -83,6 +88,19 @@ def site(
     found = Site(fresh_control_plane(), capsys)
     yield found
     found.client.close()
+
+
+@pytest.mark.parametrize("dialect", ["kserve", "llmaz"])
+def test_an_installation_beside_a_peer_names_its_class_and_has_the_rights(site: Site, dialect: str) -> None:
+    option = {"kserve": "--kserve", "llmaz": "--llmaz"}[dialect]
+    assert site.rows("install", option, "--set", "controller_class=herdsman")
+    [container] = site.deployment()["spec"]["template"]["spec"]["containers"]
+    assert {"name": "HERDSMAN_CONTROLLER_CLASS", "value": "herdsman"} in container["env"]
+    assert site.find(ROLES, f"herdsman-loop-{dialect}") is not None
+    assert {row["kind"] for row in site.rows("install", option)} == {"Deployment"}, "the class is no longer set"
+    assert "--memory" not in site.run("install", option, "--memory", "1Gi")[1]
+    [container] = site.deployment()["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"]["memory"] == "1Gi"
 
 
 def test_a_cluster_is_installed_into_changed_and_left(
@@ -234,3 +252,34 @@ def test_the_doctor_says_how_the_installation_is(site: Site) -> None:
     site.client.patch(ROLES, None, "herdsman-loop", rules, content_type="application/json-patch+json")
     denied = findings()["permissions"]
     assert denied["state"] == "missing" and "models.inference.llmkube.dev" in denied["detail"]
+
+
+def test_the_chart_is_installed_with_helm(site: Site, tmp_path: Path) -> None:
+    helm_program = str(tool_or_skip("helm"))
+    chart = str(Path(__file__).parents[2] / "charts" / "herdsman")
+
+    def helm(*arguments: str) -> str:
+        environment = {**os.environ, "KUBECONFIG": str(site.kubeconfig), "HOME": str(tmp_path)}
+        done = subprocess.run(
+            [helm_program, *arguments], env=environment, capture_output=True, text=True, check=False, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    into = ("-n", NAMESPACE, "--create-namespace", "--set", "image=registry.example/herdsman:0.1.0")
+    notes = helm("install", "herdsman", chart, *into)
+    assert "helm show crds CHART | kubectl apply --server-side --force-conflicts -f -" in notes
+    assert site.deployment()["spec"]["template"]["spec"]["containers"][0]["image"] == "registry.example/herdsman:0.1.0"
+    shown = {each["metadata"]["name"] for each in yaml.safe_load_all(helm("show", "crds", chart)) if each}
+    assert shown == {document["metadata"]["name"] for document in crd_documents()}
+    helm("uninstall", "herdsman", "-n", NAMESPACE)
+    assert site.find(kinds.DEPLOYMENTS) is None
+
+    # The classes stay, now as those of another release: leave them to it, or take them over.
+    peer = {"metadata": {"annotations": {"meta.helm.sh/release-name": "llmkube"}}}
+    classes = [each["metadata"]["name"] for each in site.client.list(kinds.PRIORITY_CLASSES)["items"]]
+    for name in (name for name in classes if name.startswith("llmkube-")):
+        site.client.patch(kinds.PRIORITY_CLASSES, None, name, peer)
+    helm("install", "herdsman", chart, *into, "--set", "priorityClasses=false")
+    helm("uninstall", "herdsman", "-n", NAMESPACE)
+    helm("install", "herdsman", chart, *into, "--take-ownership")

@@ -25,6 +25,7 @@ from tests.support.agents import HOST, _end_all, llama_plan, until
 from tests.support.booted_systemd import BootedSystemd, booted
 from tests.support.controlplane import eventually
 from tests.support.services import FakedMachine
+from tools.localcluster import LocalCluster
 
 NEWER = "9.9.9"
 
@@ -219,3 +220,22 @@ def test_what_is_wrong_is_said_before_anything_is_changed(
         assert "does not run here" in refused("--user", me)
     else:
         assert "errno 65" in refused("--user-unit")
+
+
+def test_an_agent_is_installed_with_the_options_of_the_guides(
+    machine: FakedMachine, control_plane: LocalCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def install(*words: str) -> int:
+        capsys.readouterr()
+        store = ["--store", str(tmp_path / "store"), "--user", machine.facts.user]
+        return main.invoke(["agent", "install", "--host", HOST, *store, *words])
+
+    joins = ["--kubeconfig", str(control_plane.kubeconfig), "--address", "127.0.0.1"]
+    assert install(*joins, "--dry-run") == 2
+    assert machine.changes() == []
+    assert (
+        install("--plan-source", "http", "--http-address", "127.0.0.1", "--http-port", "0", "--address", "127.0.0.1")
+        == 0
+    )
+    assert main.invoke(["agent", "status"]) == 0
+    assert main.invoke(["agent", "uninstall"]) == 0

@@ -90,6 +90,7 @@ def test_services_of_llmkube_are_adopted_one_by_one_and_given_back(
             check_changes_of_the_adopted(cluster)
             check_the_way_back(cluster, kubeconfig, capsys)
             check_the_word_of_the_namespace(cluster)
+            check_the_rest(cluster, kubeconfig, capsys)
             assert not [line for line in loop.lines() if line.get("level") == "error"]
 
 
@@ -102,9 +103,9 @@ def check_the_way_there(cluster: Cluster, kubeconfig: Path, capsys: pytest.Captu
         code, _ = adopt(kubeconfig, capsys, *ADOPTED, here, "--yes")
     assert code == 1, "LLMKube's controller seems to run"
 
-    code, preview = adopt(kubeconfig, capsys, *ADOPTED, here, "--preview")
+    code, preview = adopt(kubeconfig, capsys, "--all", here, "--preview")
     assert code == 0
-    assert [each["name"] for each in preview["services"]] == list(ADOPTED)
+    assert [each["name"] for each in preview["services"]] == sorted(ALL)
     assert not any(each.get("restarts") for each in preview["services"]), preview
     assert cluster.running() == before
 
@@ -179,6 +180,11 @@ def check_the_word_of_the_namespace(cluster: Cluster) -> None:
     eventually(lambda: not condition(client, namespace, LEFT, "Ready"), what="the loop to let go")
     assert "herdsman.dev/applied-hash" in notes(cluster, LEFT), "what was made stays as it is"
     assert condition(client, namespace, "a", "Ready"), "a service's own word wins"
+
+
+def check_the_rest(cluster: Cluster, kubeconfig: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, answer = adopt(kubeconfig, capsys, "--all", f"--namespace={cluster.namespace}", "--yes", "--timeout=60")
+    assert (code, states(answer)) == (0, {**dict.fromkeys(ADOPTED, "skipped"), LEFT: "adopted"})
 
 
 def notes(cluster: Cluster, name: str) -> Json:
