@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,9 +13,15 @@ from pathlib import Path
 import pytest
 import yaml
 
+from agent.server.host_facts import own_address
+from kubeapi.client import KubeClient
 from tests.support.ci.stand_ins import write_pulumi, write_python
 from tests.support.controlplane import Api, tool_or_skip
 from tests.support.documents import Shell, run_page
+from tests.support.file_server import FileServer, serving
+from tests.support.loop import forget_hosts, grant_loop_rights, install_crds, loop_process
+from tools.localcluster import LocalCluster
+from tools.tiny_model import write_tiny_model
 from tools.toolchain import cache_dir
 
 ROOT = Path(__file__).parents[2]
@@ -93,3 +100,57 @@ def test_a_static_fleet_from_ci(pipeline: dict[str, str], checkout: Path, api: A
     workflow = Path(pipeline["HOME"], "services/.github/workflows/fleet.yaml").read_text()
     assert set(yaml.safe_load(workflow)["jobs"]) == {"preview", "up"}
     assert "../cluster" not in workflow and "pulumi preview --stack prod" in workflow
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[FileServer]:
+    """A server in the place of Hugging Face. It serves a tiny model as the file that the page names."""
+    body = write_tiny_model(tmp_path / "tiny.gguf").read_bytes()
+    with serving(body) as server:
+        yield server
+
+
+@pytest.fixture
+def mac(
+    reader: dict[str, str],
+    hub: FileServer,
+    control_plane: LocalCluster,
+    pulumi_cli: Path,
+    llama_server: Path,
+    tmp_path: Path,
+) -> Iterator[dict[str, str]]:
+    """The reader with a cluster and its loop. AGENT_OPTIONS are what the agent of a Mac finds by itself."""
+    administrator = KubeClient.from_kubeconfig(str(control_plane.kubeconfig))
+    install_crds(administrator)
+    forget_hosts(administrator)
+    rights = grant_loop_rights(administrator, control_plane, tmp_path / "loop.kubeconfig")
+    credentials = tmp_path / "credentials"
+    credentials.write_text(f"HF_ENDPOINT={hub.root}\n")
+    credentials.chmod(0o600)
+    options = [
+        *("--label", "herdsman.dev/accelerator=metal"),
+        *("--listen", own_address(), "--allowed-remote-hosts", "127.0.0.0/8", "--credentials", str(credentials)),
+    ]
+    with loop_process(rights, tmp_path / "loop", start=False) as loop:
+        loop.environment["HERDSMAN_HUB_URL"] = hub.root
+        loop.start()
+        yield {
+            **reader,
+            "PATH": f"{Path(sys.executable).parent}:{reader['PATH']}",
+            "KUBECONFIG": str(control_plane.kubeconfig),
+            "AGENT_OPTIONS": shlex.join(options),
+        }
+    for path in ("clusterrolebindings/mac-studio", "namespaces/herdsman-system/rolebindings/mac-studio"):
+        Api(control_plane).delete(f"/apis/rbac.authorization.k8s.io/v1/{path}")
+    Api(control_plane).delete("/api/v1/namespaces/herdsman-system/serviceaccounts/mac-studio")
+    Api(control_plane).delete("/api/v1/namespaces/office")
+    forget_hosts(administrator)
+    administrator.close()
+
+
+def test_a_mac(mac: dict[str, str], hub: FileServer) -> None:
+    with Shell(ROOT, mac) as shell:
+        outcome = run_page(TUTORIALS / "a-mac.md", shell)
+    reasons = [str(step.skip).partition(" ")[0] for step in outcome.skipped]
+    assert reasons == ["Homebrew", "pip", *["launchd"] * 5]
+    assert any(request.path.endswith("/Qwen3-0.6B-Q8_0.gguf") for request in hub.requests)
