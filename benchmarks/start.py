@@ -1,7 +1,7 @@
 """`python -m benchmarks start`: the operator's pod on a real node, from the start of its process until it leads.
 
 The pod is deleted many times. Each next pod starts with the state of the one before and a released Lease. Needs root on
-Linux, as the tests of the node do (docs/local-node.md).
+Linux, as the tests of the node do (docs/how-to/local-node.md).
 """
 
 from __future__ import annotations

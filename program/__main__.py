@@ -76,7 +76,7 @@ def checkpoint_hint(fleet: Fleet, environment: Mapping[str, str]) -> str:
         return ""
     return (
         f"The fleet has {count} objects, and Pulumi writes the whole state after each. {SKIP_CHECKPOINTS}=true writes "
-        "it once, at the end of a run; docs/static-fleets.md says what that gives up"
+        "it once, at the end of a run; docs/how-to/static-fleets.md says what that gives up"
     )
 
 

@@ -1,6 +1,6 @@
 """`herdsman adopt`: take services over from the upstream controller without restarts, and give them back.
 
-docs/from-llmkube.md, docs/migrate-from-kserve.md and docs/migrate-from-llmaz.md give the order of a migration, and the
+from-llmkube.md, migrate-from-kserve.md and migrate-from-llmaz.md in docs/how-to give the order of a migration, and the
 reason why the controller of LLMKube, KServe or llmaz must be stopped first.
 """
 

@@ -58,7 +58,9 @@ def judge(host: Json, lease: Json | None, placed: list[Json], *, now: datetime) 
     full = allocatable is not None and reserved > allocatable
     yield Check("memory", "warning" if full else "ok", detail, "more than there is: move a service" if full else "")
     pressure = status.get("memoryPressure") or "Normal"
-    hint = "" if pressure == "Normal" else "stop what else runs there, or let services be evicted (docs/hosts.md)"
+    hint = (
+        "" if pressure == "Normal" else "stop what else runs there, or let services be evicted (docs/how-to/hosts.md)"
+    )
     yield Check("pressure", "ok" if pressure == "Normal" else "warning", pressure, hint)
     for process in placed:
         report = process.get("status") or {}

@@ -42,7 +42,7 @@ def check(
     try:
         rules = load_policies(policies)
     except PolicyUnreadable as error:
-        complain(str(error), hint="docs/policies.md says what a policy may say")
+        complain(str(error), hint="docs/how-to/policies.md says what a policy may say")
         raise typer.Exit(1) from None
     try:
         found = _violations(manifests, rules, labels)

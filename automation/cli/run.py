@@ -100,7 +100,7 @@ def run(
         load_policies(settings.policies).close()
         code = Loop(settings).run(stop)
     except PolicyUnreadable as error:
-        complain(f"the policies cannot be read: {error}", hint="docs/policies.md says what a policy may say")
+        complain(f"the policies cannot be read: {error}", hint="docs/how-to/policies.md says what a policy may say")
         raise typer.Exit(1) from None
     except (LoopFailed, KubeError, PassphraseMissing, ToolMissing) as error:
         complain(str(error), hint="`herdsman doctor` looks at everything that a run needs")

@@ -195,7 +195,7 @@ def _out_of_memory(limit: int | None) -> str:
     of = f" of {limit / 2**20:.0f} MiB" if limit else ""
     return (
         f"the kernel killed the engine because the operator's memory limit{of} was used up; give it more: "
-        "`herdsman install --memory …` (docs/install.md says how much a number of services needs)"
+        "`herdsman install --memory …` (docs/how-to/install.md says how much a number of services needs)"
     )
 
 

@@ -37,7 +37,8 @@ def files() -> dict[str, str]:
             for name, wanted in dialects.items()
         },
         f"{DOCS}/rbac.yaml": f"{GENERATED} The table: permissions.py.\n{objects.manifest(roles, options)}",
-        f"{DOCS}/agent-policies.yaml": f"{GENERATED} Needs Kubernetes 1.30; docs/security.md has the reasons.\n"
+        f"{DOCS}/agent-policies.yaml": f"{GENERATED} Needs Kubernetes 1.30; "
+        "docs/explanation/security.md has the reasons.\n"
         f"{objects.manifest(admission, options)}",
         f"{DOCS}/operator.yaml": f"{GENERATED} As `herdsman install --render` without options, less rbac.yaml and "
         "agent-policies.yaml.\n"

@@ -232,7 +232,10 @@ def _identities(client: KubeClient) -> Check:
         if not all(answer.get(kind) for kind in identities.KINDS):
             detail = "the API server has no ValidatingAdmissionPolicy, so an agent's token can write for other hosts"
             return Check(
-                check, "warning", detail, "Kubernetes 1.30 or newer; docs/security.md says what to do until then"
+                check,
+                "warning",
+                detail,
+                "Kubernetes 1.30 or newer; docs/explanation/security.md says what to do until then",
             )
         found = [[find(client, kind, None, name) for kind in identities.KINDS] for name in identities.names()]
     except KubeError as error:

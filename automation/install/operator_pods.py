@@ -16,7 +16,7 @@ from kubeapi.json_types import Json
 
 RECENT = timedelta(days=1)
 """For a pod that is Ready, an earlier end is reported only for this long."""
-ENOUGH = "docs/install.md says how much memory a number of services needs"
+ENOUGH = "docs/how-to/install.md says how much memory a number of services needs"
 _IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 _UNREMARKABLE = frozenset({"ContainerCreating", "PodInitializing", "CrashLoopBackOff"})
 _QUANTITY = re.compile(r"([0-9]+)(\.[0-9]+)?([A-Za-z]*)")

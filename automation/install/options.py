@@ -82,7 +82,7 @@ class InstallOptions(BaseModel):
     """Install the PriorityClasses that services name. False: they are there, from LLMKube's chart for example."""
     host_identities: Literal["deny", "warn"] = "deny"
     """What the API server does when an agent writes for a host that is not its own: `warn` lets it pass, with a warning
-    and a note in the audit log, while agents get identities of their own (docs/security.md)."""
+    and a note in the audit log, while agents get identities of their own (docs/explanation/security.md)."""
     settings: dict[str, str] = Field(default_factory=dict)
     """Other settings of `herdsman run`, by their names there."""
 

@@ -239,7 +239,7 @@ def _escaped(text: str) -> str:
 
 
 def as_json(preview: Preview) -> Json:
-    """Return a preview for scripts; docs/preview.md describes the shape, which only grows."""
+    """Return a preview for scripts; docs/how-to/preview.md describes the shape, which only grows."""
     counted = Counter(each.op for service in preview.services for each in service.objects)
     return {
         "changed": preview.changed,

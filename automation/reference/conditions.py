@@ -83,7 +83,7 @@ def _processes() -> Iterator[str]:
     yield "## HostProcess\n"
     phases = ", ".join(code(phase) for phase in ProcessPhase)
     yield f"A HostProcess has no conditions. It has `status.phase` and `status.reason`. The phase is one of {phases}."
-    yield "[host-engines.md](../host-engines.md#when-it-does-not-run) describes what to do.\n"
+    yield "[host-engines.md](../explanation/host-engines.md#when-it-does-not-run) describes what to do.\n"
     yield _explained(ProcessReason, HOST_PROCESS)
     yield "## Missing files\n"
     yield "These are the reasons for which a file of a model cannot be read. A HostProcess and a Model can have them.\n"

@@ -1,7 +1,8 @@
 """The counters and histograms of the loop, on a registry that the caller passes.
 
 The loop makes them once, its parts update them, and `health` serves them. Values from the caches (phases, replicas, the
-GPU queue, quotas) are not here: `service_metrics` reads them at each scrape. docs/observability.md lists all names.
+GPU queue, quotas) are not here: `service_metrics` reads them at each scrape.
+docs/reference/metrics.md lists all names.
 """
 
 from __future__ import annotations

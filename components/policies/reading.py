@@ -134,7 +134,7 @@ def _policy(where: str, document: Any) -> Policy:
         first = error.errors(include_url=False)[0]
         field = _path(first["loc"])
         if first["type"] == "extra_forbidden":
-            raise PolicyUnreadable(f"{where}: {field}: is no field of a policy; see docs/policies.md") from None
+            raise PolicyUnreadable(f"{where}: {field}: is no field of a policy; see docs/how-to/policies.md") from None
         given = first["input"]
         told = f"`{str(given)[:_LONGEST_TOLD]}`: " if isinstance(given, (str, int, float)) else ""
         raise PolicyUnreadable(f"{where}: {field}: {told}{first['msg'][:1].lower()}{first['msg'][1:]}") from None

@@ -1,6 +1,6 @@
 """Reads the config of a static fleet's stack (`herdsman:…`). All errors are collected, by key. Pure.
 
-Called by `program.__main__`. docs/static-fleets.md documents the keys.
+Called by `program.__main__`. docs/how-to/static-fleets.md documents the keys.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ class KubernetesPlugin(StrEnum):
 
 _WHAT_TO_DO = (
     'put Herdsman\'s first on PATH, in CI as well, and run again: export PATH="$(herdsman provider path):$PATH". To '
-    "have Pulumi's own plugin work on this stack, set `herdsman:kubernetesPlugin: pulumi`; docs/static-fleets.md says "
-    "what changes then"
+    "have Pulumi's own plugin work on this stack, set `herdsman:kubernetesPlugin: pulumi`. "
+    "docs/how-to/static-fleets.md lists what changes then"
 )
 _ATTACHED = "PULUMI_DEBUG_PROVIDERS"
 _NOT_FROM_PATH = "PULUMI_IGNORE_AMBIENT_PLUGINS"

@@ -437,8 +437,8 @@ def test_drift_that_is_only_reported_is_no_change(show: Show, client: KubeClient
 def test_an_account_that_may_only_try_can_preview(
     plane: LocalCluster, client: KubeClient, namespace: str, tmp_path: Path
 ) -> None:
-    """The policy of docs/preview.md, word for word but for the account's namespace."""
-    text = Path("docs/preview.md").read_text()
+    """The policy of docs/how-to/preview.md, word for word but for the account's namespace."""
+    text = Path("docs/how-to/preview.md").read_text()
     block = textwrap.dedent(text[text.index("    apiVersion: admissionregistration") :].partition("\n\n##")[0])
     policy, binding = yaml.safe_load_all(block.replace("serviceaccount:ci:", f"serviceaccount:{namespace}:"))
     api = controlplane.Api(plane)
@@ -466,7 +466,7 @@ def test_an_account_that_may_only_try_can_preview(
 
 
 def previewing_account(plane: LocalCluster, client: KubeClient, namespace: str, folder: Path) -> Path:
-    """Write a kubeconfig of a service account with the rights that docs/preview.md names."""
+    """Write a kubeconfig of a service account with the rights that docs/how-to/preview.md names."""
     api = controlplane.Api(plane)
     accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
     api.create(accounts, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "preview"}})

@@ -142,7 +142,7 @@ def test_a_state_of_an_earlier_release_moves_and_nothing_is_replaced(fleet: Flee
     before = of_an_earlier_release(fleet, seen)
     chat = next(each["urn"] for name, each in fleet.stack.state().items() if name.endswith("chat/deployment"))
     said = fleet.stack.fails(fleet.program, target=[chat])
-    assert "has not been registered yet" in said and "--target" in said, "as docs/static-fleets.md says"
+    assert "has not been registered yet" in said and "--target" in said, "as docs/how-to/static-fleets.md says"
     assert seen() == before
 
     assert unchanged(fleet.stack.preview(fleet.program).steps())

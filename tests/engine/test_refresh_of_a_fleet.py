@@ -1,4 +1,4 @@
-"""Which changes by others `pulumi refresh` and `pulumi preview` see in a static fleet (docs/static-fleets.md)."""
+"""Which changes by other clients `pulumi refresh` and `preview` see in a fleet (docs/how-to/static-fleets.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines beside the cluster's node, each with an agent that joined as docs/hosts.md describes, and clients in pods.
+"""Machines beside the cluster's node that joined as in docs/how-to/hosts.md, with an agent each, and clients in pods.
 
 The machines are network namespaces on a network that the node is on as well. Clients reach a service by the ClusterIP
 of its Service, which leads to a machine, to another one after a loss, and to pods after an edit.

@@ -14,7 +14,7 @@ import yaml
 
 from tests.support.controlplane import tool_or_skip
 
-GUIDE = Path(__file__).parents[2] / "docs" / "hosts.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "hosts.md"
 _HOST = "mac-studio"
 """The name of the host in the guide."""
 _STEP = re.compile(r"\*\*1\. Give the agent an identity\.\*\*(?P<text>.*?)### ", re.DOTALL)

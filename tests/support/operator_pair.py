@@ -32,7 +32,7 @@ TAKEN_S = LEASE_S + 2.5
 """Until the standby has the Lease: it polls, and a request takes its time on a busy machine."""
 APPLIED_S = 90.0
 """Until the next leader has read caches and state and applied a change on a busy machine. An idle machine takes the
-times of docs/high-availability.md.
+times of docs/how-to/high-availability.md.
 """
 RESTARTED_S = 120.0
 """Until a container is restarted on a busy machine."""

@@ -1,4 +1,4 @@
-"""docs/from-llmkube.md names a test for each known defect of LLMKube, and each of these tests exists."""
+"""docs/how-to/from-llmkube.md names a test for each known defect of LLMKube, and each of these tests exists."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from program.dialects.llmkube.parse.source import parse_source
 from tests.support.statuses import service
 
 ROOT = Path(__file__).parents[2]
-GUIDE = (ROOT / "docs" / "from-llmkube.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs" / "how-to" / "from-llmkube.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| ([AC]\d+) \| (.+?) \| (.+?) \| (.+?) \|$", GUIDE, re.MULTILINE)
 NAMED = [(defect, test) for defect, _, _, shown in ROWS for test in re.findall(r"`([^`]+)`", shown)]
 
@@ -45,7 +45,7 @@ def test_the_test_that_is_named_exists(defect: str, test: str) -> None:
 
 def test_what_the_guide_links_to_exists() -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", GUIDE):
-        assert (ROOT / "docs" / target).is_file(), target
+        assert (ROOT / "docs" / "how-to" / target).is_file(), target
 
 
 @pytest.mark.parametrize(

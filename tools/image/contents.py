@@ -55,7 +55,7 @@ ONLY_IN_CONTAINERFILE: Mapping[str, str] = {
     "usr/local/bin/pulumi-language-python-exec": "belongs to pulumi-language-python",
 }
 """Files that the Containerfile's image adds to its base image and this image omits. `pulumi up` of a Python program
-(docs/static-fleets.md) needs them. The loop does not, because it runs its programs itself."""
+(docs/how-to/static-fleets.md) needs them. The loop does not, because it runs its programs itself."""
 
 DEBIAN_PACKAGES = (
     f"python{PYTHON}-minimal",

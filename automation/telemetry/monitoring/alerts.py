@@ -1,4 +1,4 @@
-"""The alert rules. docs/observability.md describes what to do about each alert. Pure."""
+"""The alert rules. docs/how-to/observability.md describes what to do about each alert. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 from kubeapi.json_types import Json
 
 GROUP = "herdsman"
-RUNBOOK = "docs/observability.md"
+RUNBOOK = "docs/how-to/observability.md"
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,9 @@ class HostSpec(CrdModel):
     address: str | None = optional(
         "IP address that Services lead to; for ssh also where to connect. Without it the agent's own counts."
     )
-    allow: AllowSpec | None = optional("What services may ask of this host; by default what docs/security.md lists.")
+    allow: AllowSpec | None = optional(
+        "What services may ask of this host. docs/explanation/security.md lists the defaults."
+    )
     drain: bool = optional("Move every service away that may move, and place none.", False)
     memory_budget: str | None = optional(
         "Memory for all processes together, a quantity; wins over memoryFraction.", pattern=QUANTITY

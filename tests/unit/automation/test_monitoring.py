@@ -190,19 +190,19 @@ def test_the_committed_files_are_the_generated_ones() -> None:
 
 
 def test_every_alert_has_a_runbook_in_the_guide() -> None:
-    guide = (DOCS / "observability.md").read_text()
+    guide = (DOCS / "how-to" / "observability.md").read_text()
     for alert in ALERTS:
         assert f"### {alert.name}\n" in guide
 
 
 def test_every_metric_of_ours_stands_in_the_guide() -> None:
-    guide = (DOCS / "observability.md").read_text()
+    guide = (DOCS / "how-to" / "observability.md").read_text()
     families = {re.sub(r"_(total|bucket|sum|count|created)$", "", name) for name in served() if "herdsman" in name}
     assert {family for family in families if family not in guide} == set()
 
 
 def test_every_reason_and_condition_stands_in_the_guide() -> None:
-    guide = (DOCS / "observability.md").read_text()
+    guide = (DOCS / "how-to" / "observability.md").read_text()
     assert {str(word) for word in (*Reason, *Type) if not re.search(rf"\b{word}\b", guide)} == set()
 
 

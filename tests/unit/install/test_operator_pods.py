@@ -51,7 +51,7 @@ def test_a_pod_without_memory_says_so_and_what_to_set(ready: bool, state: str) -
     assert found.state == state
     assert "OOMKilled" in found.detail and "3 restarts, the last time 5 minutes ago" in found.detail
     assert "its limit is 512Mi" in found.detail
-    assert "--memory 1Gi" in found.hint and "docs/install.md" in found.hint
+    assert "--memory 1Gi" in found.hint and "docs/how-to/install.md" in found.hint
 
 
 def test_an_end_of_long_ago_is_told_while_the_pod_is_not_ready_alone() -> None:

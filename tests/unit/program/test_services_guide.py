@@ -1,4 +1,4 @@
-"""docs/services.md names every annotation that the code reads, and none that it does not."""
+"""docs/how-to/services.md names every annotation that the code reads, and none that it does not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from automation.settings import Settings
 from program.desired import keys
 from program.dialects.annotations import ANNOTATION_IDLE_ENDPOINT
 
-GUIDE = (Path(__file__).parents[3] / "docs" / "services.md").read_text(encoding="utf-8")
+GUIDE = (Path(__file__).parents[3] / "docs" / "how-to" / "services.md").read_text(encoding="utf-8")
 
 
 def test_the_guide_names_all_annotations_and_no_other() -> None:

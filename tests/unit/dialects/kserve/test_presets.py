@@ -347,7 +347,7 @@ def test_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_guide_names_what_the_script_reads() -> None:
-    guide = (Path(__file__).parents[4] / "docs" / "kserve-presets.md").read_text(encoding="utf-8")
+    guide = (Path(__file__).parents[4] / "docs" / "how-to" / "kserve-presets.md").read_text(encoding="utf-8")
     script = main(combined(service(DATA_PARALLEL), cluster()).spec["template"])["command"][2]
     named = set(re.findall(r"^\| `([A-Z_]+)(?:: [^`]*)?` \|", guide, re.MULTILINE))
     read = set(re.findall(r"\$\{((?:VLLM|DP|KSERVE)_[A-Z_]+)", script))
