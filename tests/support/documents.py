@@ -248,7 +248,7 @@ class CommandWrong(AssertionError):
 class Shell:
     """One bash for a page: the folder, the variables and background jobs last from command to command."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str], *, limit_s: float = 120.0) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str], *, limit_s: float = 240.0) -> None:
         self.folder = folder
         self.home = environment["HOME"]
         self.limit_s = limit_s

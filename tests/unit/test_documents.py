@@ -41,6 +41,7 @@ SOURCES = (
 FOLDERS = (*SOURCES, "docs", "tests")
 
 _SPAN = re.compile(r"`([^`\n]+)`")
+_SHELL = re.compile(r"```(?:sh|bash|shell|console)?\b(?!\S)|```$")
 _PATH = re.compile(rf"^(?:{'|'.join(FOLDERS)})/[\w.*/-]*$")
 _MODULE = re.compile(r"^[\w*]+\.(?:py|sh)$")
 _LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(#[^)\s]*)?\)")
@@ -56,8 +57,11 @@ def each_document() -> pytest.MarkDecorator:
 
 def spans(text: str) -> Iterator[str]:
     """Code within lines, and each line of code that stands alone, without its comment."""
+    fence = ""
     for line in text.splitlines():
-        if line.startswith("    "):
+        if line.lstrip().startswith("```"):
+            fence = "" if fence else line.strip()
+        elif line.startswith("    ") or _SHELL.match(fence):
             yield re.sub(r"\s#.*", "", line.strip())
         else:
             yield from _SPAN.findall(line)
