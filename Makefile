@@ -6,6 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS_STAMP := $(VENV)/.docs-installed
 # kind for its example; pretended nodes for the scale tests and what makes groups of pods on them; an S3 server for the state backends; Helm for the chart; a real node only where root on Linux can run it (elsewhere its tests are skipped).
 TEST_TOOLS := helm kind kwok lws-controller versitygw $(shell [ "$$(uname -s)-$$(id -u)" = Linux-0 ] && echo kubelet kube-proxy)
 # Checkers of workflows; each is built in seconds.
@@ -17,7 +18,7 @@ SLOW_UNITS := --ignore-glob='*/test_hostile_*.py' --ignore-glob='*_properties.py
 # JUNIT=FILE makes the test targets write their results to a JUnit file, with the output of the failed tests.
 JUNIT_OPTIONS = $(if $(JUNIT),--junit-xml='$(JUNIT)' -o junit_logging=all -o junit_log_passing_tests=false)
 
-.PHONY: help setup tools image demo demo-down kind kind-down test test-unit test-fast coverage $(LAYERS:%=test-%) check lint bench crds install-files monitoring reference picture clean
+.PHONY: help setup tools image demo demo-down kind kind-down test test-unit test-fast coverage $(LAYERS:%=test-%) check lint docs bench crds install-files monitoring reference picture clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,7 +73,7 @@ $(LAYERS:%=test-%): test-%: setup
 
 check: lint test-unit ## Lint, types, import rules, shell scripts, workflows, unit tests
 
-lint: $(STAMP) ## Lint, types, import rules, shell scripts, workflows
+lint: $(STAMP) ## Lint, types, import rules, shell scripts, workflows, the site of the documents
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -80,6 +81,15 @@ lint: $(STAMP) ## Lint, types, import rules, shell scripts, workflows
 	@$(BIN)/python -m tools.shell_scripts
 	@$(BIN)/herdsman tools install $(LINT_TOOLS) >/dev/null
 	@$(BIN)/python -m tools.workflows
+	@$(MAKE) --no-print-directory docs
+
+$(DOCS_STAMP): requirements-docs.lock $(STAMP)
+	@echo "Installing the packages for the site into $(VENV) …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.lock
+	@touch $@
+
+docs: $(DOCS_STAMP) ## Build the site of the documents into site/; a broken link fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict $(ARGS)
 
 bench: setup ## Measure (benchmarks/README.md says what; ARGS="--peer …" compares with another controller)
 	@$(BIN)/python -m benchmarks $(ARGS)
@@ -108,4 +118,4 @@ kind-down: $(STAMP) ## Delete the cluster of `make kind`
 	@$(BIN)/herdsman cluster down --dir "$${KIND_DIR:-$${XDG_STATE_HOME:-$$HOME/.local/state}/herdsman/kind}"
 
 clean: ## Remove the virtual environment and caches of the checkout (built tools stay)
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build *.egg-info
+	@rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build *.egg-info

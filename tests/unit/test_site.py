@@ -1,0 +1,49 @@
+"""The site of the documents: links, the index of decisions, and the top of pages. `make docs` finds broken links."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tools.site_links import adapted
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = sorted(path for kind in ("explanation", "reference") for path in (DOCS / kind).rglob("*.md"))
+
+
+@pytest.mark.parametrize(
+    ("page", "link", "expected"),
+    [
+        ("how-to/hosts.md", "../explanation/state.md", "../explanation/state.md"),
+        ("how-to/hosts.md", "../../ARCHITECTURE.md", "../ARCHITECTURE.md"),
+        ("how-to/hosts.md", "../../examples/05-mac-host", "../examples/05-mac-host/README.md"),
+        ("examples/05-mac-host/README.md", "../../docs/how-to/hosts.md", "../../how-to/hosts.md"),
+        ("ARCHITECTURE.md", "docs/reference/glossary.md", "reference/glossary.md"),
+        ("ARCHITECTURE.md", "README.md", "index.md"),
+    ],
+)
+def test_a_link_leads_to_the_same_file_in_the_site(page: str, link: str, expected: str) -> None:
+    assert adapted(f"[x]({link}#part) and [y]({link})", page) == f"[x]({expected}#part) and [y]({expected})"
+
+
+@pytest.mark.parametrize("link", ["https://example.com/a.md", "#part", "nowhere.md"])
+def test_other_links_stay(link: str) -> None:
+    assert adapted(f"[x]({link})", "how-to/hosts.md") == f"[x]({link})"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(DOCS)))
+def test_a_page_begins_with_its_readers_and_contents(path: Path) -> None:
+    text = re.sub(r"<!--.*?-->", "", path.read_text("utf-8"), flags=re.DOTALL).strip()
+    heading, paragraph = text.split("\n\n")[:2]
+    assert heading.startswith("# ")
+    assert re.search(r"\b(?:This page is|These pages are) for \w+", paragraph)
+
+
+def test_the_index_of_decisions_has_each_decision_once_with_its_title() -> None:
+    listed = re.findall(r"^- \[(.+)\]\((.+)\)$", (DOCS / "adr" / "README.md").read_text("utf-8"), re.MULTILINE)
+    made = [
+        (path.read_text("utf-8").split("\n")[0].removeprefix("# "), path.name) for path in (DOCS / "adr").glob("0*.md")
+    ]
+    assert sorted(listed) == sorted(made)
