@@ -103,16 +103,16 @@ def _kind_of(document: Json, where: str) -> str:
 
 def problems(example: Example) -> list[str]:
     """Return what is wrong with an example: unknown fields, and fields without effect. Raises SpecInvalid."""
-    spec = read(SCHEMAS[example.kind], without_nulls(_completed(example)["spec"]), field="spec")
+    spec = read(SCHEMAS[example.kind], without_nulls(completed(example)["spec"]), field="spec")
     found = [f"{path} is not known" for path, _ in unknown_fields(spec, field="spec")]
     if example.kind == "Model":
-        model_of(_completed(example))
+        model_of(completed(example))
     if example.kind == "InferenceService":
         found += [f"{each.field} {each.message}" for each in _of_service(example)]
     return found
 
 
-def _completed(example: Example) -> Json:
+def completed(example: Example) -> Json:
     """Return a whole object: a part of a service gets a Model, and an image where its runtime needs one."""
     metadata = {"name": "example", "namespace": "default", **(example.document.get("metadata") or {})}
     spec = dict(example.document.get("spec") or {})
@@ -126,7 +126,7 @@ def _completed(example: Example) -> Json:
 
 
 def _of_service(example: Example) -> tuple[Problem, ...]:
-    cr = _completed(example)
+    cr = completed(example)
     spec = cr["spec"]
     model = _model(example, str(spec["modelRef"]))
     if model is None:

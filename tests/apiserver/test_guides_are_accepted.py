@@ -1,0 +1,41 @@
+"""A real API server accepts every YAML example of the guides: it knows all fields, and no rule of a CRD refuses one."""
+
+from __future__ import annotations
+
+import pytest
+
+from kubeapi.json_types import Json
+from program.dialects.crds.definitions import crd_documents
+from tests.support import controlplane, guides
+from tests.support.definitions import establish
+from tests.support.guides import GUIDES, Example
+
+EXAMPLES = [example for page in GUIDES for example in guides.examples(page)]
+COLLECTIONS = {
+    "InferenceService": "/apis/inference.llmkube.dev/v1alpha1/namespaces/default/inferenceservices",
+    "Model": "/apis/inference.llmkube.dev/v1alpha1/namespaces/default/models",
+    "GPUQuota": "/apis/inference.llmkube.dev/v1alpha1/namespaces/default/gpuquotas",
+    "Host": "/apis/herdsman.dev/v1alpha1/hosts",
+}
+
+
+@pytest.fixture(scope="module")
+def crds(api: controlplane.Api) -> controlplane.Api:
+    establish(api, crd_documents())
+    return api
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda each: f"{each.page}:{each.line}")
+def test_an_example_is_accepted(example: Example, crds: controlplane.Api) -> None:
+    collection = COLLECTIONS[example.kind]
+    status, answer = crds.request("POST", f"{collection}?fieldValidation=Strict&dryRun=All", _sent(example))
+    assert status == 201, answer.get("message")
+
+
+def _sent(example: Example) -> Json:
+    group = COLLECTIONS[example.kind].split("/")[2]
+    whole = guides.completed(example)
+    metadata = {**whole["metadata"], "namespace": "default"}
+    if example.kind == "Host":
+        del metadata["namespace"]
+    return {"apiVersion": f"{group}/v1alpha1", "kind": example.kind, "metadata": metadata, "spec": whole["spec"]}
