@@ -46,7 +46,7 @@ _STALLED = (
 
 # Services that wait for a GPU or for quota have other alerts.
 _HELD_BACK = 'herdsman_dialect_service_not_ready{reason=~"WaitingForGPU|QuotaExceeded"}'
-_DESCRIBE = "`herdsman describe {{ $labels.dialect }}/{{ $labels.name }} -n {{ $labels.namespace }}` says why."
+_DESCRIBE = "`herdsman describe {{ $labels.dialect }}/{{ $labels.name }} -n {{ $labels.namespace }}` shows the reason."
 
 ALERTS = (
     Alert(
@@ -54,9 +54,9 @@ ALERTS = (
         expr="absent(herdsman_leader == 1)",
         lasts="5m",
         severity="critical",
-        summary="No Herdsman loop is at work",
-        about="For five minutes no loop has held the lease: changes are not applied and statuses grow old. "
-        "What serves goes on serving.",
+        summary="No Herdsman loop leads",
+        about="For five minutes no loop has held the lease: changes are not applied and statuses are not updated. "
+        "Services keep serving.",
     ),
     Alert(
         name="EngineFailing",
@@ -64,7 +64,7 @@ ALERTS = (
         lasts="5m",
         severity="warning",
         summary="Engine runs of Herdsman fail",
-        about="More than three engine runs failed within a quarter of an hour.",
+        about="More than three engine runs failed within 15 minutes.",
     ),
     Alert(
         name="ServiceNotReady",
@@ -74,8 +74,8 @@ ALERTS = (
         lasts="15m",
         severity="warning",
         summary="InferenceService {{ $labels.namespace }}/{{ $labels.name }} is not ready",
-        about="For a quarter of an hour it is not all that its spec asks for; "
-        "`herdsman describe {{ $labels.name }} -n {{ $labels.namespace }}` says why.",
+        about="For 15 minutes the service has not matched its spec; "
+        "`herdsman describe {{ $labels.name }} -n {{ $labels.namespace }}` shows the reason.",
     ),
     Alert(
         name="DialectServiceNotReady",
@@ -84,7 +84,7 @@ ALERTS = (
         lasts="15m",
         severity="warning",
         summary="{{ $labels.dialect }} service {{ $labels.namespace }}/{{ $labels.name }} is not ready",
-        about=f"For a quarter of an hour it is not all that it asks for; {_DESCRIBE}",
+        about=f"For 15 minutes the service has not matched its spec; {_DESCRIBE}",
     ),
     Alert(
         name="DialectServiceStalled",
@@ -92,7 +92,7 @@ ALERTS = (
         lasts="5m",
         severity="warning",
         summary="{{ $labels.dialect }} service {{ $labels.namespace }}/{{ $labels.name }} waits for an edit",
-        about=f"It does not get on by itself: something that it says, or refers to, makes no sense; {_DESCRIBE}",
+        about=f"The service cannot become ready until a person changes it or an object that it refers to; {_DESCRIBE}",
     ),
     Alert(
         name="ReplicaStalled",
@@ -100,15 +100,15 @@ ALERTS = (
         lasts="0m",
         severity="warning",
         summary="A replica of {{ $labels.namespace }}/{{ $labels.name }} stalled and was replaced",
-        about="It took requests and made no token although its health was good.",
+        about="It accepted requests and generated no token, although its health check succeeded.",
     ),
     Alert(
         name="DownloadStalled",
         expr="delta(herdsman_model_downloaded_bytes[10m]) == 0",
         lasts="5m",
         severity="warning",
-        summary="The download of model {{ $labels.namespace }}/{{ $labels.model }} stands still",
-        about="No byte came for ten minutes and more.",
+        summary="The download of model {{ $labels.namespace }}/{{ $labels.model }} has stopped",
+        about="No byte has arrived for more than ten minutes.",
     ),
     Alert(
         name="GPUQueueBacklog",
@@ -116,23 +116,23 @@ ALERTS = (
         lasts="30m",
         severity="warning",
         summary="{{ $value }} services wait for {{ $labels.resource }}",
-        about="For half an hour the cluster has had fewer of these devices than its services ask for.",
+        about="For 30 minutes the services have requested more of these devices than the cluster has.",
     ),
     Alert(
         name="QuotaExceeded",
         expr='herdsman_service_not_ready{reason="QuotaExceeded"} == 1',
         lasts="15m",
         severity="info",
-        summary="A GPUQuota holds {{ $labels.namespace }}/{{ $labels.name }} back",
-        about="The service starts by itself once others of the quota's namespaces need less.",
+        summary="A GPUQuota prevents the start of {{ $labels.namespace }}/{{ $labels.name }}",
+        about="The service starts when other services of the quota's namespaces use less.",
     ),
     Alert(
         name="HostLost",
         expr="herdsman_host_alive == 0",
         lasts="1m",
         severity="warning",
-        summary="Host {{ $labels.host }} does not say any more that it lives",
-        about="Its endpoints are out of service. What may move is started elsewhere; what may not waits for the host.",
+        summary="Host {{ $labels.host }} no longer renews its Lease",
+        about="Its endpoints were removed. Services that may move start on other hosts; the others wait for the host.",
     ),
     Alert(
         name="HostMemoryCritical",
@@ -140,8 +140,8 @@ ALERTS = (
         lasts="2m",
         severity="warning",
         summary="The host at {{ $labels.instance }} is critically short of memory",
-        about="It may swap, and the kernel may end processes. With eviction on, the least important services are "
-        "stopped until the pressure is over.",
+        about="It may swap, and the kernel may end processes. If eviction is enabled, the agent stops the least "
+        "important services until the pressure ends.",
     ),
     Alert(
         name="ProcessCrashLoop",
@@ -149,8 +149,8 @@ ALERTS = (
         'or herdsman_agent_process_phase{phase="Failed"} == 1',
         lasts="0m",
         severity="warning",
-        summary="The process {{ $labels.namespace }}/{{ $labels.name }} ends again and again",
-        about="It was started more than three times within a quarter of an hour, or is not started any more.",
+        summary="The process {{ $labels.namespace }}/{{ $labels.name }} crashes repeatedly",
+        about="It was started more than three times within a quarter of an hour, or the agent no longer starts it.",
     ),
 )
 

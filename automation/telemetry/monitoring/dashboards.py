@@ -31,9 +31,9 @@ def _loop() -> Json:
     return dashboard(
         "herdsman-loop",
         "Herdsman / Loop",
-        "What the loop does: passes, engine runs, requests to the API server.",
+        "Passes, engine runs, and requests to the API server of the loop.",
         [
-            stat("Leader", "max(herdsman_leader)", about="1 while some loop holds the lease"),
+            stat("Leader", "max(herdsman_leader)", about="1 while a loop holds the lease"),
             stat("Services", "sum(herdsman_services)"),
             stat("Waiting for a worker", "sum(herdsman_queue_depth)"),
             stat("Resident memory", 'max(process_resident_memory_bytes{job=~".*herdsman.*"})', unit="bytes"),
@@ -41,7 +41,7 @@ def _loop() -> Json:
             Panel(
                 "Duration of a pass",
                 (
-                    Query(_quantile("0.5", "herdsman_reconcile_seconds"), "half of them"),
+                    Query(_quantile("0.5", "herdsman_reconcile_seconds"), "median"),
                     Query(_quantile("0.99", "herdsman_reconcile_seconds"), "99%"),
                 ),
                 unit="s",
@@ -55,7 +55,7 @@ def _loop() -> Json:
             Panel(
                 "Duration of an engine run",
                 (
-                    Query(_quantile("0.5", "herdsman_engine_batch_seconds"), "half of them"),
+                    Query(_quantile("0.5", "herdsman_engine_batch_seconds"), "median"),
                     Query(_quantile("0.99", "herdsman_engine_batch_seconds"), "99%"),
                 ),
                 unit="s",
@@ -90,12 +90,12 @@ def _services() -> Json:
     return dashboard(
         "herdsman-services",
         "Herdsman / Services",
-        "How the services are, and why those are not ready that are not.",
+        "Services by state, and the reasons for which services are not ready.",
         [
             stat("Ready", f"sum(herdsman_service_ready{_OF_SERVICES})"),
             stat("Not ready", f"count(herdsman_service_ready{_OF_SERVICES} == 0) or vector(0)"),
-            stat("Replicas that serve", 'sum(herdsman_service_replicas{namespace=~"$namespace", state="ready"})'),
-            stat("Changes held back", f"sum(herdsman_rollouts_deferred{_OF_SERVICES}) or vector(0)"),
+            stat("Ready replicas", 'sum(herdsman_service_replicas{namespace=~"$namespace", state="ready"})'),
+            stat("Deferred changes", f"sum(herdsman_rollouts_deferred{_OF_SERVICES}) or vector(0)"),
             Panel.of(
                 "Services by phase",
                 f"count by (phase) (herdsman_service_phase{_OF_SERVICES})",
@@ -113,12 +113,12 @@ def _services() -> Json:
                 "Replicas",
                 f"sum by (state) (herdsman_service_replicas{_OF_SERVICES})",
                 "{{state}}",
-                about="unproved: healthy, and has not answered a completion yet",
+                about="unproved: healthy, but has not answered a completion yet",
             ),
             Panel(
                 "Time until a service was ready",
                 (
-                    Query(_quantile("0.5", "herdsman_service_ready_seconds"), "half of them"),
+                    Query(_quantile("0.5", "herdsman_service_ready_seconds"), "median"),
                     Query(_quantile("0.95", "herdsman_service_ready_seconds"), "95%"),
                 ),
                 unit="s",
@@ -127,7 +127,7 @@ def _services() -> Json:
                 "Completion checks",
                 f"sum by (result) (increase(herdsman_completion_checks_total[{_RATE}]))",
                 "{{result}}",
-                about="Each started engine is asked for one completion before it counts as ready",
+                about="A started engine must answer one completion before it counts as ready",
             ),
             Panel.of(
                 "Replicas replaced because they stalled",
@@ -148,7 +148,7 @@ def _services() -> Json:
                 unit="Bps",
                 width=24,
             ),
-            table("What is served", f"herdsman_service_info{_OF_SERVICES}"),
+            table("Served models", f"herdsman_service_info{_OF_SERVICES}"),
             *_of_dialects(),
         ],
         variables=(
@@ -168,7 +168,7 @@ def _of_dialects() -> tuple[Panel, ...]:
             "Services of KServe and llmaz, by state",
             f"count by (dialect, state) (herdsman_dialect_service_state{_OF_SERVICES})",
             "{{dialect}} {{state}}",
-            about="Reconciling waits for something that may come, Stalled for an edit.",
+            about="Reconciling: the service makes progress without a person. Stalled: it needs an edit.",
             stacked=True,
         ),
         Panel.of(
@@ -177,7 +177,9 @@ def _of_dialects() -> tuple[Panel, ...]:
             "{{dialect}} {{reason}}",
             stacked=True,
         ),
-        table("Of KServe and llmaz, not ready now", f"herdsman_dialect_service_not_ready{_OF_SERVICES}"),
+        table(
+            "Services of KServe and llmaz that are not ready now", f"herdsman_dialect_service_not_ready{_OF_SERVICES}"
+        ),
     )
 
 
@@ -186,11 +188,11 @@ def _gpu_queue() -> Json:
     return dashboard(
         "herdsman-gpu-queue",
         "Herdsman / GPU queue",
-        "Who waits for which GPUs, and what quotas leave.",
+        "Services that wait for GPUs, and the use of quotas.",
         [
             stat("Services that wait", "sum(herdsman_gpu_queue_depth) or vector(0)"),
             stat("Held back by a quota", 'count(herdsman_service_not_ready{reason="QuotaExceeded"}) or vector(0)'),
-            stat("No node would do", 'count(herdsman_service_not_ready{reason="NoNodeFits"}) or vector(0)'),
+            stat("No suitable node", 'count(herdsman_service_not_ready{reason="NoNodeFits"}) or vector(0)'),
             stat("Preempted", 'count(herdsman_service_not_ready{reason="Preempted"}) or vector(0)'),
             Panel.of("Queue", "herdsman_gpu_queue_depth", "{{resource}}", width=24, stacked=True),
             table("Waiting now", 'herdsman_service_phase{phase="WaitingForGPU"}'),
@@ -208,16 +210,16 @@ def _llamacpp() -> Json:
     return dashboard(
         "herdsman-llamacpp",
         "Herdsman / llama.cpp",
-        "llama-server, by service: the metrics that it serves itself.",
+        "llama-server's own metrics, by service.",
         [
-            stat("Requests under way", f"sum(llamacpp:requests_processing{_OF_PODS})"),
-            stat("Requests that wait", f"sum(llamacpp:requests_deferred{_OF_PODS})"),
-            stat("Tokens made per second", f"sum(rate(llamacpp:tokens_predicted_total{_OF_PODS}[{_RATE}]))"),
+            stat("Running requests", f"sum(llamacpp:requests_processing{_OF_PODS})"),
+            stat("Waiting requests", f"sum(llamacpp:requests_deferred{_OF_PODS})"),
+            stat("Generated tokens per second", f"sum(rate(llamacpp:tokens_predicted_total{_OF_PODS}[{_RATE}]))"),
             stat("Prompt tokens per second", f"sum(rate(llamacpp:prompt_tokens_total{_OF_PODS}[{_RATE}]))"),
             Panel(
                 "Requests",
                 (
-                    Query(f"sum by (service) (llamacpp:requests_processing{_OF_PODS})", "{{service}} under way"),
+                    Query(f"sum by (service) (llamacpp:requests_processing{_OF_PODS})", "{{service}} running"),
                     Query(f"sum by (service) (llamacpp:requests_deferred{_OF_PODS})", "{{service}} waiting for a slot"),
                 ),
             ),
@@ -229,15 +231,15 @@ def _llamacpp() -> Json:
                 about="Counted when a request ends",
             ),
             Panel.of(
-                "Speed of making tokens",
+                "Speed of token generation",
                 f"sum by (service) (rate(llamacpp:tokens_predicted_total{_OF_PODS}[{_RATE}])) / "
                 f"sum by (service) (rate(llamacpp:tokens_predicted_seconds_total{_OF_PODS}[{_RATE}]))",
                 "{{service}}",
                 unit="ops",
-                about="Tokens per second of work, as one request sees it",
+                about="Tokens per second of generation, for one request",
             ),
             Panel.of(
-                "Speed of reading prompts",
+                "Speed of prompt processing",
                 f"sum by (service) (rate(llamacpp:prompt_tokens_total{_OF_PODS}[{_RATE}])) / "
                 f"sum by (service) (rate(llamacpp:prompt_seconds_total{_OF_PODS}[{_RATE}]))",
                 "{{service}}",
@@ -256,7 +258,7 @@ def _llamacpp() -> Json:
                 f"sum by (service) (rate(llamacpp:n_decode_total{_OF_PODS}[{_RATE}]))",
                 "{{service}}",
                 unit="ops",
-                about="While requests are under way this must move: a replica that stands still is replaced",
+                about="Must be above 0 while requests run. The loop replaces a replica without progress.",
             ),
             Panel.of(
                 "Busy slots per decode call",
@@ -275,23 +277,23 @@ def _llamacpp() -> Json:
 def _vllm() -> Json:
     def half_and_most(histogram: str) -> tuple[Query, ...]:
         return (
-            Query(_quantile("0.5", histogram, _OF_PODS, ", service"), "{{service}} half of them"),
+            Query(_quantile("0.5", histogram, _OF_PODS, ", service"), "{{service}} median"),
             Query(_quantile("0.95", histogram, _OF_PODS, ", service"), "{{service}} 95%"),
         )
 
     return dashboard(
         "herdsman-vllm",
         "Herdsman / vLLM",
-        "vLLM, by service: the metrics that it serves itself.",
+        "vLLM's own metrics, by service.",
         [
-            stat("Requests under way", f"sum(vllm:num_requests_running{_OF_PODS})"),
-            stat("Requests that wait", f"sum(vllm:num_requests_waiting{_OF_PODS})"),
-            stat("Tokens made per second", f"sum(rate(vllm:generation_tokens_total{_OF_PODS}[{_RATE}]))"),
+            stat("Running requests", f"sum(vllm:num_requests_running{_OF_PODS})"),
+            stat("Waiting requests", f"sum(vllm:num_requests_waiting{_OF_PODS})"),
+            stat("Generated tokens per second", f"sum(rate(vllm:generation_tokens_total{_OF_PODS}[{_RATE}]))"),
             stat("Fullest KV cache", f"max(vllm:kv_cache_usage_perc{_OF_PODS})", unit="percentunit"),
             Panel(
                 "Requests",
                 (
-                    Query(f"sum by (service) (vllm:num_requests_running{_OF_PODS})", "{{service}} under way"),
+                    Query(f"sum by (service) (vllm:num_requests_running{_OF_PODS})", "{{service}} running"),
                     Query(f"sum by (service) (vllm:num_requests_waiting{_OF_PODS})", "{{service}} waiting"),
                 ),
             ),
@@ -323,13 +325,13 @@ def _vllm() -> Json:
                 unit="percentunit",
             ),
             Panel.of(
-                "Requests that ended",
+                "Finished requests",
                 f"sum by (service, finished_reason) (rate(vllm:request_success_total{_OF_PODS}[{_RATE}]))",
                 "{{service}} {{finished_reason}}",
                 unit="reqps",
             ),
             Panel.of(
-                "Requests put back for want of KV cache",
+                "Requests preempted because of a full KV cache",
                 f"sum by (service) (rate(vllm:num_preemptions_total{_OF_PODS}[{_RATE}]))",
                 "{{service}}",
                 unit="reqps",

@@ -15,24 +15,24 @@ def hosts_dashboard() -> Json:
     return dashboard(
         "herdsman-hosts",
         "Herdsman / Hosts",
-        "Macs and Linux machines: who lives, how much memory is left, what runs there.",
+        "Macs and Linux machines: their state, free memory and processes.",
         [
             stat("Hosts alive", "sum(herdsman_host_alive)"),
             stat("Hosts lost", "count(herdsman_host_alive == 0) or vector(0)"),
-            stat("Processes that serve", "sum(herdsman_agent_process_ready)"),
+            stat("Ready processes", "sum(herdsman_agent_process_ready)"),
             stat("Services that wait for a host", "sum(herdsman_services_waiting_for_host)"),
             Panel.of(
-                "Reserved of what may be taken",
+                "Reserved share of the allocatable memory",
                 "herdsman_host_reserved_memory_bytes / herdsman_host_allocatable_memory_bytes",
                 "{{host}}",
-                about="As placement counts.",
+                about="As the placement of replicas counts it.",
                 unit="percentunit",
             ),
             Panel.of(
                 "Memory available",
                 "herdsman_host_memory_available_bytes / herdsman_host_memory_bytes",
                 "{{instance}}",
-                about="Of all memory of the host.",
+                about="Share of all memory of the host.",
                 unit="percentunit",
             ),
             Panel.of(
