@@ -216,7 +216,7 @@ class Loop:
                 worker.join(0.0 if self._lost.is_set() else STOP_TIMEOUT_S)
             parts.batcher.stop(0.0 if self._lost.is_set() else STOP_TIMEOUT_S)
         if self._lost.is_set():
-            raise LoopFailed("the leader lease was lost; another loop may be working now")
+            raise LoopFailed("the leader lease was lost; another loop may lead now")
         return code
 
     def _wait_synced(self, cluster: ClusterCache, stop: threading.Event) -> bool:
@@ -259,7 +259,7 @@ class Loop:
             except EngineFailed as error:
                 # The status of each service that waits for the state names the cause. So it is logged only once.
                 if not backoff.failures("state"):
-                    log.warning("Could not read the state; going on without, and asking again", error=str(error))
+                    log.warning("Could not read the state; continuing without it, and trying again", error=str(error))
             if self._ending.wait(backoff.failed("state")):
                 return
 
@@ -320,7 +320,7 @@ class Loop:
                 except Exception:
                     result = "bug"
                     self._failed_keys.add(key)
-                    log.exception("A pass failed by a defect of Herdsman", retry_in_s=queue.add_failed(key))
+                    log.exception("A pass failed because of a defect of Herdsman", retry_in_s=queue.add_failed(key))
                 finally:
                     queue.done(key)
                     here.note(result=result)

@@ -61,7 +61,7 @@ class Settings(BaseSettings):
     """Reconcile everything once, then exit. The exit code is 0 when everything succeeded."""
 
     allowed_remote_hosts: Words = ()
-    """Host names and CIDRs that model sources may name although their addresses are private."""
+    """Private host names and CIDRs that model sources may use."""
     allowed_host_path_roots: Words = ()
     """Directories of nodes that may contain model sources."""
 
@@ -77,11 +77,11 @@ class Settings(BaseSettings):
     """The lowest level that is logged."""
 
     workers: int = Field(default=4, ge=1, le=64)
-    """How many services are observed and planned at the same time."""
+    """Number of services that are observed and planned at the same time."""
     engine_parallelism: int = Field(default=2, ge=1, le=64)
-    """How many engine runs are under way at the same time, each on another stack."""
+    """Number of engine runs at the same time, each on another stack."""
     engine_timeout_s: float = Field(default=600.0, gt=0)
-    """An engine run that takes longer is cancelled."""
+    """Time after which the loop cancels an engine run."""
     work_dir: pathlib.Path | None = None
     """Working directory of the engine; may be deleted while no loop runs. Not set: `work` in the
     directory of the state; with a state at another URL, beside the default state."""
@@ -92,7 +92,7 @@ class Settings(BaseSettings):
     """The passphrase itself, for Secrets that are passed as environment variables."""
 
     leader_elect: bool = True
-    """Wait for the Lease before work starts. Without this, only one loop may run."""
+    """Reconcile only while this loop holds the Lease. Without this, only one loop may run."""
     lease_name: str = "herdsman"
     """Name of the Lease. With several shards, each shard's Lease has this name and a suffix."""
     lease_duration_s: float = Field(default=13.0, ge=3.0, le=60.0)
@@ -116,7 +116,7 @@ class Settings(BaseSettings):
     ca_cert_configmap: str = ""
     """ConfigMap in the service's namespace with CA certificates for downloads. Empty: none."""
     ca_cert_file: pathlib.Path | None = None
-    """File with CA certificates (PEM) that the loop trusts, besides the system's, when it probes models."""
+    """File with CA certificates (PEM) that the loop trusts in addition to the system's when it probes models."""
     model_cache_mode: Literal["shared", "perService"] = "shared"
     """One cache claim for each namespace, or one for each service."""
     hub_url: str = "https://huggingface.co"
@@ -130,13 +130,13 @@ class Settings(BaseSettings):
     runtime_images: str = ""
     """Images that replace the built-in ones, as `llamacpp=image,llamacpp-amd=image,…`."""
     pod_monitors: bool = True
-    """Make a PodMonitor for each service when the cluster serves that kind."""
+    """Create a PodMonitor for each service if the cluster has that kind."""
 
     policies: pathlib.Path | None = None
-    """Directory of policies, which are checked before each apply. Not set: no policies."""
+    """Directory of policies that the loop checks before each apply. Not set: no policies."""
     controller_class: str = ""
-    """Reconcile only services that name this class in `herdsman.dev/controller`, or whose namespace does. Empty: all
-    services that name no other controller."""
+    """Reconcile only services with this class in annotation `herdsman.dev/controller`, of the service or its
+    namespace. Empty: all services that name no other controller."""
     revision_history_limit: int = Field(default=10, ge=0, le=100)
     """How many earlier versions of each service are kept for `herdsman history` and `rollback`; 0 keeps none."""
     shards: int = Field(default=1, ge=1, le=256)
@@ -148,7 +148,7 @@ class Settings(BaseSettings):
     completion_timeout_s: float = Field(default=60.0, gt=0)
     """Timeout of the request of `completion_check`. Its first token may wait for a cold cache."""
     stall_timeout_s: float = Field(default=120.0, gt=0)
-    """A replica with requests under way that produces no token for this long is taken out of service and restarted."""
+    """The loop restarts a replica that has running requests and produces no token for this long."""
     stall_check_s: float = Field(default=60.0, gt=0)
     """How often each ready replica is checked for a stall (`stall_timeout_s`)."""
     api_check_s: float = Field(default=60.0, ge=0.1)
@@ -156,7 +156,7 @@ class Settings(BaseSettings):
     resync_s: float = Field(default=1800.0, ge=0)
     """How often each service and Model is reconciled without a known change. 0: never."""
     host_move_after_s: float = Field(default=60.0, ge=0)
-    """Services that may move leave a host that has been lost for this long."""
+    """Time after which services that may move leave a lost host."""
     ssh_parallel: int = Field(default=8, ge=1, le=256)
     """How many hosts without an agent are managed over SSH at the same time."""
     proxy_address: str = ""
@@ -172,8 +172,8 @@ class Settings(BaseSettings):
     """Service in front of the webhook, as `namespace/name` or `namespace/name:port`. It is used instead of
     `conversion_address`. The default port is 443."""
     conversion_peer_crds: bool = False
-    """Point also the CRDs that KServe's own installation made at this webhook. Set it only after KServe's controller is
-    gone."""
+    """Register this webhook also in CRDs that KServe's installation made. Set it only after KServe's controller is
+    removed."""
     conversion_certificate_s: float = Field(default=365 * 86400.0, ge=60)
     """How long a certificate of the webhook is valid. It is replaced after half of this time, and by each new leader.
     """
@@ -236,9 +236,9 @@ class Settings(BaseSettings):
         try:
             address = ipaddress.ip_address(value)
         except ValueError:
-            raise ValueError(f"`{value}` is no IP address; an EndpointSlice names no hosts") from None
+            raise ValueError(f"`{value}` is not an IP address; an EndpointSlice cannot contain host names") from None
         if address.is_loopback or address.is_link_local or address.is_unspecified or address.is_multicast:
-            raise ValueError(f"`{value}` is no address at which pods of a cluster reach anything")
+            raise ValueError(f"`{value}` is not an address that pods of a cluster can reach")
         return value
 
     @field_validator("state")
@@ -250,7 +250,7 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _one_passphrase(self) -> Self:
         if self.passphrase is not None and self.passphrase_file is not None:
-            raise ValueError("HERDSMAN_PASSPHRASE and HERDSMAN_PASSPHRASE_FILE are both given; leave one out")
+            raise ValueError("HERDSMAN_PASSPHRASE and HERDSMAN_PASSPHRASE_FILE are both set; unset one of them")
         return self
 
     @property

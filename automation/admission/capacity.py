@@ -51,14 +51,14 @@ def never_fits(requests: Mapping[str, str], node_selector: Mapping[str, str], no
         largest = max(selected, key=lambda node: _has(node, resource))
         most = _has(largest, resource)
         if most == 0:
-            return f"{requests[resource]} of {resource} asked for each replica, and no node{among} has any"
+            return f"{requests[resource]} of {resource} requested for each replica, and no node{among} has any"
         if most < wanted[resource]:
             return (
-                f"{requests[resource]} of {resource} asked for each replica, and the largest node{among}, "
+                f"{requests[resource]} of {resource} requested for each replica, and the largest node{among}, "
                 f"{largest.name}, has {largest.allocatable[resource]}"
             )
     asked = ", ".join(f"{requests[resource]} of {resource}" for resource in sorted(wanted))
-    return f"{asked} asked together for each replica, and no single node{among} has all of it"
+    return f"{asked} requested together for each replica, and no single node{among} has all of it"
 
 
 def largest_memory_bytes(nodes: Iterable[NodeCapacity], node_selector: Mapping[str, str] | None = None) -> int | None:

@@ -49,9 +49,9 @@ def explain(key: ServiceKey, victims: Iterable[Victim], nominees: Iterable[Nomin
                 to = f"a pod of higher priority (its own is {victim.priority})"
             else:
                 to = f"{_name(taker.key)} (priority {taker.priority} over {victim.priority})"
-            found[(LOST, f"gave its place on node {victim.node} to {to}")] = None
+            found[(LOST, f"was preempted on node {victim.node} by {to}")] = None
         elif taker is not None and taker.key == key:
-            text = f"took the place of {_name(victim.key)} on node {victim.node}"
+            text = f"preempted {_name(victim.key)} on node {victim.node}"
             found[(TOOK, f"{text} (priority {taker.priority} over {victim.priority})")] = None
     return tuple(Problem(reason=reason, message=message) for reason, message in found)
 

@@ -243,7 +243,7 @@ def _denial(quota: Quota, used: QuotaUsage, claim: QuotaClaim, held: QuotaClaim)
     if least is not None and not claim.fits_in(held) and claim.priority < least:
         return (
             f"admits priority {quota.min_priority} ({least}) and above, and this service has {claim.priority}; "
-            "raise spec.priority or ask for another quota"
+            "raise spec.priority or use another quota"
         )
     for what, limit, taken, asked, had in (
         ("GPUs", quota.gpus, used.gpus, claim.gpus, held.gpus),
@@ -259,7 +259,7 @@ def _denial(quota: Quota, used: QuotaUsage, claim: QuotaClaim, held: QuotaClaim)
         if limit is not None and asked > had and taken + asked > limit:
             having = f" (it has {had})" if had else ""
             return (
-                f"{what}: {asked} asked{having}, {taken} of {limit} used by others; "
-                "ask for less, free some, or raise the quota"
+                f"{what}: {asked} requested{having}, {taken} of {limit} used by others; request less, stop other "
+                f"services, or raise the quota"
             )
     return ""

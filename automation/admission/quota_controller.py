@@ -81,7 +81,7 @@ class QuotaController:
         try:
             self._count_other_loops()
         except Exception:
-            log.exception("Failed to count what other loops admitted")
+            log.exception("Failed to count the services that other loops admitted")
         self._later(OTHERS_EVERY_S, self._count_again)
 
     def _count_other_loops(self) -> None:
@@ -145,7 +145,7 @@ class QuotaController:
 def quota_status(quota: Quota, usage: QuotaUsage, current: Json, *, generation: int, now: datetime) -> Json:
     """Make the status of a quota; equal to `current` when nothing has changed."""
     over = over_use(quota, usage)
-    message = f"In use beyond the quota, by services that were there before it: {over}" if over else "In force"
+    message = f"Services that existed before the quota use more than it allows: {over}" if over else "In force"
     status: Json = {
         "observedGeneration": generation,
         "usedGPUCount": usage.gpus,

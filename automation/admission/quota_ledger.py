@@ -193,7 +193,7 @@ class QuotaLedger:
         why = self.unreadable()
         if not why or claim.fits_in(held):
             return None
-        message = f"the GPUQuotas cannot be read, so nothing more is admitted until they can: {why}"
+        message = f"cannot read the GPUQuotas, so no further service is admitted: {why}"
         return QuotaName("", ""), Problem(reason=REASON, message=message)
 
     def _quotas_of(self, namespace: str) -> tuple[Quota, ...]:

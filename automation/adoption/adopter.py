@@ -99,7 +99,10 @@ class Adopter:
                     self._replace_owner(obj, str(one.llmaz_service["metadata"]["uid"]), one.cr)
             self._annotate(one, self._marks(one))
         return self._wait(
-            batch, self._find_adopted, "adopted", "no loop took it: is `herdsman run` up, with this class?"
+            batch,
+            self._find_adopted,
+            "adopted",
+            "no loop adopted it within the timeout: check that `herdsman run` runs with this class",
         )
 
     def release(self, batch: Sequence[Candidate]) -> list[Result]:
@@ -108,7 +111,12 @@ class Adopter:
             own = {ANNOTATION_ADOPT: None} if one.key.dialect == "kserve" else {}
             released_to = UPSTREAM_CONTROLLERS[one.key.dialect].released_to
             self._annotate(one, {ANNOTATION_CONTROLLER: released_to, ANNOTATION_KEPT_TEMPLATE: None, **own})
-        results = self._wait(batch, self._find_released, "released", "no loop let go of it: is `herdsman run` up?")
+        results = self._wait(
+            batch,
+            self._find_released,
+            "released",
+            "no loop released it within the timeout: check that `herdsman run` runs",
+        )
         for result in results:
             if not result.failed:
                 self._remove_annotations(result.candidate)
@@ -190,7 +198,7 @@ class Adopter:
         live = {name: self._get(one, name) for name in one.workloads}
         for name, obj in live.items():
             if obj is None or obj["metadata"]["uid"] != one.workloads[name]["metadata"]["uid"]:
-                return Result(one, "failed", f"its {named[name]} was deleted or made anew meanwhile")
+                return Result(one, "failed", f"its {named[name]} was deleted or replaced during the adoption")
         if one.workloads and not any(obj is not None and is_applied(obj) for obj in live.values()):
             return None
         template = "pod template" if one.key.dialect == LLMKUBE else "pod templates"
@@ -204,7 +212,9 @@ class Adopter:
             return Result(one, "failed", f"{of} was changed: its pods are replaced")
         gone = one.pods - pods_of(self._client, one) if one.workloads else ()
         if gone:
-            return Result(one, "failed", f"{len(gone)} of its pods are gone, though its {template} stayed")
+            return Result(
+                one, "failed", f"{len(gone)} of its pods were deleted, although its {template} did not change"
+            )
         return Result(one, "")
 
     def _find_released(self, one: Candidate) -> Result | None:

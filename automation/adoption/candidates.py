@@ -141,15 +141,15 @@ def find_candidate(cr: Json, objects: NamespaceObjects, controller_class: str) -
 
     if is_part_of_another(cr):
         owner = next(each for each in cr["metadata"]["ownerReferences"] if each.get("controller"))
-        return found(State.FOREIGN, f"{owner['kind']} `{owner['name']}` has made it: adopt that one")
+        return found(State.FOREIGN, f"{owner['kind']} `{owner['name']}` owns it: adopt the owner instead")
     is_marked = controller_of(cr, objects.annotations) == controller_class
     if is_marked and (not workloads or any(map(is_applied, workloads.values()))):
-        return found(State.OURS, f"a loop of class `{controller_class}` looks after it")
+        return found(State.OURS, f"a loop of class `{controller_class}` manages it")
     if _is_on_host(cr, objects):
-        return found(State.ON_HOST, "LLMKube's agent runs it on a host, and keeps it as long as that agent lives")
+        return found(State.ON_HOST, "LLMKube's agent runs it on a host and manages it until that agent is stopped")
     for name, obj in workloads.items():
         if controller_uid(obj) not in owners:
-            return found(State.FOREIGN, f"{name.kind} {name.name} is held by {managers_words(obj)}")
+            return found(State.FOREIGN, f"{name.kind} {name.name} is managed by {managers_words(obj)}")
     return found(State.ADOPTABLE)
 
 
@@ -181,8 +181,8 @@ def preview_notes(one: Candidate) -> tuple[str, ...]:
     passed = " and ".join(f"{obj['kind']} {obj['metadata']['name']}" for obj in one.dependents) or "nothing"
     verb = "passes" if len(one.dependents) == 1 else "pass"
     return (
-        f"{passed} {verb} from llmaz's Service `{name}` to the Playground; that "
-        "Service stays and is nobody's: it is for llmaz to find again, should you give the Playground back",
+        f"{passed} {verb} from llmaz's Service `{name}` to the Playground; that Service stays without an owner, so "
+        f"that llmaz finds it if you give the Playground back",
     )
 
 

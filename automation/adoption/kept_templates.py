@@ -157,8 +157,8 @@ def problem_of(key: ServiceKey, count: int) -> Problem:
     of = "the pods keep the template" if count == 1 else f"the pods keep the {count} templates"
     name = key.name if key.dialect == LLMKUBE else qualified(key.dialect, key.name)
     message = (
-        f"{of} that they ran with when the service was taken over; Herdsman's comes with the next change of the "
-        f"service, or by `herdsman adopt --refresh {name} -n {key.namespace}`"
+        f"{of} that they had at the adoption; the next change of the service replaces it with Herdsman's, as does "
+        f"`herdsman adopt --refresh {name} -n {key.namespace}`"
     )
     return Problem(reason=REASON, message=message)
 

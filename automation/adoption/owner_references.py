@@ -69,4 +69,6 @@ def replace_owner(
         except Conflict:
             continue
         return
-    raise Conflict(409, "Conflict", f"{obj['kind']} `{metadata['name']}` is written to all the time")
+    raise Conflict(
+        409, "Conflict", f"{obj['kind']} `{metadata['name']}` changed at each attempt to write its owner references"
+    )

@@ -46,7 +46,10 @@ def mode_of(cr: Json, namespace_annotations: Mapping[str, str]) -> Mode:
         if value:
             found = next((mode for mode in _MODES if mode == value), None)
             if found is None:
-                why = f"`{value[:64]}` is none of {', '.join(_MODES)}; nothing is changed until it is"
+                why = (
+                    f"`{value[:64]}` is not one of {', '.join(_MODES)}; the loop changes nothing until the mode is "
+                    f"valid"
+                )
                 raise SpecInvalid(field=f"metadata.annotations[{ANNOTATION_MODE}]{where}", why=why)
             return found
     return "Apply"

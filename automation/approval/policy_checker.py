@@ -54,7 +54,7 @@ def readable_gauge(registry: CollectorRegistry) -> Gauge:
     """Return the metric of whether the folder is valid, registered in `registry`."""
     return Gauge(
         "herdsman_policies_readable",
-        "1 while the folder of policies can be read; 0: the last good ones are in force.",
+        "1 while the folder of policies can be read. 0: the policies that were read last are in force.",
         registry=registry,
     )
 
@@ -164,7 +164,9 @@ class PolicyChecker:
             self._readable = 0.0
             if str(error) != self._complained:
                 self._complained = str(error)
-                log.error("Could not read the policies; those read last stay in force", error=str(error))
+                log.error(
+                    "Could not read the policies; the policies that were read last stay in force", error=str(error)
+                )
         self._seen = seen
 
     def _put_in_force(self, policies: FolderPolicies | NoPolicies, digest: str) -> None:
@@ -174,7 +176,7 @@ class PolicyChecker:
             self._version += 1
             self._asked.clear()
         before.close()
-        log.info("Read the policies anew", folder=str(self._folder), policies=len(policies))
+        log.info("Read the policies again", folder=str(self._folder), policies=len(policies))
         self._changed()
 
     def _watch(self) -> None:
@@ -182,7 +184,7 @@ class PolicyChecker:
             try:
                 self.reload_if_changed()
             except Exception:
-                log.exception("Could not look at the policies")
+                log.exception("Could not check the folder of policies")
 
     def _fingerprint(
         self, cr: Json, desired: DesiredService, rendered: RenderedService, labels: Mapping[str, str]

@@ -173,7 +173,7 @@ class ClusterCache:
         for apis in self._apis:
             troubles.update(apis.troubles())
         for kind, why in troubles.items():
-            yield Fault(f"{kind.full_name} is served and cannot be listed: {why}", restart_helps=False)
+            yield Fault(f"{kind.full_name} is served, but cannot be listed: {why}", restart_helps=False)
         optional = (informer for apis in self._apis for informer in apis.informers)
         config_maps = (informer for cache in self.caches.values() for informer in cache.config_maps.informers)
         for informer in (*self.informers, *optional, *config_maps):

@@ -183,7 +183,10 @@ class ConfigMaps:
 
     def _read_soon(self) -> None:
         if self._reader is None:
-            log.warning("Services refer to many ConfigMaps; further ones are read once a minute", watched=self._most)
+            log.warning(
+                "Services refer to more ConfigMaps than the loop watches; it reads the others once a minute",
+                watched=self._most,
+            )
             self._reader = threading.Thread(target=self._read_on, name="config-maps", daemon=True)
             self._reader.start()
         self._wake.set()

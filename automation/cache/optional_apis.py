@@ -155,7 +155,7 @@ class OptionalApis:
         try:
             answer = served(lambda path: self._client.request("GET", path), self._kinds)
         except KubeError as error:
-            log.warning("Could not ask which APIs are served", error=str(error))
+            log.warning("Could not find out which APIs are served", error=str(error))
             return False
         answer.update((kind, True) for kind in self._kinds if (kind.api_version, kind.kind) in BUILT_IN)
         if self._requires is not None and self._requires in answer and not answer[self._requires]:
@@ -231,7 +231,7 @@ class OptionalApis:
 
     def _note_troubles(self, found: dict[Kind, str]) -> None:
         for kind in self._troubles.keys() - found.keys():
-            log.info("An API that could not be listed is well again", kind=kind.full_name)
+            log.info("An API that could not be listed can be listed again", kind=kind.full_name)
         for kind, why in found.items():
             if kind not in self._troubles:
                 log.warning("Could not list an API that is served", kind=kind.full_name, error=why)
@@ -282,7 +282,7 @@ class _Question:
     """A request in a separate thread, because it may take as long as the client's timeout."""
 
     def __init__(self, ask: Callable[[], str | None]) -> None:
-        self.answer: str | None = "the question failed"
+        self.answer: str | None = "the request failed"
         self._ask = ask
         self._done = threading.Event()
         threading.Thread(target=self._run, name="optional-api", daemon=True).start()

@@ -55,7 +55,7 @@ class StoreSecrets:
         try:
             found = self._look(at)
         except ApiError as error:
-            log.debug("Could not look at a Secret's annotations", namespace=namespace, name=name, error=str(error))
+            log.debug("Could not read a Secret's annotations", namespace=namespace, name=name, error=str(error))
             return None
         with self._lock:
             self._known[at] = found
@@ -79,7 +79,7 @@ class StoreSecrets:
             metadata = secret_metadata(self._client, *at, timeout_s=TIMEOUT_S)
         except Forbidden as error:
             log.warning(
-                "May not look at a Secret's annotations: grant create and patch on Secrets (docs/install/rbac.yaml)",
+                "May not read a Secret's annotations: grant create and patch on Secrets (docs/install/rbac.yaml)",
                 namespace=at[0],
                 name=at[1],
                 error=str(error),
@@ -102,7 +102,7 @@ class StoreSecrets:
                     found = self._look(at)
                 except ApiError as error:
                     # The annotations that were read before are kept; the next round reads again.
-                    log.debug("Could not look at a Secret's annotations", namespace=at[0], name=at[1], error=str(error))
+                    log.debug("Could not read a Secret's annotations", namespace=at[0], name=at[1], error=str(error))
                     continue
                 with self._lock:
                     self._known[at] = found

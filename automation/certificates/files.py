@@ -36,7 +36,7 @@ def serving_files(
     alternatives: list[x509.GeneralName] = [x509.DNSName(name) for name in dns_names]
     alternatives += [x509.IPAddress(ipaddress.ip_address(address)) for address in ip_addresses]
     if not alternatives:
-        raise ValueError("a certificate without a name or an address serves nobody")
+        raise ValueError("a certificate needs a name or an address")
     common = next((name for name in dns_names if len(name) <= _LONGEST_COMMON_NAME), "herdsman")
     authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     issuer = _named(f"authority of {common}"[:_LONGEST_COMMON_NAME])

@@ -284,9 +284,9 @@ class CertificateWatch:
     def _check(self, key: ServiceKey) -> None:
         try:
             if self._issuer.is_gone(key):
-                log.info("Missed the certificate of a service", service=str(key))
+                log.info("A service has no certificate", service=str(key))
                 self._requeue(key, 0.0)
         except ApiError:
             pass  # the next check tries again, and passes report the error
         except Exception:
-            log.exception("Failed to look at a certificate", service=str(key))
+            log.exception("Failed to check a certificate", service=str(key))

@@ -41,11 +41,13 @@ def adopt(
     ] = False,
     refresh: Annotated[
         bool,
-        typer.Option("--refresh", help="Roll out Herdsman's pod template to adopted services; their pods restart."),
+        typer.Option("--refresh", help="Roll out Herdsman's pod template to adopted services. Their pods restart."),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     keep_going: Annotated[bool, typer.Option("--keep-going", help="Continue after a service that failed.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Adopt even if the upstream controller seems to run.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Adopt even if the upstream controller appears to run.")
+    ] = False,
     parallel: Annotated[int, typer.Option(help="How many services are adopted at the same time.", min=1, max=64)] = 1,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the loop, for each service.", min=1)] = 120.0,
     controller_class: Annotated[
@@ -65,9 +67,11 @@ def adopt(
     if release and refresh:
         raise typer.BadParameter("--release and --refresh exclude each other")
     if preview and (release or refresh):
-        raise typer.BadParameter("--preview shows what taking over would change, and goes with nothing else")
+        raise typer.BadParameter(
+            "--preview shows what an adoption would change; leave out the other options of adoption"
+        )
     if output is OutputFormat.JSON and not (yes or preview):
-        raise typer.BadParameter("nobody can be asked between JSON: add --yes or --preview")
+        raise typer.BadParameter("-o json cannot ask for a confirmation: add --yes or --preview")
     from automation.adoption.adopter import Adopter
     from kubeapi.client import KubeClient
     from kubeapi.errors import KubeError
@@ -112,16 +116,18 @@ def _end_beside_upstream(client: KubeClient, found: Sequence[Candidate]) -> None
     for upstream in dict.fromkeys(UPSTREAM_CONTROLLERS[each.key.dialect] for each in wanted):
         if signs := running_controllers(client, upstream, now=datetime.now(UTC)):
             complain(
-                f"{upstream.name}'s controller runs, and would work against the loop: " + "; ".join(signs),
-                hint=f"stop it (`{upstream.stop}`; its Lease runs out in some 20 s): what serves goes on serving. "
-                "--force where these signs mislead",
+                f"{upstream.name}'s controller runs; it and the loop would overwrite each other's changes: "
+                + "; ".join(signs),
+                hint=f"stop the controller (`{upstream.stop}`) and wait 20 s until its Lease expires; services keep "
+                f"serving. "
+                "If the controller does not run, add --force",
             )
             raise typer.Exit(1)
         if webhooks := webhooks_in_the_way(client, upstream):
             complain(
-                f"{upstream.name}'s webhooks would refuse every change while its controller is stopped",
-                hint=f"`kubectl delete {' '.join(webhooks)}`; installing {upstream.name} brings them back. "
-                "--force where somebody answers them",
+                f"{upstream.name}'s webhooks refuse every change of a service while its controller is stopped",
+                hint=f"`kubectl delete {' '.join(webhooks)}`; an installation of {upstream.name} creates them again. "
+                "If another server answers the webhooks, add --force",
             )
             raise typer.Exit(1)
 
@@ -166,9 +172,9 @@ def _release_or_refresh(
 
     def concerned(each: Candidate) -> str:
         if each.state is not State.OURS:
-            return "no loop of this class looks after it"
+            return "no loop of this class manages it"
         if refresh_only and not any(read_record(obj) is not None for obj in each.workloads.values()):
-            return "its pods run Herdsman's template already"
+            return "its pods have Herdsman's template already"
         return ""
 
     refresh_only = not release
@@ -198,7 +204,7 @@ def _act_in_batches(act: Any, wanted: Sequence[Candidate], *, parallel: int, kee
             say(f"[{len(results)}/{len(wanted)}] {name}: {result.state} ({result.seconds:.1f}s)", err=True)
         if any(result.failed for result in done) and not keep_going:
             rest = wanted[at + parallel :]
-            return [*results, *(Result(each, "skipped", "one before it failed") for each in rest)]
+            return [*results, *(Result(each, "skipped", "an earlier service failed") for each in rest)]
     return results
 
 
@@ -234,7 +240,7 @@ def _show(found: Preview, skipped: Sequence[Result], output: OutputFormat) -> No
         restarting = [each for each in found.services if each.restarts]
         say("No pod restarts." if not restarting else f"Pods of {len(restarting)} services would restart.")
     for each in skipped:
-        say(f"Left alone: {name_text(each.candidate.key)}: {each.why}")
+        say(f"Skipped: {name_text(each.candidate.key)}: {each.why}")
 
 
 def _confirm(question: str, *, yes: bool) -> None:
@@ -264,4 +270,4 @@ def _report(results: Sequence[Result], output: OutputFormat) -> None:
         ]
         print_table(COLUMNS, cells, phase_column=2)
     else:
-        say("There is no service.")
+        say("No services found.")

@@ -45,12 +45,12 @@ GIB = 1024**3
 LITTLE_SPACE_BYTES = 20 * GIB
 CLOCK_WARNING_S = 5.0
 CLOCK_FAILED_S = 60.0
-"""A clock that is behind by more than this refuses new tokens and certificates."""
+"""A machine whose clock is behind by more than this refuses new tokens and certificates."""
 CERTIFICATE_WARNING_DAYS = 30
 LLAMA_SERVER_HINT = "`brew install llama.cpp`, or `herdsman tools install llama-server`"
 LAN_HINT = (
-    "macOS keeps this program off the local network: a LaunchAgent has no way in, so run the agent as a LaunchDaemon "
-    "(`sudo herdsman agent install …`), or allow the terminal under Privacy & Security, Local Network"
+    "macOS blocks this program from the local network: run the agent as a LaunchDaemon, not as a LaunchAgent "
+    "(`sudo herdsman agent install …`), or allow the terminal in System Settings, Privacy & Security, Local Network"
 )
 
 PERMISSIONS = (
@@ -163,41 +163,58 @@ def _engines(binaries: Binaries) -> Iterator[Check]:
             # vLLM would load Python for half a minute to print its version.
             yield Check(engine, "ok", ", ".join(filter(None, (version, path))))
         else:
-            yield Check(engine, "warning", f"{path} does not tell its version", f"does `{path} --version` run?")
+            yield Check(
+                engine,
+                "warning",
+                f"`{path} --version` prints no version",
+                f"run `{path} --version` and repair the installation if it fails",
+            )
 
 
 def _memory(looked: Looked, binaries: Binaries) -> Iterator[Check]:
     machine = Machine(binaries.find)
     machine.measure()
     budget = host_budget(MemoryLimits(looked.memory_bytes, looked.memory_fraction), machine.capacity)
-    state, hint = ("ok", "") if budget.bytes >= GIB else ("warning", "name one with --memory-budget")
+    state, hint = (
+        ("ok", "") if budget.bytes >= GIB else ("warning", "set a larger budget with --memory-budget, or free memory")
+    )
     yield Check("memory budget", state, str(budget), hint)
     found = ", ".join(f"{each.name or each.type} ({each.type})" for each in machine.accelerators)
     metal = any(each.type == "metal" for each in machine.accelerators)
     if platform.system() == "Darwin" and not metal:
-        hint = "an engine without Metal is slow: `brew install llama.cpp`, and no virtual machine between"
+        hint = "engines without Metal are slow: `brew install llama.cpp`, and do not run in a virtual machine"
         yield Check("accelerators", "warning", found or "none: llama-server reports no Metal", hint)
     else:
-        yield Check("accelerators", "ok", found or "none: models run on the processors")
+        yield Check("accelerators", "ok", found or "none: models run on the CPU")
 
 
 def store_finding(store: Path, access: Callable[[Path, int], bool]) -> Check:
     """Check the store's directory, or the nearest existing one above it: whether it is writable and has free space."""
     place = next(each for each in (store, *store.parents) if each.exists())
     if not place.is_dir():
-        return Check("store", "failed", f"{place} is no directory", "choose another --store")
+        return Check("store", "failed", f"{place} is not a directory", "choose another --store")
     if not access(place, os.W_OK | os.X_OK):
-        hint = f"give it to the agent's user: `chown -R USER {place}`, or choose another --store"
-        return Check("store", "failed", f"{place} may not be written by this user", hint)
+        hint = f"make the agent's user its owner: `chown -R USER {place}`, or choose another --store"
+        return Check("store", "failed", f"this user may not write to {place}", hint)
     try:
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(b"x")
         free = shutil.disk_usage(place).free
     except OSError as error:
-        return Check("store", "failed", f"{place} cannot be written: {error.strerror}", "free space, or choose another")
-    where = f"{store}" + ("" if place == store else f" (to be made in {place})")
+        return Check(
+            "store",
+            "failed",
+            f"{place} cannot be written: {error.strerror}",
+            "free space on the disk, or choose another --store",
+        )
+    where = f"{store}" + ("" if place == store else f" (the agent creates it in {place})")
     if free < LITTLE_SPACE_BYTES:
-        return Check("store", "warning", f"{where}, {size_text(free)} free", "models of a few billion need more")
+        return Check(
+            "store",
+            "warning",
+            f"{where}, {size_text(free)} free",
+            "models with some billions of parameters need more space",
+        )
     return Check("store", "ok", f"{where}, {size_text(free)} free")
 
 
@@ -206,8 +223,8 @@ def engine_user_finding(name: str | None, *, as_root: bool, system: str) -> Chec
     if not as_root:
         if name is None:
             return Check("engine user", "ok", "engines run as the agent's own user")
-        hint = "install the agent with `--user root`, or leave --engine-user out"
-        return Check("engine user", "failed", f"only a root agent can run engines as `{name}`", hint)
+        hint = "install the agent with `--user root`, or omit --engine-user"
+        return Check("engine user", "failed", f"only an agent that runs as root can run engines as user `{name}`", hint)
     wanted = name or USUAL
     try:
         engines = pwd.getpwnam(wanted)
@@ -217,11 +234,11 @@ def engine_user_finding(name: str | None, *, as_root: bool, system: str) -> Chec
         return Check("engine user", "ok", f"engines run as user `{wanted}`")
     if name is not None:
         why = "is root" if engines is not None else "does not exist"
-        return Check("engine user", "failed", f"user `{name}` {why}", "name another with --engine-user")
+        return Check("engine user", "failed", f"user `{name}` {why}", "name another user with --engine-user")
     hint = f"`useradd --system --create-home {USUAL}`, or name a user with --engine-user"
     if system != "Linux":
         hint = "name a user with --engine-user, or install the agent with --user"
-    return Check("engine user", "warning", "the agent runs as root, and so do engines", hint)
+    return Check("engine user", "warning", "the agent runs as root, and engines do too", hint)
 
 
 def _address(looked: Looked) -> Iterator[Check]:
@@ -229,12 +246,19 @@ def _address(looked: Looked) -> Iterator[Check]:
         address = looked.address or own_address()
     except NoAddress as error:
         state = "failed" if looked.is_kubernetes else "warning"
-        yield Check("address", state, str(error), "connect this machine to a network, or name one with --address")
+        yield Check(
+            "address", state, str(error), "connect this machine to a network, or name its address with --address"
+        )
         return
     if is_free(address, 0):
-        yield Check("address", "ok", f"{address}: what Services lead to")
+        yield Check("address", "ok", f"Services send requests to {address}")
     else:
-        yield Check("address", "failed", f"{address} is not an address of this machine", "--address")
+        yield Check(
+            "address",
+            "failed",
+            f"{address} is not an address of this machine",
+            "name one of this machine's addresses with --address",
+        )
 
 
 def _ports(looked: Looked, *, running: bool) -> Iterator[Check]:
@@ -243,14 +267,14 @@ def _ports(looked: Looked, *, running: bool) -> Iterator[Check]:
     taken = [port for port in sample if not is_free("127.0.0.1", port)]
     of_all = f"{FIRST}-{FIRST + COUNT - 1}"
     if len(taken) > len(sample) // 2:
-        yield Check("ports", "failed", f"most of {of_all} are taken", "end what listens there")
+        yield Check("ports", "failed", f"most of {of_all} are in use", "stop the programs that use them")
     else:
-        yield Check("ports", "ok", f"{of_all} are free" + (f" but for about {len(taken) * 40}" if taken else ""))
+        yield Check("ports", "ok", f"{of_all} are free" + (f" except for about {len(taken) * 40}" if taken else ""))
     if looked.http_port > 0 and not running:
         address = looked.http_address or "127.0.0.1"
         if not is_free(address, looked.http_port):
-            detail = f"{address} port {looked.http_port} is taken"
-            yield Check("api port", "failed", detail, "choose another --http-port, or end what listens there")
+            detail = f"port {looked.http_port} of {address} is in use"
+            yield Check("api port", "failed", detail, "choose another --http-port, or stop the program that uses it")
 
 
 def _certificate(path: Path | None) -> Iterator[Check]:
@@ -270,10 +294,15 @@ def certificate_finding(path: str, ends: datetime, now: datetime) -> Check:
     """Check the end date of a certificate."""
     days = (ends - now).days
     if days < 0:
-        return Check("certificate", "failed", f"{path} ended {-days} days ago", "put a new one there")
+        return Check("certificate", "failed", f"{path} expired {-days} days ago", "replace the certificate")
     if days < CERTIFICATE_WARNING_DAYS:
-        return Check("certificate", "warning", f"{path} ends in {days} days", "put a new one there; no restart needed")
-    return Check("certificate", "ok", f"{path} ends in {days} days")
+        return Check(
+            "certificate",
+            "warning",
+            f"{path} expires in {days} days",
+            "replace the certificate; the agent reads it without a restart",
+        )
+    return Check("certificate", "ok", f"{path} expires in {days} days")
 
 
 def _cluster(looked: Looked) -> Iterator[Check]:
@@ -283,7 +312,7 @@ def _cluster(looked: Looked) -> Iterator[Check]:
         answer = client.exchange("GET", "/version", timeout_s=10.0, max_bytes=65536)
         received = time.time()
     except KubeError as error:
-        hint = "name a kubeconfig that this machine can use with --kubeconfig; is the server reachable from here?"
+        hint = "check that this machine reaches the API server, or name another kubeconfig with --kubeconfig"
         yield Check("cluster", "failed", str(error), LAN_HINT if is_no_route(error) else hint)
         return
     yield Check("cluster", "ok", client.server)
@@ -300,7 +329,9 @@ def _cluster(looked: Looked) -> Iterator[Check]:
                 if not _allowed(client, group, resource, verb, place):
                     denied.append(f"{verb} {resource}" + (f" in {place}" if place else ""))
             except KubeError as error:
-                yield Check("permissions", "failed", f"cannot be asked for: {error}", "is the kubeconfig still valid?")
+                yield Check(
+                    "permissions", "failed", f"cannot be checked: {error}", "check that the kubeconfig is still valid"
+                )
                 return
     if denied:
         hint = "bind the roles herdsman-agent of docs/install/rbac.yaml to the identity of this kubeconfig"
@@ -353,13 +384,13 @@ def clock_offset_s(date: str, sent: float, received: float) -> float:
 def clock_finding(offset_s: float) -> Check:
     """Check the offset of the clock."""
     size = abs(offset_s)
-    detail = f"{size:.0f} s {'ahead of' if offset_s > 0 else 'behind'} the API server's"
-    hint = "have it set by the network's time: `timedatectl set-ntp true`, or `sntp -sS time.apple.com` on a Mac"
+    detail = f"{size:.0f} s {'ahead of' if offset_s > 0 else 'behind'} the API server's clock"
+    hint = "synchronize the clock: `timedatectl set-ntp true`, or `sntp -sS time.apple.com` on a Mac"
     if size >= CLOCK_FAILED_S:
         return Check("clock", "failed", detail, hint)
     if size >= CLOCK_WARNING_S:
         return Check("clock", "warning", detail, hint)
-    return Check("clock", "ok", "as the API server's")
+    return Check("clock", "ok", "equal to the API server's clock")
 
 
 def _macos() -> Iterator[Check]:
@@ -379,10 +410,8 @@ def sleep_finding(settings: str) -> Iterator[Check]:
     if found[1] == "0":
         yield Check("sleep", "ok", "this Mac does not sleep when idle")
     else:
-        hint = "`sudo pmset -a sleep 0`, so that it can be given a process at any time"
-        detail = (
-            f"this Mac sleeps after {found[1]} min without work; the agent keeps it awake only while a process runs"
-        )
+        hint = "`sudo pmset -a sleep 0`, so that the agent can start a process at any time"
+        detail = f"this Mac sleeps after {found[1]} min idle; the agent keeps it awake only while a process runs"
         yield Check("sleep", "warning", detail, hint)
 
 
@@ -392,10 +421,15 @@ def collector_finding(value: str | None, macos: str) -> Iterator[Check]:
     if value is None or major < 26:
         return
     if value == "1":
-        yield Check("wired memory", "ok", "stays wired between requests")
+        yield Check("wired memory", "ok", "macOS keeps models wired between requests")
     else:
-        hint = "`sudo sysctl iogpu.disable_wired_collector=1`, and the same at each boot"
-        yield Check("wired memory", "warning", "is given back after 1 s of rest: slow first tokens", hint)
+        hint = "run `sudo sysctl iogpu.disable_wired_collector=1` now and after each boot"
+        yield Check(
+            "wired memory",
+            "warning",
+            "macOS unwires models after 1 s without requests; the next first token is slow",
+            hint,
+        )
 
 
 def agent_trap(plists: Sequence[Path]) -> Iterator[Check]:

@@ -25,7 +25,7 @@ PATH = "/usr/local/bin:/opt/homebrew/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 STOP_TIMEOUT_S = 120
 """An agent that stops its processes drains them (30 s), ends them (30 s) and reports that."""
 ANSWER_S = 60.0
-"""Time until a started agent must answer."""
+"""Time in which a started agent must answer."""
 
 
 class Installation(Wire):
@@ -76,7 +76,9 @@ def read_installation(machine: Machine, name: str, *, own_user: bool) -> Install
     try:
         return Installation.model_validate_json(content)
     except ValidationError as error:
-        raise MachineError(f"{path} cannot be understood: {error}", hint="install the agent again") from error
+        raise MachineError(
+            f"cannot read the installation in {path}: {error}", hint="install the agent again"
+        ) from error
 
 
 def install_steps(installed: Installation, facts: Facts, *, program: tuple[str, ...], version: str) -> list[Step]:
@@ -140,8 +142,8 @@ class Runs:
         if said.code != 0:
             where = " ".join(self.program)
             raise CommandFailed(
-                f"user `{self.user}` cannot run `{where}`: {said.complaint or f'it ended with {said.code}'}",
-                hint="install Herdsman where that user may read it (pipx install --global, or a virtual environment "
+                f"user `{self.user}` cannot run `{where}`: {said.complaint or f'it exited with code {said.code}'}",
+                hint="install Herdsman where that user can read it (pipx install --global, or a virtual environment "
                 "in /opt), or name another --user",
             )
         if said.text.strip() != self.version:
@@ -168,8 +170,8 @@ class Readable:
         said = machine.run(argv, sudo=_other(machine, self.user))
         if said.code == 1:
             there = machine.stat(self.path, sudo=_other(machine, self.user)) is not None
-            what = f"user `{self.user}` may not read {self.path}" if there else f"there is no {self.path}"
-            hint = f"`chown {self.user} {self.path}`, or a copy of its own" if there else "name one that is there"
+            what = f"user `{self.user}` may not read {self.path}" if there else f"{self.path} does not exist"
+            hint = f"`chown {self.user} {self.path}`, or give that user a copy" if there else "name an existing file"
             raise MachineError(what, hint=hint)
         if said.code != 0:
             raise failure(argv, said)
@@ -188,14 +190,15 @@ class StoreIsOwn:
 
     @property
     def title(self) -> str:
-        return f"store {self.store} is {self.user}'s"
+        return f"user {self.user} owns the store {self.store}"
 
     def compare(self, machine: Machine) -> Change | None:
         for name in (ID_FILE, TOKEN_FILE, RUN_FILE):
             there = machine.stat(f"{self.store}/{name}", sudo=_other(machine, self.user))
             if there is not None and there.owner != self.user:
                 raise MachineError(
-                    f"{self.store}/{name} belongs to `{there.owner}`: an agent ran there as another user",
+                    f"{self.store}/{name} belongs to user `{there.owner}`, not `{self.user}`: another agent ran with "
+                    f"this store",
                     hint=f"stop that agent, then `chown -R {self.user} {self.store}`",
                 )
         return None
@@ -230,16 +233,16 @@ class Answers:
         return f"agent of host {self.installed.host} answers"
 
     def compare(self, machine: Machine) -> Change | None:
-        return None if self._answers(machine) else Change("waits until it does")
+        return None if self._answers(machine) else Change("waits for an answer")
 
     def apply(self, machine: Machine) -> None:
         end = time.monotonic() + ANSWER_S
         while not self._answers(machine):
             pid = service_pid(machine, self.service, own_user=self.installed.own_user)
             if time.monotonic() > end or not pid:
-                what = "has not answered in time" if pid else "does not stay up"
+                what = f"has not answered within {ANSWER_S:.0f} s" if pid else "exits after its start"
                 words = log_words(machine, self.service, own_user=self.installed.own_user)
-                raise CommandFailed(f"the agent {what}" + (f"; it said: {words}" if words else ""), hint=self._hint())
+                raise CommandFailed(f"the agent {what}" + (f"; its log: {words}" if words else ""), hint=self._hint())
             time.sleep(0.3)
 
     def _answers(self, machine: Machine) -> bool:
@@ -250,8 +253,8 @@ class Answers:
 
     def _hint(self) -> str:
         if self.facts.os == "darwin":
-            return f"{self.service.log_file} says more"
-        return f"`journalctl {'--user-unit' if self.installed.own_user else '-u'} {self.service.name}` says more"
+            return f"read the log: {self.service.log_file}"
+        return f"read the log: `journalctl {'--user-unit' if self.installed.own_user else '-u'} {self.service.name}`"
 
 
 @dataclass(frozen=True)
@@ -262,14 +265,14 @@ class ProcessesGoAlong:
 
     @property
     def title(self) -> str:
-        return "agent takes its processes along"
+        return "agent stops its processes when it stops"
 
     def compare(self, machine: Machine) -> Change | None:
         run = self._api.run(machine)
         if run is None or run.http_port is None:
             return None
         ending = json.loads(self._api.request(machine, run, "GET", "/v1/ending"))
-        return None if ending.get("processes") == "stop" else Change("asks it to")
+        return None if ending.get("processes") == "stop" else Change("requests this from the agent")
 
     def apply(self, machine: Machine) -> None:
         run = self._api.run(machine)
@@ -290,7 +293,7 @@ class NoProcesses:
 
     @property
     def title(self) -> str:
-        return "no process of the agent left"
+        return "no process of the agent runs"
 
     def compare(self, machine: Machine) -> Change | None:
         left = left_processes(machine, self.store)

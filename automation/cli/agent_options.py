@@ -77,10 +77,10 @@ def _usual_kubeconfig(home: str, environment: Mapping[str, str], user: str) -> s
     if usual.exists() and not named:
         return str(usual)
     who = f" in the home of `{user}`" if user else ""
-    wrong = "$KUBECONFIG names several files" if named else f"there is no .kube/config{who}"
+    wrong = "$KUBECONFIG contains several files" if named else f"there is no .kube/config{who}"
     raise OptionsWrong(
-        f"the agent needs a kubeconfig, and {wrong}",
-        hint="name one with --kubeconfig, or have the agent take its plan over HTTP: --plan-source http",
+        f"the agent needs a kubeconfig, but {wrong}",
+        hint="name a file with --kubeconfig, or let a program send the plan over HTTP: --plan-source http",
     )
 
 

@@ -61,21 +61,17 @@ def run(
         str | None,
         typer.Option(
             help="IP address on which processes listen. The default is --address, or loopback if the cluster is also "
-            "on this machine. Everybody who reaches another address than loopback can use the processes.",
+            "on this machine. At other addresses than loopback, everybody on the network can use the processes.",
             show_default=False,
         ),
     ] = None,
     allowed_remote_hosts: Annotated[
         str,
-        typer.Option(
-            help="Host names and CIDRs, separated by commas, that models may come from although they are private."
-        ),
+        typer.Option(help="Private host names and CIDRs that models may come from, separated by commas."),
     ] = "",
     allowed_host_path_roots: Annotated[
         str,
-        typer.Option(
-            help="Directories, separated by commas, that file:// URLs and absolute paths of models may be in."
-        ),
+        typer.Option(help="Directories that file:// URLs and absolute paths of models may be in, separated by commas."),
     ] = "",
     engine_user: Annotated[
         str | None,
@@ -129,7 +125,7 @@ def run(
     ] = None,
     ca_file: Annotated[
         Path | None,
-        typer.Option(help="PEM file with certificate authorities for downloads of models, besides the system's."),
+        typer.Option(help="PEM file with additional certificate authorities for downloads of models."),
     ] = None,
     store_size: Annotated[
         str | None,
@@ -173,7 +169,7 @@ def run(
     evict: Annotated[
         bool, typer.Option("--evict", help="Stop the least important processes while memory is critically short.")
     ] = False,
-    meminfo: Annotated[Path | None, typer.Option(help="Read this instead of /proc/meminfo.", hidden=True)] = None,
+    meminfo: Annotated[Path | None, typer.Option(help="File to read instead of /proc/meminfo.", hidden=True)] = None,
     log_format: Annotated[
         LogFormat, typer.Option(help="console or json; by default console on a terminal.")
     ] = LogFormat.AUTO,
@@ -218,7 +214,7 @@ def run(
         if not is_free(own, 0):
             raise typer.BadParameter(f"{option} `{own}` is not an address of this machine")
     if (tls_cert is None) != (tls_key is None):
-        raise typer.BadParameter("--tls-cert and --tls-key come together")
+        raise typer.BadParameter("--tls-cert and --tls-key need each other: give both or none")
     settings = AgentSettings(
         host=host,
         store=(store or default_store()).expanduser().absolute(),
@@ -272,9 +268,12 @@ def run(
         _print_line(f"  http://127.0.0.1:{running.http_port} has /healthz, /readyz, /metrics and /v1")
         _print_line(f"  the token for /v1 is in {running.token_file}")
     if running.endpoint:
-        _print_line(f"  {running.endpoint} has the same for other machines; SHA-256 {running.facts().tls_fingerprint}")
+        _print_line(
+            f"  other machines reach the same API at {running.endpoint}; SHA-256 of its certificate: "
+            f"{running.facts().tls_fingerprint}"
+        )
     why = running.wait()
-    _print_line("Stopping" if not keep_processes else "Stopping; processes go on")
+    _print_line("Stopping" if not keep_processes else "Stopping; processes keep running")
     running.stop()
     if client is not None:
         client.close()
@@ -334,7 +333,7 @@ def _allowance(path: Path | None) -> Allowance | None:
     except (OSError, ValueError, yaml.YAMLError, SpecInvalid) as error:
         raise typer.BadParameter(f"--allow {path}: {error}") from None
     if strange:
-        raise typer.BadParameter(f"--allow {path}: {', '.join(strange)}: is not known")
+        raise typer.BadParameter(f"--allow {path}: unknown fields: {', '.join(strange)}")
     return allowance_of(said)
 
 

@@ -33,7 +33,7 @@ from automation.cli.output import OutputFormat, complain, print_json, print_tabl
 
 EXIT_WOULD_CHANGE = 2
 SECRET_WORDS = ("TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "API_KEY", "ACCESS_KEY")
-"""Variables with such names are refused, because everyone on the machine can read a service's definition."""
+"""Variables with such names are refused, because every user of the machine can read a service's definition."""
 
 Name = Annotated[str, typer.Option("--name", help="Name of the agent's service, if the machine has several.")]
 OwnUser = Annotated[
@@ -169,7 +169,7 @@ def _status(machine: Machine, installed: Installation) -> dict[str, Any]:
     pid = service_pid(machine, service, own_user=own_user)
     if facts.os == "darwin":
         job = job_state(machine, service.label)
-        state = "not loaded" if job is None else "running" if job.running else f"ended with {job.last_exit}"
+        state = "not loaded" if job is None else "running" if job.running else f"exited with {job.last_exit}"
     else:
         unit = systemd.Systemd(facts, own_user).state(machine, service.name)
         state = f"{unit.active} ({unit.sub})" + (f", {unit.restarts} restarts" if unit.restarts else "")
@@ -220,21 +220,27 @@ def _user(machine: Machine, given: str | None, *, own_user: bool, dry_run: bool)
     caller = os.environ.get("SUDO_USER", "")
     if own_user:
         if facts.is_root and caller and caller != "root":
-            raise MachineError("--user-unit is for your own systemd, and this is root's", hint="run it without sudo")
+            raise MachineError(
+                "--user-unit installs into the systemd of the calling user, and the caller is root",
+                hint="run it without sudo",
+            )
         if given not in (None, facts.user):
-            raise MachineError(f"--user-unit runs as `{facts.user}`, not as `{given}`", hint="leave one of them out")
+            raise MachineError(
+                f"--user-unit runs as `{facts.user}`, not as `{given}`", hint="omit --user-unit or --user"
+            )
         return facts.user
     if not facts.is_root and not dry_run:
         raise MachineError(
-            "a service of the machine takes root to install",
+            "only root can install a service of the machine",
             hint=f"`sudo {' '.join(program())} agent install …`"
-            + ("" if facts.os == "darwin" else ", or --user-unit for a service of your own"),
+            + ("" if facts.os == "darwin" else ", or --user-unit for a service of your user"),
         )
     if given:
         return given
     if facts.is_root and caller in ("", "root"):
         raise MachineError(
-            "nobody is named for the agent to run as", hint="--user NAME; `--user root` if it really is to be root"
+            "the user that the agent runs as is missing",
+            hint="add --user NAME; for an agent that runs as root, add `--user root`",
         )
     return caller if facts.is_root else facts.user
 
@@ -247,8 +253,8 @@ def _environment(pairs: list[str]) -> dict[str, str]:
             raise typer.BadParameter(f"--env `{name}` is not NAME=VALUE")
         if any(word in name.upper() for word in SECRET_WORDS) or re.search(r"://[^/@]*:[^/@]*@", value):
             raise typer.BadParameter(
-                f"--env {name}: everybody on the machine can read a service's definition; "
-                "put it into a file and give that with --credentials"
+                f"--env {name}: every user of the machine can read a service's definition; put the value into a file "
+                f"and name it with --credentials"
             )
         found[name] = value
     return found
@@ -256,7 +262,7 @@ def _environment(pairs: list[str]) -> dict[str, str]:
 
 def _refuse_wrong_manager(machine: Machine, own_user: bool) -> None:
     if own_user and machine.facts.os == "darwin":
-        _fail(REFUSED_AGENT, "install it without --user-unit: as a LaunchDaemon it still runs as its user")
+        _fail(REFUSED_AGENT, "omit --user-unit: a LaunchDaemon also runs the agent as the user that --user names")
 
 
 def _installed(machine: Machine, name: str, own_user: bool) -> Installation:
@@ -265,9 +271,10 @@ def _installed(machine: Machine, name: str, own_user: bool) -> Installation:
         other = machine.facts.os == "linux" and read_installation(machine, name, own_user=not own_user) is not None
         raise MachineError(
             f"no agent `{name}` is installed here",
-            hint=f"there is one {'of the machine: --system' if own_user else 'of your own: --user-unit'}"
+            hint=f"an agent of this name is installed "
+            f"{'for the machine: --system' if own_user else 'for your user: --user-unit'}"
             if other
-            else "`herdsman agent install --host NAME …`, or another --name",
+            else "`herdsman agent install --host NAME …`, or give another --name",
         )
     return installed
 
@@ -278,7 +285,7 @@ def _finish(
     try:
         outcomes = run_steps(steps, machine, dry_run=dry_run)
     except KeyboardInterrupt:
-        complain("interrupted; the same command finishes what was begun")
+        complain("interrupted before the end; run the same command again to finish")
         raise
     failed = is_failed(outcomes)
     if output is OutputFormat.JSON:
@@ -306,7 +313,7 @@ def _report_left(machine: Machine, installed: Installation, output: OutputFormat
     if left and output is OutputFormat.TABLE:
         say(
             f"Still running, without an agent: {', '.join(sorted(left))}\n"
-            f"An agent on {installed.store} takes them over again"
+            f"The next agent with the store {installed.store} adopts them"
         )
 
 

@@ -76,13 +76,19 @@ def prune(
     if told:
         print_table(("KEY", "SIZE", "FILES", "LAST USED"), [_cells(_row(model, kept, now))[:4] for model in told])
     size = size_text(sum(model.size_bytes for model in told))
-    say(f"{size} freed" if yes else f"{size} could be freed; `--yes` does it" if told else "nothing to remove")
+    say(
+        f"{size} freed"
+        if yes
+        else f"{size} can be freed; add --yes to remove the models"
+        if told
+        else "nothing to remove"
+    )
 
 
 def _root(directory: Path | None) -> Path:
     root = (directory or default_store()).expanduser().absolute()
     if not root.is_dir():
-        complain(f"there is no store at {root}", hint="name the agent's own with --store")
+        complain(f"{root} is not a store", hint="name the agent's store with --store")
         raise typer.Exit(1)
     return root
 

@@ -39,7 +39,7 @@ _BLOCKED = (
     Reason.QUOTA_EXCEEDED,
     Reason.SPEC_INVALID,
 )
-"""Reasons of Ready with which no change was made."""
+"""Reasons of Ready that mean that the change was not applied."""
 
 
 def approve(
@@ -50,11 +50,11 @@ def approve(
     ] = None,
     digest: Annotated[
         str | None,
-        typer.Option("--digest", help="Approve only if the pending change has this digest; asks no question."),
+        typer.Option("--digest", help="Approve only if the pending change has this digest. Asks for no confirmation."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the loop has applied the change.")] = True,
-    timeout_s: Annotated[float, typer.Option("--timeout", min=1, help="How many seconds to wait.")] = 120.0,
+    timeout_s: Annotated[float, typer.Option("--timeout", min=1, help="Seconds to wait with --wait.")] = 120.0,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table (text) or json.")] = OutputFormat.TABLE,
 ) -> None:
@@ -71,8 +71,8 @@ def approve(
             _show(service, pending)
         if digest is not None and digest != pending["digest"]:
             complain(
-                f"the change that is pending is {pending['digest']}, not {digest}",
-                hint="look at it again before you approve it",
+                f"the pending change is {pending['digest']}, not {digest}",
+                hint="read the new change, then approve its digest",
             )
             raise typer.Exit(EXIT_ANOTHER_CHANGE)
         if not (yes or digest is not None or _agreed(pending)):
@@ -80,7 +80,7 @@ def approve(
         _write(client, service, pending)
         result = _outcome(client, service, pending, timeout_s=timeout_s) if wait else "approved"
     except Conflict:
-        complain(f"`{name}` was edited meanwhile; nothing was approved", hint="run the command again")
+        complain(f"`{name}` was edited during the command; nothing was approved", hint="run the command again")
         raise typer.Exit(EXIT_ANOTHER_CHANGE) from None
     except KubeError as error:
         complain(str(error))
@@ -93,10 +93,16 @@ def approve(
         metadata = service["metadata"]
         print_json({"name": metadata["name"], "namespace": metadata["namespace"], "result": result, "change": pending})
     if result == "changed":
-        complain("another change is pending instead of the approved one", hint="look at it and approve that one")
+        complain(
+            "the loop has not applied the approved change, because another change is pending now",
+            hint="run the command again to read and approve the new change",
+        )
         raise typer.Exit(EXIT_ANOTHER_CHANGE)
     if result not in ("approved", "applied"):
-        complain(f"the change was approved and is not made yet: {result}", hint=f"see `herdsman describe {name}`")
+        complain(
+            f"the change is approved, but the loop has not applied it yet: {result}",
+            hint=f"see `herdsman describe {name}`",
+        )
         raise typer.Exit(1)
 
 
@@ -109,13 +115,16 @@ def _pending(service: Json) -> Json:
         complain(f"no change of `{name}` is pending")
         raise typer.Exit(EXIT_NOTHING_PENDING)
     if pending is None or paused:
-        complain(f"`{name}` is paused, and no approval helps", hint="set herdsman.dev/mode to Preview or Apply")
+        complain(
+            f"`{name}` is paused; the loop applies no change, approved or not",
+            hint="set herdsman.dev/mode to Preview or Apply",
+        )
         raise typer.Exit(EXIT_NOTHING_PENDING)
     generation = service["metadata"].get("generation")
     if observed_generation(service) != generation:
         complain(
-            f"`{name}` was edited, and what that changes is not worked out yet",
-            hint="run the command again in a moment",
+            f"`{name}` was edited, and the loop has not computed the new change yet",
+            hint="run the command again in some seconds",
         )
         raise typer.Exit(EXIT_ANOTHER_CHANGE)
     return pending
@@ -131,8 +140,8 @@ def _show(service: Json, pending: Json) -> None:
 def _agreed(pending: Json) -> bool:
     if not sys.stdin.isatty():
         complain(
-            "there is no terminal to ask on",
-            hint=f"approve with --yes, or better with --digest {pending['digest']}",
+            "cannot ask for a confirmation: standard input is not a terminal",
+            hint=f"add --yes, or better --digest {pending['digest']}",
         )
         return False
     return typer.confirm("Make this change?", default=False)
@@ -161,7 +170,7 @@ def _write(client: KubeClient, service: Json, pending: Json) -> None:
             same = service["metadata"]["uid"] == metadata["uid"] and now.get("digest") == pending["digest"]
             if not same or service["metadata"].get("generation") != metadata.get("generation"):
                 raise
-    raise Conflict(409, "Conflict", "the service is written to all the time")
+    raise Conflict(409, "Conflict", "the service changed at each attempt to write the approval")
 
 
 def _outcome(client: KubeClient, service: Json, pending: Json, *, timeout_s: float) -> str:

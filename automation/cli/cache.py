@@ -81,7 +81,7 @@ def list_(
         columns = ("NAMESPACE", "CLAIM", "KEY", "SIZE", "FILES", "AGE", "MODELS", "SERVICES", "")
         print_table(columns, [_cells(entry, now=now) for entry in entries])
     elif not failed:
-        complain("no model caches with anything in them")
+        complain("all model caches are empty")
     if failed:
         raise typer.Exit(1)
 
@@ -125,7 +125,7 @@ def prune(
         for entry in chosen:
             size = human_size(entry.directory.size_bytes)
             say(f"Would delete {entry.directory.key} ({size}) from {entry.namespace}/{entry.claim}")
-        say(f"{total} in all; --yes deletes them")
+        say(f"{total} in total; add --yes to delete")
         raise typer.Exit(1 if failed or refused else 0)
     kept = _delete(client, chosen, options, start_timeout_s)
     raise typer.Exit(1 if kept or failed or refused else 0)
@@ -137,7 +137,9 @@ def warm(
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Its namespace.")] = "default",
     kubeconfig: Kubeconfig = None,
     image: Image = None,
-    timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait for the end; 0 does not wait.")] = 7200,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", help="Seconds to wait for the end of the download; 0 does not wait.")
+    ] = 7200,
 ) -> None:
     """Download a Model into its namespace's cache before a service needs it, and show the progress."""
     client, options = _client(kubeconfig), _options(image)
@@ -149,7 +151,10 @@ def warm(
     if problem := prefetch_problem(model):
         _fail(f"Model {namespace}/{name} cannot be cached: {problem}")
     if not known_status(cr).get("path"):
-        _fail(f"Model {namespace}/{name} has no place in the cache yet", hint="a loop gives it one: `herdsman run`")
+        _fail(
+            f"Model {namespace}/{name} has no directory in the cache yet",
+            hint="a loop assigns the directory: check that `herdsman run` runs",
+        )
     owner = Owner.of(cr)
     job = prefetch_job(model, namespace, owner, options, warm=True)
     try:
@@ -217,9 +222,7 @@ def _delete(client: KubeClient, chosen: list[Entry], options: RenderOptions, sta
             if outcome in ("deleted", "gone"):
                 say(f"Deleted {key} from {where}/{name}")
             else:
-                why = (
-                    "a download is under way" if outcome == "busy" else "its files cannot be deleted by the pod's user"
-                )
+                why = "a download is running" if outcome == "busy" else "the pod's user may not delete its files"
                 complain(f"not deleted: {key} on {where}/{name}: {why}")
                 kept = True
     return kept
@@ -312,7 +315,7 @@ def _follow(client: KubeClient, namespace: str, name: str, *, deadline: float) -
                 return
             if ended:
                 bar.stop()
-                _fail(f"Job {namespace}/{name} failed: {last_words(pods) or 'it said nothing'}")
+                _fail(f"Job {namespace}/{name} failed: {last_words(pods) or 'its log is empty'}")
             for pod in pods:
                 said = _said(client, namespace, pod)
                 if said is not None:
@@ -320,7 +323,7 @@ def _follow(client: KubeClient, namespace: str, name: str, *, deadline: float) -
                 elif (pod.get("status") or {}).get("phase") == "Pending":
                     bar.update(task, description=_why_waiting(pod))
             time.sleep(LOOK_EVERY_S)
-    _fail(f"Job {namespace}/{name} has not ended in time; it goes on by itself")
+    _fail(f"Job {namespace}/{name} has not ended within the timeout; it continues in the cluster")
 
 
 def _said(client: KubeClient, namespace: str, pod: Json) -> tuple[int, int | None] | None:

@@ -70,9 +70,11 @@ def up(
     """Start the cluster, or its missing parts. Tools that it needs are built first."""
     path = directory or default_directory()
     if node and provider is Provider.KIND:
-        raise typer.BadParameter("kind has nodes of its own", param_hint="--node")
+        raise typer.BadParameter(
+            "--node is for the local provider; a kind cluster has nodes already", param_hint="--node"
+        )
     if kind_config and (node or not _takes_kind(path, provider)):
-        raise typer.BadParameter("only kind reads it: add --provider kind", param_hint="--kind-config")
+        raise typer.BadParameter("the file configures kind: add --provider kind", param_hint="--kind-config")
     with _complaints():
         started_at = time.monotonic()
         if not node and _takes_kind(path, provider):
@@ -92,7 +94,7 @@ def up(
         say(f"The cluster is up after {time.monotonic() - started_at:.1f} s.")
     else:
         say("The cluster was up already.")
-    say(f"Its kubeconfig is {kubeconfig}; for this shell: {_env_command(directory)}")
+    say(f"Its kubeconfig is {kubeconfig}; to use it in this shell: {_env_command(directory)}")
     if node:
         say(node_advice())
 
@@ -128,7 +130,7 @@ def load(
         elif (node := Node(LocalCluster(path))).status():
             node.load_archive(archive)
         else:
-            raise ClusterError(f"the cluster in {path} has no node: start one by `herdsman cluster up --node`")
+            raise ClusterError(f"the cluster in {path} has no node: start one with `herdsman cluster up --node`")
     say(f"The nodes have the images of {archive}.")
 
 

@@ -72,7 +72,7 @@ def _provide_volume(node: Node, client: KubeClient, volumes: kinds.Kind, number:
 def advice() -> str:
     """Return advice for services on such a node."""
     return (
-        f"The node pulls no images; it has {image_set.LLAMA_SERVER_IMAGE} for `spec.image` of services, and "
+        f"The node cannot pull images. It has {image_set.LLAMA_SERVER_IMAGE} for `spec.image` of services, and "
         f"{image_set.DOWNLOADER_IMAGE} for the loop's HERDSMAN_INIT_CONTAINER_IMAGE."
     )
 

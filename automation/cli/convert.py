@@ -45,7 +45,7 @@ def convert(
     to: Annotated[Dialect, typer.Option("--to", help="The dialect to write.")],
     output: Annotated[ConvertFormat, typer.Option("-o", "--output", help="yaml or json.")] = ConvertFormat.YAML,
     namespace: Namespace = "default",
-    strict: Annotated[bool, typer.Option("--strict", help="End with exit code 2 when something is lost.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 2 if a field cannot be converted.")] = False,
 ) -> None:
     """Print the services of files in another dialect. Nothing is sent to a cluster.
 
@@ -76,7 +76,7 @@ def _convert_all(manifests: Manifests, to: Target) -> list[Converted]:
             if one := _convert_one(manifests, dialect, document, to, writing):
                 found.append(one)
     if not found and not manifests.errors:
-        manifests.errors.append("no service is among the files")
+        manifests.errors.append("the files contain no service")
     return found
 
 
@@ -84,7 +84,7 @@ def _convert_one(
     manifests: Manifests, dialect: str, document: Document, to: Target, writing: Conversion
 ) -> Converted | None:
     if dialect.partition("-")[0] == to:
-        manifests.errors.append(f"{document}: is written in {to} already")
+        manifests.errors.append(f"{document}: is already in the dialect {to}")
         return None
     try:
         return writing.write(describe(dialect, document.cr, look=manifests))

@@ -34,7 +34,7 @@ from program.dialects.registry import LLMKUBE, key_of, kind_text
 
 EVENTS_SHOWN = 20
 _PROOF = {"Answered": "yes", "Unverified": "unknown", "CompletionFailed": "no"}
-"""By the reason of the pod's condition. Other reasons mean that no completion was requested."""
+"""The state for each reason of the pod's condition. Other reasons mean that no completion was requested."""
 
 
 def describe(
@@ -244,7 +244,10 @@ def print_description(description: Json) -> None:
     line("Phase", phase + styled(f" ({reason})" if reason and reason != description["phase"] else ""))
     line("Why", description.get("message", ""))
     if not description.get("current"):
-        line("Note", styled("this is about an earlier spec; the loop has not seen the last edit yet", style="yellow"))
+        line(
+            "Note",
+            styled("this status is for an earlier spec; the loop has not reconciled the last edit yet", style="yellow"),
+        )
     model = description["model"]
     about = ", ".join(model[key] for key in ("phase", "size", "architecture", "quantization") if model.get(key))
     line("Model", f"{model['name']} ({about})" if about else model["name"])
@@ -278,11 +281,11 @@ def _cell(value: object) -> str:
 
 def counts_text(counts: Json) -> str:
     """Return how many replicas serve, and the state of the others."""
-    text = f"{counts['ready']} of {counts['desired']} serve"
+    text = f"{counts['ready']} of {counts['desired']} ready"
     if counts["existing"] != counts["desired"]:
         text += f", {counts['existing']} exist"
     if counts["unproved"]:
-        text += f", {counts['unproved']} healthy but not yet proved by a completion"
+        text += f", {counts['unproved']} healthy but without a completion yet"
     return text
 
 
@@ -302,7 +305,7 @@ def memory_text(memory: Json) -> str:
     made_of = ", ".join(f"{memory[key]} {word}" for key, word in parts.items() if memory.get(key))
     text = f"{memory.get('total', '?')} estimated ({made_of})"
     if memory.get("asked"):
-        text += f"; {memory['asked']} asked for"
+        text += f"; {memory['asked']} requested"
     if memory.get("available"):
         text += f"; the largest node has {memory['available']}"
     return text

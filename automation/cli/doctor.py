@@ -73,7 +73,10 @@ def _peers(client: KubeClient) -> list[Check]:
     found = []
     for upstream in dict.fromkeys(UPSTREAM_CONTROLLERS.values()):
         if signs := running_controllers(client, upstream, now=utc_now()):
-            hint = "run the loop with a class (--controller-class); `herdsman adopt` takes services over"
+            hint = (
+                "run the loop with --controller-class, so that the two manage different services; `herdsman adopt` "
+                "moves services"
+            )
             found.append(Check(f"controller of {upstream.name}", "warning", "runs: " + "; ".join(signs), hint))
     return found
 
@@ -84,7 +87,14 @@ def _host(client: KubeClient, name: str) -> list[Check]:
     try:
         found = examine(client, name, now=utc_now())
     except NotFound:
-        return [Check(f"host {name}", "missing", "there is none of that name", "`herdsman host list`, `host add`")]
+        return [
+            Check(
+                f"host {name}",
+                "missing",
+                "no Host has this name",
+                "list the hosts with `herdsman host list`; add one with `herdsman host add`",
+            )
+        ]
     except KubeError as error:
         return [Check(f"host {name}", "missing", str(error))]
     return [replace(each, check=f"host {name}: {each.check}") for each in found]

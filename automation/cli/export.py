@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _FILES_EVERY_S = 0.5
 _CLI_EVERY_S = 5.0
 """How often to check whether a change has ended: with file://, and by a process of the CLI."""
-_RELEASE = "If nobody works on it any more, run `herdsman state unlock STACK`."
+_RELEASE = "If that process has ended, run `herdsman state unlock STACK`."
 
 
 def export(
@@ -37,11 +37,10 @@ def export(
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Its namespace.")] = "default",
     state: Annotated[str | None, typer.Option(help="URL of the loop's state, as for `herdsman run`.")] = None,
     stack: Annotated[
-        str | None, typer.Option(help="One stack of a namespace that has several; `herdsman state list` names them.")
+        str | None,
+        typer.Option(help="One stack of a namespace that has several. `herdsman state list` lists the stacks."),
     ] = None,
-    wait: Annotated[
-        float, typer.Option(min=0, help="Seconds to wait for a change of the stack that is under way.")
-    ] = 60.0,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for a running change of the stack.")] = 60.0,
 ) -> None:
     """Print the deployment of the stack. `pulumi stack import --file …` imports it into a stack of that name."""
     # Imported here: the engine imports Pulumi and gRPC, which would delay other commands.
@@ -54,7 +53,7 @@ def export(
     try:
         print_json(portable(_read(settings, namespace, name, stack, wait)))
     except (EngineFailed, SecretsInside, ToolMissing) as error:
-        complain(str(error), hint="`herdsman state doctor` looks at the state backend")
+        complain(str(error), hint="check the state backend with `herdsman state doctor`")
         raise typer.Exit(1) from None
 
 
@@ -67,7 +66,7 @@ def _engine(settings: Settings) -> Iterator[PulumiEngine]:
 
     files = StateFiles.of_url(settings.state)
     if files is not None and not files.root.is_dir():
-        complain(f"there is no state at {settings.state}", hint="--state names the state that the loop works with")
+        complain(f"{settings.state} contains no state", hint="name the state of the loop with --state")
         raise typer.Exit(1)
     with tempfile.TemporaryDirectory(prefix="herdsman-export-") as directory:
         engine = PulumiEngine(
@@ -103,15 +102,16 @@ def _read(settings: Settings, namespace: str, name: str | None, stack: str | Non
             if len(found) > 1:
                 names = ", ".join(each.name for each in found)
                 complain(
-                    f"namespace `{namespace}` is split over {names}", hint="choose one with --stack, or name a service"
+                    f"namespace `{namespace}` is split over the stacks {names}",
+                    hint="choose one with --stack, or name a service",
                 )
                 raise typer.Exit(1)
             if found:
                 if changing:
-                    say(f"{changing}; this is the state from before. {_RELEASE}", err=True)
+                    say(f"{changing}; the printed state is the one before this change. {_RELEASE}", err=True)
                 return engine.export(found[0])
     wanted = f"service `{name}` of namespace `{namespace}`" if name else f"namespace `{namespace}`"
-    hint = f"{changing}. {_RELEASE}" if changing else "--state names the state that the loop works with"
+    hint = f"{changing}. {_RELEASE}" if changing else "name the state of the loop with --state"
     complain(f"no stack of this state holds {wanted}", hint=hint)
     raise typer.Exit(1)
 
@@ -132,11 +132,11 @@ def _await_end(engine: PulumiEngine, stacks: list[Stack], wait_s: float, every_s
         if not held:
             return ""
         stack, (by, since) = held[0]
-        changing = f"stack {stack.name} is being changed by {by} since {since}"
+        changing = f"{by} has been changing stack {stack.name} since {since}"
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             return changing
         if not told:
-            say(f"{changing}; waiting for the end, at most {wait_s:.0f} s", err=True)
+            say(f"{changing}; waiting for its end, at most {wait_s:.0f} s", err=True)
             told = True
         time.sleep(min(every_s, left_s))

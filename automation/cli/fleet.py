@@ -36,7 +36,7 @@ Names = Annotated[list[str], typer.Argument(metavar="NAME...", help=f"Services: 
 Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace of the services.")]
 Kubeconfig = Annotated[str | None, typer.Option(help="Path of a kubeconfig.")]
 Preview = Annotated[
-    bool, typer.Option("--preview", help="Only show what would be done, and whether pods would restart.")
+    bool, typer.Option("--preview", help="Only show what the command would do, and which pods would restart.")
 ]
 
 
@@ -44,7 +44,10 @@ Preview = Annotated[
 def take(
     names: Names,
     into: Annotated[
-        Path, typer.Option("--into", help="File to write: a new one, or one that an earlier attempt has written.")
+        Path,
+        typer.Option(
+            "--into", help="File to write. It may exist only if an earlier attempt of the same command wrote it."
+        ),
     ],
     namespace: Namespace = None,
     preview: Preview = False,
@@ -60,11 +63,11 @@ def take(
     client, options = _client(kubeconfig), _options()
     crs = [_or_end(find_service, client, namespace, name) for name in dict.fromkeys(names)]
     moves = [_or_end(plan_take, client, cr, options=options) for cr in crs]
-    _report(moves, "The loop lets go of {name}: {objects} stay as they are")
+    _report(moves, "The loop releases {name}: {objects} stay unchanged")
     documents = _without_repeats(document for move in moves for document in move.documents)
     text = yaml.safe_dump_all(documents, sort_keys=False, width=120, allow_unicode=True)
     if into.exists() and into.read_text() != text:
-        complain(f"{into} exists already and says something else; nothing was done")
+        complain(f"{into} exists already with other content; nothing was changed")
         raise typer.Exit(1)
     say(f"{'Would write' if preview else 'Wrote'} {into}; the stack's config needs:\n")
     say(yaml.safe_dump(_config(moves, into, options), sort_keys=False))
@@ -74,18 +77,24 @@ def take(
     into.write_text(text)
     for cr, move in zip(crs, moves, strict=True):
         _or_end(release_to_fleet, client, cr, move)
-        say(f"{move.name} belongs to nobody now; `pulumi up` adopts it")
+        say(f"The loop no longer manages {move.name}; adopt it with `pulumi up`")
 
 
 @app.command()
 def give(
     names: Names,
-    files: Annotated[list[str], typer.Option("--filename", "-f", help="File, folder or pattern with their manifests.")],
+    files: Annotated[
+        list[str], typer.Option("--filename", "-f", help="File, folder or pattern with the manifests of the services.")
+    ],
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="Namespace of documents that name none.")
     ] = "default",
     stack: Annotated[
-        str, typer.Option("--stack", help="Remove them from this stack. Without it, the command for that is printed.")
+        str,
+        typer.Option(
+            "--stack",
+            help="Stack to remove the services from. Without this option, the command that removes them is printed.",
+        ),
     ] = "",
     cwd: Annotated[Path, typer.Option("--cwd", help="Folder of the stack's Pulumi.yaml.")] = Path(),
     preview: Preview = False,
@@ -105,7 +114,7 @@ def give(
     services = _find_documents(manifests, names)
     client, options = _client(kubeconfig), _options()
     moves = [_or_end(plan_give, client, document, manifests, options=options) for document in services]
-    _report(moves, "The loop adopts {name}: {objects} stay as they are")
+    _report(moves, "The loop adopts {name}: {objects} stay unchanged")
     deployment = _exported(stack, cwd) if stack else None
     urns = [urn for move in moves for urn in _or_end(_urns, move.key, deployment)]
     if preview:
@@ -114,19 +123,19 @@ def give(
         return
     for move in moves:
         _or_end(give_to_loop, client, move)
-        say(f"{move.name} is the loop's now")
+        say(f"The loop manages {move.name} now")
     if urns:
         _pulumi("state", "delete", "--yes", "--force", "--target-dependents", "--stack", stack, *urns, cwd=cwd)
-        say(f"Stack {stack} has forgotten {len(urns)} resources; take the documents out of its files")
+        say(f"Stack {stack} has forgotten {len(urns)} resources; remove the documents of the services from its files")
     elif not stack:
         names_given = shlex.join(names)
-        say(f"The stack knows them still: `herdsman fleet forget {names_given} -n {namespace} --stack STACK`")
+        say(f"Remove them from the stack too: `herdsman fleet forget {names_given} -n {namespace} --stack STACK`")
 
 
 @app.command()
 def forget(
     names: Names,
-    stack: Annotated[str, typer.Option("--stack", help="Stack to remove them from.")],
+    stack: Annotated[str, typer.Option("--stack", help="Stack to remove the services from.")],
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the services.")] = "default",
     cwd: Annotated[Path, typer.Option("--cwd", help="Folder of the stack's Pulumi.yaml.")] = Path(),
     preview: Preview = False,
@@ -135,7 +144,7 @@ def forget(
     deployment = _exported(stack, cwd)
     urns = [urn for name in dict.fromkeys(names) for urn in _urns_by_name(name, namespace, deployment)]
     for urn in urns:
-        say(f"{'Would forget' if preview else 'Forgets'} {urn}")
+        say(f"{'Would forget' if preview else 'Forgetting'} {urn}")
     if urns and not preview:
         _pulumi("state", "delete", "--yes", "--force", "--target-dependents", "--stack", stack, *urns, cwd=cwd)
 
@@ -157,7 +166,7 @@ def _find_documents(manifests: Manifests, names: list[str]) -> list[Document]:
         if not meant:
             problems.append(f"{kind_text(dialect) if dialect else 'service'} `{name}` is not in the files")
         elif len(meant) > 1:
-            problems.append(f"`{name}` means several services: say {' or '.join(qualified(d, name) for d in meant)}")
+            problems.append(f"`{name}` means several services: write {' or '.join(qualified(d, name) for d in meant)}")
         for document in meant.values():
             found[str(document)] = document
     for problem in problems:
@@ -176,7 +185,7 @@ def _urns_by_name(given: str, namespace: str, deployment: Json) -> list[str]:
     keys = [ServiceKey(each, namespace, name) for each in ([dialect] if dialect else KINDS)]
     known = {key: urns for key in keys if (urns := _or_end(_urns, key, deployment))}
     if len(known) > 1:
-        _end(f"`{name}` means several services: say {' or '.join(qualified(key.dialect, name) for key in known)}")
+        _end(f"`{name}` means several services: write {' or '.join(qualified(key.dialect, name) for key in known)}")
     return [urn for urns in known.values() for urn in urns]
 
 

@@ -20,7 +20,7 @@ from program.desired.keys import ServiceKey
 from program.dialects.registry import LLMKUBE, dialect_of, is_part_of_another, key_of, kind_text
 
 MODELS = frozenset({"model", "models", "mdl"})
-"""Words that, in the first place, select Models instead of services."""
+"""First arguments that select Models instead of services."""
 
 _SERVICE_COLUMNS = {
     "NAMESPACE": "namespace",
@@ -76,7 +76,7 @@ def get(
             processes = processes_of(client, namespace)
             rows = [service_row(service, processes, now=now) for service in services]
     except NotFound:
-        complain(f"the cluster does not know {kind.kind}s", hint="`herdsman crds | kubectl apply --server-side -f -`")
+        complain(f"the cluster has no CRD for {kind.kind}s", hint="`herdsman crds | kubectl apply --server-side -f -`")
         raise typer.Exit(1) from None
     except KubeError as error:
         complain(str(error))
@@ -85,7 +85,7 @@ def get(
         print_json(rows)
         return
     if not rows:
-        complain(f"no {'Models' if of_models else 'services'} here", hint="`examples/` has some to apply")
+        complain(f"no {'Models' if of_models else 'services'} here", hint="apply one, such as a file of `examples/`")
         return
     columns = _MODEL_COLUMNS if of_models else _SERVICE_COLUMNS
     if any(row.get("kind") for row in rows):

@@ -47,7 +47,9 @@ def history(
     elif output is OutputFormat.JSON:
         print_json([{**asdict(each), "current": each.digest == now} for each in found])
     elif not found:
-        complain(f"nothing is recorded of `{name}` yet", hint="the loop records a version when it has applied it")
+        complain(
+            f"no revision of `{name}` is recorded yet", hint="the loop records a revision after it has applied a spec"
+        )
     else:
         print_table(COLUMNS, [_row(each, current=each.digest == now) for each in found], phase_column=3)
 
@@ -98,7 +100,9 @@ def _row(each: Revision, *, current: bool) -> tuple[str, ...]:
 def _show(found: tuple[Revision, ...], number: int, output: OutputFormat) -> None:
     chosen = next((each for each in found if each.number == number), None)
     if chosen is None:
-        complain(f"there is no revision {number}; kept are: {', '.join(str(each.number) for each in found) or 'none'}")
+        complain(
+            f"no revision {number}; the kept revisions are: {', '.join(str(each.number) for each in found) or 'none'}"
+        )
         raise typer.Exit(1)
     if output is OutputFormat.JSON:
         print_json(asdict(chosen))

@@ -59,7 +59,10 @@ def list_hosts(kubeconfig: Kubeconfig = None, output: Output = OutputFormat.TABL
     if output is OutputFormat.JSON:
         print_json(table)
     elif not table:
-        complain("no hosts here", hint="on a machine: `herdsman agent install`; over SSH: `herdsman host add`")
+        complain(
+            "no hosts in this cluster",
+            hint="run `herdsman agent install` on a machine, or add one over SSH with `herdsman host add`",
+        )
     else:
         lines = [[row[key] for key in rows.COLUMNS.values()] for row in table]
         print_table(tuple(rows.COLUMNS), lines, phase_column=1)
@@ -82,10 +85,12 @@ def add(
         str | None, typer.Option(help="Secret in Herdsman's namespace; its key `ssh-privatekey` is the private key.")
     ] = None,
     known_hosts: Annotated[
-        Path, typer.Option(help="File with the host's public key; unknown hosts are refused, never learnt.")
+        Path, typer.Option(help="File with the host's public key. Herdsman refuses other keys and adds none by itself.")
     ] = Path("~/.ssh/known_hosts"),
     bastion: Annotated[str | None, typer.Option(help="[USER@]ADDRESS[:PORT] to connect through.")] = None,
-    sudo: Annotated[bool, typer.Option("--sudo", help="Use sudo: units are the system's, not the user's.")] = False,
+    sudo: Annotated[
+        bool, typer.Option("--sudo", help="Use sudo, and install units of the system instead of the user's.")
+    ] = False,
     allow_root: Annotated[
         bool, typer.Option("--allow-root", help="Let processes run as root if --ssh-user is root.")
     ] = False,
@@ -153,20 +158,22 @@ def add(
 def cordon(name: Name, kubeconfig: Kubeconfig = None) -> None:
     """Place no new service on a host. Its processes keep running."""
     _say(kubeconfig, name, {"unschedulable": True})
-    say(f"Host `{name}` takes no new service")
+    say(f"Host `{name}` is cordoned: it gets no new services")
 
 
 @app.command()
 def uncordon(name: Name, kubeconfig: Kubeconfig = None) -> None:
     """Allow services on a host again. Ends a drain."""
     _say(kubeconfig, name, {"unschedulable": False, "drain": False})
-    say(f"Host `{name}` takes services")
+    say(f"Host `{name}` gets new services again")
 
 
 @app.command()
 def drain(
     name: Name,
-    timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait for the end; 0 does not wait.")] = 600,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", help="Seconds to wait for the end of the drain; 0 does not wait.")
+    ] = 600,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Move all movable services away, and place none. Exit code 1 when some are still there at the end.
@@ -193,7 +200,7 @@ def drain(
         say(f"{key} stays: {why}")
     if moving:
         for key, why in sorted(moving.items()):
-            complain(f"{key} is still there: {why or 'no other host took it yet'}")
+            complain(f"{key} is still on the host: {why or 'no other host has room for it yet'}")
         raise typer.Exit(1)
     say(f"Host `{name}` is drained")
 
@@ -221,9 +228,9 @@ def remove(
         raise typer.Exit(1) from None
     except KubeError as error:
         _fail(error)
-    say(f"Host `{name}` is forgotten")
+    say(f"Host `{name}` was deleted")
     if (found.get("spec") or {}).get("transport", "agent") == "agent":
-        say("An agent that still runs there makes it again: `herdsman agent uninstall` on the machine")
+        say("If its agent still runs, it creates the Host again: run `herdsman agent uninstall` on the machine")
 
 
 @app.command()
@@ -266,7 +273,7 @@ def _write(client: KubeClient, wanted: Json) -> str:
         body["spec"] = {**wanted["spec"], "ssh": None}
     after = client.patch(kinds.HOSTS, None, name, body, field_manager=FIELD_MANAGER)
     same = before["spec"] == after["spec"] and before["metadata"].get("labels") == after["metadata"].get("labels")
-    return "is so already" if same else "was changed"
+    return "has these values already" if same else "was changed"
 
 
 def _say(kubeconfig: str | None, name: str, spec: Json) -> KubeClient:
@@ -309,8 +316,8 @@ def _keys_of(file: Path, address: str, port: int) -> list[str]:
     if not found:
         where = address if port == 22 else f"[{address}]:{port}"
         raise typer.BadParameter(
-            f"{path} has no key of {where}. Ask the machine itself for it (`cat /etc/ssh/ssh_host_ed25519_key.pub`), "
-            f"write `{where} ssh-ed25519 …` into a file and name that by --known-hosts"
+            f"{path} has no key of {where}. Print the key on the machine (`cat /etc/ssh/ssh_host_ed25519_key.pub`), "
+            f"write `{where} ssh-ed25519 …` into a file and name the file with --known-hosts"
         )
     return found
 

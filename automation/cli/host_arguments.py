@@ -13,7 +13,7 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,48}[a-z0-9])?")
 def check_host_name(name: str) -> None:
     """Refuse a name that is invalid for a Host and its Lease. Raises BadParameter."""
     if not _NAME.fullmatch(name):
-        raise typer.BadParameter(f"`{name}` is no host name: lower-case letters, digits, `-`, `.`, at most 50")
+        raise typer.BadParameter(f"`{name}` is not a host name: use at most 50 lower-case letters, digits, `-` and `.`")
 
 
 def labels_of(pairs: Iterable[str]) -> dict[str, str]:

@@ -40,12 +40,19 @@ def judge(host: Json, lease: Json | None, placed: list[Json], *, now: datetime) 
         yield Check("ready", "ok", str(ready.get("reason", "")))
     else:
         hint = (
-            "look at the loop's log" if by_ssh else "on the machine: `herdsman agent status`, `herdsman agent doctor`"
+            "read the loop's log"
+            if by_ssh
+            else "run `herdsman agent status` and `herdsman agent doctor` on the machine"
         )
-        yield Check("ready", "missing", str(ready.get("message") or "nobody has spoken for this host yet"), hint)
+        yield Check(
+            "ready",
+            "missing",
+            str(ready.get("message") or "no agent and no loop has reported this host's state yet"),
+            hint,
+        )
     yield Check("heartbeat", "ok" if lease else "missing", rows.heartbeat_text(lease, now=now))
     if spec.get("drain") or spec.get("unschedulable"):
-        what = "is being drained" if spec.get("drain") else "takes no new service"
+        what = "is being drained" if spec.get("drain") else "is cordoned"
         yield Check("scheduling", "warning", what, f"`herdsman host uncordon {host['metadata']['name']}`")
     runtimes = status.get("runtimes") or {}
     if runtimes:
@@ -54,13 +61,17 @@ def judge(host: Json, lease: Json | None, placed: list[Json], *, now: datetime) 
         yield Check("runtimes", "missing", "none was found", "install llama-server (`brew install llama.cpp`)")
     allocatable = (status.get("allocatable") or {}).get("memory")
     reserved = rows.reserved_bytes(placed)
-    detail = f"{rows.gib(reserved)} of {rows.gib(allocatable)} GiB are promised to {len(placed)} processes"
+    detail = f"{rows.gib(reserved)} of {rows.gib(allocatable)} GiB are reserved for {len(placed)} processes"
     full = allocatable is not None and reserved > allocatable
-    yield Check("memory", "warning" if full else "ok", detail, "more than there is: move a service" if full else "")
-    pressure = status.get("memoryPressure") or "Normal"
-    hint = (
-        "" if pressure == "Normal" else "stop what else runs there, or let services be evicted (docs/how-to/hosts.md)"
+    yield Check(
+        "memory",
+        "warning" if full else "ok",
+        detail,
+        "the processes reserve more than the host has: move a service" if full else "",
     )
+    pressure = status.get("memoryPressure") or "Normal"
+    remedy = "stop other programs on the host, or allow the agent to evict services (docs/how-to/hosts.md)"
+    hint = "" if pressure == "Normal" else remedy
     yield Check("pressure", "ok" if pressure == "Normal" else "warning", pressure, hint)
     for process in placed:
         report = process.get("status") or {}
@@ -86,5 +97,8 @@ def _connect(what: str, address: str, port: int) -> Check:
             return Check(what, "ok", f"{address}:{port} answers")
     except OSError as error:
         # errno 65 on a Mac: macOS blocks the local network for a LaunchAgent, or for the terminal's program.
-        hint = "a firewall, another network, or on macOS the local-network privacy (run as a LaunchDaemon)"
+        hint = (
+            "check the firewall and the network; on macOS, run the agent as a LaunchDaemon for access to the local "
+            "network"
+        )
         return Check(what, "warning", f"{address}:{port}: {error.strerror or error}", hint)

@@ -95,11 +95,11 @@ def stays(process: Json, service: Json | None) -> str:
     """Return the reason why a process does not leave a drained host; empty when it moves."""
     annotations = ((service or {}).get("metadata") or {}).get("annotations") or {}
     if service is None:
-        return "its InferenceService is gone; it ends with it"
+        return "its service was deleted; the process stops soon"
     if annotations.get(ANNOTATION_HOST) == process["spec"]["host"]:
         return f"annotation {ANNOTATION_HOST} pins it here"
     if annotations.get(ANNOTATION_HOST_MOVES) == "false":
-        return f"annotation {ANNOTATION_HOST_MOVES} says so"
+        return f"annotation {ANNOTATION_HOST_MOVES} forbids to move it"
     return ""
 
 

@@ -94,7 +94,10 @@ def grant_secret(
             else:
                 client.apply(kind, namespace, body, field_manager=FIELD_MANAGER, force=True)
     except Forbidden as error:
-        complain(str(error), hint=f"ask somebody who may read the Secret and write Roles in namespace `{namespace}`")
+        complain(
+            str(error),
+            hint=f"a user who may read the Secret and write Roles in namespace `{namespace}` must run this command",
+        )
         raise typer.Exit(1) from None
     except KubeError as error:
         complain(str(error))

@@ -33,20 +33,22 @@ def build(
             "-o",
             "--output",
             metavar="FILE",
-            help="Archive as `docker save` writes it; the default is herdsman-VERSION-ARCHITECTURE.tar. "
-            "The OCI layout goes beside it, into a folder that ends in .oci.",
+            help="Archive to write, in the format of `docker save`. The default is herdsman-VERSION-ARCHITECTURE.tar. "
+            "The OCI layout is written to a folder of the same name with .oci.",
         ),
     ] = None,
     name: Annotated[str, typer.Option("-t", "--tag", help="Name and tag of the image.")] = default_image(),
     architecture: Annotated[
-        str, typer.Option(help=f"{' or '.join(ARCHITECTURES)}; this machine's by default.")
+        str, typer.Option(help=f"{' or '.join(ARCHITECTURES)}; the default is this machine's.")
     ] = image_build.own_architecture(),
     mirror: Annotated[
         list[str] | None,
-        typer.Option(help="Mirror of Debian, or a line of a sources.list; can be repeated. Debian's own by default."),
+        typer.Option(
+            help="Mirror of Debian, or a line of a sources.list. Can be repeated. The default is Debian's server."
+        ),
     ] = None,
     pull: Annotated[
-        bool, typer.Option("--pull", help="Fetch Debian's packages anew, with their security updates.")
+        bool, typer.Option("--pull", help="Download Debian's packages again, with their security updates.")
     ] = False,
     output_format: Annotated[OutputFormat, typer.Option("--format", help="table or json.")] = OutputFormat.TABLE,
 ) -> None:
@@ -55,7 +57,9 @@ def build(
     The same sources give the same bytes. Files have the time in SOURCE_DATE_EPOCH, or the first second of 1970.
     """
     if architecture not in ARCHITECTURES:
-        raise typer.BadParameter(f"`{architecture}` is none of {', '.join(ARCHITECTURES)}", param_hint="--architecture")
+        raise typer.BadParameter(
+            f"`{architecture}` is not one of {', '.join(ARCHITECTURES)}", param_hint="--architecture"
+        )
     target = archive or Path(f"herdsman-{version()}-{architecture}.tar")
     if target.is_dir() or target.suffix != ".tar":
         raise typer.BadParameter(f"`{target}` must be a file that ends in .tar", param_hint="--output")

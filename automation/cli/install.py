@@ -46,13 +46,13 @@ def exit_on_error() -> Iterator[None]:
     try:
         yield
     except TakeOverNeeded as error:
-        complain(str(error), hint="`--preview` shows what; `--take-over` changes them all the same")
+        complain(str(error), hint="`--preview` shows the changes; add `--take-over` to apply them")
     except InstallRefused as error:
         complain(str(error))
     except ToolMissing as error:
         complain(str(error), hint=error.remedy)
     except (KubeError, EngineFailed) as error:
-        complain(str(error), hint="`herdsman doctor` looks at the cluster and at what you may do there")
+        complain(str(error), hint="`herdsman doctor` checks the cluster and your permissions in it")
     else:
         return
     raise typer.Exit(1)
@@ -67,10 +67,10 @@ def show_comparison(comparison: Comparison, output: OutputFormat) -> None:
     if rows:
         print_table(("WOULD BE", "KIND", "NAME", "WHAT"), rows)
     same = len(comparison.all) - len(rows)
-    say(f"{len(rows)} would change, {same} stay as they are.")
+    say(f"{len(rows)} objects would change, {same} are unchanged.")
     if comparison.foreign:
         sys.stdout.flush()
-        say("Somebody else's objects are changed with --take-over only.", err=True)
+        say("Without --take-over, `install` refuses to change objects that another manager owns.", err=True)
 
 
 def _as_json(each: Compared) -> dict[str, object]:
@@ -104,7 +104,7 @@ def show_changes(changes: Iterable[Change], output: OutputFormat) -> None:
         told = ", ".join(change.details[:MOST_FIELDS])
         say(f"{_DONE[change.op]} {change.kind} {change.name}" + (f": {told}" if told else ""))
     if not done:
-        say("Everything is as it should be; nothing was changed.")
+        say("Nothing to change: all objects are up to date.")
 
 
 EXIT_CHANGES = 2
@@ -112,36 +112,47 @@ EXIT_CHANGES = 2
 
 def install(
     preview: Annotated[
-        bool, typer.Option("--preview", help="Only show what would change. The exit code is 2 if something would.")
+        bool, typer.Option("--preview", help="Only show what would change. Exit with 2 if something would change.")
     ] = False,
     render: Annotated[bool, typer.Option("--render", help="Only print the objects as YAML. Needs no cluster.")] = False,
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Change objects that another manager installed, such as LLMKube's CRDs.")
     ] = False,
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the operator.")] = SYSTEM_NAMESPACE,
-    image: Annotated[str | None, typer.Option(help="The image; by default herdsman:VERSION.")] = None,
+    image: Annotated[str | None, typer.Option(help="Image of the operator. The default is herdsman:VERSION.")] = None,
     pull_secret: Annotated[str | None, typer.Option(help="Secret for pulling the image.")] = None,
     replicas: Annotated[
-        int | None, typer.Option(help="1 or 2. Of 2 loops, one leads and the other one takes over when it ends.")
+        int | None,
+        typer.Option(
+            help="Number of loops, 1 or 2. Of 2 loops, one leads; the other one takes over when the leader ends."
+        ),
     ] = None,
-    memory: Annotated[str | None, typer.Option(help="Memory of the operator, as 1Gi.")] = None,
-    state: Annotated[str | None, typer.Option(help="URL of the state's backend; by default a claim.")] = None,
-    state_secret: Annotated[str | None, typer.Option(help="Secret with that URL as `url`, and credentials.")] = None,
-    state_claim_size: Annotated[str | None, typer.Option(help="Size of the claim for the state.")] = None,
-    state_claim_class: Annotated[str | None, typer.Option(help="Storage class of that claim.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Memory of the operator, such as 1Gi.")] = None,
+    state: Annotated[
+        str | None, typer.Option(help="URL of the state's backend. The default is a volume claim.")
+    ] = None,
+    state_secret: Annotated[
+        str | None, typer.Option(help="Secret with the URL of the state's backend as `url`, and its credentials.")
+    ] = None,
+    state_claim_size: Annotated[str | None, typer.Option(help="Size of the volume claim for the state.")] = None,
+    state_claim_class: Annotated[
+        str | None, typer.Option(help="Storage class of the volume claim for the state.")
+    ] = None,
     passphrase_secret: Annotated[str | None, typer.Option(help="Secret with the state's `passphrase`.")] = None,
-    metrics_secret: Annotated[str | None, typer.Option(help="Secret with the `token` that scrapers send.")] = None,
+    metrics_secret: Annotated[
+        str | None, typer.Option(help="Secret with the `token` that scrapers of metrics send.")
+    ] = None,
     policies: Annotated[str | None, typer.Option(help="ConfigMap with a file for each policy.")] = None,
     kserve: Annotated[
-        bool, typer.Option("--kserve", help="Grant the permissions that KServe's services need.")
+        bool, typer.Option("--kserve", help="Grant the permissions that services of KServe need.")
     ] = False,
-    llmaz: Annotated[bool, typer.Option("--llmaz", help="Grant the permissions that llmaz's services need.")] = False,
+    llmaz: Annotated[bool, typer.Option("--llmaz", help="Grant the permissions that services of llmaz need.")] = False,
     priority_classes: Annotated[
         bool, typer.Option("--priority-classes/--no-priority-classes", help="Also install the PriorityClasses.")
     ] = True,
     host_identities: Annotated[
         str | None,
-        typer.Option(help="deny or warn: the response to an agent that writes for another host."),
+        typer.Option(help="Response to an agent that writes for another host: deny or warn."),
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of `herdsman run`, as NAME=VALUE.")
@@ -184,8 +195,10 @@ def install(
         installer = connected(kubeconfig).installer
         if unserved := installer.unserved():
             complain(
-                f"this API server does not serve {' and '.join(sorted(unserved))}; nothing binds an agent to its host",
-                hint="Kubernetes 1.30 or newer does; until then treat each agent's token as one for all hosts",
+                f"this API server does not serve {' and '.join(sorted(unserved))}; so each agent can write for all "
+                f"hosts",
+                hint="upgrade to Kubernetes 1.30 or newer; until then, protect each agent's token as a token for all "
+                "hosts",
             )
         if preview:
             comparison = installer.compare(options)
@@ -194,7 +207,7 @@ def install(
         changes = installer.install(options, take_over=take_over)
     show_changes(changes, output)
     if output is OutputFormat.TABLE:
-        say(f"Follow it: kubectl -n {options.namespace} rollout status deployment/{naming.NAME}")
+        say(f"Follow the rollout: kubectl -n {options.namespace} rollout status deployment/{naming.NAME}")
 
 
 def _options(given: dict[str, Any]) -> Any:

@@ -55,7 +55,7 @@ def leaders(
         now = datetime.now(UTC)
         print_table(COLUMNS, [_cells(row, now) for row in rows])
     else:
-        complain(f"no loop has led in namespace `{lease_namespace}` yet", hint="`herdsman run` starts one")
+        complain(f"no loop has led in namespace `{lease_namespace}` yet", hint="start a loop with `herdsman run`")
     if not rows or not all(row.holder for row in rows):
         raise typer.Exit(1)
 

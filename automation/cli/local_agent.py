@@ -20,7 +20,7 @@ from agent.steps.machine import CommandFailed, Machine, MachineError, checked
 from agent.steps.service import Service
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Never through a proxy of the environment, because the agent is on this machine."""
+"""Without a proxy of the environment, because the agent is on this machine."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,9 @@ def user_home(machine: Machine, user: str) -> str:
         return machine.facts.home
     checked_user = machine.run(["id", "-u", user])
     if checked_user.code != 0:
-        raise MachineError(f"there is no user `{user}` on this machine", hint="name one that exists, or make it first")
+        raise MachineError(
+            f"user `{user}` does not exist on this machine", hint="name an existing user, or create it first"
+        )
     if machine.facts.os == "darwin":
         said = checked(machine, ["dscl", ".", "-read", f"/Users/{user}", "NFSHomeDirectory"])
         return said.partition(":")[2].strip()

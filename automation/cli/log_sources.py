@@ -47,9 +47,9 @@ class FileLog:
         try:
             piece = process_log.read(path, tail=tail, offset=offset)
         except OSError as error:
-            raise NoLog(f"{path}: {error.strerror or error}", "logs belong to the agent's user; use sudo") from error
+            raise NoLog(f"{path}: {error.strerror or error}", "the agent's user owns the logs: use sudo") from error
         if piece is None:
-            raise NoLog(f"there is no {path}", "it has not been rotated yet" if previous else "")
+            raise NoLog(f"there is no {path}", "the log has not been rotated yet" if previous else "")
         return piece
 
 
@@ -64,12 +64,13 @@ class AgentLog:
         try:
             return self.host.log(self.key, tail=tail, offset=offset, previous=previous)
         except ProcessNotFound as error:
-            raise NoLog(error.message, "it has not been rotated yet" if previous else "") from error
+            raise NoLog(error.message, "the log has not been rotated yet" if previous else "") from error
         except HostUnreachable as error:
-            raise NoLog(error.message, "is the agent there? `herdsman host doctor` looks") from error
+            raise NoLog(error.message, "check the agent with `herdsman host doctor`") from error
         except HostError as error:
             hint = (
-                f"name this agent's own token by --token-file or {TOKEN_FILE_VARIABLE}; an older agent needs --endpoint"
+                f"name the file with this agent's token with --token-file or {TOKEN_FILE_VARIABLE}; an older agent "
+                f"needs --endpoint"
             )
             raise NoLog(error.message, hint if error.reason in ("Unauthorized", "TokenMissing") else "") from error
 
@@ -82,7 +83,7 @@ def local_log(store: Path, *, service: str, namespace: str | None, replica: int)
     try:
         records = Store(store).load() if store.is_dir() else {}
     except OSError as error:
-        raise NoLog(f"{store}: {error.strerror or error}", "it belongs to the agent's user; use sudo") from error
+        raise NoLog(f"{store}: {error.strerror or error}", "the agent's user owns it: use sudo") from error
     found = [
         key
         for key, record in records.items()
@@ -93,7 +94,7 @@ def local_log(store: Path, *, service: str, namespace: str | None, replica: int)
     ]
     if len(found) > 1:
         namespaces = ", ".join(sorted(key.partition("/")[0] for key in found))
-        raise NoLog(f"`{service}` is in several namespaces: {namespaces}", "name one with -n")
+        raise NoLog(f"`{service}` is in several namespaces: {namespaces}", "name the namespace with -n")
     return FileLog(Store(store).log_file(_written_by(found[0], records))) if found else None
 
 
@@ -117,8 +118,8 @@ def agent_log(
     """Return a log by an agent's API. `keep_token` proves the token and does not send it. Raises NoLog."""
     named = token_file or (Path(given) if (given := os.environ.get(TOKEN_FILE_VARIABLE)) else None)
     if named is None:
-        hint = f"name the file with the agent's token by --token-file or {TOKEN_FILE_VARIABLE}"
-        raise NoLog(f"the agent at {endpoint} wants its token", hint)
+        hint = f"name the file with the agent's token with --token-file or {TOKEN_FILE_VARIABLE}"
+        raise NoLog(f"the agent at {endpoint} requires its token", hint)
     try:
         host = HttpHost(endpoint, token_from(named), fingerprint=fingerprint, ca_file=ca_file, keep_token=keep_token)
         return AgentLog(host, key)
@@ -135,17 +136,17 @@ def log_on_host(process: Json, host: Json | None, *, token_file: Path | None) ->
     metadata = process["metadata"]
     here = f"run `herdsman logs {process['spec']['service']} -n {metadata['namespace']}` on `{name}` itself"
     if host is None:
-        raise NoLog(f"the service runs on host `{name}`, of which there is no Host object", here)
+        raise NoLog(f"the service runs on host `{name}`, but the cluster has no Host `{name}`", here)
     if (host.get("spec") or {}).get("transport") == "ssh":
         path = f"logs/{metadata['namespace']}_{metadata['name']}.log"
         raise NoLog(
-            f"host `{name}` is reached over SSH and has no agent to ask",
+            f"host `{name}` is managed over SSH and has no agent that serves logs",
             f"its log is {path} in the directory of Herdsman on `{name}`: `ssh {name} tail -f …/{path}`",
         )
     status = host.get("status") or {}
     if not status.get("endpoint"):
         raise NoLog(
-            f"the agent of host `{name}` has no API that this machine reaches",
+            f"the agent of host `{name}` has no API for other machines",
             f"start it with --http-address, or {here}",
         )
     return agent_log(

@@ -29,7 +29,7 @@ from program.dialects.registry import KINDS, LLMKUBE, qualified
 
 POLL_S = 1.0
 ENGINES = ("main", "model-runner")
-"""Names of the containers in which KServe and llmaz run the engine, whatever containers precede them."""
+"""Names of the containers in which KServe and llmaz run the engine. Other containers can precede them."""
 
 
 def logs(
@@ -57,13 +57,14 @@ def logs(
         Path | None, typer.Option(help="Directory of an agent on this machine.", show_default=False)
     ] = None,
     endpoint: Annotated[
-        str | None, typer.Option(help="URL of an agent's API, for a fleet without a cluster.", show_default=False)
+        str | None, typer.Option(help="URL of an agent's API. For a fleet without a cluster.", show_default=False)
     ] = None,
     token_file: Annotated[
         Path | None, typer.Option(help="File with the agent's token (HERDSMAN_AGENT_TOKEN_FILE).", show_default=False)
     ] = None,
     ca_file: Annotated[
-        Path | None, typer.Option(help="With --endpoint: certificate of the agent or its CA.", show_default=False)
+        Path | None,
+        typer.Option(help="With --endpoint: file with the certificate of the agent or of its CA.", show_default=False),
     ] = None,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
 ) -> None:
@@ -80,7 +81,7 @@ def logs(
             sources = (local_log(own, service=each, namespace=namespace, replica=replica) for each in here)
             source = next((each for each in sources if each is not None), None)
         if source is None and store is not None:
-            raise NoLog(f"the agent of {store} runs no service `{name}`")
+            raise NoLog(f"the agent with the store {store} runs no service `{name}`")
         if source is None:
             client = KubeClient.default(kubeconfig)
             where = _where(client, namespace, dialect, name, replica, token_file)
@@ -93,10 +94,13 @@ def logs(
         complain(str(error), hint=error.hint)
         raise typer.Exit(1) from None
     except Forbidden as error:
-        complain(str(error), hint="reading logs needs `get` of pods/log, or of hostprocesses and hosts")
+        complain(str(error), hint="the logs need the permission `get` for pods/log, or for hostprocesses and hosts")
         raise typer.Exit(1) from None
     except KubeError as error:
-        complain(str(error), hint=f"`{_describe(dialect, name)}` says how it is" if isinstance(error, ApiError) else "")
+        complain(
+            str(error),
+            hint=f"`{_describe(dialect, name)}` shows the state of the service" if isinstance(error, ApiError) else "",
+        )
         raise typer.Exit(1) from None
 
 
@@ -126,16 +130,16 @@ def _where(
     found = processes or sorted(pods, key=lambda pod: (pod["metadata"]["namespace"], pod["metadata"]["name"]))
     meant = sorted({key.dialect for each in found if (key := service_of(each)) is not None})
     if len(meant) > 1:
-        raise NoLog(f"`{name}` means several services", f"say {' or '.join(qualified(each, name) for each in meant)}")
+        raise NoLog(f"`{name}` means several services", f"write {' or '.join(qualified(each, name) for each in meant)}")
     namespaces = sorted({each["metadata"]["namespace"] for each in found})
     if len(namespaces) > 1:
-        raise NoLog(f"`{name}` is in several namespaces: {', '.join(namespaces)}", "name one with -n")
+        raise NoLog(f"`{name}` is in several namespaces: {', '.join(namespaces)}", "name the namespace with -n")
     if processes:
         host = next(iter(_listed(client, kinds.HOSTS, None, name=processes[0]["spec"]["host"])), None)
         return log_on_host(processes[0], host, token_file=token_file)
     if replica >= len(found):
-        runs = f"has {len(found)} replicas, counted from 0" if found else "runs nowhere"
-        raise NoLog(f"`{name}` {runs}", f"`{_describe(dialect, name)}` says why")
+        runs = f"has {len(found)} replicas, counted from 0" if found else "has no running replica"
+        raise NoLog(f"`{name}` {runs}", f"`{_describe(dialect, name)}` shows the reason")
     return dict(found[replica])
 
 

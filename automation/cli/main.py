@@ -25,7 +25,7 @@ GROUPS = {
     "cache": "List, clear and fill the model caches.",
     "host": "Manage the machines that run services.",
     "image": "Build the operator's image without Docker.",
-    "agent": "Run and install the agent of a host.",
+    "agent": "Install and run the agent of a host.",
     "fleet": "Move services between the loop and a static fleet.",
     "policy": "Check services against policies.",
     "provider": "Run Herdsman's Pulumi providers for the `pulumi` command.",

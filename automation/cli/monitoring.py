@@ -13,7 +13,7 @@ from automation.telemetry.monitoring.documents import documents
 
 def monitoring(
     directory: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Directory to write into; without it the names are listed.")
+        Path | None, typer.Option("-o", "--output", help="Directory to write into. Without it, the names are listed.")
     ] = None,
 ) -> None:
     """Write Grafana dashboards and Prometheus alert rules: `herdsman monitoring -o DIR`."""

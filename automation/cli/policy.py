@@ -42,7 +42,7 @@ def check(
     try:
         rules = load_policies(policies)
     except PolicyUnreadable as error:
-        complain(str(error), hint="docs/how-to/policies.md says what a policy may say")
+        complain(str(error), hint="docs/how-to/policies.md describes the fields of a policy")
         raise typer.Exit(1) from None
     try:
         found = _violations(manifests, rules, labels)
@@ -56,7 +56,7 @@ def check(
         for document, violation in found:
             say(f"{document}: {'' if violation.mandatory else 'advice: '}{violation}")
         if not found and not manifests.errors:
-            say("Every policy is kept.")
+            say("The documents violate no policy.")
     if manifests.errors or any(violation.mandatory for _, violation in found):
         raise typer.Exit(1)
 

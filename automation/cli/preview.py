@@ -27,7 +27,7 @@ EXIT_FAILED = 1
 EXIT_CHANGED = 2
 THREADS = 8
 MANY = 20
-"""With this many objects, a progress bar is shown."""
+"""From this number of objects on, the command shows a progress bar."""
 
 
 class PreviewFormat(StrEnum):
@@ -42,10 +42,10 @@ def preview(
     files: Annotated[list[str] | None, FILES] = None,
     live: Annotated[
         list[str] | None,
-        typer.Option("--live", help="Show what the loop would do now with this service (NAME or KIND/NAME)."),
+        typer.Option("--live", help="Show what the loop would do now for this service (NAME or KIND/NAME)."),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Show what the loop would do now with all services of the namespace.")
+        bool, typer.Option("--all", help="Show what the loop would do now for all services of the namespace.")
     ] = False,
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="Namespace of the services, and of documents that name none.")

@@ -81,7 +81,7 @@ def path() -> None:
     try:
         folder = plugin_folder()
     except OSError as error:
-        complain(f"cannot make the folder: {error}", hint="HERDSMAN_CACHE names another place for it")
+        complain(f"cannot create the folder: {error}", hint="set HERDSMAN_CACHE to another folder")
         raise typer.Exit(1) from None
     say(str(folder))
 

@@ -63,7 +63,7 @@ def _objects(manifests: Manifests) -> list[Json]:
             continue
         if desired.host_placement is not None and desired.host_placement.host is None:
             manifests.notes.append(
-                f"Note: {document}: runs on a host, which the loop chooses; there is nothing to print"
+                f"Note: {document}: the service runs on a host that the loop chooses; it has no objects to print"
             )
         for part in (*rendered.shared, *rendered.objects):
             metadata = part.manifest["metadata"]

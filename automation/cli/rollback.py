@@ -49,7 +49,7 @@ def rollback(
     to: Annotated[
         int | None,
         typer.Option(
-            "--to", help="The revision. The default is the last applied one that differs from the present spec."
+            "--to", help="Revision to write. The default is the last applied one that differs from the current spec."
         ),
     ] = None,
     namespace: Annotated[
@@ -59,7 +59,9 @@ def rollback(
     with_models: Annotated[
         bool,
         typer.Option(
-            "--with-models", help="Also write back the objects that it refers to, such as Models, as they were then."
+            "--with-models",
+            help="Also restore the objects that the service refers to, such as Models, to their "
+            "specs of that revision.",
         ),
     ] = False,
     preview: Annotated[bool, typer.Option("--preview", help="Only show what would change.")] = False,
@@ -85,7 +87,7 @@ def rollback(
         complain(str(nothing))
         raise typer.Exit(1) from None
     except Conflict:
-        complain(f"`{name}` was edited meanwhile; nothing more was written", hint="run the command again")
+        complain(f"`{name}` was edited during the command; nothing else was written", hint="run the command again")
         raise typer.Exit(1) from None
     except (KubeError, ValueError) as error:
         complain(str(error))
@@ -95,7 +97,7 @@ def rollback(
 
         print_json({"revision": plan.revision.number, "written": not preview, "preview": as_json(shown)})
     elif not preview:
-        say(f"Wrote revision {plan.revision.number} back; `herdsman get {name}` shows how far it is")
+        say(f"Wrote revision {plan.revision.number}; `herdsman get {name}` shows the progress")
     if preview and shown.changed:
         raise typer.Exit(2)
 
@@ -104,11 +106,15 @@ def _plan(client: KubeClient, service: Json, models: list[Json], *, to: int | No
     """Find out which objects to write. Raises NothingToRestore and KubeError."""
     revision = choose_revision(revisions_of(client, service), service, models, to)
     others = changed_models(revision, models)
-    notes = [f"{_referred(name)} was there then and is gone" for name, spec in others.items() if spec is None]
+    notes = [
+        f"{_referred(name)} existed at that revision and was deleted since"
+        for name, spec in others.items()
+        if spec is None
+    ]
     changed = {name: spec for name, spec in others.items() if spec is not None}
     if changed and not with_models:
         names = ", ".join(map(_referred, changed))
-        notes.append(f"{names} had another spec then; --with-models puts that back too")
+        notes.append(f"{names} had another spec at that revision; --with-models restores it too")
     written: tuple[Json, ...] = ()
     if with_models:
         written = tuple(
@@ -133,13 +139,15 @@ def _users(client: KubeClient, service: Json, written: tuple[Json, ...]) -> list
 
         changed = {Identity.of(each) for each in written}
         found = services_that_refer_to(client, map, PreviewLookup(client), changed, {key_of(service)})
-        return [f"{name_text(each.key)} uses what is put back as well" for each in found]
+        return [f"{name_text(each.key)} uses a restored object too and changes with it" for each in found]
     names = {model["metadata"]["name"] for model in written}
     notes = []
     for other in client.list(kinds.INFERENCE_SERVICES, metadata["namespace"])["items"]:
         shared = named_models(other) & names
         if shared and other["metadata"]["name"] != metadata["name"]:
-            notes.append(f"InferenceService `{other['metadata']['name']}` uses Model `{min(shared)}` as well")
+            notes.append(
+                f"InferenceService `{other['metadata']['name']}` uses Model `{min(shared)}` too and changes with it"
+            )
     return notes
 
 
@@ -168,9 +176,12 @@ def _agreed(*, yes: bool, revision: Revision) -> bool:
     if yes:
         return True
     if not sys.stdin.isatty():
-        complain("nobody can be asked here", hint="--yes writes without asking, --preview only shows")
+        complain(
+            "cannot ask for a confirmation: standard input is not a terminal",
+            hint="add --yes to write without a question, or --preview to only look",
+        )
         return False
-    return typer.confirm(f"Write revision {revision.number} back?")
+    return typer.confirm(f"Write revision {revision.number}?")
 
 
 def _write(client: KubeClient, plan: _Plan) -> None:

@@ -22,27 +22,26 @@ def run(
     controller_class: Annotated[
         str | None,
         typer.Option(
-            help="Reconcile only services that name this class in herdsman.dev/controller, or whose namespace does."
+            help="Reconcile only services with this class in annotation herdsman.dev/controller, of the service or "
+            "its namespace."
         ),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Exit when nothing is left to do; for CI.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Exit when all services are reconciled. For CI.")] = False,
     allowed_remote_hosts: Annotated[
         str | None,
-        typer.Option(
-            help="Host names and CIDRs, separated by commas, that models may come from although they are private."
-        ),
+        typer.Option(help="Private host names and CIDRs that models may come from, separated by commas."),
     ] = None,
     allowed_host_path_roots: Annotated[
         str | None,
-        typer.Option(
-            help="Directories, separated by commas, that file:// URLs and absolute paths of models may be in."
-        ),
+        typer.Option(help="Directories that file:// URLs and absolute paths of models may be in, separated by commas."),
     ] = None,
     health_port: Annotated[int | None, typer.Option(help="Port of /healthz, /readyz, /metrics; -1 for none.")] = None,
     policies: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Directory of policies, which are checked before each apply.")
+        str | None, typer.Option(metavar="DIR", help="Directory of policies that the loop checks before each apply.")
     ] = None,
-    leader_elect: Annotated[bool | None, typer.Option(help="Wait for the leader's Lease before work starts.")] = None,
+    leader_elect: Annotated[
+        bool | None, typer.Option(help="Wait until this loop holds the leader's Lease before it reconciles.")
+    ] = None,
     shards: Annotated[
         int | None, typer.Option(help="Divide the namespaces into this many shards. One loop leads each shard.")
     ] = None,
@@ -83,7 +82,7 @@ def run(
     }
     if state and "://" in state and StateUrl.of(state).has_secret:
         raise typer.BadParameter(
-            "a password in a command line can be read by everybody on this machine; set PGPASSWORD, or HERDSMAN_STATE"
+            "every user of this machine can read a password in a command line; set PGPASSWORD or HERDSMAN_STATE instead"
         )
     try:
         settings = Settings(**{name: value for name, value in given.items() if value is not None})
@@ -100,10 +99,12 @@ def run(
         load_policies(settings.policies).close()
         code = Loop(settings).run(stop)
     except PolicyUnreadable as error:
-        complain(f"the policies cannot be read: {error}", hint="docs/how-to/policies.md says what a policy may say")
+        complain(
+            f"the policies cannot be read: {error}", hint="docs/how-to/policies.md describes the fields of a policy"
+        )
         raise typer.Exit(1) from None
     except (LoopFailed, KubeError, PassphraseMissing, ToolMissing) as error:
-        complain(str(error), hint="`herdsman doctor` looks at everything that a run needs")
+        complain(str(error), hint="`herdsman doctor` checks the requirements of the loop")
         raise typer.Exit(1) from None
     raise typer.Exit(code)
 

@@ -18,7 +18,7 @@ from program.dialects.registry import (
     split_name,
 )
 
-NAME_HELP = "NAME, or KIND/NAME where several kinds have it (playground/chat, llminferenceservice/chat)."
+NAME_HELP = "Service: NAME, or KIND/NAME if services of several kinds have the name (playground/chat)."
 
 
 def find_service(client: KubeClient, namespace: str | None, name: str) -> Json:
@@ -44,7 +44,7 @@ def find_service(client: KubeClient, namespace: str | None, name: str) -> Json:
         raise typer.Exit(1)
     if len(found) > 1:
         namespaces = ", ".join(sorted(service["metadata"]["namespace"] for service in found))
-        complain(f"`{name}` is in several namespaces: {namespaces}", hint="name one with -n")
+        complain(f"`{name}` is in several namespaces: {namespaces}", hint="name the namespace with -n")
         raise typer.Exit(1)
     return dict(found[0])
 
@@ -55,7 +55,7 @@ def _complain_unserved(dialect: str) -> None:
     # CRDs of an upstream project are never overwritten.
     other = f"herdsman crds --dialect {family} | kubectl create -f -"
     command = "herdsman crds | kubectl apply --server-side -f -" if dialect == LLMKUBE else other
-    complain(f"the cluster does not know {kind_text(dialect)}s", hint=f"`{command}`")
+    complain(f"the cluster has no CRD for {kind_text(dialect)}s", hint=f"`{command}`")
 
 
 def split_or_end(name: str) -> tuple[str | None, str]:

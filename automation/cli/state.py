@@ -39,7 +39,7 @@ PassphraseFile = Annotated[
 Force = Annotated[
     bool, typer.Option("--force", help="Continue even if a loop leads, or the target contains another state.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for a confirmation.")]
 Kubeconfig = Annotated[str | None, typer.Option(help="Path of a kubeconfig, to check whether a loop leads.")]
 Output = Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")]
 Project = Annotated[str, typer.Option(help="Pulumi project of the stacks. For a static fleet, it is in Pulumi.yaml.")]
@@ -63,7 +63,7 @@ def list_(
     if output is OutputFormat.JSON:
         print_json([asdict(row) for row in found])
     elif not found:
-        complain("no stacks here yet", hint="a loop makes one at the first change in a namespace")
+        complain("no stacks here yet", hint="a loop creates a stack at the first change in a namespace")
     else:
         columns = ("STACK", "RESOURCES", "WRITTEN", "KEY", "LOCKED BY", "SINCE", "PROBLEM")
         cells = [
@@ -95,7 +95,7 @@ def move(
     force: Force = False,
     passphrase_file: PassphraseFile = None,
     from_passphrase_file: Annotated[
-        pathlib.Path | None, typer.Option(help="File with the passphrase of FROM, if it differs.")
+        pathlib.Path | None, typer.Option(help="File with the passphrase of FROM, if it differs from that of TO.")
     ] = None,
     kubeconfig: Kubeconfig = None,
     output: Output = OutputFormat.TABLE,
@@ -120,7 +120,7 @@ def move(
             export = read(old, name)
             result = put(new, name, export, force=force)
             if count(read(old, name)) != count(export):
-                return type(result)(name, "failed", message="it was changed while it was copied; run the same again")
+                return type(result)(name, "failed", message="the stack changed during the copy; run the command again")
             return result
 
         with progress_of(f"Moving to {new.url.shown}", len(names)) as done:
@@ -128,7 +128,7 @@ def move(
         shown = old.url.shown
     print_transfers(results, output)
     if output is OutputFormat.TABLE:
-        say(f"{shown[0]} was left as it is. Start the loop with the new state, and keep the old one for a while.")
+        say(f"{shown[0]} is unchanged. Start the loop with the new state, and keep the old one for a while.")
 
 
 @app.command()
@@ -160,7 +160,7 @@ def backup(
                 fail(f"`{file}` cannot be written: {error}")
     print_transfers(results, output, nothing_done="no backup was written")
     if output is OutputFormat.TABLE:
-        say(f"Wrote {file}. The passphrase is not in it: keep it elsewhere.")
+        say(f"Wrote {file}. The passphrase is not in it: store it elsewhere.")
 
 
 @app.command()
@@ -215,11 +215,11 @@ def unlock(
                 say(f"{stack} is not locked")
                 return
             by, since = holder
-            confirm(f"{stack} is locked by {by} since {since}. Does nobody work on it any more?", yes=yes)
+            confirm(f"{stack} is locked by {by} since {since}. Has that process ended?", yes=yes)
             backend.states.unlock(Stack(stack), Run(60.0))
         except EngineFailed as error:
             fail(str(error))
-    say(f"Released the lock of {by}; a loop goes on by itself within half a minute")
+    say(f"Released the lock of {by}; a loop continues within 30 s")
 
 
 @app.command()
@@ -233,13 +233,16 @@ def repair(stack: StackName, state: State = None, passphrase_file: PassphraseFil
             try:
                 export = backend.states.export(Stack(stack), Run(60.0))
             except StateUnreadable as error:
-                confirm(f"{error.message}\nStart {stack} anew? What lies there now is kept beside it.", yes=yes)
+                confirm(
+                    f"{error.message}\nStart {stack} with an empty state? A copy of the unreadable state is kept.",
+                    yes=yes,
+                )
                 backend.states.rebuild(Stack(stack), Run(60.0))
             else:
-                fail(f"there is no stack `{stack}`" if export is None else f"{stack} can be read; nothing was done")
+                fail(f"there is no stack `{stack}`" if export is None else f"{stack} is readable; nothing was changed")
         except EngineFailed as error:
             fail(str(error))
-    say(f"{stack} starts anew; a loop adopts what lives at the next change of each service")
+    say(f"{stack} is empty now; the loop adopts the objects of each service at its next change")
 
 
 @app.command()

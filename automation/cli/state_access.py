@@ -37,7 +37,7 @@ def settings_of(state: str | None, passphrase_file: pathlib.Path | None) -> Sett
     try:
         if state and StateUrl.of(state).has_secret:
             raise typer.BadParameter(
-                "a password in a command line can be read by everybody on this machine; leave it out and set PGPASSWORD"
+                "every user of this machine can read a password in a command line; omit it and set PGPASSWORD"
             )
         return Settings(**given)  # type: ignore[arg-type] # of the type of each field
     except ValidationError as error:
@@ -75,7 +75,7 @@ def opened(
 
     path = StateUrl.of(settings.state).path
     if path is not None and not path.is_dir() and not make:
-        fail(f"there is no state at {settings.state}", hint="--state names the state that the loop works with")
+        fail(f"{settings.state} contains no state", hint="name the state of the loop with --state")
     own = os.environ.get("PULUMI_CONFIG_PASSPHRASE")
     try:
         with tempfile.TemporaryDirectory(prefix="herdsman-state-") as directory:
@@ -107,8 +107,8 @@ def names_of(backend: StateBackend) -> set[str]:
         return backend.states.names(Run(60.0))
     except StateUnreadable as error:
         fail(
-            f"a stack of {backend.url.shown} cannot be read, so that none are listed: {error.message}",
-            hint="`herdsman state repair STACK` starts it anew; a stack has the name of its namespace",
+            f"cannot list the stacks of {backend.url.shown}, because one is unreadable: {error.message}",
+            hint="`herdsman state repair STACK` replaces it; STACK is the name of the namespace",
         )
 
 
@@ -126,13 +126,14 @@ def check_quiet(settings: Settings, kubeconfig: str | None, *, force: bool) -> N
     try:
         found = leaders(client, settings.lease_namespace, settings.lease_name, now=datetime.now(UTC))
     except KubeError as error:
-        fail(f"cannot see whether a loop leads: {error}", hint="--force goes on without")
+        fail(f"cannot check whether a loop leads: {error}", hint="--force skips this check")
     finally:
         client.close()
     if found:
         fail(
-            f"a loop leads ({', '.join(found)}); scale it to 0 first, so that nothing changes meanwhile",
-            hint="what it serves goes on; --force goes on although it leads",
+            f"a loop leads ({', '.join(found)}); scale the loop to 0 first, so that the state does not change during "
+            f"the command",
+            hint="services keep serving; --force continues although a loop leads",
         )
 
 
@@ -190,7 +191,7 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        fail(question, hint="--yes says so")
+        fail(question, hint="standard input is not a terminal: add --yes to confirm")
     typer.confirm(question, abort=True)
 
 

@@ -19,7 +19,7 @@ app = typer.Typer(no_args_is_help=True)
 def install(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Tools to install. The default is all that Herdsman needs."),
+        typer.Argument(metavar="[NAME]...", help="Tools to install. The default is all tools that Herdsman needs."),
     ] = None,
 ) -> None:
     """Install missing tools. Existing ones are skipped."""

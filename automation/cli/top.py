@@ -35,7 +35,7 @@ from program.dialects.registry import is_part_of_another
 
 REFRESH_S = 2.0
 _REST = 4
-"""The pause between two reads is at least this many times as long as a read."""
+"""The pause between two reads lasts at least this many times as long as a read."""
 _BAR_WIDTH = 8
 _NAME_WIDTH = 8
 """The least width of a name."""
@@ -78,7 +78,9 @@ def top(
     once: Annotated[
         bool, typer.Option("--once", help="Print one table and exit. This is the default without a terminal.")
     ] = False,
-    sort: Annotated[Sort, typer.Option(help="name, memory or tokens; the keys n, m and t change it.")] = Sort.NAME,
+    sort: Annotated[
+        Sort, typer.Option(help="Order of the rows: name, memory or tokens. The keys n, m and t change it.")
+    ] = Sort.NAME,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
 ) -> None:

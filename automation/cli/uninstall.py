@@ -20,7 +20,7 @@ def uninstall(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the operator is removed.")] = False,
     confirm_objects: Annotated[
-        int | None, typer.Option(help="With --crds: the number of objects to delete, in place of the second question.")
+        int | None, typer.Option(help="With --crds: the number of objects to delete. It replaces the second question.")
     ] = None,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
@@ -32,20 +32,22 @@ def uninstall(
     from automation.install import removal
 
     if confirm_objects is not None and not crds:
-        raise typer.BadParameter("--confirm-objects goes with --crds")
+        raise typer.BadParameter("--confirm-objects needs --crds")
     with exit_on_error():
         to = connected(kubeconfig)
         if not yes:
-            typer.confirm(f"Take the operator out of namespace {namespace}?", abort=True)
+            typer.confirm(f"Remove the operator from namespace {namespace}?", abort=True)
         if crds:
             counts = removal.count_objects(to.client)
             total = sum(counts.values())
             told = ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "none"
             if confirm_objects is None:
                 say(f"--crds deletes {total} objects ({told}), and all pods and processes that serve them.", err=True)
-                confirm_objects = typer.prompt("Type how many objects go", type=int, err=True)
+                confirm_objects = typer.prompt("Type the number of objects to delete", type=int, err=True)
             if confirm_objects != total:
-                raise typer.BadParameter(f"{total} objects would go ({told}), not {confirm_objects}; nothing was done")
+                raise typer.BadParameter(
+                    f"the command would delete {total} objects ({told}), not {confirm_objects}; nothing was deleted"
+                )
             removal.remove_objects(to.client, timeout_s=WAIT_S)
         changes = to.installer.uninstall(namespace)
         removed = removal.remove_crds(to.client) if crds else ()

@@ -71,7 +71,7 @@ class Contests:
         with self._lock:
             known = dict(self._repairs.get(key, {}))
         return tuple(
-            f"{field[0]} {field[1]}: {each.words} by `{field[3] or 'somebody'}`"
+            f"{field[0]} {field[1]}: {each.words} by `{field[3] or 'unknown'}`"
             for field, each in sorted(known.items())
             if each.pause_s and now < each.over
         )

@@ -100,7 +100,7 @@ class DriftWatch:
             else:
                 self._reported.pop(key, None)
         if repair:
-            why = f"others changed what is ours: {describe_drift(repair)}"
+            why = f"other clients changed fields of Herdsman: {describe_drift(repair)}"
             wait_s = self._contests.wait_s(key, repair, now=now)
             to_do = replace(plan, action="apply", why=why, only_accessories=False)
             return Considered(to_do, _leaving(rendered, reported), repair, wait_s)
@@ -130,12 +130,12 @@ class DriftWatch:
         with self._lock:
             self._looks.pop(key, None)
             repaired = self._repairing.pop(key, ())
-        return f"Put back what others changed: {describe_drift(repaired)}" if repaired else ""
+        return f"Repaired fields that other clients changed: {describe_drift(repaired)}" if repaired else ""
 
     def problems(self, key: ServiceKey, *, now: datetime) -> tuple[Problem, ...]:
         """Return the problems of drift for the status: contested fields, and drift that is only reported."""
         contested = tuple(
-            Problem(reason=CONTESTED, message=f"{words}; it is put back with growing pauses")
+            Problem(reason=CONTESTED, message=f"{words}; the loop repairs it with growing pauses")
             for words in self._contests.contested_texts(key, now=now)
         )
         with self._lock:

@@ -62,7 +62,7 @@ def list_drift(client: KubeClient, services: Iterable[Json], *, options: RenderO
         name = name_text(subject.key)
         if plan.rendered is None:
             why = plan.problem.message if plan.problem is not None else "; ".join(plan.notes)
-            notes.append(f"{name}: nothing can be compared: {why}")
+            notes.append(f"{name}: cannot be compared: {why}")
         elif plan.rendered.objects:
             live.fetch(subject.key, _missing(plan.rendered, live))
             if applied := _applied(plan.rendered, live):
@@ -70,7 +70,7 @@ def list_drift(client: KubeClient, services: Iterable[Json], *, options: RenderO
             if len(applied) < len(plan.rendered.objects):
                 asked, said = subject.key, "" if subject.key.dialect == LLMKUBE else f"{subject.key.dialect}/"
                 see = f"herdsman preview --live {said}{asked.name} -n {asked.namespace}"
-                what = "some of what it asks for" if applied else "what it asks for"
+                what = "part of its spec" if applied else "its spec"
                 notes.append(f"{name}: {what} is not applied yet; see `{see}`")
     return Listing(tuple(drifted), (*notes, *live.notes, *look.notes))
 

@@ -203,7 +203,7 @@ class Batcher:
                 return False
             self._engine.discard_stack(stack)
             self._sharding.drop_stack(stack)
-            log.info("Forgot the stack of a namespace that is gone", stack_name=stack.name)
+            log.info("Removed the stack of a deleted namespace", stack_name=stack.name)
         return True
 
     def drain(self, timeout_s: float) -> bool:
@@ -315,7 +315,7 @@ class Batcher:
         except EngineFailed as failure:
             error = failure
         except Exception as failure:
-            log.exception("The engine failed by a defect of Herdsman", stack_name=stack.name)
+            log.exception("The engine failed because of a defect of Herdsman", stack_name=stack.name)
             error = EngineFailed(APPLY_FAILED, f"{type(failure).__name__}: {failure}")
         if error is not None:
             failed = {key: ServiceOutcome(key, ok=False, error=error) for key in (*batch.keys, *released)}
@@ -377,6 +377,6 @@ class Batcher:
         try:
             self._on_outcome(submission, outcome)
         except Exception:
-            log.exception("An outcome could not be told", service=str(submission.key))
+            log.exception("Could not report an outcome", service=str(submission.key))
         finally:
             self.settle(submission)

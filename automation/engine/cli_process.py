@@ -86,7 +86,7 @@ def run_cli(
     errors = output.with_suffix(".err")
     if fence is not None:
         if not fence.holds_lease():
-            raise EngineFailed(LEASE_LOST, "the leader lease may be another's by now, so no engine was started")
+            raise EngineFailed(LEASE_LOST, "another loop may hold the leader's Lease, so no engine was started")
         env = {**env, **fence.environment}
     kills_before = memory_limit.oom_kills()
     with output.open("wb") as sink, errors.open("wb") as error_sink:

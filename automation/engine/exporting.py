@@ -27,7 +27,7 @@ def portable(export: Json) -> Json:
     """
     deployment = dict(export.get("deployment") or {})
     if f'"{_SECRET_MARK}"' in json.dumps(deployment):
-        raise SecretsInside("the stack holds sealed values; the passphrase of the loop's state opens them")
+        raise SecretsInside("the stack contains encrypted values; the passphrase of the loop's state decrypts them")
     deployment.pop("secrets_providers", None)
     if deployment.get("resources"):
         deployment["resources"] = [_completed(resource) for resource in deployment["resources"]]

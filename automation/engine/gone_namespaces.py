@@ -67,7 +67,7 @@ class GoneNamespaces:
                 )
             except Exception:
                 log.exception(
-                    "Could not discard the stacks of a namespace by a defect of Herdsman", namespace=namespace
+                    "Could not discard the stacks of a namespace because of a defect of Herdsman", namespace=namespace
                 )
                 self._queue.add_failed(namespace)
             finally:

@@ -51,7 +51,7 @@ def read_passphrase(path: pathlib.Path) -> str:
     except (OSError, ValueError) as error:
         raise PassphraseMissing(f"the passphrase cannot be read from `{path}`: {error}") from error
     if not text:
-        raise PassphraseMissing(f"`{path}` holds no passphrase")
+        raise PassphraseMissing(f"`{path}` contains no passphrase")
     return text
 
 
@@ -157,7 +157,7 @@ class KeyKeeper:
                 try:
                     data = keeper._answer(self.path, json.loads(self.rfile.read(length)))
                 except (ValueError, KeyError, TypeError, InvalidTag):
-                    self._reply(400, {"errors": ["the key does not fit: the passphrase is not the one of this state"]})
+                    self._reply(400, {"errors": ["the key does not fit: this state has another passphrase"]})
                     return
                 if data is None:
                     self._reply(404, {"errors": []})

@@ -194,8 +194,8 @@ def run_error(log: RunLog, result: CliResult) -> EngineFailed:
 def _out_of_memory(limit: int | None) -> str:
     of = f" of {limit / 2**20:.0f} MiB" if limit else ""
     return (
-        f"the kernel killed the engine because the operator's memory limit{of} was used up; give it more: "
-        "`herdsman install --memory …` (docs/how-to/install.md says how much a number of services needs)"
+        f"the kernel killed the engine because the operator's memory limit{of} was reached; raise it: `herdsman "
+        f"install --memory …` (docs/how-to/install.md lists the memory for numbers of services)"
     )
 
 
@@ -206,7 +206,7 @@ def parse_query(result: CliResult) -> Any:
     try:
         return json.loads(result.stdout)
     except ValueError as error:
-        raise EngineFailed(APPLY_FAILED, f"the Pulumi CLI answered with no JSON: {error}") from error
+        raise EngineFailed(APPLY_FAILED, f"the answer of the Pulumi CLI is not JSON: {error}") from error
 
 
 def failure_message(log: RunLog, result: CliResult) -> str:
@@ -216,7 +216,8 @@ def failure_message(log: RunLog, result: CliResult) -> str:
         return _without_traceback(messages[0])
     printed = [line.rstrip() for line in result.output.splitlines() if line.strip()]
     first = next((at for at, line in enumerate(printed) if line.startswith("error:")), -3)
-    return "\n".join(printed[first:][:_MAX_LINES]) or f"the Pulumi CLI ended with exit code {result.code} and no word"
+    nothing = f"the Pulumi CLI ended with exit code {result.code} and printed nothing"
+    return "\n".join(printed[first:][:_MAX_LINES]) or nothing
 
 
 def _without_traceback(message: str) -> str:

@@ -46,11 +46,11 @@ _NOISE = re.compile(
 class Remedy(Enum):
     """The action before the second try."""
 
-    UNLOCK = "break a lock that a dead run of ours left behind"
-    CREATE = "make the stack, which somebody deleted"
-    RELOAD = "read again what the stack holds"
-    REBUILD = "start the stack anew, because its state cannot be read"
-    RESEAL = "give the stack a new key, because the passphrase does not open the one it has"
+    UNLOCK = "release a lock that a dead run of this loop left"
+    CREATE = "create the stack again, because it was deleted"
+    RELOAD = "read the stack again"
+    REBUILD = "replace the stack, because its state is unreadable"
+    RESEAL = "give the stack a new key, because the passphrase does not decrypt its key"
 
 
 def remedy_for(log: RunLog, result: CliResult) -> Remedy | None:
@@ -117,15 +117,15 @@ def check_lock(
         if holder is None:
             by = f"{lock['user']}@{lock['host']} (pid {lock['pid']})"
             raise StackLocked(
-                f"the state is locked by {by} since {lock['since']}, and changes wait until it is free; "
-                f"if nobody works on it any more, run `herdsman state unlock {stack}`",
+                f"the state is locked by {by} since {lock['since']}, and changes wait until it is unlocked; if that "
+                f"process has ended, run `herdsman state unlock {stack}`",
                 by=by,
                 since=lock["since"],
             )
         proven.append(holder)
     if not proven:
         raise StackLocked(
-            f"the state is locked, and the lock does not say by whom; `herdsman state unlock {stack}` releases it",
+            f"the state is locked, and the lock does not name its holder; `herdsman state unlock {stack}` releases it",
             by="unknown",
             since="unknown",
         )

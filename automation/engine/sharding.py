@@ -223,7 +223,7 @@ class StateLoader:
             except EngineFailed as failure:
                 error = failure
             except Exception as defect:
-                log.exception("Could not read the state by a defect of Herdsman", namespace=namespace)
+                log.exception("Could not read the state because of a defect of Herdsman", namespace=namespace)
                 error = EngineFailed(APPLY_FAILED, f"{type(defect).__name__}: {defect}")
             with self._lock:
                 self._told += 1
@@ -232,7 +232,7 @@ class StateLoader:
                 if not self._stopped:
                     self._on_loaded(namespace, error)
             except Exception:
-                log.exception("The state of a namespace could not be told", namespace=namespace)
+                log.exception("Could not report the state of a namespace", namespace=namespace)
             finally:
                 with self._lock:
                     self._told -= 1

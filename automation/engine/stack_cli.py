@@ -154,6 +154,6 @@ class _Outage:
 
     def _error(self) -> StateUnreachable:
         return StateUnreachable(
-            f"the state backend {self._url.shown} cannot be used: {self._why}; what runs keeps running, and changes "
-            "wait until it can (`herdsman state doctor` looks at it)"
+            f"the state backend {self._url.shown} cannot be used: {self._why}; services keep serving, and changes "
+            f"wait until it works again (check it with `herdsman state doctor`)"
         )

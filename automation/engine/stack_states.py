@@ -104,7 +104,7 @@ class StackStates:
 
     def rebuild(self, stack: Stack, run: Run) -> None:
         """Replace the state by an empty one. The state is a cache: the next apply adopts Herdsman's objects."""
-        log.warning("The state of a stack could not be read and is made anew from what lives", stack_name=stack.name)
+        log.warning("The state of a stack is unreadable; rebuilding it from the live objects", stack_name=stack.name)
         self._workspace.discard_settings(stack)
         if self._files:
             self._files.mend()
@@ -129,7 +129,7 @@ class StackStates:
         self.replace(stack, resealed(export, self._keeper), run)
         self._workspace.discard_settings(stack)
         log.warning(
-            "The passphrase does not open the key of a stack, which seals nothing; gave it a new key",
+            "The passphrase does not decrypt the key of a stack without secrets; gave the stack a new key",
             stack_name=stack.name,
         )
 
@@ -173,8 +173,8 @@ def resealed(export: dict[str, Any], keeper: KeyKeeper) -> dict[str, Any]:
     if key is None:
         if has_secrets(deployment):
             raise StateSealed(
-                "the state holds secrets, and the passphrase does not open them; give the one it was sealed with, or "
-                "run `herdsman state rekey --old-passphrase-file FILE` to change it"
+                "the state contains secrets that the passphrase does not decrypt; use the passphrase that encrypted "
+                "them, or change it with `herdsman state rekey --old-passphrase-file FILE`"
             )
         key = keeper.new_data_key()
     provider = {"type": "cloud", "state": {"url": PROVIDER_URL, "encryptedkey": key}}

@@ -88,11 +88,11 @@ class StateFiles:
         try:
             latest = json.loads(text)["checkpoint"].get("latest")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointBroken(f"`{self._checkpoint(stack)}` is no checkpoint: {error}") from error
+            raise CheckpointBroken(f"`{self._checkpoint(stack)}` is not a checkpoint: {error}") from error
         if latest is None:
             return {}
         if not isinstance(latest, dict):
-            raise CheckpointBroken(f"`{self._checkpoint(stack)}` holds no deployment")
+            raise CheckpointBroken(f"`{self._checkpoint(stack)}` contains no deployment")
         return latest
 
     def make(self, stack: Stack) -> bool:

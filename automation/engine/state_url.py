@@ -30,7 +30,7 @@ class StateUrl:
         """Parse a URL. Raises ValueError; its message contains no secret."""
         scheme, found, rest = url.partition("://")
         if not found:
-            raise ValueError("the state is given as a URL; for a directory write file:///path")
+            raise ValueError("the state must be a URL; for a directory write file:///path")
         if scheme not in SCHEMES:
             raise ValueError(
                 f"a state backend is one of {', '.join(f'{name}://' for name in SCHEMES)}, not {scheme}://"
@@ -43,7 +43,7 @@ class StateUrl:
             password = parts.password
         except ValueError:
             raise ValueError(
-                "the state's URL makes no sense; a password in it must be quoted, or better left out"
+                "the state's URL is invalid; percent-encode its password, or better omit the password"
             ) from None
         taken = {"PGPASSWORD": urllib.parse.unquote(password)} if password else {}
         kept = []

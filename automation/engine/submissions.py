@@ -24,7 +24,7 @@ class Removal(Enum):
     """How the state drops a service."""
 
     REMOVE = "delete its objects"
-    RELEASE = "let the state forget it; its objects stay"
+    RELEASE = "remove it from the state; its objects stay"
 
 
 Upsert = RenderedService

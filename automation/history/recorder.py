@@ -110,7 +110,7 @@ class RevisionRecorder:
             except queue.Full:
                 self._on_dropped()
                 if not self._dropping:
-                    log.warning("Recorded no revision, too many wait to be written", service=str(key))
+                    log.warning("Recorded no revision, because too many are waiting to be written", service=str(key))
                 self._dropping = True
 
     def drop_service(self, key: ServiceKey) -> None:
@@ -137,7 +137,7 @@ class RevisionRecorder:
                 log.warning("Could not record a revision", service=str(entry.key), error=str(error))
             except Exception:
                 self._last.pop(entry.key, None)
-                log.exception("Could not record a revision by a defect of Herdsman", service=str(entry.key))
+                log.exception("Could not record a revision because of a defect of Herdsman", service=str(entry.key))
 
     def _renew(self, asked: _Renewal) -> None:
         try:
@@ -152,7 +152,7 @@ class RevisionRecorder:
             again.daemon = True
             again.start()
         except Exception:
-            log.exception("Could not renew revisions by a defect of Herdsman")
+            log.exception("Could not renew revisions because of a defect of Herdsman")
         else:
             if count:
                 log.info("Renewed the revisions of an earlier release", count=count)
@@ -160,7 +160,7 @@ class RevisionRecorder:
     def _write(self, entry: _Entry) -> None:
         data = revision.data_of(entry.cr, entry.models)
         if revision.size_bytes(data) > LONGEST_DATA:
-            log.warning("Recorded no revision, the spec is too large", service=str(entry.key))
+            log.warning("Recorded no revision, because the spec is too large", service=str(entry.key))
             return
         owner, digest, failed = entry.cr["metadata"]["uid"], fingerprint_of(data), bool(entry.outcome.error)
         last = self._last.get(entry.key)

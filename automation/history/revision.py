@@ -237,15 +237,15 @@ def choose_revision(revisions: Sequence[Revision], cr: Json, models: Sequence[Js
     if to is not None:
         found = next((each for each in revisions if each.number == to), None)
         if found is None:
-            raise NothingToRestore(f"there is no revision {to}; kept are: {numbers}")
+            raise NothingToRestore(f"no revision {to}; the kept revisions are: {numbers}")
         return found
     now = fingerprint_of(data_of(cr, models))
     for each in revisions:
         if each.made_pods and each.digest != now:
             return each
     raise NothingToRestore(
-        f"no earlier revision was applied that differs from what the spec says now (kept are: {numbers}); "
-        "`herdsman history` shows them"
+        f"no applied revision differs from the current spec (the kept revisions are: {numbers}); `herdsman history` "
+        f"lists them"
     )
 
 

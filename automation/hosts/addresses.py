@@ -71,17 +71,19 @@ def published_address(
     `pinned_by` contains the names of Hosts with a `spec.address`, by address.
     """
     if host is None:
-        raise _refused(f"there is no Host `{name}`, so its address is not known; restart its agent, which makes it")
+        raise _refused(
+            f"there is no Host `{name}`, so its address is unknown; restart its agent, which creates the Host"
+        )
     if port is not None and not LEAST_PORT <= port <= 65535:
-        raise _refused(f"host `{name}` names port {port}; Services lead to ports from {LEAST_PORT} on")
+        raise _refused(f"host `{name}` reported port {port}; Services may use only ports from {LEAST_PORT} on")
     pinned = _ip(host.pinned)
     if host.pinned and pinned is None and not host.by_ssh:
-        raise _refused(f"Host `{name}`: spec.address `{host.pinned}` is not an IP address; Services lead to addresses")
+        raise _refused(f"Host `{name}`: spec.address `{host.pinned}` is not an IP address; Services need IP addresses")
     field, address = ("spec.address", pinned) if pinned is not None else ("status.address", _ip(host.named))
     if address is None:
         raise _refused(f"Host `{name}`: status.address `{host.named}` is not an IP address; restart its agent")
     if why := _never_a_hosts(address):
-        raise _refused(f"Host `{name}`: {field} {address} is {why}, which nobody reaches from elsewhere")
+        raise _refused(f"Host `{name}`: {field} {address} is {why}, which other machines cannot reach")
     if pinned is None:
         if why := _the_clusters(address, port, cluster):
             raise _refused(f"Host `{name}`: status.address {address} {why}; if it is right, set spec.address to it")
@@ -172,7 +174,7 @@ class ClusterAddressReader:
                 of_all = [a for endpoint in each.get("endpoints") or () for a in endpoint["addresses"]]
                 found |= {(address, port) for address in of_all for port in ports}
         except KubeError as error:
-            _log.warning("Could not ask for the addresses of the API server", error=str(error))
+            _log.warning("Could not read the addresses of the API server", error=str(error))
         return frozenset(found)
 
 

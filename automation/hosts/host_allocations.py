@@ -260,7 +260,11 @@ class HostAllocations:
     def _pin_trouble(self, request: PlacementRequest) -> list[str]:
         found = self._hosts.get(request.pinned or "")
         why = placement.why_leave(found.capacity, request.requirements) if found is not None and found.exists else ""
-        return [f"replica 0 stays on host `{request.pinned}`, which {why}: the service is pinned to it"] if why else []
+        return (
+            [f"replica 0 stays on host `{request.pinned}`, which {why}: the service is pinned to this host"]
+            if why
+            else []
+        )
 
     def _why_leave(self, mine: Reservation, request: PlacementRequest) -> str:
         host = self._hosts[mine.host]

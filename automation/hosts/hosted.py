@@ -61,7 +61,7 @@ def without_agent(registry: HostRegistry, desired: DesiredService) -> tuple[Prob
     by_ssh = [host for host in hosts if (found := registry.capacity(host)) is not None and found.by_ssh]
     if not by_ssh or placement is None:
         return ()
-    why = f"has no effect on host `{by_ssh[0]}`, which is reached over SSH: it takes an agent there"
+    why = f"has no effect on host `{by_ssh[0]}`, which is managed over SSH; the field needs an agent on the host"
     asked = {
         ANNOTATION_IDLE_TIMEOUT: desired.sleep is not None,
         ANNOTATION_MODEL_GROUP: bool(placement.group),
@@ -77,7 +77,7 @@ def without_agent(registry: HostRegistry, desired: DesiredService) -> tuple[Prob
 def _refusal(registry: HostRegistry, refusals: Refusals) -> str:
     if registry.hosts_served():
         return str(refusals)
-    unknown = "the cluster does not serve Host objects, so nothing is known of them; run `herdsman crds` and apply that"
+    unknown = "the cluster has no CRD for Hosts; apply the CRDs of `herdsman crds`"
     return f"{refusals}; {unknown}"
 
 

@@ -75,7 +75,7 @@ class HostConditions:
         except NotFound:
             return True  # no Host object, so there is no condition to write
         except KubeError as error:
-            _log.warning("Could not say how a host is", host=host, error=str(error))
+            _log.warning("Could not write the condition of a host", host=host, error=str(error))
             return False
 
     def _write_lost(self, host: str) -> bool:
@@ -88,7 +88,7 @@ class HostConditions:
             found,
             type="Warning",
             reason=REASON_LOST,
-            message="The host does not renew its Lease: its endpoints were taken out of service.",
+            message="The host does not renew its Lease. Its endpoints were removed.",
         )
         return True
 
@@ -125,7 +125,8 @@ def lost_condition(host: Json, *, now: datetime) -> Json:
         "type": "Ready",
         "status": "False",
         "reason": REASON_LOST,
-        "message": "The host does not renew its Lease: its endpoints are out, and what may move will move.",
+        "message": "The host does not renew its Lease. Its endpoints were removed, and services that may move will "
+        "move to other hosts.",
         "observedGeneration": int(host["metadata"].get("generation") or 0),
         "lastTransitionTime": now.isoformat(timespec="seconds").replace("+00:00", "Z"),
     }
@@ -212,7 +213,7 @@ class LostHosts:
                 wait_s = self.check()
             except Exception:
                 wait_s = SWEEP_S
-                _log.exception("Failed to look after the hosts")
+                _log.exception("Failed to check the hosts")
 
     def check(self) -> float:
         """Judge silent hosts and remove endpoints of lost hosts. Returns the seconds until the next check."""
@@ -253,7 +254,7 @@ class LostHosts:
         try:
             return self._conditions.keep(lost=lost, alive=self._liveness.alive)
         except Exception:
-            _log.exception("Failed to say who is lost")
+            _log.exception("Failed to report the lost hosts")
             return True
 
     @staticmethod
@@ -280,7 +281,7 @@ class LostHosts:
             self._liveness.seen(host, None)
             return
         except KubeError as error:
-            _log.warning("Could not ask after a silent host", host=host, error=str(error))
+            _log.warning("Could not read the Lease of a silent host", host=host, error=str(error))
             self._liveness.restart(host)
             return
         if self._clock() - asked > SLOW_S:
@@ -340,9 +341,15 @@ class LostHosts:
             )
         except KubeError as error:
             # The next sweep tries again, because it finds the endpoint still ready.
-            _log.warning("Could not take an endpoint out", namespace=namespace, name=name, host=host, error=str(error))
+            _log.warning(
+                "Could not remove an endpoint of a lost host",
+                namespace=namespace,
+                name=name,
+                host=host,
+                error=str(error),
+            )
             return
         if not found:
             return
         self._taken[endpoint_slice] = self._clock()
-        _log.info("Took an endpoint of a lost host out", namespace=namespace, name=name, host=host)
+        _log.info("Removed an endpoint of a lost host", namespace=namespace, name=name, host=host)

@@ -181,7 +181,7 @@ def refusal(host: HostCapacity, requirements: Requirements) -> str:
         and requirements.accelerator not in host.accelerators
         and (known or host.awaited)
     ):
-        return f"has no {requirements.accelerator}" if known else "has not said yet what it has"
+        return f"has no {requirements.accelerator}" if known else "has not reported its devices yet"
     if host.runtimes and requirements.runtime not in host.runtimes:
         return f"does not allow runtime {requirements.runtime}"
     if (need := host.allowance.refused(requirements.needs)) is not None:

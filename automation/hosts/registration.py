@@ -164,12 +164,15 @@ def refusal(existing: Json, wanted: Registration, *, now: datetime) -> str | Non
     name = f"{existing['kind']} {metadata['name']}"
     if labels.get(LABEL_MANAGED_BY) != MANAGED_BY:
         managers = ", ".join(sorted({f["manager"] for f in metadata.get("managedFields") or () if f.get("manager")}))
-        return f"{name} exists and is not a host's; remove it or rename the service (managed by {managers or 'nobody'})"
+        return (
+            f"{name} exists and does not belong to a host; remove it or rename the service (managed by "
+            f"{managers or 'no manager'})"
+        )
     if labels.get(LABEL_INFERENCE_SERVICE, wanted.inference_service) != wanted.inference_service:
-        return f"{name} leads to InferenceService {labels[LABEL_INFERENCE_SERVICE]}"
+        return f"{name} belongs to InferenceService {labels[LABEL_INFERENCE_SERVICE]}"
     beat = (metadata.get("annotations") or {}).get(ANNOTATION_HEARTBEAT)
     if LABEL_HOST not in labels and beat and _is_fresh(beat, now=now):
-        return f"{name} is kept by an LLMKube agent that lives; stop that agent or let it have the service"
+        return f"{name} belongs to a running LLMKube agent; stop that agent, or leave the service to it"
     return None
 
 
@@ -200,12 +203,12 @@ def register(
         # The two hosts disagree about the process. Read its HostProcess before taking the endpoint.
         planned = existing_object(client, HOST_PROCESSES, wanted.namespace, wanted.process)
         if planned is None or host_of(planned) != wanted.host:
-            raise Moved(f"HostProcess {wanted.process} is not on host `{wanted.host}` any more")
+            raise Moved(f"HostProcess {wanted.process} has moved from host `{wanted.host}`")
     before()
     if service is not None and of_pods and wanted.endpoint_slice is None:
         process = existing_object(client, HOST_PROCESSES, wanted.namespace, wanted.process)
         if process is None or _is_going(process):
-            raise Moved(f"HostProcess {wanted.process} is gone")
+            raise Moved(f"HostProcess {wanted.process} was deleted")
         service = handover.to_host(client, service, service_object(wanted), field_manager=FIELD_MANAGER)
     if endpoints is not None and host_of(endpoints) not in ("", wanted.host):
         # The process moved away from the host of this slice, where it is being stopped.

@@ -95,12 +95,12 @@ class SshHosts:
                     record=self._record,
                 )
                 worker.start()
-                _log.info("Speaking for a host over SSH", host=name)
+                _log.info("Managing a host over SSH", host=name)
             elif worker is not None:
                 del self._workers[name]
                 self._leaving = [each for each in self._leaving if each.is_alive] + [worker]
                 worker.stop(clean_up=True)
-                _log.info("Not speaking for a host any more", host=name)
+                _log.info("Stopped managing a host over SSH", host=name)
 
 
 def run_ssh_hosts(

@@ -174,12 +174,12 @@ class SshWorker:
                 self._failures += 1
                 self._report_failure(error)
             except HostInUse as error:
-                self._log.warning("An agent is this host; not speaking for it", error=str(error))
+                self._log.warning("An agent manages this host; not managing it over SSH", error=str(error))
             except KubeError as error:
                 self._log.warning("Could not finish a pass over a host", error=str(error))
                 wait_s = STEADY_S
             except Exception:
-                self._log.exception("A pass over a host failed by a defect of Herdsman")
+                self._log.exception("A pass over a host failed because of a defect of Herdsman")
             self._wake.wait(wait_s)
             self._wake.clear()
         self._end()
@@ -222,7 +222,9 @@ class SshWorker:
                 host=self.name,
                 address=_ip(str(host["spec"].get("address"))),
                 policy=self._policy.with_roots(allowance_of((host.get("spec") or {}).get("allow")).paths),
-                secret_api=SecretApi("the loop", "apply docs/install/secrets-reader.yaml for {secret}", self._client),
+                secret_api=SecretApi(
+                    "the loop", "apply docs/install/secrets-reader.yaml to let the loop read {secret}", self._client
+                ),
                 may_repair=self._may_repair,
                 refusal=self._refusal,
             )
@@ -315,11 +317,11 @@ class SshWorker:
 
     def _report_failure(self, error: HostError) -> None:
         if self._failures in (1, 10) or self._failures % 100 == 0:
-            self._log.warning("Cannot work on a host", reason=error.reason, error=error.message)
+            self._log.warning("Cannot manage a host over SSH", reason=error.reason, error=error.message)
         try:
             self._write_host_status(self._facts, self._ready("False", error.reason, error.message))
         except KubeError as failure:
-            self._log.warning("Could not say that a host cannot be reached", error=str(failure))
+            self._log.warning("Could not write the condition of an unreachable host", error=str(failure))
 
     def _ready(self, status: str, reason: str, message: str) -> Json:
         return {"type": "Ready", "status": status, "reason": reason, "message": message[:1024]}
@@ -371,7 +373,7 @@ class SshWorker:
                 if self._processes is not None and not self._failures:
                     self._remove_all(self._processes)
         except (HostError, KubeError) as error:
-            self._log.warning("Left processes on a host that is gone", error=str(error))
+            self._log.warning("Left processes on a host whose Host was deleted", error=str(error))
         finally:
             self._disconnect()
 

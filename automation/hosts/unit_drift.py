@@ -37,9 +37,9 @@ def may_repair_unit(
     repair = policy.of(HOST_PROCESSES.kind) == "repair"
     unit = f"the unit of process {process['metadata']['name']} on host {host} {words}"
     if repair:
-        record(service, type="Warning", reason="DriftRepaired", message=f"Put back what others changed: {unit}")
+        record(service, type="Warning", reason="DriftRepaired", message=f"Repaired drift: {unit}")
     elif is_news:
-        record(service, type="Warning", reason="DriftReported", message=f"Left as others made it: {unit}")
+        record(service, type="Warning", reason="DriftReported", message=f"Reported drift without a repair: {unit}")
     return repair
 
 

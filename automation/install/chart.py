@@ -95,7 +95,7 @@ def _defaults() -> Json:
 
 
 def _values() -> str:
-    lines = [GENERATED, "# The options of `herdsman install`; the namespace is the release's."]
+    lines = [GENERATED, "# The options of `herdsman install`. The namespace is that of the release."]
     for name, default in _defaults().items():
         if name == "namespace":
             continue

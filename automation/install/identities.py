@@ -55,9 +55,9 @@ def policies() -> list[tuple[Json, str]]:
     """Return each policy and each binding, with a comment."""
     found: list[tuple[Json, str]] = []
     for tree, why in (
-        (_hosts(), "An agent makes and reports its own Host, and no Host over SSH."),
-        (_processes(), "An agent reports the processes of its own host."),
-        (_leases(), "An agent holds the Lease of its own host: not the leader's, nor another host's."),
+        (_hosts(), "An agent creates and reports only its own Host, and no Host that is managed over SSH."),
+        (_processes(), "An agent reports only the processes of its own host."),
+        (_leases(), "An agent writes only the Lease of its own host, not the Lease of the leader or of another host."),
     ):
         found += [(tree, why), (_binding(str(tree["metadata"]["name"])), "")]
     return found
@@ -78,13 +78,13 @@ def _hosts() -> Json:
             {
                 "expression": "request.operation != 'CREATE' || !has(object.spec) || (!has(object.spec.ssh) && "
                 "(!has(object.spec.transport) || object.spec.transport == 'agent'))",
-                "message": "an agent makes no Host that is reached over SSH",
+                "message": "an agent may not create a Host that is managed over SSH",
                 "reason": "Forbidden",
             },
             {
                 "expression": "request.operation != 'CREATE' || !has(object.spec) || "
                 "(!has(object.spec.address) && !has(object.spec.allow))",
-                "message": "an agent sets neither spec.address nor spec.allow: these are for the owner of the host",
+                "message": "an agent may not set spec.address and spec.allow: only the owner of the host sets them",
                 "reason": "Forbidden",
             },
         ],
@@ -100,7 +100,7 @@ def _processes() -> Json:
         more=[
             {
                 "expression": "!has(object.status) || !has(object.status.host) || object.status.host == variables.host",
-                "message": "status.host is another host than spec.host",
+                "message": "status.host differs from spec.host",
                 "reason": "Forbidden",
             },
         ],
@@ -118,7 +118,7 @@ def _leases() -> Json:
             {
                 "expression": f"has(object.metadata.labels) && '{LABEL_HOST}' in object.metadata.labels && "
                 f"object.metadata.labels['{LABEL_HOST}'] == variables.host",
-                "message": f"the label {LABEL_HOST} names another host than the Lease",
+                "message": f"the host in label {LABEL_HOST} differs from the host of the Lease",
                 "reason": "Forbidden",
             },
         ],

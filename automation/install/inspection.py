@@ -30,7 +30,7 @@ from program.dialects.status.conditions import Reason
 
 PARALLEL = 8
 MOST_NAMED = 4
-_ASK_OTHERS = "look with an administrator's kubeconfig"
+_ASK_OTHERS = "run the command with an administrator's kubeconfig"
 _REVIEWS = "/apis/authorization.k8s.io/v1"
 
 
@@ -68,7 +68,7 @@ def _crds(client: KubeClient) -> Iterator[Check]:
             yield Check(check, "warning", str(error), _ASK_OTHERS)
             continue
         yield (
-            Check(check, "missing", "is not there", "`herdsman install`") if live is None else judge_crd(live, document)
+            Check(check, "missing", "is missing", "`herdsman install`") if live is None else judge_crd(live, document)
         )
 
 
@@ -79,12 +79,12 @@ def judge_crd(live: Json, document: Json) -> Check:
     lacks, more = sorted(wanted - there), sorted(there - wanted)
     by = managers_words(live)
     if lacks:
-        detail = f"lacks {_some(lacks)}; it is of an older version or somebody else's ({by})"
+        detail = f"lacks {_some(lacks)}; another version or another project installed it ({by})"
         return Check(check, "warning", detail, "`herdsman install --preview`, then `herdsman install`")
     if more:
-        detail = f"knows {_some(more)}, which this version does not ({by})"
+        detail = f"has {_some(more)} in addition to the fields of this version ({by})"
         return Check(check, "ok", detail)
-    return Check(check, "ok", f"of this version, {version()}")
+    return Check(check, "ok", f"of version {version()}")
 
 
 def _fields(crd: Json) -> Iterator[str]:
@@ -113,7 +113,14 @@ def _some(names: list[str]) -> str:
 def judge_operator(deployments: list[Json]) -> list[Check]:
     """Check whether the operator exists and runs. Pure."""
     if not deployments:
-        return [Check("operator", "warning", "is not in this cluster", "`herdsman install`, or `herdsman run` here")]
+        return [
+            Check(
+                "operator",
+                "warning",
+                "is not installed in this cluster",
+                "`herdsman install`, or start a loop with `herdsman run`",
+            )
+        ]
     checks = []
     for deployment in deployments:
         where = f"{deployment['metadata']['namespace']}/{deployment['metadata']['name']}"
@@ -124,16 +131,18 @@ def judge_operator(deployments: list[Json]) -> list[Check]:
         detail = f"{where}: {image}, {ready} of {wanted} ready"
         namespace = deployment["metadata"]["namespace"]
         if ready < wanted:
-            hint = f"`kubectl -n {namespace} describe pods -l app.kubernetes.io/name={NAME}`, and its log"
+            hint = f"`kubectl -n {namespace} describe pods -l app.kubernetes.io/name={NAME}`, and read its log"
             checks.append(Check("operator", "warning" if ready else "missing", detail, hint))
         elif not image.partition("@")[0].endswith(f":{version()}"):
-            hint = f"this command is {version()}; another version is brought in by `herdsman install --image …`"
+            hint = (
+                f"this command is version {version()}; change the operator's version with `herdsman install --image …`"
+            )
             checks.append(Check("operator", "ok", detail, hint))
         else:
             checks.append(Check("operator", "ok", detail))
     if len(deployments) > 1:
-        hint = "one operator for a cluster: `herdsman uninstall --namespace …` takes the other out"
-        checks.append(Check("operator", "warning", f"there are {len(deployments)}", hint))
+        hint = "a cluster needs exactly one operator: remove the others with `herdsman uninstall --namespace …`"
+        checks.append(Check("operator", "warning", f"{len(deployments)} operators are installed", hint))
     return checks
 
 
@@ -145,7 +154,7 @@ def _pods(client: KubeClient, deployment: Json, *, now: datetime) -> list[Check]
         events = client.list(kinds.EVENTS, field_selector=f"reason={Reason.ENGINE_OUT_OF_MEMORY}")["items"]
         claim = find(client, kinds.CLAIMS, namespace, CLAIM) if any(map(uses_claim, pods)) else None
     except ApiError as error:
-        return [Check("operator's pods", "warning", f"cannot be looked at: {error}", _ASK_OTHERS)]
+        return [Check("operator's pods", "warning", f"cannot be checked: {error}", _ASK_OTHERS)]
     found = judge_pods(pods, now=now, claim_is_there=claim is not None)
     return [*found, *judge_engine_memory(events, deployment, now=now)]
 
@@ -154,11 +163,11 @@ def _leases(client: KubeClient, namespace: str, *, now: datetime) -> Iterator[Ch
     try:
         leases = client.list(kinds.LEASES, namespace)["items"]
     except ApiError as error:
-        yield Check("leader", "warning", f"cannot be told: {error}")
+        yield Check("leader", "warning", f"cannot be checked: {error}")
         return
     ours = [each for each in leases if shard_of_lease(each["metadata"]["name"], NAME) is not None]
     if not ours:
-        yield Check("leader", "warning", f"nobody has led yet in {namespace}")
+        yield Check("leader", "warning", f"no loop has led yet in {namespace}")
     for lease in ours:
         yield judge_lease(lease, now=now)
 
@@ -169,14 +178,19 @@ def judge_lease(lease: Json, *, now: datetime) -> Check:
     name = f"leader {lease['metadata']['namespace']}/{lease['metadata']['name']}"
     holder = spec.get("holderIdentity") or ""
     if not holder:
-        return Check(name, "warning", "nobody leads", "is an operator running?")
+        return Check(name, "warning", "no loop leads", "check that an operator runs")
     try:
         age_s = (now - datetime.fromisoformat(str(spec.get("renewTime", "")).replace("Z", "+00:00"))).total_seconds()
     except (ValueError, TypeError):
-        return Check(name, "warning", f"{holder}, who never renewed")
+        return Check(name, "warning", f"{holder} holds the Lease and has never renewed it")
     if age_s > 2 * spec.get("leaseDurationSeconds", 15):
-        return Check(name, "warning", f"{holder} was last seen {age_s:.0f} s ago", "is an operator running?")
-    return Check(name, "ok", f"{holder}, seen {max(0.0, age_s):.0f} s ago")
+        return Check(
+            name,
+            "warning",
+            f"{holder} renewed the Lease {age_s:.0f} s ago, and it has expired",
+            "check that an operator runs",
+        )
+    return Check(name, "ok", f"{holder}, renewed {max(0.0, age_s):.0f} s ago")
 
 
 # Permissions
@@ -195,7 +209,7 @@ def _dialects(client: KubeClient, namespace: str) -> Iterator[Check]:
     try:
         answer = served(lambda path: client.request("GET", path), KINDS.values())
     except KubeError as error:
-        yield Check("dialects", "warning", f"cannot be told: {error}")
+        yield Check("dialects", "warning", f"cannot be checked: {error}")
         return
     for name in permissions.DIALECTS:
         if answer.get(KINDS[name]):
@@ -213,14 +227,17 @@ def _granted(
         with ThreadPoolExecutor(PARALLEL) as pool:
             allowed = list(pool.map(lambda row: _allowed(client, account, *row), rows))
     except KubeError as error:
-        return Check(check, "warning", f"cannot be asked for: {error}", "look with an administrator's kubeconfig")
+        return Check(
+            check, "warning", f"cannot be checked: {error}", "run the command with an administrator's kubeconfig"
+        )
     denied = [row for row, is_allowed in zip(rows, allowed, strict=True) if not is_allowed]
     needed = [row for row in denied if row[0] not in permissions.OPTIONAL_GROUPS]
     if not denied:
         return Check(check, "ok", f"{who}: {len(rows)} checked")
     command = f"`herdsman install --{option}`" if option else "`herdsman install`"
     file = f"docs/install/rbac-{option}.yaml" if option else "docs/install/rbac.yaml"
-    hint = f"{command} grants them" if namespace else f"run the loop as who is bound to {file}"
+    own_hint = f"run the loop with an identity to which the roles of {file} are bound"
+    hint = f"{command} grants the permissions" if namespace else own_hint
     return Check(check, "missing" if needed else "warning", f"{who} may not {_rows(needed or denied)}", hint)
 
 
@@ -235,24 +252,24 @@ def _identities(client: KubeClient) -> Check:
                 check,
                 "warning",
                 detail,
-                "Kubernetes 1.30 or newer; docs/explanation/security.md says what to do until then",
+                "Kubernetes 1.30 or newer; docs/explanation/security.md describes what to do on older versions",
             )
         found = [[find(client, kind, None, name) for kind in identities.KINDS] for name in identities.names()]
     except KubeError as error:
-        return Check(check, "warning", f"cannot be told: {error}", _ASK_OTHERS)
+        return Check(check, "warning", f"cannot be checked: {error}", _ASK_OTHERS)
     lacks = [name for name, both in zip(identities.names(), found, strict=True) if None in both]
     if lacks:
-        detail = f"no policy or no binding {', '.join(lacks)}: an agent's token can write for other hosts"
-        return Check(check, "missing", detail, "`herdsman install`, or docs/install/agent-policies.yaml")
+        detail = f"policy or binding {', '.join(lacks)} is missing: an agent's token can write for other hosts"
+        return Check(check, "missing", detail, "`herdsman install`, or apply docs/install/agent-policies.yaml")
     lax = [
         str(binding["metadata"]["name"])
         for _, binding in found
         if binding is not None and "Deny" not in binding["spec"].get("validationActions", ())
     ]
     if lax:
-        detail = f"{kind_of_binding.kind} {', '.join(lax)} does not deny: an agent's token can write for other hosts"
+        detail = f"{kind_of_binding.kind} {', '.join(lax)} only warns: an agent's token can write for other hosts"
         return Check(check, "warning", detail, "`herdsman install` without `--host-identities warn`")
-    return Check(check, "ok", "each agent writes for its own host alone")
+    return Check(check, "ok", "each agent can write only for its own host")
 
 
 def _rows(rows: Iterable[tuple[str, str, str, str]]) -> str:

@@ -106,7 +106,7 @@ class Installer:
             raise InstallRefused(f"{first.change.kind} {first.change.name}: {first.change.refused}")
         if comparison.foreign and not take_over:
             names = ", ".join(f"{each.change.kind} {each.change.name} ({each.holder})" for each in comparison.foreign)
-            raise TakeOverNeeded(f"somebody else's objects would change: {names}")
+            raise TakeOverNeeded(f"the installation would change objects of other managers: {names}")
         for each in comparison.wanted:
             if each.holder:
                 self._take_over(each)
@@ -158,8 +158,8 @@ class Installer:
     def _check_alone(self, options: InstallOptions) -> None:
         if others := other_operators(self._client, options.namespace):
             raise InstallRefused(
-                f"an operator is in namespace {', '.join(others)} already, and a cluster has one; "
-                f"`herdsman uninstall --namespace {others[0]}` takes it out and leaves everything else as it is"
+                f"namespace {', '.join(others)} already has an operator, and a cluster can have only one; "
+                f"`herdsman uninstall --namespace {others[0]}` removes only the operator"
             )
 
     def _check_ours(self, everything: list[tuple[Part, Json]]) -> None:
@@ -171,8 +171,8 @@ class Installer:
         found = compare(self._client, [RenderedObject("deployment", "", manifest)])[0]
         if found.holder:
             raise InstallRefused(
-                f"Deployment {metadata['name']} is held by {found.holder}, not by `herdsman install`: take it out by "
-                "what put it there (`helm uninstall`, `kubectl delete -f`)"
+                f"Deployment {metadata['name']} is managed by {found.holder}, not by `herdsman install`: remove it "
+                f"with that tool (`helm uninstall`, `kubectl delete -f`)"
             )
 
     def _take_over(self, each: Compared) -> None:
@@ -199,7 +199,7 @@ class Installer:
         try:
             cluster = self._client.get(kinds.NAMESPACES, None, "kube-system")["metadata"]["uid"]
         except ApiError as error:
-            raise InstallRefused(f"cannot tell which cluster this is: {error}") from error
+            raise InstallRefused(f"cannot identify the cluster: {error}") from error
         root = self._directory / cluster
         provider = PluginServer(KubernetesProvider(self._client, field_manager=MANAGER, remember="identity"))
         try:

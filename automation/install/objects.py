@@ -89,16 +89,16 @@ def parts() -> list[Part]:
         Part(
             "kept",
             operator.claim(),
-            "The state of the engine: a cache, which is cheaper kept than made again.",
+            "The state of the engine. It is a cache: the loop can rebuild it, which takes longer than to keep it.",
             condition="claim",
         ),
         *_loop_roles(),
-        Part("operator", operator.metrics_service(), "For Prometheus; /metrics asks for the token."),
+        Part("operator", operator.metrics_service(), "For Prometheus. Requests of /metrics need the token."),
         Part(
             "operator",
             operator.network_policy(),
-            "Probes, metrics, the ports at which requests for sleeping services are held, and with KServe that of the "
-            "webhook that converts its versions; nothing else comes in.",
+            "Allows only probes, metrics, the ports for requests to sleeping services, and with KServe the port of "
+            "the conversion webhook.",
         ),
         Part("operator", operator.budget(), condition="several"),
         Part("operator", operator.deployment()),
@@ -173,20 +173,20 @@ def _agents() -> list[Part]:
         Part(
             "kept",
             _role("ClusterRole", AGENT_ROLE, permissions.AGENT),
-            "What the agent of a host may do. Bind it to the identity of the host, with the Role of the same name "
-            "below: by a ClusterRoleBinding for a host that serves all namespaces; else by a RoleBinding in each "
-            "namespace that it serves, beside a ClusterRoleBinding to herdsman-agent-host.",
+            "Permissions of a host's agent. Bind it to the identity of the host, together with the Role of the same "
+            "name below: with a ClusterRoleBinding if the host serves all namespaces; otherwise with a RoleBinding in "
+            "each served namespace, and a ClusterRoleBinding to herdsman-agent-host.",
         ),
         Part(
             "kept",
             _role("ClusterRole", AGENT_HOST_ROLE, permissions.AGENT_HOST),
-            "The Host alone, for the agent of a host that serves some namespaces.",
+            "Permissions on the Host only, for the agent of a host that serves some namespaces.",
         ),
         Part(
             "kept",
             _role("Role", AGENT_ROLE, permissions.AGENT_LEASES, namespace=SYSTEM_NAMESPACE),
-            "Its Lease. In this namespace alone: who may write Leases elsewhere could depose the leaders of the "
-            "cluster itself.",
+            "The Lease of a host's agent, in this namespace only. A right to write Leases elsewhere would include "
+            "those of the cluster's own leaders.",
         ),
         *(Part("kept", tree, why, "admission_policies") for tree, why in identities.policies()),
     ]
@@ -204,23 +204,25 @@ def _users() -> list[Part]:
         Part(
             "kept",
             role(VIEW_ROLE, permissions.USER_VIEW, writes=False),
-            "For people who look at services: bind it beside Kubernetes' role `view`. Nobody has it by default.",
+            "For users who view services: bind it together with the Kubernetes role `view`. It is bound to nobody by "
+            "default.",
         ),
         Part(
             "kept",
             role(EDIT_ROLE, permissions.USER_EDIT, writes=True),
-            "For people who write services: bind it beside Kubernetes' role `edit`. Nobody has it by default.",
+            "For users who write services: bind it together with the Kubernetes role `edit`. It is bound to nobody by "
+            "default.",
         ),
         Part(
             "kept",
             _role("Role", PREVIEW_ROLE, permissions.PREVIEW, namespace=Value("namespace")),
-            "For people who preview: with it `herdsman preview` renders with the settings of this loop.",
+            "For users of `herdsman preview`: with this role the preview renders with the settings of this loop.",
         ),
     ]
 
 
 def _loop_roles() -> list[Part]:
-    leases = "The leader's lease, and the leases by which hosts say that they live."
+    leases = "The leader's Lease, and the Leases that hosts renew."
     account = {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
@@ -233,7 +235,7 @@ def _loop_roles() -> list[Part]:
         Part(
             "operator",
             _role("ClusterRole", LOOP_ROLE, permissions.LOOP),
-            "What the loop may do, and no more. It reads no Secrets: pods take them by secretKeyRef.",
+            "All permissions of the loop. It reads no Secrets: pods use them by secretKeyRef.",
         ),
         Part("operator", _binding("ClusterRole", LOOP_ROLE)),
         Part("operator", _role("Role", LOOP_ROLE, permissions.LOOP_LEASES, **own), leases),
@@ -246,7 +248,7 @@ def _loop_roles() -> list[Part]:
 
 def _dialect_role(dialect: str) -> list[Part]:
     name = f"{LOOP_ROLE}-{dialect}"
-    why = f"What the loop may do besides for services of {DIALECTS[dialect]}; nobody needs it who has none."
+    why = f"Additional permissions of the loop for services of {DIALECTS[dialect]}. Not needed without such services."
     return [
         Part("operator", _role("ClusterRole", name, permissions.DIALECTS[dialect]), why, dialect),
         Part("operator", _binding("ClusterRole", name), condition=dialect),

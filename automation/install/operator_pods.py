@@ -16,7 +16,7 @@ from kubeapi.json_types import Json
 
 RECENT = timedelta(days=1)
 """For a pod that is Ready, an earlier end is reported only for this long."""
-ENOUGH = "docs/how-to/install.md says how much memory a number of services needs"
+ENOUGH = "docs/how-to/install.md lists the memory for numbers of services"
 _IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 _UNREMARKABLE = frozenset({"ContainerCreating", "PodInitializing", "CrashLoopBackOff"})
 _QUANTITY = re.compile(r"([0-9]+)(\.[0-9]+)?([A-Za-z]*)")
@@ -68,8 +68,8 @@ def _judge(pod: Json, *, now: datetime, claim_is_there: bool) -> Iterator[Check]
         yield Check(check, "warning", detail, f"`kubectl -n {metadata['namespace']} delete pod {metadata['name']}`")
         return
     if uses_claim(pod) and not claim_is_there and not _is_ready(status):
-        detail = f"waits for the claim {CLAIM}, which is not there; models go on serving"
-        yield Check(check, "missing", detail, "`herdsman install` with your options makes a new one")
+        detail = f"waits for the claim {CLAIM}, which does not exist; models keep serving"
+        yield Check(check, "missing", detail, "`herdsman install` with your options creates a new claim")
         return
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
@@ -87,7 +87,12 @@ def _judge_container(pod: Json, entry: Json, check: str, *, now: datetime) -> It
     reason = str(waiting.get("reason") or "")
     if reason in _IMAGE_REASONS:
         detail = f"its image {entry.get('image', '')} cannot be pulled: {waiting.get('message') or reason}"
-        yield Check(check, "missing", detail, "`herdsman install --image …`, with `--pull-secret` where it needs one")
+        yield Check(
+            check,
+            "missing",
+            detail,
+            "`herdsman install --image …`; add `--pull-secret` if the registry needs credentials",
+        )
     elif reason and reason not in _UNREMARKABLE:
         yield Check(check, "missing", f"{reason}: {waiting.get('message', '')}")
     elif ended:
@@ -103,12 +108,14 @@ def _judge_end(pod: Json, entry: Json, ended: Json, check: str, *, now: datetime
     namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
     if ended.get("reason") == "OOMKilled":
         limit = _limit(pod)
-        of = limit or "that of the node"
-        detail = f"was ended because it used up its memory (OOMKilled){told}; its limit is {of}"
+        of = limit or "the memory of the node"
+        detail = f"was killed because it reached its memory limit (OOMKilled){told}; its limit is {of}"
         yield Check(check, state, detail, _more_memory(limit))
     elif ended.get("exitCode", 0) != 0 or not is_ready:
-        detail = f"ended with exit code {ended.get('exitCode', 0)} ({ended.get('reason', 'no reason given')}){told}"
-        yield Check(check, state, detail, f"`kubectl -n {namespace} logs {name} -c {CONTAINER} --previous` says why")
+        detail = f"exited with code {ended.get('exitCode', 0)} ({ended.get('reason', 'no reason given')}){told}"
+        yield Check(
+            check, state, detail, f"`kubectl -n {namespace} logs {name} -c {CONTAINER} --previous` shows the reason"
+        )
 
 
 def _more_memory(limit: str) -> str:

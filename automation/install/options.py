@@ -51,46 +51,49 @@ class InstallOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     namespace: str = SYSTEM_NAMESPACE
-    """Where the operator runs."""
+    """Namespace of the operator."""
     image: str = Field(default_factory=default_image, min_length=1)
-    """The image that the Containerfile makes, where your cluster pulls it from."""
+    """Image of the operator, as your cluster pulls it. The Containerfile builds it."""
     pull_secret: str = ""
-    """Secret that the image is pulled with."""
+    """Secret with the credentials for pulling the image."""
     replicas: int = Field(default=1, ge=1, le=2)
-    """Two take over from each other in seconds, and need a state that both reach: a URL."""
+    """Number of loops, 1 or 2. Of two loops, the second one takes over within seconds. Both need a state at a URL."""
     memory: str = Field(default="512Mi", pattern=f"^{QUANTITY}$")
-    """Asked for and never exceeded, the engine's processes included. The default is for 1,000 services."""
+    """Memory request and limit of the operator, including the engine's processes. The default is for 1,000 services."""
     state: str = ""
-    """URL of the state's backend, without credentials. Empty: a claim of our own."""
+    """URL of the state's backend, without credentials. Empty: a volume claim that the installation creates."""
     state_secret: str = ""
-    """Secret whose key `url` is the URL; all its keys become environment variables (AWS_ACCESS_KEY_ID …)."""
+    """Secret whose key `url` is the URL. All its keys become environment variables (AWS_ACCESS_KEY_ID …)."""
     state_claim_size: str = Field(default="5Gi", pattern=f"^{QUANTITY}$")
-    """Of the claim for the state, where no URL says where else it is."""
+    """Size of the volume claim for the state. Without effect if the state has a URL."""
     state_claim_class: str = ""
-    """Storage class of the claim. Empty: the cluster's default."""
+    """Storage class of the volume claim for the state. Empty: the cluster's default."""
     passphrase_secret: str = ""
-    """Secret whose key `passphrase` encrypts what is secret in the state. Empty: one is made beside the state."""
+    """Secret whose key `passphrase` encrypts secrets in the state. Empty: the loop makes a passphrase beside the
+    state."""
     metrics_secret: str = ""
-    """Secret whose key `token` scrapers must send. Empty: metrics are served to the pod itself alone."""
+    """Secret whose key `token` scrapers must send. Empty: only the pod itself gets metrics."""
     policies: str = ""
     """ConfigMap with a file for each policy."""
     kserve: bool = False
-    """Grant what KServe's LLMInferenceServices need. Their CRDs are yours to install: `herdsman crds --dialect`."""
+    """Grant the permissions for KServe's LLMInferenceServices. Install their CRDs with `herdsman crds --dialect`."""
     llmaz: bool = False
-    """Grant what llmaz's Playgrounds and Services need, likewise."""
+    """Grant the permissions for llmaz's Playgrounds and Services. Install their CRDs with `herdsman crds --dialect`."""
     priority_classes: bool = True
-    """Install the PriorityClasses that services name. False: they are there, from LLMKube's chart for example."""
+    """Install the PriorityClasses that services name. Set false if they exist already, for example from LLMKube's
+    chart."""
     host_identities: Literal["deny", "warn"] = "deny"
-    """What the API server does when an agent writes for a host that is not its own: `warn` lets it pass, with a warning
-    and a note in the audit log, while agents get identities of their own (docs/explanation/security.md)."""
+    """Response of the API server to an agent that writes for another host: `deny`, or `warn`, which allows the write
+    with a warning and a note in the audit log. Use `warn` until each agent has its own identity
+    (docs/explanation/security.md)."""
     settings: dict[str, str] = Field(default_factory=dict)
-    """Other settings of `herdsman run`, by their names there."""
+    """Other settings of `herdsman run`, by name."""
 
     @field_validator("namespace", "pull_secret", "state_secret", "passphrase_secret", "metrics_secret", "policies")
     @classmethod
     def _is_a_name(cls, value: str) -> str:
         if value and not all(is_dns_label(part) for part in value.split(".")):
-            raise ValueError(f"`{value[:64]}` is not the name of an object")
+            raise ValueError(f"`{value[:64]}` is not a valid name of a Kubernetes object")
         return value
 
     @field_validator("namespace")
@@ -107,13 +110,15 @@ class InstallOptions(BaseModel):
             return value
         parts = urlsplit(value)
         if not parts.scheme or "://" not in value:
-            raise ValueError(f"`{value}` is no URL of a backend: s3://, gs://, azblob:// or postgres://")
+            raise ValueError(f"`{value}` is not the URL of a backend; use s3://, gs://, azblob:// or postgres://")
         if parts.scheme == "file":
-            raise ValueError("a file:// state lies on a claim of its own here; leave this out, or name a backend's URL")
+            raise ValueError(
+                "a file:// state is on the installation's volume claim; omit `state`, or give the URL of a backend"
+            )
         if parts.password or re.search(r"(password|secret|token|sas)=", parts.query, re.IGNORECASE):
             raise ValueError(
-                "the URL holds credentials, which everybody who may read Deployments would see; put it into a Secret "
-                "as key `url` and name that (state_secret)"
+                "the URL contains credentials, which every reader of Deployments would see; put the URL into a Secret "
+                "as key `url` and name the Secret (state_secret)"
             )
         return value
 
@@ -123,7 +128,7 @@ class InstallOptions(BaseModel):
         names = {name.lower().replace("-", "_"): text for name, text in value.items()}
         for name in names:
             if name in DECIDED:
-                raise ValueError(f"`{name}` is decided by the installation; see its own options")
+                raise ValueError(f"the installation sets `{name}` itself; use the options of the installation")
             if name not in Settings.model_fields:
                 raise ValueError(f"`herdsman run` has no setting `{name}`")
         try:
@@ -137,13 +142,13 @@ class InstallOptions(BaseModel):
     @model_validator(mode="after")
     def _fit_together(self) -> InstallOptions:
         if self.state and self.state_secret:
-            raise ValueError("state and state_secret both say where the state is; give one of them")
+            raise ValueError("state and state_secret both give the URL of the state; omit one of them")
         remote = bool(self.state or self.state_secret)
         if self.replicas > 1 and not remote:
-            raise ValueError("replicas: two loops need a state that both reach; give state or state_secret")
+            raise ValueError("replicas: two loops need a state that both can reach; set state or state_secret")
         if remote and not self.passphrase_secret:
             raise ValueError(
-                "passphrase_secret: a state that is not on a claim needs a passphrase that outlives the pod; make a "
-                "Secret with the key `passphrase` and name it"
+                "passphrase_secret: a state at a URL needs a passphrase that outlives the pod; create a Secret with "
+                "the key `passphrase` and name it"
             )
         return self

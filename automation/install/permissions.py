@@ -16,8 +16,8 @@ MAKE = (*READ, "create", "patch", "delete")
 LLMKUBE = "inference.llmkube.dev"
 OURS = "herdsman.dev"
 OWNING = (
-    "Owner references that block the owner's deletion, for `kubectl delete --cascade=foreground`. Asked for where the "
-    "admission plugin OwnerReferencesPermissionEnforcement is on, as in OpenShift."
+    "Owner references that block the owner's deletion, for `kubectl delete --cascade=foreground`. The admission "
+    "plugin OwnerReferencesPermissionEnforcement, which OpenShift enables, requires it."
 )
 
 
@@ -56,7 +56,12 @@ LOOP = (
     ),
     Permission(LLMKUBE, ("gpuquotas",), FOLLOW),
     Permission(OURS, ("hostprocesses",), MAKE),
-    Permission(OURS, ("hosts",), READ, "Hosts: placed on, and said to be lost; those without an agent are spoken for."),
+    Permission(
+        OURS,
+        ("hosts",),
+        READ,
+        "Hosts: the loop places replicas on them, reports lost hosts, and writes the status of hosts without an agent.",
+    ),
     Permission(OURS, ("hosts/status", "hostprocesses/status"), ("patch",)),
     Permission("apps", ("deployments",), MAKE),
     Permission("", ("services",), MAKE),
@@ -67,7 +72,7 @@ LOOP = (
         "gateway.networking.k8s.io",
         ("httproutes",),
         MAKE,
-        "Extensions that a cluster may have: they are used where they are served, and these rules are idle elsewhere.",
+        "Optional extensions of a cluster. Without them, these rules have no effect.",
     ),
     Permission("keda.sh", ("scaledobjects",), MAKE),
     Permission("monitoring.coreos.com", ("podmonitors",), MAKE),
@@ -76,68 +81,72 @@ LOOP = (
         "",
         ("persistentvolumeclaims",),
         (*READ, "create", "patch"),
-        "Claims are made and never deleted: they hold weights that took hours to fetch.",
+        "The loop creates claims and never deletes them, because their weights can take hours to download.",
     ),
     Permission(
         "",
         ("pods",),
         (*READ, "patch", "delete"),
-        "Patched to take do-not-disrupt off pods that serve; deleted, one at a time, when they take requests and do "
-        "not answer.",
+        "The loop removes the annotation do-not-disrupt from serving pods, and deletes pods that accept requests "
+        "without an answer, one at a time.",
     ),
     Permission(
         "",
         ("pods/status",),
         ("patch",),
-        "The condition that a replica answered a completion, for which a pod's readiness gate may wait.",
+        "The pod condition for an answered completion. A readiness gate of the pod can wait for it.",
     ),
     Permission(
         "",
         ("pods/proxy",),
         ("get", "create"),
-        "Asks replicas themselves, wherever the loop runs: GET for metrics and whether they are idle, POST for one "
-        "completion after each start. Without it no replica is asked, and health alone makes a service Ready.",
+        "The loop sends requests to replicas through the API server: GET for metrics and for whether they are idle, "
+        "POST for one completion after each start. Without this rule, the health check alone makes a service Ready.",
     ),
     Permission(
         "",
         ("pods/log",),
         ("get",),
-        "The beginning of an engine's log says which device computes; the end of a downloader's says how far it is.",
+        "The loop reads the compute device from the beginning of an engine's log, and the progress from the end of a "
+        "downloader's log.",
     ),
     Permission(
         "batch",
         ("jobs",),
         (*FOLLOW, "create", "patch", "delete"),
-        "A Model with spec.prefetch is fetched by a Job before any service asks for it; a Job for another source is "
-        "ended.",
+        "A Job downloads a Model with spec.prefetch before a service needs it. The loop deletes a Job for an earlier "
+        "source.",
     ),
     Permission(
         "",
         ("pods/eviction",),
         ("create",),
-        "Pods that are older than spec.maxPodLifetime allows; eviction respects PodDisruptionBudgets.",
+        "The loop evicts pods that are older than spec.maxPodLifetime. Evictions respect PodDisruptionBudgets.",
     ),
     Permission(
-        "apps", ("replicasets",), ("list",), "A rollback takes the last template that served from its ReplicaSet."
+        "apps", ("replicasets",), ("list",), "A rollback reads the last template that served from its ReplicaSet."
     ),
     Permission(
         "apps",
         ("controllerrevisions",),
         ("list", "create", "patch", "delete"),
-        "What was applied, when and by whom: one revision for each change of a service, which goes with it.",
+        "One ControllerRevision for each applied change of a service, with its time and editor. It is deleted with "
+        "the service.",
     ),
     Permission(
         "",
         ("nodes", "namespaces"),
         FOLLOW,
-        "Namespaces: quotas select them by label, and in one that is being deleted nothing is made.",
+        "Namespaces: quotas select them by label, and the loop creates nothing in a namespace that is being deleted.",
     ),
-    Permission("scheduling.k8s.io", ("priorityclasses",), FOLLOW, "For the place of a service in the queue for GPUs."),
+    Permission(
+        "scheduling.k8s.io", ("priorityclasses",), FOLLOW, "For the position of a service in the queue for GPUs."
+    ),
     Permission(
         "discovery.k8s.io",
         ("endpointslices",),
         MAKE,
-        "Endpoints of processes on hosts, and of sleeping services; those of a lost host are taken out.",
+        "Endpoints of processes on hosts and of sleeping services. The loop removes the endpoints of a lost host.",
     ),
     Permission("", ("events",), ("create", "patch")),
 )
@@ -148,7 +157,8 @@ SETTINGS = Permission(
     "",
     ("configmaps",),
     FOLLOW,
-    "The peer's settings, and a scheduler's configuration where a user keeps it apart. Each is followed by its name.",
+    "Settings of the upstream project, and a scheduler's configuration in a user's ConfigMap. The loop watches each "
+    "by name.",
 )
 RBAC = "rbac.authorization.k8s.io"
 SCHEDULER_READS = (
@@ -162,13 +172,13 @@ DIALECTS: dict[str, tuple[Permission, ...]] = {
             "serving.kserve.io",
             ("llminferenceservices",),
             (*READ, "patch"),
-            "Patched to label them as KServe's webhook does, and to take its finalizer off those that are deleted.",
+            "The loop adds the labels that KServe's webhook adds, and removes KServe's finalizer from deleted objects.",
         ),
         Permission(
             "serving.kserve.io",
             ("llminferenceserviceconfigs",),
             (*FOLLOW, "patch"),
-            "Patched to take KServe's finalizer off those that are deleted and that no service uses.",
+            "The loop removes KServe's finalizer from deleted objects that no service uses.",
         ),
         Permission(
             "serving.kserve.io",
@@ -179,7 +189,7 @@ DIALECTS: dict[str, tuple[Permission, ...]] = {
             "apiextensions.k8s.io",
             ("customresourcedefinitions",),
             ("get", "patch"),
-            "The API server is told where the loop converts objects of v1alpha1.",
+            "The loop writes the address of its conversion webhook for v1alpha1 into the CRDs.",
             names=("llminferenceservices.serving.kserve.io", "llminferenceserviceconfigs.serving.kserve.io"),
         ),
         Permission("serving.kserve.io", ("llminferenceservices/finalizers",), ("update",), OWNING),
@@ -190,33 +200,36 @@ DIALECTS: dict[str, tuple[Permission, ...]] = {
             "inference.networking.k8s.io",
             SCHEDULER_READS,
             MAKE,
-            "Pools are made; the others a scheduler's role lets it read, and nobody may give what he has not.",
+            "The loop creates pools. It needs the other rules because it grants them to schedulers, and RBAC forbids "
+            "to grant rights that the grantor lacks.",
         ),
-        Permission("inference.networking.x-k8s.io", SCHEDULER_READS, READ, "The same, of the older group."),
-        Permission("llm-d.ai", SCHEDULER_READS, READ, "The same, of the scheduler's own group."),
+        Permission("inference.networking.x-k8s.io", SCHEDULER_READS, READ, "The same kinds in the older API group."),
+        Permission("llm-d.ai", SCHEDULER_READS, READ, "The same kinds in the scheduler's API group."),
         Permission("coordination.k8s.io", ("leases",), (*MAKE, "update"), "Schedulers elect a leader."),
         Permission(
             "",
             ("secrets",),
             ("create", "patch"),
-            "Certificates of pods are written. Of a store's Secret the loop sees annotations, never values.",
+            "The loop writes certificates of pods. Of a store's Secret it reads only annotations, never values.",
         ),
         Permission("", ("serviceaccounts",), MAKE, "Accounts of schedulers and of pods with a routing sidecar."),
-        Permission(RBAC, ("roles", "rolebindings"), MAKE, "What those accounts may read in their namespace."),
+        Permission(RBAC, ("roles", "rolebindings"), MAKE, "The permissions of those accounts in their namespace."),
         Permission(
             RBAC, ("clusterrolebindings",), ("get", "create", "patch", "delete"), "Schedulers review access tokens."
         ),
-        Permission(RBAC, ("clusterroles",), ("bind",), "That role, and no other.", names=("system:auth-delegator",)),
+        Permission(RBAC, ("clusterroles",), ("bind",), "Only that role.", names=("system:auth-delegator",)),
         Permission("resource.k8s.io", ("resourceclaimtemplates",), MAKE, "Devices by dynamic resource allocation."),
     ),
     "llmaz": (
-        Permission("llmaz.io", ("openmodels",), (*FOLLOW, "patch"), "Labelled as llmaz's webhook does."),
+        Permission(
+            "llmaz.io", ("openmodels",), (*FOLLOW, "patch"), "The loop adds the labels that llmaz's webhook adds."
+        ),
         Permission("inference.llmaz.io", ("backendruntimes",), FOLLOW),
         Permission(
             "inference.llmaz.io",
             ("playgrounds", "services"),
             (*READ, "patch"),
-            "Patched to label them as llmaz's webhook does.",
+            "The loop adds the labels that llmaz's webhook adds.",
         ),
         Permission("inference.llmaz.io", ("playgrounds/status", "services/status"), ("patch",)),
         Permission("inference.llmaz.io", ("playgrounds/finalizers", "services/finalizers"), ("update",), OWNING),
@@ -240,16 +253,18 @@ AGENT_HOST = (
         OURS,
         ("hosts",),
         (*READ, "create"),
-        "An agent makes its own Host where nobody did, and reads what people say of it there.",
+        "An agent creates its Host if it does not exist, and reads the settings that users made in it.",
     ),
-    Permission("", ("namespaces",), ("get",), "A Host may be for namespaces with some labels only."),
+    Permission("", ("namespaces",), ("get",), "A Host can be restricted to namespaces with certain labels."),
     Permission(OURS, ("hosts/status",), ("patch",)),
 )
 """For the agent of a host, which reports the host's status. The policies of `identities` restrict it to its host."""
 
 AGENT = (
     *AGENT_HOST,
-    Permission(OURS, ("hostprocesses",), READ, "Its plan. RBAC cannot tell the plans of one host from another's."),
+    Permission(
+        OURS, ("hostprocesses",), READ, "The agent's plan. RBAC cannot restrict a rule to the plans of one host."
+    ),
     Permission(OURS, ("hostprocesses/status",), ("patch",)),
 )
 """For the agent of a host that serves all namespaces; with a binding in one namespace, its permissions there."""
@@ -261,7 +276,7 @@ _WRITE = ("create", "update", "patch", "delete")
 USER_VIEW = (
     Permission(LLMKUBE, ("models", "inferenceservices", "gpuquotas"), READ),
     Permission(OURS, ("hostprocesses",), READ),
-    Permission(OURS, ("hosts",), READ, "Of the cluster: counts where the role is bound by a ClusterRoleBinding."),
+    Permission(OURS, ("hosts",), READ, "Cluster-scoped: has an effect only with a ClusterRoleBinding."),
 )
 """For a person who looks at services: Herdsman's kinds, besides Kubernetes' role `view`."""
 

@@ -207,7 +207,7 @@ class LeaseElector:
                 # Counted from before the request, because other loops count from the time when the server stored it.
                 self._renewed(asked_at)
             except AlreadyExists:
-                return "the lease was deleted and taken by another"
+                return "the lease was deleted, and another loop created it"
             except KubeError as error:
                 if self._clock() - self._renewed_at + self._retry_period_s >= self._renew_deadline_s:
                     return f"not renewed for {self._renew_deadline_s:g} s: {error}"

@@ -139,7 +139,7 @@ class Fence:
                 return
         except OSError:
             pass  # it was killed
-        _log.warning("The guard of the engine does not listen; another is started", extra={"pid": self._guard.pid})
+        _log.warning("The guard of the engine does not respond; starting another one", extra={"pid": self._guard.pid})
         # Not ended in order: one that reads late would take the end of its input for the end of the loop.
         self._guard.kill()
         self._end(self._guard)

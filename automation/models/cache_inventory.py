@@ -57,7 +57,7 @@ def parse_directories(log: str) -> list[Directory]:
     """Parse an inspector's log. Raises InventoryBroken when it is not complete."""
     lines = log.splitlines()
     if "end" not in lines:
-        raise InventoryBroken(f"the inspector did not finish: {log[-200:].strip() or 'it said nothing'}")
+        raise InventoryBroken(f"the inspector did not finish: {log[-200:].strip() or 'its log is empty'}")
     found = []
     for line in lines:
         if match := _LINE.fullmatch(line):
@@ -70,7 +70,7 @@ def parse_outcomes(log: str) -> dict[str, str]:
     """Parse a pruner's log: `deleted`, `busy`, `gone` or `failed` by key. Raises InventoryBroken."""
     lines = log.splitlines()
     if "end" not in lines:
-        raise InventoryBroken(f"the pruning did not finish: {log[-200:].strip() or 'it said nothing'}")
+        raise InventoryBroken(f"the pruning did not finish: {log[-200:].strip() or 'its log is empty'}")
     return {match[2]: match[1] for line in lines if (match := _OUTCOME.fullmatch(line))}
 
 
@@ -178,8 +178,8 @@ def check_bound(claim: Json) -> None:
     if phase != "Bound":
         name = f"{metadata['namespace']}/{metadata['name']}"
         raise CacheUnreachable(
-            f"claim {name} is {phase}: nothing is on it yet; `kubectl -n {metadata['namespace']} describe pvc "
-            f"{metadata['name']}` says why it has no volume"
+            f"claim {name} is {phase} and has no volume yet; `kubectl -n {metadata['namespace']} describe pvc "
+            f"{metadata['name']}` shows the reason"
         )
 
 
@@ -224,13 +224,13 @@ def why_pending(pod: Json) -> str:
     status = pod.get("status") or {}
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            return str(condition.get("message") or "no node takes it")
+            return str(condition.get("message") or "no node can run it")
     for entry in status.get("containerStatuses") or ():
         waiting = (entry.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
             return f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
     node = (pod.get("spec") or {}).get("nodeName")
-    return f"node {node} has not mounted the claim; another node may have it" if node else "no node has taken it"
+    return f"node {node} has not mounted the claim; another node may have it" if node else "it is not scheduled yet"
 
 
 def why_failed(pod: Json) -> str:

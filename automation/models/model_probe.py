@@ -175,7 +175,7 @@ class ModelProbe:
         times = "" if interrupted.times == 1 else f" {interrupted.times} times in a row"
         next_look = datetime.now(UTC) + timedelta(seconds=interrupted.wait_s)
         where = shown(key.address)
-        log.warning("Does not look at a model for now", source=where, interrupted=interrupted.times)
+        log.warning("Postponed the probe of a model", source=where, interrupted=interrupted.times)
         facts = ProbeFacts(
             outcome="unreachable",
             source=key.address,
@@ -223,9 +223,11 @@ class ModelProbe:
                 secret=key.secret,
             )
         except Exception:
-            log.exception("A look at a model's source failed by a defect of Herdsman", source=shown(key.address))
+            log.exception(
+                "A probe of a model's source failed because of a defect of Herdsman", source=shown(key.address)
+            )
             found = ProbeFacts(
-                outcome="unreachable", source=key.address, reason="SourceUnexpected", message="the look itself failed"
+                outcome="unreachable", source=key.address, reason="SourceUnexpected", message="the probe failed"
             )
         finally:
             self._marks.end(repr(key))

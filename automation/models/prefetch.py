@@ -89,16 +89,16 @@ class Prefetcher:
             return PrefetchFacts(job=job_name, state="done")
         if not status.get("path"):
             # The probe of the source gives the file's name. Before that the path of the download is unknown.
-            return PrefetchFacts(job=job_name, state="started", message="Looking at the source first")
+            return PrefetchFacts(job=job_name, state="started", message="Probing the source first")
         owner = Owner(api_version=kinds.MODELS.api_version, kind="Model", name=model.name, uid=cr["metadata"]["uid"])
         if not self.jobs.has_synced:
             # At a start, or where an older installation may not list Jobs.
             self._requeue(namespace, model.name, WATCH_S)
-            return PrefetchFacts(job=job_name, state="started", message="Looking for the Job of an earlier start")
+            return PrefetchFacts(job=job_name, state="started", message="Searching the Job of an earlier start")
         wanted = prefetch_job(model, namespace, owner, self._options)
         if job is not None and job["hash"] != wanted["metadata"]["annotations"][naming.ANNOTATION_APPLIED_HASH]:
             self._delete(namespace, job)
-            return PrefetchFacts(job=job_name, state="started", message="The Job for an earlier source is being ended")
+            return PrefetchFacts(job=job_name, state="started", message="Deleting the Job for an earlier source")
         if job is None:
             return self._make(namespace, model, wanted)
         return self._of_job(namespace, model.name, job)
@@ -116,7 +116,7 @@ class Prefetcher:
             self._client.apply(kinds.JOBS, namespace, job, field_manager=naming.FIELD_MANAGER)
         except ApiError as error:
             self._requeue(namespace, model.name, RETRY_S)
-            return PrefetchFacts(job=name, state="started", message=f"Job `{name}` cannot be made yet: {error}")
+            return PrefetchFacts(job=name, state="started", message=f"Job `{name}` cannot be created yet: {error}")
         log.info("Started a prefetch", job=name)
         return PrefetchFacts(job=name, state="started")
 

@@ -148,7 +148,7 @@ class ProbeMarks:
     def _log_error(self, error: OSError) -> None:
         if not self._told:
             self._told = True
-            log.warning("Cannot write down which models are looked at", folder=str(self._folder), error=str(error))
+            log.warning("Cannot record which models are probed", folder=str(self._folder), error=str(error))
 
 
 def _name(subject: str) -> str:

@@ -38,7 +38,7 @@ class SecretReader:
             raise SecretUnreadable(
                 "SourceSecretNotReadable",
                 f"the loop may not read Secret `{name}`; pods check the source when they start "
-                "(docs/install/secrets-reader.yaml lets the loop look, too)",
+                "(to let the loop check it too, apply docs/install/secrets-reader.yaml)",
             ) from None
         except NotFound:
             raise SecretUnreadable(

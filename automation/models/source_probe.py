@@ -105,7 +105,7 @@ class SourceProbe:
                 return self._local(source, sha256, model_format)
             if source.kind is SourceKind.CLAIM or (source.kind is SourceKind.REPOSITORY and not files):
                 return ProbeFacts(
-                    outcome="unreachable", source=source.address, message="only a pod can see this source"
+                    outcome="unreachable", source=source.address, message="only pods can read this source"
                 )
             places = self._places(source, files, self._credentials(secret))
             if len(places) > 1:
@@ -127,7 +127,7 @@ class SourceProbe:
             return Credentials()
         namespace, _, name = secret.partition("/")
         if self._read_secret is None:
-            raise SecretUnreadable("SourceSecretNotReadable", f"Secret `{name}` is read by pods only")
+            raise SecretUnreadable("SourceSecretNotReadable", f"only pods read Secret `{name}`")
         return self._read_secret(namespace, name)
 
     def _places(self, source: ModelSource, files: Sequence[str], credentials: Credentials) -> list[_RemoteFile]:
@@ -219,7 +219,7 @@ class SourceProbe:
         try:
             real = self.policy.allowed_path(source.path)
         except SourceNotFound:
-            raise SourceNotFound(f"`{source.path}` is not on this machine; a node may have it") from None
+            raise SourceNotFound(f"`{source.path}` does not exist on this machine; it may exist on a node") from None
         if real.is_dir():
             if model_format == "gguf":
                 raise GgufInvalid(f"`{source.path}` is a directory; a gguf model is one file")

@@ -162,7 +162,7 @@ class TransferWatch:
             try:
                 turn = self.round(turn)
             except Exception:
-                log.exception("Following downloads failed by a defect of Herdsman")
+                log.exception("Following downloads failed because of a defect of Herdsman")
             with self._lock:
                 if not self._downloads and not self._ended:
                     self._busy.clear()

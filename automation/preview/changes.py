@@ -32,7 +32,7 @@ class ObjectChange:
     refused: str = ""
     """Why the API server refuses the change, or which owner holds the object; empty when neither does."""
     shared: bool = False
-    """Other services use it too (a cache claim), and none of them owns it."""
+    """Other services use it too (a cache claim). None of them owns it."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class ServicePreview:
     notes: tuple[str, ...] = ()
     """Fields without an effect, and facts that a preview cannot know."""
     problem: Problem | None = None
-    """Why no object is made at all: the spec is invalid, its Model is missing."""
+    """The reason why no object is made: for example, the spec is invalid or its Model is missing."""
 
     @property
     def changed(self) -> tuple[ObjectChange, ...]:

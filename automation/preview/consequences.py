@@ -144,7 +144,7 @@ def _to_claim(desired: DesiredService, each: DryRun, options: RenderOptions) -> 
     for model in filter(None, (desired.model, desired.draft)):
         if model.cache_key and desired.storage.persistence == "Cached":
             if model.cache_key not in before:
-                yield _download(model, f"claim {claim_name(desired, options)}, unless it is there already")
+                yield _download(model, f"claim {claim_name(desired, options)}, unless it has it already")
         elif needs_cache(model.source, model.files) and runtime_for(desired.engine).needs_model_init:
             if restarted:
                 yield _download(model, "a volume of each pod")
@@ -172,7 +172,7 @@ def _to_host(desired: DesiredService, each: DryRun) -> Iterator[Download]:
             continue
         alone = len(_files(_spec(each.after))) == 1
         size = sizes.get(str(plan.get("cacheKey"))) if alone else None
-        yield Download(shown(str(plan.get("source", ""))), f"host {host}, unless it is there already", size)
+        yield Download(shown(str(plan.get("source", ""))), f"host {host}, unless it has it already", size)
 
 
 def _files(spec: Json) -> dict[str, Json]:
@@ -204,8 +204,8 @@ def kept_fields(rendered: RenderedService, live: Mapping[ObjectName, Json]) -> I
         ]
         if changed:
             yield (
-                f"{each.kind} {each.name}: its pods keep what they were made with, and take with the next change of "
-                f"the service: {', '.join(changed)}"
+                f"{each.kind} {each.name}: its pods are not restarted; with the next change of the service they get: "
+                f"{', '.join(changed)}"
             )
 
 

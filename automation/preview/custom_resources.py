@@ -88,7 +88,10 @@ def list_request(client: KubeClient, crs: CustomResources, namespace: str | None
 
 def _unserved(crs: CustomResources) -> str:
     crs.unserved = True
-    return f"the cluster does not serve {crs.kind.kind} yet, so what it would say of it is not known: `herdsman crds`"
+    return (
+        f"the cluster does not serve {crs.kind.kind} yet, so it cannot check the object: install the CRDs of "
+        f"`herdsman crds`"
+    )
 
 
 def names_of(documents: Iterable[Document]) -> list[Name]:
@@ -152,7 +155,7 @@ def dry_run_document(client: KubeClient, kind: Kind, wanted: Json, live: Json | 
     """
     namespace, name = wanted["metadata"].get("namespace"), wanted["metadata"]["name"]
     if live is not None and live["metadata"].get("deletionTimestamp"):
-        raise DocumentRefused("is being deleted; apply it again when it is gone")
+        raise DocumentRefused("is being deleted; apply it again after its deletion")
     wanted = _applicable(wanted)
     try:
         if live is None:
@@ -245,5 +248,5 @@ def _words(error: ApiError) -> str:
     if isinstance(error, NotFound) and error.message.startswith("namespaces "):
         return f"{error.message}: create the namespace first"
     if isinstance(error, Conflict):
-        return "was changed by somebody at this moment; ask again"
+        return "was changed during the preview; run the command again"
     return error.message.strip()

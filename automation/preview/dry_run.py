@@ -66,7 +66,9 @@ def dry_run_object(
                 if isinstance(error, (NotFound, Conflict)) and not _object_changed_since_read(error, live):
                     raise
                 live = _latest(client, kind, identity)
-        return DryRun(comparing.rejected(each, live, "it is being changed at this moment; ask again", shared=shared))
+        return DryRun(
+            comparing.rejected(each, live, "it was changed during the preview; run the command again", shared=shared)
+        )
     except (Unreachable, Unauthorized):
         raise
     except ApiError as error:

@@ -107,7 +107,7 @@ class Live:
         except (Unreachable, Unauthorized):
             raise
         except ApiError as error:
-            self.notes[f"could not ask which optional APIs are served: {error.message}"] = None
+            self.notes[f"could not find out which optional APIs the cluster serves: {error.message}"] = None
             return
         self.installed = frozenset(kind.full_name for kind, is_served in answer.items() if is_served)
 
@@ -123,7 +123,9 @@ class Live:
                     for namespace in namespaces:
                         self._listing(kind, _Scope(scope.dialect, (namespace,), scope.names))()
                     return
-                self.notes[f"may not list {kind.plural}, so what exists of them is not known: {error.message}"] = None
+                self.notes[
+                    f"may not list {kind.plural}, so the preview does not know the existing ones: {error.message}"
+                ] = None
             except NotFound:
                 return  # its CRD is not there
 
@@ -170,7 +172,7 @@ class Live:
         return load
 
     def _assume_claims_exist(self, error: Forbidden) -> None:
-        self.notes[f"may not read volume claims, so they are taken to be there: {error.message}"] = None
+        self.notes[f"may not read volume claims, so the preview assumes that they exist: {error.message}"] = None
 
     def _add_claim(self, claim: Json) -> None:
         if "deletionTimestamp" not in claim["metadata"]:
@@ -257,7 +259,7 @@ class Live:
         except NotFound:
             return []
         except Forbidden as error:
-            self.notes[f"may not list {kind.plural}, so what they say is not known: {error.message}"] = None
+            self.notes[f"may not list {kind.plural}, so the preview ignores them: {error.message}"] = None
             return []
 
 

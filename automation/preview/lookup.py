@@ -80,7 +80,7 @@ class PreviewLookup:
             is_model = kind == kinds.MODELS
             raise NotYet(
                 reason=Reason.MODEL_NOT_READY if is_model else "Refused",
-                why=f"{kind.kind} `{name}` of the files would be refused",
+                why=f"the API server would refuse {kind.kind} `{name}` of the files",
                 field="spec.modelRef" if is_model else "",
             )
         self.seen[identity] = found = self._find(identity, kind)
@@ -190,7 +190,10 @@ class PreviewLookup:
         except NotFound:
             return None
         except Forbidden as error:
-            self.notes[f"may not read {kind.plural}, so {kind.kind} `{name}` counts as absent: {error.message}"] = None
+            self.notes[
+                f"may not read {kind.plural}, so the preview assumes that {kind.kind} `{name}` does not exist: "
+                f"{error.message}"
+            ] = None
             return None
 
     def _list(self, kind: Kind, namespace: str) -> tuple[Json, ...]:
@@ -199,5 +202,5 @@ class PreviewLookup:
         except NotFound:
             return ()
         except Forbidden as error:
-            self.notes[f"may not list {kind.plural}, so what they say is not known: {error.message}"] = None
+            self.notes[f"may not list {kind.plural}, so the preview ignores them: {error.message}"] = None
             return ()

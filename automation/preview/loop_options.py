@@ -65,7 +65,7 @@ def options_of_loop(
     except Forbidden:
         found = {}
         on_note(
-            f"the settings of the loop may not be read, so the defaults are used: bind Role `herdsman-preview` of "
+            f"may not read the settings of the loop, so the preview uses the defaults: bind Role `herdsman-preview` of "
             f"namespace {namespace}"
         )
     except ApiError:

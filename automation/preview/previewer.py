@@ -192,7 +192,7 @@ def _unless_drift_is_reported(dry_run: DryRun, applied: Iterable[RenderedObject]
     if change.op == "same" or each is None or each.on_drift != "report":
         return dry_run
     what = "was deleted" if change.op == "create" else f"was changed: {', '.join(change.fields)}"
-    notes.append(f"drift, which is reported and not repaired: {change.kind} {change.name} {what}")
+    notes.append(f"drift that the loop reports and does not repair: {change.kind} {change.name} {what}")
     return DryRun(ObjectChange("same", change.kind, change.name), dry_run.live, dry_run.live)
 
 

@@ -74,9 +74,10 @@ def render_subject(subject: Subject, live: Live, *, options: RenderOptions) -> R
         problem = _problem_of(error)
     for model in look.models_not_ready():
         if not subject.edited:
-            return Rendering(notes=(f"Model `{model}` is not Ready; until it is, nothing is changed",))
+            return Rendering(notes=(f"Model `{model}` is not Ready; the loop changes nothing until it is",))
         notes.append(
-            f"Model `{model}` has not been looked at like this: its file's name and what the header says may differ"
+            f"Model `{model}` has not been probed with this spec: the name of its file and the values of its header "
+            f"may differ"
         )
     if problem is not None:
         return Rendering(notes=tuple(notes), problem=problem)
@@ -91,7 +92,7 @@ def render_subject(subject: Subject, live: Live, *, options: RenderOptions) -> R
     unsupported = (*parsed.unsupported, *unsupported_by_cluster(desired, options))
     notes += [f"{each.field}: {each.message}" if each.field else each.message for each in unsupported]
     if desired.suspended and not rendered.objects:
-        notes.append("it is stopped: nothing is made, and what runs goes")
+        notes.append("the service is stopped: the loop creates nothing and deletes the running replicas")
     kept = _with_kept_templates(subject, rendered, live)
     if kept is None and not subject.edited:
         kept = _with_rollback(cr, rendered, live, notes)
@@ -113,12 +114,12 @@ def _waits_for(cr: Json, live: Live) -> Iterator[str]:
     )
     mode = annotations.get(ANNOTATION_MODE) or of_namespace.get(ANNOTATION_MODE) or "Apply"
     if mode == "Preview":
-        yield "mode Preview: the change waits until `herdsman approve` is given its digest"
+        yield "mode Preview: the loop applies the change after `herdsman approve` with its digest"
     elif mode == "Paused":
-        yield "mode Paused: nothing is changed until the mode is another"
+        yield "mode Paused: the loop changes nothing until the mode is changed"
     controller = controller_of(cr, of_namespace)
     if controller and controller != HERDSMAN:
-        yield f"only a loop of class `{controller}` looks after it (annotation {ANNOTATION_CONTROLLER})"
+        yield f"only a loop of class `{controller}` manages the service (annotation {ANNOTATION_CONTROLLER})"
 
 
 def _left_to_upstream(subject: Subject, live: Live) -> Iterator[str]:
@@ -129,7 +130,7 @@ def _left_to_upstream(subject: Subject, live: Live) -> Iterator[str]:
     finalizers = cr["metadata"].get("finalizers") or ()
     held = any(each in dialect_named(info.name).peer_finalizers for each in finalizers)
     if held or written_by_another(cr.get("status"), info.status_mark):
-        yield "the peer's controller looks after it, or did: no loop takes it before `herdsman adopt`"
+        yield "the upstream controller manages the service, or did: no loop manages it before `herdsman adopt`"
 
 
 def _facts(desired: DesiredService, live: Live, options: RenderOptions) -> dict[str, Any]:

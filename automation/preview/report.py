@@ -43,7 +43,7 @@ def summary(service: ServicePreview) -> str:
     """Return one line about the changes of a service."""
     if service.problem is not None:
         where = f"{service.problem.field}: " if service.problem.field else ""
-        return f"cannot be made: {where}{service.problem.message}"
+        return f"cannot be applied: {where}{service.problem.message}"
     parts = [counts_text(service.changed) or "nothing changes"]
     mandatory = [each for each in service.violations if each.mandatory]
     refused = [each for each in service.objects if each.refused]
@@ -120,8 +120,8 @@ def headline(preview: Preview) -> str:
     total = counts_text(each for service in preview.services for each in service.changed)
     parts = [f"{_services(len(changed))} would change"] if changed else []
     parts += [f"{_services(len(refused))} would be refused"] if refused else []
-    parts += [f"{_services(same)} would stay as {'it is' if same == 1 else 'they are'}"] if same else []
-    text = ", ".join(parts) or "There is no service to preview"
+    parts += [f"{_services(same)} would not change"] if same else []
+    text = ", ".join(parts) or "No services to preview"
     return text + (f" ({total})" if total else "")
 
 

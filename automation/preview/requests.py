@@ -263,7 +263,7 @@ def _left_out(client: KubeClient, hidden: Mapping[str, Forbidden]) -> Iterator[s
     known = served(lambda path: client.request("GET", path), [KINDS[dialect] for dialect in hidden])
     for dialect, error in hidden.items():
         if known.get(KINDS[dialect], True):
-            yield f"may not read {KINDS[dialect].plural}, so they are left out: {error.message}"
+            yield f"may not read {KINDS[dialect].plural}, so the preview omits them: {error.message}"
 
 
 def _misnamed(names: Sequence[tuple[str | None, str]], affected: _Affected, namespace: str | None) -> Iterator[str]:
@@ -272,6 +272,6 @@ def _misnamed(names: Sequence[tuple[str | None, str]], affected: _Affected, name
     for dialect, name in names:
         dialects = [key.dialect for key in keys if key.name == name and dialect in (None, key.dialect)]
         if not dialects and name not in affected.deleted:
-            yield f"there is no {kind_text(dialect or LLMKUBE)} `{name}` in namespace `{namespace}`"
+            yield f"no {kind_text(dialect or LLMKUBE)} `{name}` in namespace `{namespace}`"
         elif len(dialects) > 1:
-            yield f"`{name}` means several services: say {' or '.join(qualified(each, name) for each in dialects)}"
+            yield f"`{name}` means several services: write {' or '.join(qualified(each, name) for each in dialects)}"

@@ -48,9 +48,9 @@ class Acted:
 
     problem: Problem | None = None
     outdated: bool = False
-    """Another service reserved a host or a quota meanwhile, or gave one back. The pass must be repeated."""
+    """Another service reserved or released a host or a quota during the pass. The pass must be repeated."""
     unsupported: tuple[Problem, ...] = ()
-    """Fields of the service that have no effect, and why."""
+    """Fields of the service that have no effect, each with the reason."""
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ class PodActor:
         except ApiError as error:
             # Without a readiness gate nothing depends on the condition. With one, the kubelet's next update of the pod
             # causes another try.
-            log.warning("Could not write on a pod what its engine answered", pod=metadata["name"], error=str(error))
+            log.warning("Could not write an engine's answer to its pod", pod=metadata["name"], error=str(error))
             if isinstance(error, Forbidden):
                 self._muted_until = now + REFUSED_RETRY
 
@@ -115,13 +115,12 @@ class PodActor:
         except ApiError as error:
             log.warning("Could not delete a replica that does not serve", pod=action.name, error=str(error))
             message = (
-                f"pod {action.name} does not answer a completion ({action.why}) and could not be deleted: "
-                f"{error.message}"
+                f"pod {action.name} does not answer a completion ({action.why}), but cannot be deleted: {error.message}"
             )
             return Problem(reason="CompletionFailed", message=message), (RequeueAfter(DELETE_RETRY_S),)
         self._replicas.note_replaced(key, action.name, generation=generation_of(cr), now=now)
         log.warning("Replaced a replica that does not serve", pod=action.name, why=action.why)
-        message = f"Deleted pod {action.name}, so that another takes its place: {action.why}"
+        message = f"Deleted pod {action.name}, so that it is replaced: {action.why}"
         return None, (RecordEvent("Warning", "ReplicaReplaced", message),)
 
     def _evict(self, key: ServiceKey, action: EvictPod) -> tuple[FollowUp, ...]:

@@ -112,7 +112,7 @@ class ReserveQuota:
 
     claim: QuotaClaim
     without_model: bool
-    """The Model is unknown; only the service's own spec counts."""
+    """The Model is unknown. Only the service's spec is used."""
     admitted: bool
     """Whether the review found room."""
 

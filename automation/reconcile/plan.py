@@ -81,10 +81,11 @@ def make_plan(
         kind, name = min(missing)
         return Plan("apply", f"{kind} {name} is missing", only_accessories=stands and missing <= accessories)
     if rendered.objects and applied != {rendered.fingerprint}:
-        why = "objects that the service serves without were refused" if stands else "what is rendered has changed"
+        refused = "the API server refused objects that the service can serve without"
+        why = refused if stands else "the rendered objects have changed"
         return Plan("apply", why, only_accessories=stands)
     if leftovers:
         if last is not None and last.ok and last.fingerprint == rendered.fingerprint:
-            return Plan("sweep", "objects are left over that the engine does not know", leftovers)
+            return Plan("sweep", "leftover objects exist that the engine's state does not contain", leftovers)
         return Plan("apply", f"{leftovers[0].name.kind} {leftovers[0].name.name} is no longer wanted")
-    return Plan("none", "everything is as rendered")
+    return Plan("none", "all objects match the rendered ones")

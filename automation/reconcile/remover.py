@@ -72,7 +72,7 @@ class Remover:
                 live = self._client.get(kind, key.namespace, name)
                 if not has_controller(live):
                     # The cache is behind: the service was deleted with the policy Orphan.
-                    log.info("Left an orphaned object alone", kind=leftover.name.kind, name=name)
+                    log.info("Kept an orphaned object", kind=leftover.name.kind, name=name)
                     continue
                 version = live["metadata"]["resourceVersion"]
                 self._client.delete(kind, key.namespace, name, uid=leftover.uid, resource_version=version)

@@ -116,7 +116,7 @@ def terminating(key: ServiceKey, observed: Observed) -> Problem | None:
     """Return a problem if the namespace is being deleted, because nothing can be created in it; else None."""
     if not observed.namespace_terminating:
         return None
-    message = f"namespace `{key.namespace}` is being deleted, and nothing can be made in it any more"
+    message = f"namespace `{key.namespace}` is being deleted, so no object can be created in it"
     return Problem(reason=Reason.NAMESPACE_TERMINATING, message=message)
 
 

@@ -132,7 +132,7 @@ class BackgroundProbes(Generic[K, A]):
             new = ask(before)
             answer, again_s = new, self._again_s(new)
         except Exception:
-            log.exception("A question failed by a defect of Herdsman", question=self._name, key=str(key))
+            log.exception("A request failed because of a defect of Herdsman", question=self._name, key=str(key))
             again_s = DEFECT_RETRY_S
         with self._lock:
             entry.answer = answer

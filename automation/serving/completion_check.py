@@ -57,7 +57,7 @@ class Proof:
 
     state: Literal["proved", "failed", "unknown", "loading"]
     """proved: it answered with a token, an embedding or a rank. failed: it accepted the request and did not answer so.
-    unknown: it cannot be checked, and gets requests all the same. loading: it reports that it loads its model."""
+    unknown: it cannot be checked, and gets requests anyway. loading: it reports that it loads its model."""
     message: str = ""
     tries: int = 1
     """Answers of this state in a row."""
@@ -105,12 +105,14 @@ class CompletionCheck:
     ) -> Proof | None:
         """Return the result for a start; None until the first answer. Never blocks."""
         if request is None:
-            return Proof("unknown", "its engine has no request that Herdsman could make without its key", final=True)
+            return Proof(
+                "unknown", "its engine has no request that Herdsman can send without the engine's key", final=True
+            )
         found = self._answers.latest(
             start, lambda before: self._counted(before, self.check(start, request, progress)), who="", changed=changed
         )
         if found is None and self._way_is_closed():
-            return Proof("unknown", "requests reach no replica at all; it is being asked nevertheless")
+            return Proof("unknown", "requests reach no replica now; Herdsman still tries this one")
         return found
 
     def check(self, start: EngineStart, request: CompletionRequest, progress: ProgressMetrics | None = None) -> Proof:
@@ -124,13 +126,13 @@ class CompletionCheck:
         except (ApiError, PathRefused) as error:
             if isinstance(error, Unreachable) and error.timed_out and self._reachable(start):
                 if progress is not None and (why := self._may_be_busy(start, progress)):
-                    return Proof("unknown", f"POST {request.path} has to wait: {why}")
+                    return Proof("unknown", f"POST {request.path} waits: {why}")
                 return Proof("failed", f"POST {request.path}: no answer in {self._timeout_s:g} s")
             if not isinstance(error, NotFound):  # a deleted pod does not count
                 self._note(start, reached=False)
             # Without the right to pods/proxy every start is unknown, and each costs one refused request.
             final = isinstance(error, (Forbidden, PathRefused))
-            return Proof("unknown", f"it could not be asked: {error}"[:_LONGEST_MESSAGE], final=final)
+            return Proof("unknown", f"the request failed: {error}"[:_LONGEST_MESSAGE], final=final)
         self._note(start, reached=True)
         return judge(request, answer)
 
@@ -173,12 +175,12 @@ class CompletionCheck:
         """Read twice whether the engine makes tokens for any client; empty when it makes none."""
         before = read_progress(self._client, start, progress)
         if before.absent:
-            return "it has no metrics that would tell whether it makes tokens for other requests"
+            return "its engine has no metrics that show whether it generates tokens for other requests"
         if before.tokens is None:
             return ""
         time.sleep(PROGRESS_S)
         moved = has_moved(before, read_progress(self._client, start, progress))
-        return "it makes tokens for other requests" if moved else ""
+        return "it generates tokens for other requests" if moved else ""
 
     def _note(self, start: EngineStart, *, reached: bool) -> None:
         with self._lock:
@@ -209,24 +211,28 @@ def judge(request: CompletionRequest, answer: Exchange) -> Proof:
     """Decide the result from an engine's own answer. Pure."""
     told = f"POST {request.path}: {answer.status}"
     if answer.status in (401, 403):
-        return Proof("unknown", f"{told}: it wants a key, which Herdsman does not read; it was reached", final=True)
+        return Proof(
+            "unknown",
+            f"{told}: the engine requires an API key, which Herdsman does not read; the engine answers",
+            final=True,
+        )
     if answer.status == 429:
-        return Proof("unknown", f"{told}: it has too many requests to take one more")
+        return Proof("unknown", f"{told}: the engine has too many requests")
     if answer.status == 501 or 300 <= answer.status < 500:
-        return Proof("unknown", f"{told}: it does not take this request: {_text(answer.body)}", final=True)
+        return Proof("unknown", f"{told}: the engine refuses this request: {_text(answer.body)}", final=True)
     if answer.status == 503 and _loads(answer.body):
-        return Proof("loading", f"{told}: it loads its model")
+        return Proof("loading", f"{told}: the engine loads its model")
     if answer.status >= 500:
         return Proof("failed", f"{told}: {_text(answer.body)}")
     if not answer.whole:
-        return Proof("unknown", f"{told}: more than could be read", final=True)
+        return Proof("unknown", f"{told}: the answer is too large", final=True)
     try:
         body = json.loads(answer.body)
     except (ValueError, RecursionError):
-        return Proof("failed", f"{told}: no JSON: {_text(answer.body)}")
+        return Proof("failed", f"{told}: the answer is not JSON: {_text(answer.body)}")
     if isinstance(body, dict) and (_generated(body) or _embedded(body) or _ranked(body)):
         return Proof("proved")
-    return Proof("failed", f"{told}: no content: {_text(answer.body)}")
+    return Proof("failed", f"{told}: the answer has no content: {_text(answer.body)}")
 
 
 def _loads(body: bytes) -> bool:

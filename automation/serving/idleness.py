@@ -98,4 +98,4 @@ def _of_slots(probe: IdleProbe, text: str) -> Idleness:
     if not says or len(says) != len(slots):
         return Idleness("unknown", f"GET {probe.path}: no list of slots")
     busy = sum(says)
-    return Idleness("busy", f"{busy} of {len(says)} slots work on a request") if busy else Idleness("idle")
+    return Idleness("busy", f"{busy} of {len(says)} slots are busy") if busy else Idleness("idle")

@@ -161,7 +161,7 @@ class Replicas:
         if found is not None and found.state == "loading":
             return None
         if found is None and written is None and start in self._standing.get(key, ()):
-            return Proof("unknown", "it served before it was asked; its first answer is awaited")
+            return Proof("unknown", "it served before the first check, whose answer is pending")
         return found or written
 
     def _follow(self, key: ServiceKey, desired: DesiredService, pods: tuple[Json, ...], proofs: Proofs) -> None:
@@ -196,7 +196,7 @@ class Replicas:
         if before is None or before.count < MOST_REPLACED:
             return (DeletePod(name, pod["metadata"]["uid"], proof.message),), None
         message = (
-            f"{before.count} replicas were replaced and the next does not answer a completion either: "
+            f"{before.count} replicas were replaced, and the next one does not answer a completion either: "
             f"{proof.message}; see the engine's log (`kubectl logs {name}`), then change the spec"
         )
         serving = any(other is not None and other.serves for other in proofs.values())

@@ -75,7 +75,7 @@ class Rollback:
             return rendered, RolloutFacts(failed=failed)
         template = self._template(key, served)
         if template is None:
-            message = f"{held.message}; no ReplicaSet has the last template that served any more"
+            message = f"{held.message}; the ReplicaSet with the last template that served was deleted"
             return rendered, RolloutFacts(failed=Problem(reason=ROLLOUT_FAILED, message=message))
         with self._lock:
             self._held[key] = (desired_hash, held)
@@ -228,6 +228,9 @@ def replica_sets_of(client: KubeClient, key: ServiceKey) -> list[Json]:
     try:
         found: list[Json] = client.list(kinds.REPLICA_SETS, key.namespace, label_selector=selector)["items"]
     except Forbidden as error:
-        log.warning("May not look for older templates; grant docs/install/rbac.yaml", error=str(error))
+        log.warning(
+            "May not list ReplicaSets to find older templates; grant the permissions in docs/install/rbac.yaml",
+            error=str(error),
+        )
         return []
     return found

@@ -123,15 +123,17 @@ def gate(
 
 def _problem(said: Mapping[str, Idleness | None]) -> Problem:
     if not said:
-        message = "this engine cannot be asked whether it works on a request; the change waits for the timeout"
+        message = "this engine does not report whether it is busy; the change waits for the timeout"
         return Problem(reason="IdleCheckUnsupported", message=message)
     # Names only, and no numbers of requests: a message that changes every five seconds causes a write every five
     # seconds.
     busy = [name for name, word in said.items() if word is not None and word.state == "busy"]
     if busy:
-        return Problem(reason="PodsBusy", message=f"replicas work on requests: {', '.join(busy)}")
+        return Problem(reason="PodsBusy", message=f"replicas are busy with requests: {', '.join(busy)}")
     unknown = [f"{name}: {word.message}" for name, word in said.items() if word is not None and word.state == "unknown"]
-    return Problem(reason="IdleCheckFailed", message=f"replicas do not say whether they are idle: {'; '.join(unknown)}")
+    return Problem(
+        reason="IdleCheckFailed", message=f"replicas do not report whether they are idle: {'; '.join(unknown)}"
+    )
 
 
 def _condition(cr: Json) -> Json:

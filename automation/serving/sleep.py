@@ -55,7 +55,7 @@ from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 
 GRACE_S = 3.0
-"""How long the slice stays beside the endpoints of the pods, until every node has them."""
+"""How long the slice is kept in addition to the endpoints of the pods, until every node has them."""
 CLOSE_AFTER_S = 60.0
 """How long the listener of a woken service stays, for clients of nodes that still have the slice."""
 

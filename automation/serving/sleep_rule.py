@@ -70,12 +70,12 @@ def unsupported_reason(desired: DesiredService, *, address: str) -> Problem | No
         return None
     why = ""
     if desired.autoscaling is not None:
-        why = "has no effect with spec.autoscaling, whose minReplicas: 0 has KEDA do it"
+        why = "has no effect with spec.autoscaling; set its minReplicas to 0, so that KEDA scales to zero"
     elif runtime_for(desired.engine).progress(desired) is None:
         kind = "an API key" if desired.api_key else f"runtime {desired.engine.kind}"
-        why = f"replicas with {kind} cannot be asked whether anybody uses them, so they run always"
+        why = f"replicas with {kind} do not report whether clients use them, so they never sleep"
     elif not address:
-        why = "needs an address at which Herdsman takes requests for sleeping services (HERDSMAN_PROXY_ADDRESS)"
+        why = "needs an address at which Herdsman receives requests for sleeping services (HERDSMAN_PROXY_ADDRESS)"
     if not why:
         return None
     return Problem(

@@ -153,7 +153,7 @@ class StallWatch:
                 if followed is not None:
                     self._probe(start, followed)
             except Exception:
-                log.exception("A look at an engine's progress failed by a defect of Herdsman", pod=start.pod)
+                log.exception("A check of an engine's progress failed because of a defect of Herdsman", pod=start.pod)
             finally:
                 self._due.done(start)
             with self._lock:
@@ -176,5 +176,5 @@ class StallWatch:
         with self._lock:
             if self._followed.pop(start, None) is None:
                 return
-        seen = "its metrics did not answer" if reading.running is None else "no token came of the requests in work"
+        seen = "its metrics did not answer" if reading.running is None else "its running requests produced no token"
         followed.stalled(f"{seen} for {silent_s:.0f} s, and it does not answer a completion: {proof.message}")

@@ -74,8 +74,8 @@ class ClusterCheck:
                 self._client.request("GET", kind.path(None), query={"limit": "1"}, timeout_s=REQUEST_TIMEOUT_S)
             except NotFound:
                 raise ClusterUnusable(
-                    f"{self._client.server} does not know {kind.kind} objects; "
-                    "run `herdsman crds | kubectl apply --server-side -f -`"
+                    f"{self._client.server} has no CRD for {kind.kind}; run `herdsman crds | kubectl apply "
+                    f"--server-side -f -`"
                 ) from None
             except Forbidden:
                 # The loop may be allowed in some namespaces only. The informers report what they may not list.

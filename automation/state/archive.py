@@ -66,12 +66,12 @@ def read(path: pathlib.Path) -> dict[str, Export]:
         with tarfile.open(path, mode="r:gz") as tar:
             manifest = json.loads(_content(tar, _MANIFEST))
             if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-                raise ArchiveBroken(f"`{path}` is no backup that this release reads: its format is not {FORMAT}")
+                raise ArchiveBroken(f"`{path}` is not a backup for this release: its format is not {FORMAT}")
             return {str(entry["name"]): _stack(tar, entry) for entry in manifest["stacks"]}
     except OSError as error:
         raise ArchiveBroken(f"`{path}` cannot be read: {error}") from error
     except (tarfile.TarError, EOFError, zlib.error, ValueError, KeyError, TypeError) as error:
-        raise ArchiveBroken(f"`{path}` is no whole backup: {error}") from error
+        raise ArchiveBroken(f"`{path}` is not a complete backup: {error}") from error
 
 
 def _stack(tar: tarfile.TarFile, entry: dict[str, Any]) -> Export:
@@ -80,7 +80,7 @@ def _stack(tar: tarfile.TarFile, entry: dict[str, Any]) -> Export:
         raise ValueError(f"the checksum of stack `{entry['name']}` does not match")
     export = json.loads(content)
     if not isinstance(export, dict):
-        raise ValueError(f"stack `{entry['name']}` holds no state")
+        raise ValueError(f"stack `{entry['name']}` contains no state")
     return export
 
 
@@ -88,7 +88,7 @@ def _content(tar: tarfile.TarFile, name: str) -> bytes:
     member = tar.getmember(name)
     file = tar.extractfile(member) if member.size <= _LARGEST_BYTES else None
     if file is None:
-        raise ValueError(f"`{name}` is no file of a reasonable size")
+        raise ValueError(f"`{name}` is not a file, or is too large")
     return file.read()
 
 

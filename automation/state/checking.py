@@ -45,7 +45,10 @@ def check_state(backend: StateBackend) -> tuple[Check, ...]:
     except StateUnreachable as error:
         return (Check("state backend", "missing", error.message, _hint(backend)),)
     except StateUnreadable as error:
-        hint = "a loop mends it when it next looks at that namespace; or `herdsman state repair STACK`"
+        hint = (
+            "a loop repairs it at its next pass over that namespace; to repair it now, run `herdsman state repair "
+            "STACK`"
+        )
         return (Check("state backend", "warning", f"{where}: a stack cannot be read: {error.message}", hint),)
     except EngineFailed as error:
         return (Check("state backend", "missing", f"{where}: {error.message}", _hint(backend)),)
@@ -84,13 +87,15 @@ def _of_stack(row: StackRow) -> Check | None:
         return Check(name, "warning", f"cannot be read: {row.problem}", f"`herdsman state repair {row.name}`")
     if row.locked_by:
         detail = f"locked by {row.locked_by} since {row.locked_since}"
-        return Check(name, "warning", detail, f"if nobody works on it: `herdsman state unlock {row.name}`")
+        return Check(name, "warning", detail, f"if that process has ended: `herdsman state unlock {row.name}`")
     if row.key == "other" and row.secrets:
-        hint = "give the passphrase it was sealed with, or `herdsman state rekey --old-passphrase-file FILE`"
-        return Check(name, "missing", "holds secrets that the passphrase does not open", hint)
+        hint = "use the passphrase that encrypted them, or run `herdsman state rekey --old-passphrase-file FILE`"
+        return Check(name, "missing", "contains secrets that the passphrase does not decrypt", hint)
     if row.key == "other":
-        detail = "has a key that the passphrase does not open; it seals nothing, and the next change replaces it"
-        return Check(name, "warning", detail, "nothing to do; `herdsman state rekey` does it now")
+        detail = (
+            "has a key that the passphrase does not decrypt; no secret depends on it, and the next change replaces it"
+        )
+        return Check(name, "warning", detail, "nothing to do; `herdsman state rekey` replaces it now")
     return None
 
 
@@ -102,12 +107,12 @@ def _writable(backend: StateBackend) -> Check:
         backend.states.remove(probe, run, backups=True)
     except EngineFailed as error:
         return Check("state writable", "missing", error.message, _hint(backend))
-    return Check("state writable", "ok", "an empty stack was made and removed")
+    return Check("state writable", "ok", "created and removed an empty stack")
 
 
 def _hint(backend: StateBackend) -> str:
     return {
         "s3": "check bucket, endpoint and region in the URL, and AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
         "postgres": "check host, user and database in the URL, and PGPASSWORD; the database must exist",
-        "file": "check that the directory is there and belongs to the user of the loop",
+        "file": "check that the directory exists and belongs to the loop's user",
     }.get(backend.url.scheme, "check the URL and the credentials in the environment")

@@ -60,7 +60,7 @@ def read(source: StateBackend, name: str) -> Export:
     """Export a stack. Raises EngineFailed: unreadable, gone, or the backend is away."""
     export = source.states.export(Stack(name), Run(PATIENCE_S))
     if export is None:
-        raise StateUnreadable(f"there is no stack `{name}` in {source.url.shown}")
+        raise StateUnreadable(f"no stack `{name}` in {source.url.shown}")
     return export
 
 
@@ -86,7 +86,7 @@ def put(target: StateBackend, name: str, export: Export, *, force: bool) -> Tran
     if there is not None and same(there, export):
         return Transfer(name, "same", resources)
     if there is not None and count(there) and not force:
-        raise InTheWay(f"{target.url.shown} has another state of `{name}`; --force writes over it")
+        raise InTheWay(f"{target.url.shown} has another state of `{name}`; --force overwrites it")
     if not opens(export, target.keeper):
         export = resealed(export, target.keeper)
     if there is None:
@@ -94,7 +94,7 @@ def put(target: StateBackend, name: str, export: Export, *, force: bool) -> Tran
     target.states.replace(stack, _with_deployment(export), run)
     arrived = target.states.export(stack, run)
     if arrived is None or not same(arrived, export):
-        message = f"what was read back of `{name}` from {target.url.shown} is not what was put there"
+        message = f"the copy of `{name}` in {target.url.shown} differs from the original"
         raise EngineFailed(APPLY_FAILED, message)
     return Transfer(name, "copied", resources)
 

@@ -58,7 +58,7 @@ _ALARMING = MODEL_TRANSFER_REASONS | {
     Reason.NAMESPACE_TERMINATING,
     Reason.POLICY_VIOLATED,
 }
-"""Reasons that a person should look at. The engine's own outcomes (ApplyFailed, ForeignObject) have Events already."""
+"""Reasons that need a person. The engine's own outcomes (ApplyFailed, ForeignObject) have Events already."""
 
 
 def outcome_entry(outcome: ServiceOutcome, repaired: str) -> Entry | None:
@@ -140,7 +140,7 @@ def phase_events(before: Status | None, after: Status, facts: ServiceFacts) -> l
         if now.reason() in _ALARMING:
             told.append(Entry("Warning", now.reason(), now.message()))
         elif now.reason() == Reason.MODEL_DOWNLOADING:
-            told.append(Entry("Normal", now.reason(), "Began to fetch the model: " + now.message()))
+            told.append(Entry("Normal", now.reason(), "Started the download of the model: " + now.message()))
     for kind, status, reason in _WARNINGS_BY_CONDITION:
         reason = reason or now.reason(kind)
         if now.value(kind) == status != was.value(kind) and not any(entry.reason == reason for entry in told):
@@ -153,7 +153,7 @@ def _approval(was: _View, now: _View) -> list[Entry]:
     told = []
     before, after = (view.status.get("pendingChange") or {} for view in (was, now))
     if after and after.get("digest") != before.get("digest"):
-        told.append(Entry("Normal", "ChangePending", f"Held a change back: {now.message('ChangePending')}"))
+        told.append(Entry("Normal", "ChangePending", f"Deferred a change: {now.message('ChangePending')}"))
     said = now.reason("PolicyCompliant")
     if said and said != was.reason("PolicyCompliant"):
         told.append(Entry("Warning", said, now.message("PolicyCompliant")))
@@ -162,9 +162,9 @@ def _approval(was: _View, now: _View) -> list[Entry]:
 
 def _suspension(was: _View, now: _View) -> list[Entry]:
     if was.phase != now.phase == "Suspended":
-        return [Entry("Normal", "Suspended", "Stopped all replicas, as spec.suspend asks")]
+        return [Entry("Normal", "Suspended", "Stopped all replicas, because spec.suspend is set")]
     if was.phase == "Suspended" and now.value("Suspended") == "False":
-        return [Entry("Normal", "Resumed", "Started again, as spec.suspend was taken back")]
+        return [Entry("Normal", "Resumed", "Started the replicas again, because spec.suspend was removed")]
     if was.phase and was.phase != now.phase == "Stopped":
         return [Entry("Normal", "Stopped", f"Stopped all replicas: {now.message()}")]
     return []
@@ -174,7 +174,7 @@ def _sleep(was: _View, now: _View) -> list[Entry]:
     if was.reason() != now.reason() == Reason.ASLEEP:
         return [Entry("Normal", "Asleep", now.message())]
     if was.reason() == Reason.ASLEEP != now.reason() and now.phase not in ("Stopped", "Suspended"):
-        return [Entry("Normal", "Woken", f"Replicas are wanted again: {now.message()}")]
+        return [Entry("Normal", "Woken", f"The spec has replicas again: {now.message()}")]
     return []
 
 
@@ -204,11 +204,11 @@ def _queue(was: _View, now: _View, facts: ServiceFacts) -> list[Entry]:
 def _rollout(was: _View, now: _View) -> list[Entry]:
     deferred, before = now.value("RolloutDeferred"), was.value("RolloutDeferred")
     if deferred == "True" and before != "True":
-        return [Entry("Normal", "RolloutDeferred", f"Held a change back: {now.message('RolloutDeferred')}")]
+        return [Entry("Normal", "RolloutDeferred", f"Deferred a change: {now.message('RolloutDeferred')}")]
     if deferred == "False" and before != "False":
         return [Entry("Warning", "RolloutForced", now.message("RolloutDeferred"))]
     if before == "True":
-        return [Entry("Normal", "RolloutReleased", "Went on with the change that was held back")]
+        return [Entry("Normal", "RolloutReleased", "Resumed the deferred change")]
     return []
 
 
@@ -216,7 +216,7 @@ def _serving(was: _View, now: _View) -> list[Entry]:
     if now.value("Ready") == "True" != was.value("Ready"):
         served = was.status.get("servedTemplateHash")
         if was.value("Available") == "True" and served and served != now.status.get("servedTemplateHash"):
-            return [Entry("Normal", "RolledOut", f"Replaced all replicas by changed ones: {now.message()}")]
+            return [Entry("Normal", "RolledOut", f"Replaced all replicas with the new pod template: {now.message()}")]
         # While other replicas serve, one more or less makes no Event, unless the service had a problem.
         if was.value("Available") != "True" or was.reason() in _ALARMING or was.reason() == Reason.PREEMPTED:
             return [Entry("Normal", "Ready", f"Became ready: {now.message()}")]
@@ -240,7 +240,7 @@ def advice(cr: Mapping[str, Any]) -> list[Entry]:
     if in_ram and not (resources.get("memory") or resources.get("hostMemory")):
         message = (
             f"spec.{in_ram[0]} keeps part of the model in RAM, but neither spec.resources.memory nor "
-            "spec.resources.hostMemory asks for any: the pod may be placed where it does not fit"
+            "spec.resources.hostMemory requests any: the scheduler may choose a node with too little memory"
         )
         return [Entry("Warning", "MissingMemoryRequest", message)]
     return []
@@ -270,7 +270,7 @@ def condition_events(cr: Json, status: Json, facts: ServiceFacts) -> Iterator[En
         old, new = before.get(name, {}), after.get(name, {})
         if new.get("status") == _WARNED[name] and new.get("message") != old.get("message"):
             if name == "ChangePending":
-                yield Entry("Normal", name, f"Held a change back: {new.get('message', '')}")
+                yield Entry("Normal", name, f"Deferred a change: {new.get('message', '')}")
             else:
                 yield Entry("Warning", str(new.get("reason") or name), str(new.get("message", "")))
 

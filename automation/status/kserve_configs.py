@@ -129,9 +129,9 @@ class KserveConfigs:
 
     def _say(self, error: Exception, config: str) -> None:
         if isinstance(error, KubeError):
-            log.warning("Could not look after a config", config=config, error=str(error))
+            log.warning("Could not reconcile a config", config=config, error=str(error))
         else:
-            log.exception("Failed to look after a config", config=config)
+            log.exception("Failed to reconcile a config", config=config)
 
     def _again(self) -> None:
         with self._lock:

@@ -182,7 +182,7 @@ class _Handler(BaseHTTPRequestHandler):
             try:
                 found = list(notes())
             except Exception as error:
-                found = [f"could not be asked: {error}"]
+                found = [f"could not be checked: {error}"]
             lines += [f"[!] {name} {_one_line(each)}" for each in found[:MOST_NOTES]]
             if len(found) > MOST_NOTES:
                 lines.append(f"[!] {name} and {len(found) - MOST_NOTES} more")
@@ -257,7 +257,7 @@ class LoopLiveness:
                 self._failing.discard(check)
             else:
                 self._failing.add(check)
-                log.error("The loop does not work any more", check=check, why=why)
+                log.error("The loop has stopped working", check=check, why=why)
         if why:
             raise Unwell(why)
         return True

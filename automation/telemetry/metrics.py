@@ -68,13 +68,13 @@ class Metrics:
         )
         self.completion_checks = Counter(
             "herdsman_completion_checks",
-            "Started engines that were asked for a completion, by result",
+            "Completion checks of started engines, by result",
             ["result"],
             registry=self.registry,
         )
         self.stalled_replicas = Counter(
             "herdsman_stalled_replicas",
-            "Replicas that were replaced because they took requests and made no token",
+            "Replicas that were replaced because they accepted requests and generated no token",
             ["namespace", "name"],
             registry=self.registry,
         )
@@ -85,11 +85,12 @@ class Metrics:
             registry=self.registry,
         )
         self.informer_relists = Counter(
-            "herdsman_informer_relists", "Whole collections listed, by kind", ["kind"], registry=self.registry
+            "herdsman_informer_relists", "Lists of all objects of a kind, by kind", ["kind"], registry=self.registry
         )
         self.informer_failures = Counter(
             "herdsman_informer_failures",
-            "Objects that could not be read (transform) and changes that a cache's reader refused (handler), by kind",
+            "Objects that could not be parsed (transform), and changes that failed in a handler of the cache "
+            "(handler), by kind",
             ["kind", "cause"],
             registry=self.registry,
         )
@@ -98,7 +99,7 @@ class Metrics:
         )
         self.revisions_dropped = Counter(
             "herdsman_revisions_dropped",
-            "Versions of services that were not recorded, because too many waited to be written",
+            "Versions of services that were not recorded, because too many were waiting to be written",
             registry=self.registry,
         )
         self.leader = Gauge("herdsman_leader", "1 while this process holds the lease", registry=self.registry)

@@ -72,7 +72,9 @@ class ServiceCollector(Collector):
 
 def _service_families(services: Mapping[tuple[str, str], JsonView]) -> Iterable[Metric]:
     info = GaugeMetricFamily(
-        "herdsman_service_info", "1 for each service, with what it serves", labels=(*_OF_SERVICE, "model", "runtime")
+        "herdsman_service_info",
+        "1 for each service, with labels for its model and engine",
+        labels=(*_OF_SERVICE, "model", "runtime"),
     )
     phase = GaugeMetricFamily(
         "herdsman_service_phase", "1 for the phase that a service is in", labels=(*_OF_SERVICE, "phase")

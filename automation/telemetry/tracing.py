@@ -71,7 +71,7 @@ def start_tracing(endpoint: str) -> Callable[[], None]:
     Raises TracingUnavailable without the extra `tracing`, and for an invalid URL.
     """
     if not endpoint.startswith(("http://", "https://")):
-        raise TracingUnavailable(f"trace_endpoint `{endpoint}` is no URL; write for example http://collector:4318")
+        raise TracingUnavailable(f"trace_endpoint `{endpoint}` is not a URL; write for example http://collector:4318")
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
@@ -80,7 +80,7 @@ def start_tracing(endpoint: str) -> Callable[[], None]:
     except ImportError as error:
         raise TracingUnavailable(
             f"trace_endpoint is set, but {error.name or 'OpenTelemetry'} is not installed: "
-            "install it (`pip install '.[tracing]'` in a checkout), or leave HERDSMAN_TRACE_ENDPOINT out"
+            "install it (`pip install '.[tracing]'` in a checkout), or unset HERDSMAN_TRACE_ENDPOINT"
         ) from error
     global _tracer  # one process, one collector; so a span needs no argument for it
     version = metadata.version("herdsman")

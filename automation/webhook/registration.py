@@ -83,12 +83,12 @@ def _register(client: KubeClient, name: str, endpoint: Endpoint, *, peers_too: b
         client.patch(kinds.CRDS, None, name, [unchanged, *changes], content_type=JSON_PATCH)
     except (Conflict, Invalid) as error:
         if _version(client, name) == crd["metadata"]["resourceVersion"]:
-            log.warning("The API server refused where conversions are made", crd=name, why=str(error))
+            log.warning("The API server refused the address of the conversion webhook", crd=name, why=str(error))
         else:
             # Another client changed the CRD at the same moment; the next attempt follows soon.
-            log.info("The CRD was not told where conversions are made", crd=name, why=str(error))
+            log.info("Could not register the conversion webhook in a CRD", crd=name, why=str(error))
         return False
-    log.info("Told the CRD where conversions are made", crd=name)
+    log.info("Registered the conversion webhook in a CRD", crd=name)
     return True
 
 

@@ -34,7 +34,7 @@ def answer(body: bytes) -> bytes:
     request = review.get("request") if isinstance(review, dict) else None
     uid = request.get("uid") if isinstance(request, dict) else None
     if not isinstance(request, dict) or not isinstance(uid, str) or review.get("kind") != "ConversionReview":
-        raise ReviewInvalid("the body is no ConversionReview with a request")
+        raise ReviewInvalid("the body is not a ConversionReview with a request")
     try:
         objects = _converted(request)
         response: Json = {"uid": uid, "convertedObjects": objects, "result": {"status": "Success"}}
@@ -60,7 +60,7 @@ def _converted(request: Json) -> list[Json]:
     desired = request.get("desiredAPIVersion")
     convert = _CONVERT.get(desired) if isinstance(desired, str) else None
     if convert is None:
-        raise _Refused(f"version `{str(desired)[:64]}` is none of {', '.join(_CONVERT)}")
+        raise _Refused(f"version `{str(desired)[:64]}` is not one of {', '.join(_CONVERT)}")
     objects = request.get("objects")
     if not isinstance(objects, list):
         raise _Refused("request.objects is not a list")
@@ -69,11 +69,11 @@ def _converted(request: Json) -> list[Json]:
 
 def _one(obj: Any, convert: Callable[[Json], Json]) -> Json:
     if not isinstance(obj, dict):
-        raise _Refused("an object is none")
+        raise _Refused("an item of request.objects is not an object")
     version, kind = obj.get("apiVersion"), obj.get("kind")
     # A list's items are passed one by one; the API server names list kinds only in the list's metadata.
     if version not in _CONVERT or kind not in KINDS:
-        raise _Refused(f"`{str(version)[:64]} {str(kind)[:64]}` is nothing that is converted here")
+        raise _Refused(f"`{str(version)[:64]} {str(kind)[:64]}` is not converted by this webhook")
     if not isinstance(obj.get("metadata", {}), dict):
         raise _Refused("metadata is not an object")
     return convert(obj)

@@ -138,7 +138,7 @@ class ConversionServer:
             try:
                 wait_s = self._look(server)
             except KubeError as error:
-                log.warning("The CRDs could not be told where conversions are made", why=str(error))
+                log.warning("Could not register the conversion webhook in the CRDs", why=str(error))
                 wait_s = min(RETRY_S, self._check_every_s)
             self._stop.wait(wait_s)
 
@@ -159,7 +159,7 @@ class ConversionServer:
         left_s = self._told_at + self._settle_s - now
         if left_s <= 0:
             self._serve(server, self._next)
-            log.info("Replaced the certificate of the webhook that converts", renewal=self._renewal)
+            log.info("Replaced the certificate of the conversion webhook", renewal=self._renewal)
         return max(0.0, left_s)
 
 

@@ -44,7 +44,7 @@ class Resync:
             try:
                 self._again(self._delay_s)
             except Exception:
-                log.exception("Failed to look at everything again")
+                log.exception("Failed to enqueue all services again")
 
     def _delay_s(self) -> float:
         return random.uniform(0.0, self._every_s)  # noqa: S311 - spreads load, keeps no secret

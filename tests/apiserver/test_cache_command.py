@@ -100,7 +100,7 @@ def test_a_pod_that_no_node_takes_is_told_and_cleared_away(
 
 def test_an_empty_cluster_has_no_caches(kubeconfig: Path, namespace: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert herdsman(kubeconfig, "list", "-n", namespace) == 0
-    assert "no model caches" in capsys.readouterr().err
+    assert "all model caches are empty" in capsys.readouterr().err
     assert herdsman(kubeconfig, "list", "-n", namespace, "-o", "json") == 0
     assert capsys.readouterr().out.strip() == "[]"
 
@@ -150,6 +150,6 @@ def test_what_cannot_be_warmed_says_why(ready: Cluster, kubeconfig: Path, capsys
     assert "nothing to cache" in capsys.readouterr().err
     ready.write("m", {"source": "https://example.com/new.gguf"})
     assert herdsman(kubeconfig, "warm", "m", "-n", ready.namespace) == 1
-    assert "no place in the cache yet" in capsys.readouterr().err
+    assert "no directory in the cache yet" in capsys.readouterr().err
     with pytest.raises(NotFound):
         ready.client.get(kinds.JOBS, ready.namespace, "m-prefetch")

@@ -302,7 +302,7 @@ def test_a_move_is_refused_with_its_reason_and_writes_nothing(
     for name, why in (
         ("chat", "say llminferenceservice/chat or playground/chat"),
         ("playground/new", "there is nothing to take"),
-        ("llmaz-service/between", "it is part of Playground `chat`: move that one"),
+        ("llmaz-service/between", "it is part of Playground `chat`: move the owner instead"),
     ):
         code, said = take(name)
         assert code == 1 and why in said, said
@@ -313,24 +313,22 @@ def test_a_move_is_refused_with_its_reason_and_writes_nothing(
     client.patch(kind_of(other), namespace, "other", serves, subresource="status")
     make(client, namespace, llm(**routed))
     code, said = take("llmisvc/chat")
-    assert code == 1 and "HTTPRoute chat-kserve-route would lead requests elsewhere" in said, said
+    assert code == 1 and "HTTPRoute chat-kserve-route would route requests to other pods" in said, said
 
     # The other way: the file's model is not the cluster's, or nothing there is a fleet's.
     files = tmp_path / "fleet.yaml"
     files.write_text(yaml.safe_dump_all([open_model(namespace, revision="v9"), playground(namespace, "given")]))
     code, said = fleet("give", "given", "-f", str(files))
-    assert code == 1 and "no object in the cluster is a fleet's" in said, said
+    assert code == 1 and "no object in the cluster belongs to a fleet" in said, said
     made = make(client, namespace, playground(namespace, "given"))
     for kind, name in ((kinds.DEPLOYMENTS, "given"), (kinds.SERVICES, "given-lb")):
         mark = {"metadata": {"annotations": {naming.ANNOTATION_FLEET: "p/s"}, "ownerReferences": None}}
         client.patch(kind, namespace, name, mark, field_manager=naming.FIELD_MANAGER)
     code, said = fleet("give", "playground/given", "-f", str(files))
-    assert code == 1 and "a Playground of this name stands in the cluster already" in said, said
+    assert code == 1 and "a Playground of this name exists in the cluster already" in said, said
     client.delete(kinds.PLAYGROUNDS, namespace, "given", uid=made["metadata"]["uid"])
     code, said = fleet("give", "given", "-f", str(files))
-    assert code == 1 and f"OpenModel `{namespace}` of the cluster says otherwise than the file: spec.source" in said, (
-        said
-    )
+    assert code == 1 and f"OpenModel `{namespace}` in the cluster differs from the file: spec.source" in said, said
     assert fleet("give", "nobody", "-f", str(files))[0] == 1
     files.write_text(yaml.safe_dump_all([playground(namespace, "given")]))
     code, said = fleet("give", "given", "-f", str(files))
@@ -354,7 +352,7 @@ def test_a_preview_says_whose_pods_keep_settings_of_llmaz_that_are_edited(
     assert ops(service) == {"Service/chat-lb": "same", "Deployment/chat": "same"}
     assert service["restarts"] == []
     assert notes(service) == [
-        "Deployment chat: its pods keep what they were made with, and take with the next change of the service: "
+        "Deployment chat: its pods are not restarted; with the next change of the service they get: "
         "spec.template.spec.initContainers[model-loader].image inftyai/model-loader:v0.0.10 -> "
         "registry.example/loader:2"
     ]

@@ -57,7 +57,7 @@ def test_a_host_is_made_changed_cordoned_drained_and_removed(
     found = client.get(kinds.HOSTS, None, name)
     assert found["spec"]["ssh"]["knownHosts"] == ["ssh-ed25519 AAAAC3"]
     assert found["spec"]["taints"] == [{"key": "gpu", "value": "big", "effect": "NoSchedule"}]
-    assert "is so already" in herdsman("add", name, *ssh, "--label", "room=attic").stdout
+    assert "has these values already" in herdsman("add", name, *ssh, "--label", "room=attic").stdout
     assert "was changed" in herdsman("add", name, *ssh, "--memory-budget", "24Gi").stdout
     refused = herdsman("add", name, *ssh[:-1], "/dev/null")
     assert refused.returncode == 64

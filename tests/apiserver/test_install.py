@@ -186,7 +186,7 @@ def test_a_cluster_is_installed_into_changed_and_left(
     }
     client.create(kinds.SERVICES, "default", {"apiVersion": "v1", "kind": "Service", **orphan})
     code, said = site.run("uninstall", "--yes", "--crds", "--confirm-objects=7")
-    assert code == 64 and "2 objects would go (1 InferenceService, 1 Model)" in said
+    assert code == 64 and "would delete 2 objects (1 InferenceService, 1 Model)" in said
     assert site.find(kinds.DEPLOYMENTS) and site.find(kinds.INFERENCE_SERVICES, "svc", "default")
     code, said = site.run("uninstall", "--yes", "--crds", "--confirm-objects=2")
     assert code == 0, said
@@ -246,7 +246,7 @@ def test_the_doctor_says_how_the_installation_is(site: Site) -> None:
     assert found["crd models.inference.llmkube.dev"]["state"] == "ok"
     assert found["operator"]["state"] == "missing" and "0 of 1 ready" in found["operator"]["detail"]
     assert found["permissions"]["state"] == "ok" and "herdsman-system/herdsman" in found["permissions"]["detail"]
-    assert "nobody has led yet" in found["leader"]["detail"]
+    assert "no loop has led yet" in found["leader"]["detail"]
 
     rules = [{"op": "remove", "path": "/rules/0"}]
     site.client.patch(ROLES, None, "herdsman-loop", rules, content_type="application/json-patch+json")

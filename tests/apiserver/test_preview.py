@@ -99,7 +99,7 @@ def test_a_new_service_is_created_and_its_model_downloaded(show: Show, client: K
     }
     assert service["restarts"] == []
     assert service["downloads"][0]["source"] == "https://example.com/base.gguf"
-    assert "has not been looked at" in service["notes"][0]
+    assert "has not been probed" in service["notes"][0]
     with pytest.raises(NotFound):
         client.get(kinds.MODELS, namespace, "base")
     # What comes later is the same change: neither the dry run's made-up uid nor its cluster IP counts.
@@ -270,7 +270,7 @@ def test_what_the_api_server_would_not_take_is_an_error_with_its_field(
     code, found = show(model_cr(format="tarball"), service_cr())
     assert code == EXIT_FAILED
     assert "Model `base`: spec.format" in found["errors"][0]
-    assert "Model `base` of the files would be refused" in only(found)["summary"]
+    assert "the API server would refuse Model `base` of the files" in only(found)["summary"]
     code, found = show(model_cr(), service_cr(replikas=2))
     assert code == EXIT_FAILED
     assert 'unknown field "spec.replikas"' in found["errors"][0]
@@ -285,7 +285,7 @@ def test_what_the_api_server_would_not_take_is_an_error_with_its_field(
     assert "create the namespace first" in found["errors"][0]
     code, found = show(words=("--live", "nobody"))
     assert code == EXIT_FAILED
-    assert "there is no InferenceService `nobody`" in found["errors"][0]
+    assert "no InferenceService `nobody`" in found["errors"][0]
 
 
 def test_a_field_taken_out_of_a_file_goes_as_it_does_with_kubectl(
@@ -340,7 +340,7 @@ def test_processes_on_hosts_restart_move_and_fetch(show: Show, client: KubeClien
     assert service["restarts"] == []
     service = only(show(service_cr(annotations={"herdsman.dev/host": "mini"}, contextSize=4096))[1])
     assert service["restarts"] == ["process chat on host studio, which moves to host mini"]
-    assert [each["where"] for each in service["downloads"]] == ["host mini, unless it is there already"]
+    assert [each["where"] for each in service["downloads"]] == ["host mini, unless it has it already"]
     service = only(show(service_cr(contextSize=4096, annotations={"herdsman.dev/host": "studio"}, replicas=0))[1])
     assert service["stops"] == ["process chat on host studio"]
     assert cr["metadata"]["name"] == "chat"

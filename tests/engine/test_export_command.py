@@ -54,7 +54,7 @@ def test_an_export_waits_for_the_run_that_makes_the_service(
         assert run.result().services[key("a", namespace)].ok
         out, rest = export.communicate(timeout=60)
     assert export.returncode == 0, told + rest
-    assert f"stack {namespace} is being changed by " in told and "waiting for the end, at most 60 s" in told
+    assert f"has been changing stack {namespace} since " in told and "waiting for its end, at most 60 s" in told
     urns = [resource["urn"] for resource in json.loads(out)["deployment"]["resources"]]
     assert any("/a" in urn for urn in urns)
 
@@ -79,4 +79,4 @@ def test_an_export_that_may_not_wait_says_who_changes_the_stack(
         run.result()
     told = capsys.readouterr().err
     assert "no stack of this state holds service `a`" in told
-    assert f"stack {namespace} is being changed by " in told and "herdsman state unlock" in told
+    assert f"has been changing stack {namespace} since " in told and "herdsman state unlock" in told

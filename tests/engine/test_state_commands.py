@@ -133,7 +133,7 @@ def test_a_backup_comes_back_whole_or_not_at_all(
     damaged.write_bytes(archive.read_bytes()[:-200])
     code, _, err = run(capsys, "restore", str(damaged), "--state", state)
     assert code == 1
-    assert "no whole backup" in err
+    assert "not a complete backup" in err
     assert not (tmp_path / "state/.pulumi").exists()
 
     assert [row["result"] for row in told(capsys, "restore", str(archive), "--state", state)] == ["copied"]

@@ -176,7 +176,7 @@ def test_a_program_that_does_not_stay_up_fails_the_step_and_skips_what_follows(
 
     outcomes = run_steps([*install_steps(broken, machine.facts), Never()], machine)
     assert [each.state for each in outcomes[-2:]] == [State.FAILED, State.SKIPPED]
-    assert "does not stay up" in outcomes[-2].detail and outcomes[-2].hint
+    assert "exits after its start" in outcomes[-2].detail and outcomes[-2].hint
 
 
 def test_a_job_that_launchd_cannot_start_fails_at_once_with_what_to_do(tmp_path: Path, service: Service) -> None:

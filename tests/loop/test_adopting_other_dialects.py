@@ -121,7 +121,7 @@ def test_services_of_kserve_and_llmaz_are_adopted_and_given_back(
         assert set(told) == {"chat", "wide", "pd"}
         for service in told.values():
             assert not service["restarts"] and not service["refused"], service
-        assert any("that Service stays and is nobody's" in note for note in told["chat"]["notes"])
+        assert any("that Service stays without an owner" in note for note in told["chat"]["notes"])
         assert (cluster.running(), cluster.pods()) == (before, pods), "a preview writes nothing"
 
         code, answer = adopt(kubeconfig, capsys, *names, here, "--yes", "--timeout=60")

@@ -203,7 +203,7 @@ def test_services_and_namespaces_go_before_the_loop_and_after_it(scene: Scene, l
     scene.await_state("stays/keep")
     eventually(lambda: scene.stacks() == {"stays"}, what="the stack of `leaves` to be gone", timeout_s=GONE_IN_S)
     assert scene.of("stays", "keep") == kept and scene.claim("stays") == weights
-    assert not [line for line in loop.lines() if line.get("event") == "A pass failed by a defect of Herdsman"]
+    assert not [line for line in loop.lines() if line.get("event") == "A pass failed because of a defect of Herdsman"]
 
 
 def test_crds_go_while_the_loop_works_and_come_back(scene: Scene, loop: LoopProcess) -> None:
@@ -230,7 +230,7 @@ def test_crds_go_while_the_loop_works_and_come_back(scene: Scene, loop: LoopProc
     scene.await_state("stays/chat")
     first = scene.made("stays")
     assert first
-    assert not [line for line in loop.lines() if line.get("event") == "A pass failed by a defect of Herdsman"]
+    assert not [line for line in loop.lines() if line.get("event") == "A pass failed because of a defect of Herdsman"]
 
 
 def test_crds_go_while_no_loop_works(scene: Scene, loop: LoopProcess) -> None:

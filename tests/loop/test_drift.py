@@ -129,7 +129,7 @@ def test_every_kind_is_put_back_when_it_is_changed_or_deleted(client: KubeClient
         what = f"{kind.kind} {body}"
         eventually(lambda: field(client.get(kind, namespace, name)) == before, what=what, timeout_s=15)  # noqa: B023
         took[what] = time.monotonic() - edited
-    back = f"Put back what others changed: Service svc: type ClusterIP -> NodePort by `{WHO}`"
+    back = f"Repaired fields that other clients changed: Service svc: type ClusterIP -> NodePort by `{WHO}`"
     eventually(lambda: back in events(client, namespace, "DriftRepaired"), what="an Event of the first change")
     for kind in (kinds.SERVICES, kinds.DISRUPTION_BUDGETS, kinds.HTTP_ROUTES, kinds.DEPLOYMENTS):
         uid = client.get(kind, namespace, "svc")["metadata"]["uid"]
@@ -141,7 +141,7 @@ def test_every_kind_is_put_back_when_it_is_changed_or_deleted(client: KubeClient
             timeout_s=15,
         )
         took[f"deleted {kind.kind}"] = time.monotonic() - began
-    gone = "Put back what others changed: Service svc was deleted"
+    gone = "Repaired fields that other clients changed: Service svc was deleted"
     eventually(lambda: gone in events(client, namespace, "DriftRepaired"), what="an Event of the deletion")
     slow = {what: seconds for what, seconds in took.items() if seconds > 8}
     assert not slow, took
@@ -322,6 +322,6 @@ def test_ports_whose_numbers_were_changed_are_put_back(client: KubeClient, names
         before = field(client.get(kind, namespace, "svc"))
         change(client, kind, namespace, "svc", body)
         eventually(lambda: field(client.get(kind, namespace, "svc")) == before, what=f"{kind.kind}", timeout_s=15)  # noqa: B023
-    told = f"Put back what others changed: Service svc: ports[http].port 8080 -> 9090 by `{WHO}`"
+    told = f"Repaired fields that other clients changed: Service svc: ports[http].port 8080 -> 9090 by `{WHO}`"
     eventually(lambda: told in events(client, namespace, "DriftRepaired"), what="an Event of the Service's port")
     assert not events(client, namespace, "ApplyFailed")

@@ -189,7 +189,7 @@ def test_who_may_look_sees_what_runs_and_changes_nothing(operator: OperatorPods,
     [row] = viewer.rows("get")
     assert (row["name"], row["phase"]) == ("svc", "Ready"), row
     code, said = viewer.run("describe", "svc")
-    assert code == 0 and "1 of 1 serve" in said and "Applied" in said, said
+    assert code == 0 and "1 of 1 ready" in said and "Applied" in said, said
     code, said = viewer.run("logs", "svc", "--tail=5")
     assert code == 0 and said.strip(), said
     [revision] = viewer.rows("history", "svc")

@@ -109,7 +109,7 @@ def test_both_sides_of_a_preemption_say_so(gpu_farm: Farm, crowd: str) -> None:
     (loser,) = eventually(losers, what="the loser to say to whom it lost", timeout_s=60)
     ((winner, message),) = eventually(lambda: told(urgent, "PreemptedOthers"), what="the winner to say whose it took")
     assert winner == "chat"
-    assert f"ook the place of {loser} on node gpu-" in message
+    assert f"reempted {loser} on node gpu-" in message
     namespace, name = loser.split("/")
 
     def says_so() -> bool:
@@ -126,7 +126,7 @@ def test_a_service_that_no_node_can_hold_says_so_until_one_can(gpu_farm: Farm) -
     def said() -> str:
         return str(gpu_farm.statuses(huge).get("huge"))
 
-    eventually(lambda: f"8 of {GPU} asked for each replica" in said(), what="huge to say that it never fits")
+    eventually(lambda: f"8 of {GPU} requested for each replica" in said(), what="huge to say that it never fits")
     assert f"has {GPUS_EACH}" in said()
     assert "queuePosition" not in said()
     gpu_farm.client.create(kinds.NODES, None, fake_nodes.node("big", extended={GPU: 8}))

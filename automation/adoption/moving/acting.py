@@ -59,16 +59,23 @@ def release_to_fleet(client: KubeClient, cr: Json, move: Move, *, sleep: Callabl
         if not owned_objects(client, move.key.dialect, move.key.namespace, lambda obj: is_owned(obj, uid)):
             break
     else:
-        raise MoveFailed(f"the loop takes the objects of {move.name} back each time; is it older than this command?")
+        raise MoveFailed(
+            f"the loop adopts the objects of {move.name} again after each release; check that it has the "
+            f"version of this command"
+        )
     if move.certificate:
         _own_certificate(client, move, remove=uid)
     with suppress(NotFound):
         client.delete(kind, move.key.namespace, move.key.name, uid=uid)
-    _wait_for(lambda: is_gone(client, move.key, uid), f"{kind_text(move.key.dialect)} {move.name} to go", sleep)
+    _wait_for(
+        lambda: is_gone(client, move.key, uid), f"the deletion of {kind_text(move.key.dialect)} {move.name}", sleep
+    )
     for obj in move.objects:
         live = read_again(client, obj)
         if live is None or live["metadata"]["uid"] != obj["metadata"]["uid"]:
-            raise MoveFailed(f"{obj['kind']} {move.name} was made anew meanwhile; `pulumi up` makes what is missing")
+            raise MoveFailed(
+                f"{obj['kind']} {move.name} was created again during the move; `pulumi up` creates the missing objects"
+            )
     for revision in client.list(kinds.CONTROLLER_REVISIONS, move.key.namespace)["items"]:
         if is_owned(revision, uid):
             with suppress(NotFound):
@@ -94,7 +101,7 @@ def give_to_loop(client: KubeClient, move: Move, *, sleep: Callable[[float], Non
     ownable = [obj for obj in move.objects if obj["metadata"].get("namespace")]
     _wait_for(
         lambda: all(is_owned(live, uid) for obj in ownable if (live := read_again(client, obj)) is not None),
-        f"the loop to adopt what stands for {move.name}; does it run, and look after this namespace?",
+        f"the loop to adopt the objects of {move.name}; check that it runs and manages this namespace",
         sleep,
     )
 
@@ -107,8 +114,8 @@ def urns_of(key: keys.ServiceKey, deployment: Json) -> list[str]:
     own = [each for each in deployment.get("resources") or () if each.get("custom") and _belongs_to(each, key)]
     if len({(each["type"], each["id"]) for each in own}) < len(own):
         raise MoveFailed(
-            f"the stack has {key.namespace}/{key.name} in several clusters; take out the right URNs by "
-            "`pulumi state delete`"
+            f"the stack has {key.namespace}/{key.name} in several clusters; remove the URNs of one cluster with "
+            f"`pulumi state delete`"
         )
     return [*(str(each["urn"]) for each in own), *dict.fromkeys(str(each["parent"]) for each in own)]
 

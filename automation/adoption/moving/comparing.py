@@ -19,7 +19,7 @@ from program.dialects.registry import qualified
 
 _EFFECTS = {
     "HostProcess": "would restart its process",
-    **dict.fromkeys(("HTTPRoute", "InferencePool"), "would lead requests elsewhere"),
+    **dict.fromkeys(("HTTPRoute", "InferencePool"), "would route requests to other pods"),
 }
 """The effect of a change of an object of these kinds."""
 
@@ -30,7 +30,7 @@ def compare(move: Move) -> None:
         return
     runs = [obj for obj in move.objects if obj["kind"] in TEMPLATE_FIELDS]
     if runs and not any(each.kind in TEMPLATE_FIELDS for each in move.rendered.objects):
-        move.problems.append(f"the {runs[0]['kind']} would go: the file means a host")
+        move.problems.append(f"the {runs[0]['kind']} would be deleted: in the file, the service runs on a host")
     for each in move.rendered.objects:
         live = move.live(each.kind, each.name)
         if each.kind in TEMPLATE_FIELDS:
@@ -56,7 +56,8 @@ def leftovers(move: Move) -> None:
         if (obj["kind"], obj["metadata"]["name"]) not in rendered and obj["kind"] not in published
     ]
     move.problems += [
-        f"{obj['kind']} {obj['metadata']['name']} would be left behind: the file does not mean it" for obj in left
+        f"{obj['kind']} {obj['metadata']['name']} would be left without an owner: the file does not describe it"
+        for obj in left
     ]
 
 
@@ -77,9 +78,12 @@ def differences(wanted: Any, live: Any, path: str) -> Iterator[str]:
 def _of_pods(move: Move, wanted: RenderedObject, live: Json | None) -> Iterator[str]:
     if live is None:
         if any(obj["kind"] in TEMPLATE_FIELDS for obj in move.objects):
-            yield f"{wanted.kind} {wanted.name} does not stand, so its pods would be new; see what keeps it back first"
+            yield (
+                f"{wanted.kind} {wanted.name} does not exist, so its pods would be new; first find out why the loop "
+                f"has not created it"
+            )
         elif any(obj["kind"] == "HostProcess" for obj in move.objects):
-            yield "its process would go: the file means pods"
+            yield "its process would be stopped: in the file, the service runs in pods"
         return
     kept, field = annotations_of(live), TEMPLATE_FIELDS[wanted.kind]
     hashes = [annotations_of(each).get(naming.ANNOTATION_TEMPLATE_HASH) for each in (wanted.manifest, live)]
@@ -92,18 +96,18 @@ def _of_pods(move: Move, wanted: RenderedObject, live: Json | None) -> Iterator[
     name = qualified(move.key.dialect, move.key.name)
     if hashes[1] is None:
         yield (
-            f"{wanted.kind} {wanted.name} was made by another controller; take the service over first: "
+            f"{wanted.kind} {wanted.name} was made by another controller; adopt the service first: "
             f"`herdsman adopt {name} -n {move.key.namespace}`"
         )
     elif ANNOTATION_KEPT_TEMPLATE in kept:
         yield (
-            f"its pods would restart: {wanted.kind} {wanted.name} keeps the template that it had when it was taken "
-            f"over; have it give that up first: `herdsman adopt --refresh {name} -n {move.key.namespace}`"
+            f"its pods would restart: {wanted.kind} {wanted.name} still has the template that it had at the adoption; "
+            f"replace the template first: `herdsman adopt --refresh {name} -n {move.key.namespace}`"
         )
     else:
         yield (
-            f"its pods would restart: {where or 'something that the API server wrote otherwise'}. Give this command "
-            "the loop's own settings (HERDSMAN_…) in its environment, and change nothing else in the same step"
+            f"its pods would restart: {where or 'a field that the API server defaulted differs'}. Run this command "
+            f"with the settings of the loop (HERDSMAN_…) in its environment, and change nothing else in the same step"
         )
 
 

@@ -53,8 +53,11 @@ _FIELDS: dict[str, tuple[str, ...]] = {"ServiceAccount": ("imagePullSecrets", "s
 """The fields that the file has of these kinds: all others belong to the cluster."""
 MODEL_FILE_STATUS = ("cacheKey", "gguf", "path", "sourceContentLength", "stagedFiles")
 """Fields of a Model's status that describe its file, on which the pods depend."""
-NOTHING_MADE = "the loop has made nothing for it yet: there is nothing to take; remove it and name the file"
-NOTHING_OF_A_FLEET = "no object in the cluster is a fleet's: there is nothing to give; apply the file instead"
+NOTHING_MADE = (
+    "the loop has not made any object for it yet, so there is nothing to take; delete the service and add its file to "
+    "the fleet"
+)
+NOTHING_OF_A_FLEET = "no object in the cluster belongs to a fleet, so there is nothing to give; apply the file instead"
 
 
 def plan_take(client: KubeClient, cr: Json, *, options: RenderOptions) -> Move:
@@ -62,7 +65,7 @@ def plan_take(client: KubeClient, cr: Json, *, options: RenderOptions) -> Move:
     move, metadata = Move(key_of(cr)), cr["metadata"]
     if is_part_of_another(cr):
         owner = next(each for each in metadata["ownerReferences"] if each.get("controller"))
-        move.problems.append(f"it is part of {owner['kind']} `{owner['name']}`: move that one")
+        move.problems.append(f"it is part of {owner['kind']} `{owner['name']}`: move the owner instead")
         return move
     move.objects = owned_objects(
         client, move.key.dialect, move.key.namespace, lambda obj: is_owned(obj, metadata["uid"])
@@ -72,7 +75,7 @@ def plan_take(client: KubeClient, cr: Json, *, options: RenderOptions) -> Move:
         return move
     move.extensions = _extensions_of(move)
     if any(naming.ANNOTATION_ASLEEP in annotations_of(obj) for obj in move.objects):
-        move.problems.append("it is asleep, and a fleet cannot wake it: send it a request first")
+        move.problems.append("it is asleep, and a static fleet cannot wake it; send it a request first")
     look = PreviewLookup(client)
     missing = [name for name in _model_names(move, cr) if look(kinds.MODELS, move.key.namespace, name) is None]
     move.problems += [f"Model `{name}` does not exist" for name in missing]
@@ -87,11 +90,12 @@ def plan_take(client: KubeClient, cr: Json, *, options: RenderOptions) -> Move:
     placement = desired.host_placement
     if placement is not None and placement.host is None:
         move.problems.append(
-            f"the loop chose its host, and in a fleet nobody does: name it by annotation {ANNOTATION_HOST} first"
+            f"the loop chose its host, and a static fleet cannot choose one; name the host in annotation "
+            f"{ANNOTATION_HOST} first"
         )
     if certificate := _certificate_of(desired):
         move.certificate = certificate
-        move.notes.append(f"Secret {certificate}, the pods' certificate, stays, and nobody renews it any more")
+        move.notes.append(f"Secret {certificate}, the pods' certificate, stays, and no loop renews it after the move")
     referred, service = [_document(obj) for obj in look.found() if _is_needed(obj)], written(cr)
     options = options.model_copy(update={"installed": frozenset(move.extensions)})
     move.rendered = _render_as_fleet(move, [*referred, service], options)
@@ -112,7 +116,7 @@ def plan_give(client: KubeClient, document: Document, manifests: Manifests, *, o
     if not is_gone(client, move.key, None):
         kind = kind_text(move.key.dialect)
         article = "an" if kind[0] in "AEIO" else "a"
-        move.problems.append(f"{article} {kind} of this name stands in the cluster already")
+        move.problems.append(f"{article} {kind} of this name exists in the cluster already")
     if not move.objects:
         move.problems.append(NOTHING_OF_A_FLEET)
     models = {name: manifests(kinds.MODELS, move.key.namespace, name) for name in _model_names(move, service)}
@@ -200,8 +204,8 @@ def _is_to_apply(client: KubeClient, move: Move, document: Json) -> bool:
     except NotFound:
         return True
     if where := list(differences(document.get("spec") or {}, live.get("spec") or {}, "spec"))[:5]:
-        problem = f"{identity.kind} `{identity.name}` of the cluster says otherwise than the file: "
-        problem += f"{', '.join(where)}; make them the same first"
+        problem = f"{identity.kind} `{identity.name}` in the cluster differs from the file: "
+        problem += f"{', '.join(where)}; make the fields equal first"
         move.problems += [problem] if problem not in move.problems else []
     return False
 
@@ -231,7 +235,8 @@ def _keep_replicas(move: Move, service: Json) -> bool:
             changed = True
         else:
             move.problems.append(
-                f"{each.kind} {each.name} has {replicas} replicas and the service asks for {wanted}: make them the same"
+                f"{each.kind} {each.name} has {replicas} replicas and the service specifies {wanted}: make the "
+                f"numbers equal"
             )
     return changed
 

@@ -86,4 +86,4 @@ def test_a_doctor_says_who_engines_run_as() -> None:
     assert engine_user_finding("root", as_root=True, system="Linux").state == "failed"
     assert engine_user_finding("none-of-this-name", as_root=True, system="Linux").state == "failed"
     lone = engine_user_finding(None, as_root=True, system="Darwin")
-    assert (lone.state, lone.detail) == ("warning", "the agent runs as root, and so do engines")
+    assert (lone.state, lone.detail) == ("warning", "the agent runs as root, and engines do too")

@@ -59,10 +59,10 @@ def test_no_route_to_the_cluster_on_a_mac_is_named_for_what_it_is() -> None:
 def test_a_store_must_be_writable_and_have_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_doctor, "LITTLE_SPACE_BYTES", 1)
     found = store_finding(tmp_path / "a" / "b", lambda *_: True)
-    assert found.state == "ok" and f"to be made in {tmp_path}" in found.detail
+    assert found.state == "ok" and f"the agent creates it in {tmp_path}" in found.detail
     assert store_finding(tmp_path, lambda *_: False).state == "failed"
     (tmp_path / "file").touch()
-    assert "no directory" in store_finding(tmp_path / "file" / "store", lambda *_: True).detail
+    assert "not a directory" in store_finding(tmp_path / "file" / "store", lambda *_: True).detail
     monkeypatch.setattr(agent_doctor, "LITTLE_SPACE_BYTES", 1 << 60)
     assert store_finding(tmp_path, lambda *_: True).state == "warning"
 

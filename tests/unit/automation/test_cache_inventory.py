@@ -107,7 +107,7 @@ def test_nothing_is_pruned_while_it_is_downloaded() -> None:
 def test_a_log_that_is_not_whole_is_not_believed() -> None:
     with pytest.raises(InventoryBroken, match="did not finish"):
         parse_directories("cache 00112233445566ff 4 1 0 0\n")
-    with pytest.raises(InventoryBroken, match="said nothing"):
+    with pytest.raises(InventoryBroken, match="its log is empty"):
         parse_outcomes("")
     assert parse_directories("cache a b c\ncache 00112233445566ff 4 1 9 1\nend\n") == [
         Directory(ORPHAN, 4096, 1, 9, True)
@@ -212,7 +212,7 @@ def test_a_volume_of_one_node_is_looked_at_on_that_node() -> None:
 
 def test_a_claim_without_a_volume_is_told_and_not_waited_for() -> None:
     check_bound(claim())
-    with pytest.raises(CacheUnreachable, match="is Pending: nothing is on it yet"):
+    with pytest.raises(CacheUnreachable, match="is Pending and has no volume yet"):
         check_bound(claim("Pending"))
 
 
@@ -236,7 +236,7 @@ def test_caches_are_known_by_label_or_name() -> None:
             "n",
             "not mounted the claim",
         ),
-        ({}, "", "no node has taken it"),
+        ({}, "", "it is not scheduled yet"),
     ],
 )
 def test_a_pod_that_does_not_start_says_why(status: Json, node: str, why: str) -> None:

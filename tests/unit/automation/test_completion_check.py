@@ -134,7 +134,7 @@ def test_a_request_that_waits_behind_others_is_no_failure(
     proxy.engines["p"] = engine
     proof = check.check(START, CHAT, metrics)
     assert proof.state == "unknown" and proof.serves and not proof.final
-    assert "makes tokens for other requests" in proof.message
+    assert "generates tokens for other requests" in proof.message
 
 
 def test_a_request_that_waits_while_no_token_is_made_is_a_failure(

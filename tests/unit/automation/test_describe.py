@@ -197,10 +197,10 @@ def test_a_status_of_an_earlier_spec_is_marked(capsys: pytest.CaptureFixture[str
 
 def test_amounts_are_put_into_words() -> None:
     assert counts_text({"ready": 1, "desired": 2, "existing": 3, "unproved": 1}) == (
-        "1 of 2 serve, 3 exist, 1 healthy but not yet proved by a completion"
+        "1 of 2 ready, 3 exist, 1 healthy but without a completion yet"
     )
     assert memory_text(SERVICE["status"]["memory"]) == (
-        "5120Mi estimated (4096Mi weights, 512Mi KV cache, 512Mi compute); 2Gi asked for"
+        "5120Mi estimated (4096Mi weights, 512Mi KV cache, 512Mi compute); 2Gi requested"
     )
     assert queue_text({}) == memory_text({}) == acceleration_text({}) == ""
     assert acceleration_text({"device": "CUDA", "layersOffloaded": 3, "layersTotal": 4}) == "CUDA (3 of 4 layers)"

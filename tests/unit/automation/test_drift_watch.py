@@ -120,7 +120,7 @@ def test_an_edit_is_read_once_repaired_and_told() -> None:
     assert it.cluster.asked == 1, "the cache shows nothing new"
     assert found.rendered == service
     it.watch.submitted(found, now=NOW)
-    told = "Put back what others changed: Service chat: type ClusterIP -> NodePort by `kubectl-edit`"
+    told = "Repaired fields that other clients changed: Service chat: type ClusterIP -> NodePort by `kubectl-edit`"
     assert it.watch.settled(KEY) == told
     assert it.watch.settled(KEY) == ""
     # The cache is behind our repair; the object itself is not.

@@ -77,10 +77,10 @@ PROCESS: Json = {"metadata": {"namespace": "prod", "name": "chat"}, "spec": {"ho
 @pytest.mark.parametrize(
     ("host", "told", "hint"),
     [
-        (None, "no Host object", "on `mac` itself"),
+        (None, "the cluster has no Host", "on `mac` itself"),
         ({"spec": {"transport": "ssh"}}, "over SSH", "ssh mac tail"),
-        ({"status": {}}, "no API that this machine reaches", "--http-address"),
-        ({"status": {"endpoint": "https://10.0.0.1:9443"}}, "wants its token", "--token-file"),
+        ({"status": {}}, "no API for other machines", "--http-address"),
+        ({"status": {"endpoint": "https://10.0.0.1:9443"}}, "requires its token", "--token-file"),
         ({"status": {"endpoint": "http://10.0.0.1:9443"}}, "10.0.0.1", ""),
     ],
 )
@@ -150,4 +150,4 @@ def test_a_service_in_pods_has_its_engines_log_from_the_cluster(
         assert invoke(["logs", "chat", *to, *arguments]) == 1
         assert told in capsys.readouterr().err
     assert invoke(["logs", "nobody", *to]) == 1
-    assert "runs nowhere" in capsys.readouterr().err
+    assert "has no running replica" in capsys.readouterr().err

@@ -203,7 +203,7 @@ def test_a_large_local_file_is_hashed_only_if_asked(probe: ModelProbe, tmp_path:
 def test_local_paths_that_are_missing_or_not_allowed(probe: ModelProbe, tmp_path: Path) -> None:
     missing = look(probe, str(tmp_path / "nothing.gguf"))
     assert (missing.outcome, missing.reason) == ("unreachable", "SourceNotFound")
-    assert "a node may have it" in missing.message
+    assert "it may exist on a node" in missing.message
     assert look(probe, "/etc/hostname").outcome == "refused"
     assert look(probe, str(tmp_path), model_format="mlx").outcome == "read"
     assert look(probe, str(tmp_path)).outcome == "not-gguf"

@@ -56,12 +56,15 @@ def test_what_stays_as_it_is_may_move() -> None:
 @pytest.mark.parametrize(
     ("live", "said"),
     [
-        (deployment("b"), "its pods would restart: spec.template.spec.containers[0].image. Give this command the loop"),
-        (deployment(template_hash="2"), "something that the API server wrote otherwise"),
+        (
+            deployment("b"),
+            "its pods would restart: spec.template.spec.containers[0].image. Run this command with the settings",
+        ),
+        (deployment(template_hash="2"), "a field that the API server defaulted differs"),
         (deployment("b", template_hash="2", kept="x"), "`herdsman adopt --refresh llminferenceservice/chat -n prod`"),
         (deployment(template_hash=None), "`herdsman adopt llminferenceservice/chat -n prod`"),
-        (obj("Deployment", "other"), "Deployment chat-kserve does not stand, so its pods would be new"),
-        (obj("HostProcess"), "its process would go: the file means pods"),
+        (obj("Deployment", "other"), "Deployment chat-kserve does not exist, so its pods would be new"),
+        (obj("HostProcess"), "its process would be stopped: in the file, the service runs in pods"),
     ],
 )
 def test_what_would_restart_is_refused_with_what_to_do(live: Json, said: str) -> None:
@@ -73,8 +76,13 @@ def test_another_selector_a_host_another_plan_and_another_way_in_are_refused() -
     other = deployment()
     other["spec"]["selector"] = {"matchLabels": {"a": "b"}}
     assert "spec.selector.matchLabels" in problems([deployment()], [other])[0]
-    assert problems([obj("HostProcess")], [deployment()]) == ["the Deployment would go: the file means a host"]
-    for kind, said in (("HostProcess", "would restart its process"), ("HTTPRoute", "would lead requests elsewhere")):
+    assert problems([obj("HostProcess")], [deployment()]) == [
+        "the Deployment would be deleted: in the file, the service runs on a host"
+    ]
+    for kind, said in (
+        ("HostProcess", "would restart its process"),
+        ("HTTPRoute", "would route requests to other pods"),
+    ):
         assert problems([obj(kind, spec={"a": 1})], [obj(kind, spec={"a": 2})]) == [
             f"{kind} chat-kserve {said}: spec.a"
         ]
@@ -86,7 +94,7 @@ def test_another_selector_a_host_another_plan_and_another_way_in_are_refused() -
 def test_what_the_file_does_not_mean_is_not_left_behind() -> None:
     found = move([deployment()], [deployment(), obj("Service"), obj("EndpointSlice")])
     leftovers(found)
-    assert found.problems == ["Service chat-kserve would be left behind: the file does not mean it"]
+    assert found.problems == ["Service chat-kserve would be left without an owner: the file does not describe it"]
 
 
 def test_a_file_has_what_was_said_and_nothing_of_the_cluster() -> None:
@@ -182,4 +190,4 @@ def test_an_inference_service_is_not_given_while_an_object_would_be_left_behind(
     metadata = {"name": "chat", "namespace": "prod", "labels": {naming.LABEL_SERVICE: "chat"}}
     budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata, "spec": {}}
     found = given_to_the_loop(INFERENCE_SERVICE, change={}, beside=budget)
-    assert found.problems == ["PodDisruptionBudget chat would be left behind: the file does not mean it"]
+    assert found.problems == ["PodDisruptionBudget chat would be left without an owner: the file does not describe it"]

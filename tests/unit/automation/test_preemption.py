@@ -15,10 +15,10 @@ def said(log: PreemptionLog, key: ServiceKey) -> list[tuple[str, str]]:
 def test_both_sides_say_who_took_whose_place_and_by_what_right() -> None:
     log = PreemptionLog()
     assert log.record_victim(Victim(LOW, "low-1", "n1", 1000)) == {LOW}
-    assert said(log, LOW) == [("Preempted", "gave its place on node n1 to a pod of higher priority (its own is 1000)")]
+    assert said(log, LOW) == [("Preempted", "was preempted on node n1 by a pod of higher priority (its own is 1000)")]
     assert log.record_nominee(Nominee(HIGH, "chat-1", "n1", 1_000_000)) == {HIGH, LOW}
-    assert said(log, LOW) == [("Preempted", "gave its place on node n1 to ns/chat (priority 1000000 over 1000)")]
-    assert said(log, HIGH) == [("PreemptedOthers", "took the place of ns/low on node n1 (priority 1000000 over 1000)")]
+    assert said(log, LOW) == [("Preempted", "was preempted on node n1 by ns/chat (priority 1000000 over 1000)")]
+    assert said(log, HIGH) == [("PreemptedOthers", "preempted ns/low on node n1 (priority 1000000 over 1000)")]
     assert said(log, OTHER) == []
 
 

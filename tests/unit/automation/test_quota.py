@@ -61,7 +61,8 @@ def gpus(count: int, *, priority: int = 10_000, created: str = "2026-01-01T00:00
             {"gpuCount": 4},
             gpus(3),
             QuotaUsage(gpus=2),
-            "GPUQuota prod/team: GPUs: 3 asked, 2 of 4 used by others; ask for less, free some, or raise the quota",
+            "GPUQuota prod/team: GPUs: 3 requested, 2 of 4 used by others; request less, stop other services, or raise "
+            "the quota",
         ),
         ({"gpuCount": 0}, gpus(1), QuotaUsage(), "0 of 0 used"),
         ({"gpuCount": 0}, QuotaClaim(memory_bytes=GIB), QuotaUsage(), ""),
@@ -100,7 +101,7 @@ def test_what_was_admitted_stays_and_only_growth_is_refused() -> None:
     assert admit(tight, used, gpus(3), held=gpus(4)) is None
     problem = admit(tight, used, gpus(5), held=gpus(4))
     assert problem is not None
-    assert "GPUs: 5 asked (it has 4)" in problem.message
+    assert "GPUs: 5 requested (it has 4)" in problem.message
 
 
 @pytest.mark.parametrize(

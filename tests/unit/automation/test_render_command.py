@@ -132,7 +132,7 @@ def test_a_service_that_waits_for_a_host_is_said_to(tmp_path: Path, capsys: pyte
     assert invoke(["render", "-f", write(tmp_path, "a.yaml", metal, service())]) == 0
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert "runs on a host, which the loop chooses" in shown.err
+    assert "runs on a host that the loop chooses" in shown.err
 
 
 def test_a_command_line_without_a_file_is_wrong_usage() -> None:

@@ -180,7 +180,7 @@ def test_a_loop_without_the_rights_to_act_says_so_and_goes_on(scene: Scene) -> N
         scene.pass_(remembered("good"))
     assert len(scene.writes("PATCH")) == 1, "a right that is missing is not tried again with every pass"
     problem = fail(scene, "bad", 0)
-    assert problem is not None and not problem.terminal and "could not be deleted: not allowed" in problem.message
+    assert problem is not None and not problem.terminal and "cannot be deleted: not allowed" in problem.message
 
 
 def test_a_key_that_is_secret_is_not_needed(scene: Scene) -> None:

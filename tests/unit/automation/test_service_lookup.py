@@ -55,10 +55,10 @@ def test_a_name_of_several_kinds_is_asked_for_again(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("name", "said", "command"),
     [
-        ("chat", "does not know InferenceServices", "`herdsman crds | kubectl apply --server-side -f -`"),
-        ("playground/chat", "does not know Playgrounds", "`herdsman crds --dialect llmaz | kubectl create -f -`"),
-        ("llmaz-service/x", "does not know llmaz Services", "`herdsman crds --dialect llmaz | kubectl create -f -`"),
-        ("llmisvc/x", "does not know LLMInferenceServices", "`herdsman crds --dialect kserve | kubectl create -f -`"),
+        ("chat", "has no CRD for InferenceServices", "`herdsman crds | kubectl apply --server-side -f -`"),
+        ("playground/chat", "has no CRD for Playgrounds", "`herdsman crds --dialect llmaz | kubectl create -f -`"),
+        ("llmaz-service/x", "has no CRD for llmaz Services", "`herdsman crds --dialect llmaz | kubectl create -f -`"),
+        ("llmisvc/x", "has no CRD for LLMInferenceServices", "`herdsman crds --dialect kserve | kubectl create -f -`"),
     ],
 )
 def test_a_kind_that_the_cluster_does_not_know_is_named_with_what_brings_it(

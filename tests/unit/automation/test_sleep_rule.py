@@ -46,7 +46,7 @@ def test_a_service_that_can_be_asked_may_sleep() -> None:
     ("fields", "address", "told"),
     [
         ({}, "", "HERDSMAN_PROXY_ADDRESS"),
-        ({"engine": Generic()}, ADDRESS, "cannot be asked"),
+        ({"engine": Generic()}, ADDRESS, "do not report whether"),
         ({"autoscaling": Autoscaling(min_replicas=0, max_replicas=3)}, ADDRESS, "KEDA"),
     ],
 )

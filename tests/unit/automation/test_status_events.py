@@ -48,7 +48,11 @@ def test_an_ordinary_start_is_told_in_two_sentences() -> None:
     first, second, third, last = told(facts(), facts(pods=(fetching,)), facts(), facts(ready=1))
     assert (first, third) == ([], [])
     assert second == [
-        ("Normal", "ModelDownloading", "Began to fetch the model: 0 of 1 replicas ready; pod svc-1 fetches the model")
+        (
+            "Normal",
+            "ModelDownloading",
+            "Started the download of the model: 0 of 1 replicas ready; pod svc-1 fetches the model",
+        )
     ]
     assert last == [("Normal", "Ready", "Became ready: 1 of 1 replicas ready")]
 
@@ -72,12 +76,12 @@ def test_leaving_the_queue_for_another_reason_is_no_success() -> None:
 
 
 def test_preemption_is_told_once_on_both_sides() -> None:
-    lost = Problem(reason="Preempted", message="gave its place on node n to prod/big (priority 10 over 1)")
-    took = Problem(reason="PreemptedOthers", message="took the place of dev/small on node n (priority 10 over 1)")
+    lost = Problem(reason="Preempted", message="was preempted on node n by prod/big (priority 10 over 1)")
+    took = Problem(reason="PreemptedOthers", message="preempted dev/small on node n (priority 10 over 1)")
     victim = facts(pods=(WAITS,), preemption=(lost,), queue=QueuePosition(position=1, length=1))
     _, first, again = told(facts(ready=1), victim, victim.model_copy(update={"replicas": 2}))
     assert reasons(first) == [("Warning", "Preempted"), ("Normal", "Queued"), ("Warning", "Unavailable")]
-    assert first[0].message == "Gave its place on node n to prod/big (priority 10 over 1)"
+    assert first[0].message == "Was preempted on node n by prod/big (priority 10 over 1)"
     assert again == []
     _, taker = told(facts(pods=(WAITS,)), facts(pods=(WAITS,), preemption=(took,)))
     assert reasons(taker) == [("Normal", "PreemptedOthers")]
@@ -125,7 +129,7 @@ def test_the_end_of_trouble_is_news_also_where_others_served() -> None:
 def test_the_end_of_a_rollout_is_told() -> None:
     rolling = facts(ready=1, replicas=2)
     _, _, done = told(facts(ready=1, template_hash="a"), rolling, facts(ready=1, template_hash="b"))
-    assert done == [("Normal", "RolledOut", "Replaced all replicas by changed ones: 1 of 1 replicas ready")]
+    assert done == [("Normal", "RolledOut", "Replaced all replicas with the new pod template: 1 of 1 replicas ready")]
 
 
 def test_rollouts_are_told_when_held_back_forced_released_and_rolled_back() -> None:
@@ -218,7 +222,7 @@ def test_each_change_that_waits_is_told_once() -> None:
     facts = ServiceFacts(desired_replicas=1)
     condition = {"type": "ChangePending", "status": "True", "reason": "AwaitingApproval", "message": "approve d1"}
     first = {"pendingChange": {"digest": "d1"}, "conditions": [condition]}
-    assert phase_events({}, first, facts) == [("Normal", "ChangePending", "Held a change back: approve d1")]
+    assert phase_events({}, first, facts) == [("Normal", "ChangePending", "Deferred a change: approve d1")]
     assert phase_events(first, first, facts) == []
     assert [entry.reason for entry in phase_events(first, {**first, "pendingChange": {"digest": "d2"}}, facts)] == [
         "ChangePending"

@@ -42,7 +42,7 @@ def test_models_are_listed_with_who_needs_them(store: Path, capsys: pytest.Captu
 def test_a_prune_tells_first_and_removes_what_nobody_names(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["agent", "store", "prune", "--store", str(store)]
     assert invoke(command) == 0
-    assert "64K could be freed" in capsys.readouterr().out
+    assert "64K can be freed" in capsys.readouterr().out
     assert (store / "old/m.gguf").exists()
     assert invoke([*command, "--yes"]) == 0
     assert "64K freed" in capsys.readouterr().out
@@ -61,7 +61,7 @@ def test_nothing_goes_while_the_agents_state_cannot_be_read(store: Path, capsys:
 
 def test_a_wrong_store_or_size_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["agent", "store", "list", "--store", str(tmp_path / "none")]) == EXIT_FAILED
-    assert "no store" in capsys.readouterr().err
+    assert "is not a store" in capsys.readouterr().err
     run = ["agent", "run", "--host", "h", "--plan-source", "http", "--store", str(tmp_path), "--address", "127.0.0.1"]
     assert invoke([*run, "--store-size", "lots"]) == EXIT_USAGE
     assert "--store-size" in capsys.readouterr().err

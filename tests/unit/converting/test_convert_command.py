@@ -115,14 +115,14 @@ def test_json_names_losses_as_json_too() -> None:
 @pytest.mark.parametrize(
     ("text", "to", "why"),
     [
-        (manifest(), "llmkube", "is written in llmkube already"),
+        (manifest(), "llmkube", "is already in the dialect llmkube"),
         (
             manifest().replace("hf://acme/tiny@v1/tiny.gguf", "https://example.com/m.gguf"),
             "llmaz",
             "cannot fetch `http`",
         ),
         (manifest(runtime="omlx"), "kserve", "spec.runtime"),
-        ("kind: Pod\nmetadata: {name: a}\n", "kserve", "no service is among the files"),
+        ("kind: Pod\nmetadata: {name: a}\n", "kserve", "the files contain no service"),
         ("a: [", "kserve", "is not YAML"),
     ],
 )
@@ -244,7 +244,7 @@ def test_a_group_of_pods_stays_one_where_there_are_groups_and_else_its_leader_is
     assert service["spec"]["command"] == ["sh", "-c"]
     lost = [line.split(": ")[2] for line in result.stderr.splitlines()]
     assert {"spec.workloadTemplate.workerTemplate", "spec.workloadTemplate.size"} <= set(lost)
-    assert "is written in llmaz already" in convert("-f", "-", "--to", "llmaz", text=text).stderr
+    assert "is already in the dialect llmaz" in convert("-f", "-", "--to", "llmaz", text=text).stderr
     # KServe has groups too.
     group = convert("-f", "-", "--to", "kserve", text=text)
     assert group.exit_code == 0, group.stderr

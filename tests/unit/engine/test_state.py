@@ -265,7 +265,7 @@ def test_a_lock_without_a_record_is_foreign(tmp_path: Path) -> None:
     with pytest.raises(StackLocked) as caught:
         recovery.check_lock(LOCKED, tmp_path / "runs.json", stack="ns", sole=True)
     assert caught.value.by == "ann@laptop (pid 12)"
-    with pytest.raises(StackLocked, match="does not say by whom"):
+    with pytest.raises(StackLocked, match="does not name its holder"):
         recovery.check_lock("the stack is currently locked by 1 lock(s)", tmp_path / "runs.json", stack="ns", sole=True)
 
 

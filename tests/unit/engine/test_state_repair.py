@@ -165,4 +165,4 @@ def test_a_broken_state_hides_none_of_the_stacks_after_it() -> None:
     engine: Any = OneBroken(held, Stack("prod"))
     sharding = Sharding(engine)
     assert sharding.find(key("b", "prod")) == Stack("prod", 1)
-    assert sharding.assign_stack(key("a", "prod")) == Stack("prod"), "made anew from what lives"
+    assert sharding.assign_stack(key("a", "prod")) == Stack("prod"), "rebuilding it from the live objects"

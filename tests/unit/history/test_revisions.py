@@ -149,9 +149,9 @@ def test_a_rollback_goes_to_the_last_applied_version_that_differs() -> None:
         "asked for by number it may be any"
     )
     assert choose_revision(revisions, service(), [MODEL], None) is now, "back and forth"
-    with pytest.raises(NothingToRestore, match="kept are: 3, 2, 1"):
+    with pytest.raises(NothingToRestore, match="kept revisions are: 3, 2, 1"):
         choose_revision(revisions, service(), [MODEL], 9)
-    with pytest.raises(NothingToRestore, match="no earlier revision"):
+    with pytest.raises(NothingToRestore, match="no applied revision differs"):
         choose_revision((old,), service(), [MODEL], None)
 
 

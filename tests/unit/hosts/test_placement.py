@@ -50,7 +50,7 @@ def host(**changes: Any) -> HostCapacity:
         (
             {"os": "", "accelerators": frozenset(), "awaited": True},
             Requirements(accelerator="metal"),
-            "has not said yet what it has",
+            "has not reported its devices yet",
         ),
         ({"binaries": frozenset()}, Requirements(), "has no llama-server"),
         (

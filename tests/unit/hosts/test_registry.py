@@ -217,7 +217,7 @@ def test_a_model_for_metal_waits_until_a_host_has_said_what_it_has() -> None:
     model = http_model(gguf=HEADER, accelerator="metal")
     watched.registry.lease_changed(None, lease())
     _, decision = watched.place(model=model)
-    assert "has not said yet what it has" in str(decision.refusals)
+    assert "has not reported its devices yet" in str(decision.refusals)
     watched.registry.host_changed(None, host(status={"os": "darwin", "accelerators": [{"type": "metal"}]}))
     assert watched.place(model=model)[0].host_placement.hosts == ("mac",)
 

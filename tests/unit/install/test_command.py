@@ -26,8 +26,8 @@ def test_what_is_printed_is_what_would_be_applied(capsys: pytest.CaptureFixture[
     [
         (["--set", "workers"], "--set: `workers` is not NAME=VALUE"),
         (["--set", "workers=many"], "--set: workers:"),
-        (["--set", "passphrase=s3cret"], "decided by the installation"),
-        (["--replicas=2"], "both reach"),
+        (["--set", "passphrase=s3cret"], "the installation sets"),
+        (["--replicas=2"], "both can reach"),
         (["--memory=much"], "--memory:"),
         (["--state=postgres://me:pw@db/x"], "--state:"),
     ],

@@ -57,7 +57,7 @@ def test_an_operator_is_judged_by_its_replicas_and_its_version() -> None:
     other = operator(readyReplicas=1)
     other["spec"]["template"]["spec"]["containers"][0]["image"] = "registry.example/herdsman:0.0.1"
     [found] = judge_operator([other])
-    assert found.state == "ok" and "another version" in found.hint
+    assert found.state == "ok" and "change the operator's version" in found.hint
     assert judge_operator([other, other])[-1].state == "warning"
 
 

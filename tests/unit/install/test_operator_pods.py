@@ -64,7 +64,7 @@ def test_an_end_of_long_ago_is_told_while_the_pod_is_not_ready_alone() -> None:
 def test_a_crash_names_the_exit_code_and_where_its_words_are() -> None:
     waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
     [found] = judged(pod(ready=False, restarts=2, state=waiting, lastState=ended("Error", 3)))
-    assert found.state == "missing" and "exit code 3 (Error), 2 restarts" in found.detail
+    assert found.state == "missing" and "exited with code 3 (Error), 2 restarts" in found.detail
     assert "logs herdsman-a -c loop --previous" in found.hint
 
 
@@ -86,7 +86,7 @@ def test_a_pod_without_its_claim_and_one_without_a_node_say_so() -> None:
     [found] = judged(waits)
     assert found.state == "missing" and found.detail == "has no node: 0/1 nodes"
     [found] = judged(waits, claim_is_there=False)
-    assert "herdsman-state, which is not there" in found.detail and "`herdsman install`" in found.hint
+    assert "herdsman-state, which does not exist" in found.detail and "`herdsman install`" in found.hint
     assert judged(pod(state={"running": {}}), claim_is_there=False) == []
 
 

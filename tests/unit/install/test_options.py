@@ -17,7 +17,7 @@ def refusal(**given: Any) -> str:
 
 
 def test_two_loops_need_a_state_and_a_passphrase_that_both_reach() -> None:
-    assert "both reach" in refusal(replicas=2)
+    assert "both can reach" in refusal(replicas=2)
     assert "passphrase" in refusal(replicas=2, state="s3://bucket")
     assert InstallOptions(replicas=2, state="s3://bucket", passphrase_secret="phrase").replicas == 2
     assert "1" in refusal(replicas=0) and "2" in refusal(replicas=3)
@@ -33,16 +33,16 @@ def test_credentials_go_into_a_secret_and_never_into_a_deployment(url: str) -> N
     ("given", "said"),
     [
         ({"state": "file:///x"}, "claim"),
-        ({"state": "nonsense"}, "no URL"),
+        ({"state": "nonsense"}, "not the URL"),
         ({"state": "s3://b", "state_secret": "x", "passphrase_secret": "p"}, "one of them"),
-        ({"namespace": "Not A Name"}, "not the name"),
+        ({"namespace": "Not A Name"}, "not a valid name"),
         ({"namespace": ""}, "empty"),
         ({"memory": "much"}, "memory"),
         ({"memory": "1Gi\n"}, "memory"),
         ({"state_claim_size": "5 GB"}, "state_claim_size"),
         ({"settings": {"no_such": "1"}}, "no setting `no_such`"),
         ({"settings": {"workers": "many"}}, "workers"),
-        ({"settings": {"state": "file:///x"}}, "decided by the installation"),
+        ({"settings": {"state": "file:///x"}}, "the installation sets"),
         ({"image": ""}, "image"),
         ({"colour": "red"}, "colour"),
     ],

@@ -45,7 +45,7 @@ def test_the_summary_is_one_line() -> None:
         "1 to create, 1 to change, 1 to delete; restarts 2 pods of Deployment chat; downloads 2.8 GiB"
     )
     assert summary(SAME) == "nothing changes"
-    assert summary(INVALID) == "cannot be made: spec.image: no"
+    assert summary(INVALID) == "cannot be applied: spec.image: no"
     assert summary(FOREIGN) == "1 to change; 1 refused"
     assert summary(violated(mandatory=True)).endswith("not allowed by policy `registries`")
     assert "policy" not in summary(violated(mandatory=False))
@@ -78,7 +78,7 @@ def test_text_has_marks_and_colours_only_where_somebody_looks() -> None:
     assert "  restarts   2 pods of Deployment chat" in lines
     assert "     ! is held by `helm`" in lines
     assert "prod/quiet" not in text
-    assert lines[-1].startswith("1 service would change, 1 service would be refused, 1 service would stay as it is")
+    assert lines[-1].startswith("1 service would change, 1 service would be refused, 1 service would not change")
     coloured = as_terminal_text(Preview((CHANGED,)), colour=True)
     assert re.sub(r"\x1b\[\d*m", "", coloured) == as_terminal_text(Preview((CHANGED,)), colour=False)
     assert "\x1b[33m~" in coloured
@@ -86,7 +86,7 @@ def test_text_has_marks_and_colours_only_where_somebody_looks() -> None:
 
 def test_one_service_that_stays_is_told() -> None:
     assert as_terminal_text(Preview((SAME,)), colour=False) == "prod/quiet  nothing changes"
-    assert as_terminal_text(Preview(), colour=False) == "There is no service to preview"
+    assert as_terminal_text(Preview(), colour=False) == "No services to preview"
 
 
 def test_exit_codes() -> None:

@@ -67,9 +67,9 @@ def test_a_cut_archive_is_refused(tmp_path: Path, cut: int) -> None:
     ("name", "content", "why"),
     [
         ("stacks/prod.json", b'{"version": 3, "deployment": {}}', "checksum of stack `prod`"),
-        ("manifest.json", b'{"format": "another", "stacks": []}', "no backup that this release reads"),
-        ("manifest.json", b"[]", "no backup that this release reads"),
-        ("manifest.json", b"{", "no whole backup"),
+        ("manifest.json", b'{"format": "another", "stacks": []}', "not a backup for this release"),
+        ("manifest.json", b"[]", "not a backup for this release"),
+        ("manifest.json", b"{", "not a complete backup"),
     ],
 )
 def test_a_changed_archive_is_refused(tmp_path: Path, name: str, content: bytes, why: str) -> None:
