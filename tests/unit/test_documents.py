@@ -20,7 +20,14 @@ DOCUMENTS = sorted(
     [
         *(
             ROOT / name
-            for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "benchmarks/README.md", "tests/README.md")
+            for name in (
+                "README.md",
+                "CHANGELOG.md",
+                "ARCHITECTURE.md",
+                "CONTRIBUTING.md",
+                "benchmarks/README.md",
+                "tests/README.md",
+            )
         ),
         *(ROOT / "docs").rglob("*.md"),
         *(ROOT / "examples").rglob("*.md"),
