@@ -61,6 +61,13 @@ def test_from_nothing_to_a_chat_on_a_cluster(reader: dict[str, str]) -> None:
     assert outcome.skipped == []
 
 
+@pytest.mark.usefixtures("demo")
+def test_the_commands_of_the_readme(reader: dict[str, str]) -> None:
+    with Shell(ROOT, reader) as shell:
+        outcome = run_page(ROOT / "README.md", shell)
+    assert {step.skip for step in outcome.skipped} == {"the demo installs the same", "needs a registry"}
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A copy of this checkout, since a build of the wheel leaves files behind."""
