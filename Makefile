@@ -89,7 +89,7 @@ $(DOCS_STAMP): requirements-docs.lock $(STAMP)
 	@touch $@
 
 docs: $(DOCS_STAMP) ## Build the site of the documents into site/; a broken link fails
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict $(ARGS)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
 
 bench: setup ## Measure (benchmarks/README.md says what; ARGS="--peer …" compares with another controller)
 	@$(BIN)/python -m benchmarks $(ARGS)

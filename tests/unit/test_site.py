@@ -41,6 +41,19 @@ def test_a_page_begins_with_its_readers_and_contents(path: Path) -> None:
     assert re.search(r"\b(?:This page is|These pages are) for \w+", paragraph)
 
 
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (DOCS.parent / "mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2]
+    listed = re.findall(r"([\w/-]+\.md)$", navigation, re.MULTILINE)
+    pages = [str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")]
+    assert sorted(listed) == sorted(page for page in pages if not page.startswith("adr/0")), "change nav in mkdocs.yml"
+
+
+def test_the_index_leads_to_every_tutorial_and_guide() -> None:
+    linked = set(re.findall(r"\]\(([^)#]+)", (DOCS / "index.md").read_text("utf-8")))
+    pages = {str(path.relative_to(DOCS)) for kind in ("tutorials", "how-to") for path in (DOCS / kind).glob("*.md")}
+    assert pages - linked == set(), "add a task to docs/index.md"
+
+
 def test_the_index_of_decisions_has_each_decision_once_with_its_title() -> None:
     listed = re.findall(r"^- \[(.+)\]\((.+)\)$", (DOCS / "adr" / "README.md").read_text("utf-8"), re.MULTILINE)
     made = [
