@@ -20,8 +20,6 @@ OF_KUBERNETES = re.compile(
     r"|env\[\]\.valueFrom\.\w+\.|selector\.|allow\.namespaceSelector\.|.*\.hfTokenSecretRef\.)"
 )
 """Fields within structures that Kubernetes defines and documents."""
-WITHOUT_GUIDE: dict[str, str] = {}
-"""Fields, settings and annotations that need no guide, with the reason."""
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda each: f"{each.page}:{each.line}")
@@ -38,13 +36,12 @@ def test_the_yaml_of_a_guide_can_be_read(page: Path) -> None:
 def test_every_field_is_in_a_guide(kind: str) -> None:
     wanted = [path for path in guides.fields(kind) if not OF_KUBERNETES.match(path)]
     assert wanted
-    assert [path for path in wanted if not guides.is_named(kind, path) and f"{kind} {path}" not in WITHOUT_GUIDE] == []
+    assert [path for path in wanted if not guides.is_named(kind, path)] == []
 
 
 @pytest.mark.parametrize("name", Settings.model_fields)
 def test_every_setting_is_in_a_guide(name: str) -> None:
-    named = re.search(rf"\bHERDSMAN_{name.upper()}\b|--set {name}=", guides.text())
-    assert named or name in WITHOUT_GUIDE
+    assert re.search(rf"\bHERDSMAN_{name.upper()}\b|--set {name}=", guides.text())
 
 
 def known_annotations() -> list[str]:
@@ -53,9 +50,31 @@ def known_annotations() -> list[str]:
 
 @pytest.mark.parametrize("name", known_annotations())
 def test_every_annotation_is_in_a_guide(name: str) -> None:
-    assert re.search(rf"{re.escape(name)}(?![\w-])", guides.text()) or name in WITHOUT_GUIDE
+    assert re.search(rf"{re.escape(name)}(?![\w-])", guides.text())
 
 
-def test_what_needs_no_guide_exists_and_is_in_none() -> None:
-    known = {f"{kind} {path}" for kind in SCHEMAS for path in guides.fields(kind)}
-    assert set(WITHOUT_GUIDE) <= known | set(Settings.model_fields) | set(known_annotations())
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ({"contextSise": 4096}, "spec.contextSise is not known"),
+        ({"runtime": "vllm", "contextSize": 4096}, "spec.contextSize has no effect with runtime vllm"),
+        ({"runtime": "vllm", "runtimeClassName": "nvidia"}, ""),
+    ],
+)
+def test_an_example_with_a_wrong_field_is_refused(spec: dict[str, object], problem: str) -> None:
+    found = guides.problems(Example("page.md", 1, "InferenceService", {"spec": spec}, ()))
+    assert any(each.startswith(problem) for each in found) if problem else not found
+
+
+def test_a_part_of_an_object_has_the_kind_with_all_of_its_fields(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```yaml\nspec: {storeSize: 1Gi}\n---\nspec: {source: a/b}\n---\nspec: {replicas: 2}\n```\n")
+    assert [each.kind for each in guides.examples(page)] == ["Host", "Model", "InferenceService"]
+    page.write_text("```yaml\nspec: {nothing: 1}\n```\n")
+    with pytest.raises(guides.Unreadable, match="no kind has all of the fields nothing"):
+        guides.examples(page)
+
+
+def test_a_field_that_no_guide_writes_is_found() -> None:
+    assert not guides.is_named("InferenceService", "spec.vllmConfig.noSuchField")
+    assert guides.is_named("InferenceService", "spec.vllmConfig.dtype")
