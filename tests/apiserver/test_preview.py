@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -439,7 +438,7 @@ def test_an_account_that_may_only_try_can_preview(
 ) -> None:
     """The policy of docs/how-to/preview.md, word for word but for the account's namespace."""
     text = Path("docs/how-to/preview.md").read_text()
-    block = textwrap.dedent(text[text.index("    apiVersion: admissionregistration") :].partition("\n\n##")[0])
+    block = text[text.index("apiVersion: admissionregistration") :].partition("\n```")[0]
     policy, binding = yaml.safe_load_all(block.replace("serviceaccount:ci:", f"serviceaccount:{namespace}:"))
     api = controlplane.Api(plane)
     try:

@@ -18,7 +18,7 @@ GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "hosts.md"
 _HOST = "mac-studio"
 """The name of the host in the guide."""
 _STEP = re.compile(r"\*\*1\. Give the agent an identity\.\*\*(?P<text>.*?)### ", re.DOTALL)
-_BLOCK = re.compile(r"(?:^    .*\n)+", re.MULTILINE)
+_BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def identity(host: str, administrator: Path, folder: Path) -> Path:
@@ -32,7 +32,7 @@ def identity(host: str, administrator: Path, folder: Path) -> Path:
     environment = {**os.environ, "PATH": path, "KUBECONFIG": str(administrator)}
     for block in _blocks():
         # The test keeps the files in its folder and does not write to /etc.
-        lines = [line[4:] for line in block.splitlines() if not line.startswith("    sudo ")]
+        lines = [line for line in block.splitlines() if not line.startswith("sudo ")]
         script = "\n".join(lines).replace(_HOST, host)
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", script],
