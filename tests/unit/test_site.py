@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.site_links import adapted
+from tools.site_links import adapted, outside
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(path for kind in ("explanation", "reference") for path in (DOCS / kind).rglob("*.md"))
@@ -39,6 +39,12 @@ def test_a_page_begins_with_its_readers_and_contents(path: Path) -> None:
     heading, paragraph = text.split("\n\n")[:2]
     assert heading.startswith("# ")
     assert re.search(r"\b(?:This page is|These pages are) for \w+", paragraph)
+
+
+def test_the_site_has_the_files_that_documents_link_to() -> None:
+    added = outside()
+    assert {"ARCHITECTURE.md", "examples/05-mac-host/README.md", "Containerfile"} <= set(added)
+    assert not [name for name in added if name.startswith("docs/")]
 
 
 def test_every_page_is_in_the_navigation() -> None:
