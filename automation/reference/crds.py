@@ -41,7 +41,8 @@ constraints and unit.
 
 TABLE
 - *default* is the value that the API server sets if the field is absent. For some fields it is the value that Herdsman
-  applies; the API server then stores none. An empty cell means no value: the engine, Kubernetes or nobody sets one.
+  applies; the API server then stores none. If the cell is empty, Herdsman sets no value; the engine
+  or Kubernetes may have one.
 - *constraints* are what the API server checks. Herdsman checks more, and reports it in condition `Ready` with reason
   `SpecInvalid` ([conditions](../conditions.md)).
 - *unit* is empty for values without a unit, such as counts and ports. A `quantity` is a Kubernetes quantity, such as

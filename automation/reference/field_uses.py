@@ -56,7 +56,7 @@ READ_BY_THE_LOOP: dict[Place, dict[str, Callable[[DesiredService], object]]] = {
 
 
 def _placement(desired: DesiredService) -> object:
-    # What the owner of a host must allow follows from what the process gets, which the objects contain.
+    # The needs repeat arguments and variables, which the objects contain.
     request = placement_request(desired)
     return replace(request, requirements=replace(request.requirements, needs=()))
 
