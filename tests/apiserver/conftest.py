@@ -1,4 +1,4 @@
-"""What several modules of this layer ask of the control plane that they share."""
+"""Fixtures of this layer for the shared control plane."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`herdsman agent doctor` asks a real API server what the agent's identity may do there, and what time it is."""
+"""`herdsman agent doctor` checks the agent's rights and the clock against a real API server."""
 
 from __future__ import annotations
 

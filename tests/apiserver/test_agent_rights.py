@@ -1,7 +1,7 @@
-"""An agent's token in wrong hands, on a real API server with the roles and the policies of docs/install.
+"""Attacks with a stolen agent token, on a real API server with the roles and the policies of docs/install.
 
-Each attack is one that once reached its aim. Each must be refused with 403. What an agent does for its own host must
-go on with exactly these rights.
+Each attack worked in an earlier version. Each must be refused with 403. With exactly these rights an agent must still
+be able to do its work for its own host.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def agent(admin: KubeClient, control_plane: LocalCluster, tmp_path_factory: pyte
 
 @pytest.fixture
 def here(admin: KubeClient, namespace: str) -> str:
-    """A namespace with a process on each host, and a Service of somebody else with its endpoints."""
+    """A namespace with a process on each host, and a Service of another owner with its endpoints."""
     for name in ("mine", "other"):
         _process(admin, namespace, name)
     metadata = {"name": "foreign", "labels": {"kubernetes.io/service-name": "foreign"}}

@@ -53,7 +53,7 @@ class Scene:
 
     def __init__(self, admin: KubeClient, loop: KubeClient, namespace: str) -> None:
         self.admin, self.loop, self.namespace = admin, loop, namespace
-        # Anything real may own a Secret; the garbage collector would remove one whose owner does not exist.
+        # The owner of a Secret must exist; otherwise the garbage collector deletes the Secret.
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "svc"}}
         self.cr = admin.create(kinds.CONFIG_MAPS, namespace, body)
         self.desired: DesiredService = described(namespace=namespace, owner=None)
@@ -230,7 +230,7 @@ def test_many_loops_at_once_issue_one(scene: Scene) -> None:
 def test_without_the_rights_it_says_which_are_missing(scene: Scene) -> None:
     scene.admin.delete(kinds.ROLE_BINDINGS, scene.namespace, f"certificates-{scene.namespace}")
     problem = None
-    for _ in range(100):  # the authorizer hears of it a moment later
+    for _ in range(100):  # the authorizer's cache is updated a moment later
         issuer = CertificateIssuer(scene.loop)
         problem = issuer.ensure(scene.desired.key, scene.cr, WANTED, scene.desired)
         if problem is not None:

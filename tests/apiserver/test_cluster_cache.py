@@ -36,7 +36,7 @@ def client(kubeconfig: Path) -> Iterator[KubeClient]:
 
 
 class Eyes:
-    """A ClusterCache over one namespace, and what it enqueued."""
+    """A ClusterCache over one namespace, and the services that it enqueued."""
 
     def __init__(self, client: KubeClient, namespace: str) -> None:
         self.enqueued: list[str] = []
@@ -135,11 +135,11 @@ def test_an_api_that_appears_is_followed_and_one_that_goes_leaves_nothing_behind
     finally:
         client.delete(kinds.CRDS, None, f"{kind.plural}.{kind.group}")
     eventually(lambda: kind.full_name not in cluster.installed(), what="KEDA to be missed", timeout_s=30)
-    # Its cache is emptied after that, and last everybody is told.
+    # The cache is emptied first; then all services are enqueued.
     eventually(lambda: "idle" in eyes.enqueued, what="the service to be enqueued")
     eventually(lambda: not cluster.llmkube.index.objects(namespace, "idle"), what="the object to leave the index")
     assert cluster.llmkube.informer(kind) is None
-    # Nothing asks for what is gone: only the look, once a second here, goes on.
+    # The missing kind causes no requests except the check once a second.
     time.sleep(0.5)
     before = client.requests_total
     time.sleep(3.0)
@@ -217,7 +217,7 @@ def test_a_quota_that_is_made_again_gets_a_status_again(client: KubeClient, name
     client.delete(kinds.GPU_QUOTAS, namespace, "team")
     client.create(kinds.GPU_QUOTAS, namespace, body)
     eventually(lambda: status().get("usedGPUCount") == 0, what="the status of the second")
-    # One that somebody empties is written again, too.
+    # A status that another client emptied is written again.
     before = client.get(kinds.GPU_QUOTAS, namespace, "team")
     client.replace(kinds.GPU_QUOTAS, namespace, {**before, "status": {}}, subresource="status")
     eventually(lambda: not status(), what="the status to be emptied", timeout_s=5)
@@ -328,7 +328,7 @@ def test_an_optional_api_that_answers_500_stops_nothing_and_is_used_once_it_answ
         try:
             assert kinds.SCALED_OBJECTS not in eyes.cluster.llmkube.apis.served
             assert "conversion webhook" in eyes.cluster.llmkube.trouble(kinds.SCALED_OBJECTS)
-            # What a loop before this one rendered with KEDA is rendered with KEDA.
+            # A service that an earlier loop rendered with KEDA keeps its ScaledObject.
             assert kinds.SCALED_OBJECTS.full_name in eyes.cluster.installed()
             assert "ScaledObject" not in eyes.cluster.llmkube.made_kinds()
             (fault,) = [each for each in eyes.cluster.faults() if "ScaledObject" in each.what]

@@ -1,6 +1,6 @@
 """`herdsman preview`, `get`, `describe`, `drift`, `history` and `approve` on services of KServe and llmaz.
 
-The API server is real; what a loop would have made is rendered and applied as it applies.
+The API server is real; the objects are rendered and applied with the same calls as in the loop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A webhook behind a Service, as the one pod of an installation has it: what a real API server takes of its address."""
+"""A conversion webhook behind a Service, as in an installation with one pod: how the API server uses its address."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ VECTORS = vectors()
 API = "/apis/inference.llmkube.dev/v1alpha1"
 PLURALS = {"Model": "models", "InferenceService": "inferenceservices", "GPUQuota": "gpuquotas"}
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
-# LLMKube's CRD leaves memoryFraction without a bound (a defect that its vector names); ours has one.
+# LLMKube's CRD has no bound for memoryFraction (its vector lists this as a defect); Herdsman's has one.
 STRICTER = {("068-invalid-model-fields", "Model/bad-10"): {"spec.hardware.memoryFraction"}}
 # minReplicas 0, which KEDA can do, and a runtime of hosts; the peer has neither.
 TAKEN = {("070-invalid-service-fields", f"InferenceService/bad-{number}") for number in ("03", "07")}
@@ -162,7 +162,7 @@ def _sharing(**fields: Any) -> Json:
 
 
 def _tried(crds: controlplane.Api, kind: str, body: Json) -> tuple[int, Json]:
-    """Create an object without keeping it: the same checks, and no namespace of its own to make and delete."""
+    """Create an object in a dry run: the same validation, without a namespace to create and delete."""
     return crds.request("POST", f"{_collection('default', kind)}?fieldValidation=Strict&dryRun=All", body)
 
 

@@ -1,4 +1,4 @@
-"""A status with all that it can say, Events, and what `herdsman describe` and `get` show, on a real API server."""
+"""A status with all fields, Events, and the output of `herdsman describe` and `get`, on a real API server."""
 
 from __future__ import annotations
 

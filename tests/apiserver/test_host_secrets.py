@@ -1,4 +1,4 @@
-"""One host's right to one Secret: what the command writes, what an agent may read by it, and who is refused."""
+"""The right of one host to one Secret: the objects that the command writes, and who may read the Secret."""
 
 from __future__ import annotations
 

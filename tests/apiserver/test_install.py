@@ -1,6 +1,7 @@
-"""`herdsman install` and `uninstall` on a real API server, with the real engine: what they make, change and leave.
+"""`herdsman install` and `uninstall` on a real API server, with the real engine: created, changed and kept objects.
 
-One cluster, played in order as a user would: look, install, again, change, lose the state, take out, put back, remove.
+The tests use one cluster in order, as a user would: preview, install, repeat, change, lose the state, uninstall,
+install again, remove everything.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ REMOTE = ("--replicas=2", "--state=s3://bucket", "--passphrase-secret=phrase")
 
 
 class Site:
-    """A cluster and the command line of whoever installs into it."""
+    """A cluster and the command line of its administrator."""
 
     def __init__(self, cluster: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
         self.client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
@@ -108,7 +109,7 @@ def test_a_cluster_is_installed_into_changed_and_left(
 ) -> None:
     client = site.client
 
-    # A preview writes nothing and says that everything is new.
+    # A preview writes nothing and lists every object as new.
     rows = site.rows("install", "--preview")
     assert {row["op"] for row in rows} == {"create"} and not any(row["refused"] for row in rows)
     assert site.run("install", "--preview")[0] == 2
@@ -132,12 +133,12 @@ def test_a_cluster_is_installed_into_changed_and_left(
     after = site.versions()
     assert {name for name in after if after[name] != before[name]} == {"Deployment/herdsman"}
 
-    # Two loops have a budget; the claim of before stays, whatever the state is now.
+    # Two replicas get a PodDisruptionBudget. The existing claim stays, wherever the state is stored now.
     site.rows("install", *REMOTE)
     assert site.find(kinds.DISRUPTION_BUDGETS) and site.deployment()["spec"]["replicas"] == 2
     assert site.find(kinds.CLAIMS, "herdsman-state")
 
-    # On another machine there is no state: what is ours is found by its name, and what is too much goes all the same.
+    # Another machine has no state: the objects of the installation are found by name, and superfluous ones are deleted.
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
     uid = site.deployment()["metadata"]["uid"]
     rows = site.rows("install", "--preview")
@@ -175,8 +176,8 @@ def test_a_cluster_is_installed_into_changed_and_left(
     assert site.find(kinds.CLAIMS, "herdsman-state") and site.find(kinds.NAMESPACES, NAMESPACE)
     assert "nothing was changed" in site.run("uninstall", "--yes")[1]
 
-    # Put back, and then everything: only who says how many objects go has them gone. An orphan of a service that went
-    # with its kind, when somebody deleted the CRDs once before, goes too.
+    # Install again, and then remove everything: this needs the exact number of objects. An orphan of a service whose
+    # CRD was deleted earlier is removed as well.
     site.rows("install")
     owner = {"apiVersion": kinds.MODELS.api_version, "kind": "InferenceService", "name": "lost", "uid": "0"}
     labels = {naming.LABEL_SERVICE: "lost"}
@@ -197,7 +198,7 @@ def test_a_cluster_is_installed_into_changed_and_left(
 
 
 def test_what_somebody_else_installed_is_named_and_left(site: Site) -> None:
-    """LLMKube's CRDs, and roles that were applied by hand: shown with whose they are, changed only when told so."""
+    """LLMKube's CRDs and roles that were applied by hand are listed with their owner, and changed only on request."""
     client = site.client
     for document in crd_documents():
         theirs = json.loads(json.dumps(document))

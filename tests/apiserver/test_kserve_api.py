@@ -107,7 +107,7 @@ def test_the_size_of_a_group_cannot_change(crds: controlplane.Api, namespace: st
     assert patched({"parallelism": {"data": 8}}) == (422, {"spec.parallelism"})
     assert patched({"parallelism": {"data": 8, "dataLocal": 2}}) == (200, set())
     assert patched({"parallelism": {"data": None, "dataLocal": None, "pipeline": 2}}) == (422, {"spec.parallelism"})
-    # Without workers nothing is a group, and a Deployment takes the place of the set.
+    # Without workers there is no group, and a Deployment replaces the LeaderWorkerSet.
     assert patched({"worker": None, "parallelism": None}) == (200, set())
 
 

@@ -87,7 +87,7 @@ def _converted(api: controlplane.Api, name: str) -> bool:
 
 
 def _authorities(api: controlplane.Api, name: str) -> list[str]:
-    """The certificates by which the API server knows the webhook."""
+    """The CA certificates with which the API server verifies the webhook."""
     crd = api.get(f"{PATH}/{name}") or {}
     bundle = base64.b64decode(crd["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"]).decode()
     return [f"{part}{_END}" for part in bundle.split(_END) if part.strip()]
@@ -107,7 +107,7 @@ def _read(api: controlplane.Api, version: str, namespace: str, name: str) -> Jso
 
 
 def _said(recorded: Json, version: str) -> tuple[Json, Json]:
-    """Spec and annotations of a recorded object, without what the peer's defaulter wrote into containers."""
+    """Spec and annotations of a recorded object, without the container fields that the peer's defaulter wrote."""
     (stored,) = recorded["stored"].values()
     found = json.loads(json.dumps(stored[version]))
     for container in (found["spec"].get("template") or {}).get("containers", ()):

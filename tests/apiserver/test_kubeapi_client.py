@@ -1,4 +1,4 @@
-"""The client against a real API server: what it says to good and bad requests."""
+"""The client against a real API server: results of valid and invalid requests."""
 
 from __future__ import annotations
 
@@ -339,7 +339,7 @@ def test_a_renewed_client_certificate_is_used(control_plane: LocalCluster, tmp_p
     client._tls_checked_at = float("-inf")
     assert who_am_i(client)["username"] == "second"
 
-    # A certificate that the server refuses, as one that has expired, is replaced at once.
+    # A certificate that the server refuses, such as an expired one, is replaced at once.
     own = own_certificate(tmp_path).read_text()
     for field in ("client-certificate", "client-key"):
         (tmp_path / field).write_text(own)

@@ -24,7 +24,7 @@ from tools.localcluster import LocalCluster
 
 
 class Changes:
-    """What an informer told, as (name, old data, new data)."""
+    """The changes that an informer delivered, as (name, old data, new data)."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, Any, Any]] = []
@@ -136,7 +136,7 @@ def test_several_namespaces_are_watched_and_no_other(
         put("b", into=second)
         put("c", into=other)
         put("d", into=second)
-        # Each namespace has a watch of its own, and none waits for the other.
+        # Each namespace has a separate watch, and none waits for another.
         eventually(lambda: informer.get(second, "d") and informer.get(namespace, "a"), what="the last change of each")
         assert sorted(data(informer)) == ["a", "b", "d"]
         assert {obj["metadata"]["name"] for obj in informer.list(second)} >= {"b", "d"}
@@ -222,7 +222,7 @@ def test_a_server_that_refuses_is_not_hammered(make: Make, relay: Relay, relayed
     before = relay.dialled
     relay.cut()
     time.sleep(3.0)
-    # A list or a watch is one or two dials (a read whose connection breaks is tried once more).
+    # A list or a watch takes one or two connections (a read whose connection breaks is repeated once).
     assert 1 <= relay.dialled - before <= 12
 
 
@@ -347,7 +347,7 @@ def test_a_list_can_be_asked_for_though_the_connection_is_dead_and_says_how_long
 
 
 def reads(obj: dict[str, Any]) -> dict[str, Any]:
-    """A transform that raises on objects which say `x: broken`."""
+    """A transform that raises for objects with `x: broken`."""
     if (obj.get("data") or {}).get("x") == "broken":
         raise ValueError("invalid literal")
     return obj

@@ -1,4 +1,4 @@
-"""A binding that arrives before its role: made a moment later, and previewed as what it becomes."""
+"""A RoleBinding that is applied before its role: created a moment later, and previewed as a creation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ RULES = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "wa
 
 @pytest.fixture
 def limited(control_plane: LocalCluster, kubeconfig: Path, namespace: str, tmp_path: Path) -> Iterator[KubeClient]:
-    """A client that may give what it has itself, as the loop may: who may bind any role is asked for none."""
+    """A client that may grant only its own rights, like the loop. A client that may bind any role gets no such
+    check.
+    """
     admin = KubeClient.from_kubeconfig(str(kubeconfig))
     rules = [
         *RULES,

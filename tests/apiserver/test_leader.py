@@ -1,4 +1,6 @@
-"""Leader election on a real API server: one works, the next takes over, and a lost lease is told in time."""
+"""Leader election on a real API server: one candidate leads, the next takes over, and a lost Lease is reported
+in time.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ time.sleep(60)
 
 
 class Candidate:
-    """An elector and what it told, with times."""
+    """An elector and its callbacks, with times."""
 
     def __init__(self, client: KubeClient, name: str) -> None:
         self.started: list[int] = []

@@ -1,4 +1,4 @@
-"""The CRDs of llmaz's kinds on a real API server: what the peer's webhooks default and refuse, the schema does here."""
+"""The CRDs of llmaz's kinds on a real API server: their schemas set the defaults and rules of the peer's webhooks."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ PLURALS = {
     "Playground": "/apis/inference.llmaz.io/v1alpha1/namespaces/default/playgrounds",
     "Service": "/apis/inference.llmaz.io/v1alpha1/namespaces/default/services",
 }
-# What the peer accepts and should not: required text that its webhook fills with nothing, two sources, names that no
-# child can have.
+# Objects that the peer wrongly accepts: required text that its webhook leaves empty, two sources, names that are too
+# long for child objects.
 REFUSED = {
     "OpenModel/no-family": "spec.familyName",
     "OpenModel/flavor-noname": "spec.inferenceConfig.flavors[0].name",
@@ -35,9 +35,9 @@ REFUSED = {
     "BackendRuntime/no-version": "spec.version",
     "BackendRuntime/config-noname": "spec.recommendedConfigs[0].name",
 }
-# What it refuses for want of a default that makes sense.
+# Objects that the peer refuses because it lacks a sensible default.
 ACCEPTED = {"Playground/max-one"}
-# Where the peer names a field that does not exist, or a part of it.
+# Refusals in which the peer names a field that does not exist, or a part of it.
 FIELDS = {
     "Playground/min-above-max": "spec.elasticConfig.minReplicas",
     "Playground/trigger-empty": "spec.elasticConfig.scaleTrigger.hpa",

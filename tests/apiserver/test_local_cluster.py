@@ -1,4 +1,4 @@
-"""The local cluster as its users have it: security, idempotence, crashes, neighbours, and what it leaves behind."""
+"""The local cluster for its users: security, idempotence, crashes, other clusters, and what remains after it."""
 
 from __future__ import annotations
 

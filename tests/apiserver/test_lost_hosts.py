@@ -232,10 +232,10 @@ def test_a_silent_host_is_fenced_and_out_of_its_services_and_back_when_it_says_s
     assert not liveness.alive(dead.name)
     assert (alive.ready, alive.fence, alive.reason) == (True, "", "AgentRunning")
     assert is_ready(client, namespace, "peers"), "an agent that has no Lease is not judged by one"
-    # What was still on its way arrives late: it does not stay.
+    # A write of the host that was still under way arrives late; it is undone.
     dead.publish(ready=True)
     eventually(lambda: not dead.ready, what="the late word to be undone", timeout_s=10)
-    # A renewal alone is not enough: somebody who does not know of the fence might send it.
+    # A renewal alone is not enough: a client that ignores the fence could send it.
     dead.renew()
     time.sleep(1)
     assert not liveness.alive(dead.name)
@@ -304,7 +304,7 @@ def test_nobody_is_lost_while_the_api_server_cannot_be_heard(
     liveness = judge(through).liveness
     eventually(lambda: len(liveness.living()) == 2, what="the hosts to be known")
     try:
-        # Cut off: the hosts cannot be heard, and one of them falls silent as all do when the API server dies.
+        # The API server does not respond: no heartbeats arrive, and one of the hosts really fails meanwhile.
         relay.refusing = True
         relay.cut()
         silent.die()
@@ -314,7 +314,7 @@ def test_nobody_is_lost_while_the_api_server_cannot_be_heard(
         relay.refusing = False
         time.sleep(2 * DURATION_S)
         assert (there.fence, silent.fence, there.ready, silent.ready) == ("", "", True, True)
-        # Frozen: no byte passes and nothing tells that.
+        # Frozen: connections stay open, and no bytes pass.
         relay.freeze()
         time.sleep(2 * DURATION_S)
         relay.thaw()

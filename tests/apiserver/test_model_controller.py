@@ -1,4 +1,4 @@
-"""Models on a real API server: what the controller writes, when, and that it writes no more than that."""
+"""The Model controller on a real API server: its writes, their times, and that it makes no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a Model's weights get into the cache, on a real API server: prefetch Jobs, sets of files, secrets, drift."""
+"""Downloads of a Model's weights into the cache, on a real API server: Jobs, sets of files, Secrets, drift."""
 
 from __future__ import annotations
 
@@ -68,7 +68,9 @@ def seen(cluster: Cluster, what: Callable[[Json | None], bool]) -> None:
 
 
 def end(cluster: Cluster, *, said: str = "") -> None:
-    """End the Job's pod as a kubelet would: well, or with what its downloader said last. The Job controller is real."""
+    """Write the final status of the Job's pod: success, or the downloader's last message. The Job controller is
+    real.
+    """
     namespace = cluster.namespace
 
     def pods() -> list[Json]:
@@ -199,7 +201,7 @@ def test_a_redirect_to_a_private_address_is_refused_and_named(cluster: Cluster, 
         (File(b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 9)), "Failed", "Degraded", "NotGguf"),
         (File(b"GGUF" + struct.pack("<IQQQ", 3, 1, 1, 1 << 62)), "Failed", "Degraded", "NotGguf"),
         (File(b"<html>quota exceeded</html>"), "Failed", "Degraded", "NotGguf"),
-        # What a server says wrongly may be right for a pod, later: the Model waits, and says what was seen.
+        # A pod may get a correct response later: the Model waits, and its condition reports the fault.
         (File(PLAIN, claims_length=len(PLAIN) + 10), "Ready", "SourceVerified", "SourceUnreachable"),
         (File(PLAIN, cut_after=100, cuts=99, ranges=False), "Ready", "SourceVerified", "SourceUnreachable"),
     ],

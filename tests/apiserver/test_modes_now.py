@@ -1,4 +1,4 @@
-"""The mode of services as the API server knows it, whatever a cache still says of their namespace."""
+"""The mode of services is read from the API server, not from a cache that may be stale."""
 
 from __future__ import annotations
 

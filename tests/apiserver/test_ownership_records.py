@@ -1,4 +1,4 @@
-"""What the API server records of list items, with characters that Go writes as escapes."""
+"""The API server's managedFields of list items, with characters that Go escapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`herdsman preview` on a real API server: what it says is what happens, and nothing happens while it says it."""
+"""`herdsman preview` on a real API server: it shows the changes that a loop then makes, and writes nothing."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def namespace(plane: LocalCluster) -> Iterator[str]:
 
 @pytest.fixture
 def show(plane: LocalCluster, namespace: str, client: KubeClient, tmp_path: Path, capsys: Any) -> Show:
-    """Run the command on documents, or with other words; no preview may write, and none may tell a secret."""
+    """Run the command on documents or with other arguments; assert that it writes nothing and prints no secret."""
 
     def run(*documents: Json, words: tuple[str, ...] = ()) -> tuple[int, Json]:
         before = versions(client, namespace)
@@ -101,7 +101,7 @@ def test_a_new_service_is_created_and_its_model_downloaded(show: Show, client: K
     assert "has not been probed" in service["notes"][0]
     with pytest.raises(NotFound):
         client.get(kinds.MODELS, namespace, "base")
-    # What comes later is the same change: neither the dry run's made-up uid nor its cluster IP counts.
+    # A later preview shows the same change: the dry run's generated uid and cluster IP do not count.
     assert only(show(model_cr(), service_cr(replicas=2))[1])["digest"] == service["digest"]
 
 
@@ -115,7 +115,7 @@ def test_an_edit_is_told_field_by_field_with_what_restarts(show: Show, client: K
         {"status": {"replicas": 2, "observedGeneration": 1}},
         subresource="status",
     )
-    # As it stands nothing changes, and that is told without a single dry run.
+    # Without a change the preview needs no dry run.
     verbs: list[str] = []
     quiet = KubeClient(client._access)
     quiet.on_request = lambda verb, _status: verbs.append(verb)
@@ -164,7 +164,7 @@ def test_a_gpu_for_a_service_without_is_an_update_and_no_error(show: Show, clien
     assert "strategy.type RollingUpdate -> Recreate" in said
     assert any(each.startswith("strategy.rollingUpdate") for each in said)
 
-    # By whoever came before: all fields are theirs, and a preview cannot become their owner.
+    # Another controller wrote all fields: the dry run of a preview cannot become their owner.
     metadata = client.get(kinds.DEPLOYMENTS, namespace, "chat")["metadata"]
     theirs = [{**metadata["managedFields"][0], "manager": "manager", "operation": "Update"}]
     body = [{"op": "replace", "path": "/metadata/managedFields", "value": theirs}]
@@ -184,7 +184,7 @@ def test_drift_is_what_the_loop_would_undo(show: Show, client: KubeClient, names
     model = apply_model(client, namespace, model_cr())
     make(client, namespace, service_cr(), model)
     body = {"metadata": {"labels": {"team": "red"}}, "spec": {"revisionHistoryLimit": 3}}
-    client.patch(kinds.DEPLOYMENTS, namespace, "chat", body)  # what we do not own is nobody's drift
+    client.patch(kinds.DEPLOYMENTS, namespace, "chat", body)  # fields that the loop does not own are no drift
     assert show(words=("--live", "chat"))[0] == 0
     image = [{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "evil:1"}]
     client.patch(kinds.DEPLOYMENTS, namespace, "chat", image, content_type=JSON_PATCH)
@@ -250,14 +250,14 @@ def test_replicas_of_an_autoscaler_stay_its_own_and_an_unwanted_one_goes(
         "HorizontalPodAutoscaler/chat": "delete",
     }
 
-    # Somebody scaled by hand: replicas are theirs until the service's own are edited.
+    # After a manual scale, `replicas` belongs to the user until the service's own field is edited.
     make(client, namespace, service_cr("hand", replicas=2), model)
     scale = {"spec": {"replicas": 4}}
     path = kinds.DEPLOYMENTS.path(namespace, "hand", "scale")
     client.request("PATCH", path, query={"fieldManager": "kubectl"}, body=scale, content_type=MERGE_PATCH)
     held = only(show(service_cr("hand", replicas=2, contextSize=1024))[1])
     assert not any("replicas 4" in field for field in changes(held)["Deployment"])
-    # The loop notes what the service asked for then; edited since, it counts again.
+    # The loop records the requested number; when it is edited, it takes effect again.
     make(client, namespace, service_cr("hand", replicas=2), model, scaled_elsewhere=True, claim_exists=True)
     asked = only(show(service_cr("hand", replicas=3, contextSize=1024))[1])
     assert "replicas 4 -> 3" in changes(asked)["Deployment"]
@@ -299,7 +299,7 @@ def test_a_field_taken_out_of_a_file_goes_as_it_does_with_kubectl(
     for each in render(desired, RenderOptions()).objects:
         kind = client.mapping(each.manifest["apiVersion"], each.kind)
         client.apply(kind, namespace, each.manifest, field_manager="herdsman")
-    # A field of somebody else's stays.
+    # A field of another manager stays.
     client.patch(kinds.INFERENCE_SERVICES, namespace, "chat", {"spec": {"priority": "high"}})
     service = only(show(service_cr(replicas=2))[1])
     told = changes(service)["Deployment"]

@@ -1,4 +1,4 @@
-"""`herdsman preview` by somebody who may read and write in one namespace, and knows of no other dialect."""
+"""`herdsman preview` by a user who may read and write in one namespace, without the CRDs of other dialects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.previews import apply_model, model_cr, service_cr
 from tools.localcluster import LocalCluster
 
 RBAC = "rbac.authorization.k8s.io"
-# What Kubernetes' role `edit` allows of it; its own is put together by a controller, which does not run here.
+# The parts of Kubernetes' role `edit` that matter here; a controller that does not run here would aggregate it.
 BUILT_IN = {"apiGroups": ["", "apps", "autoscaling", "policy", "networking.k8s.io"], "resources": ["*"], "verbs": ["*"]}
 
 

@@ -1,4 +1,6 @@
-"""The eyes of a dialect on a real API server: they open with its CRDs, see what was looked up, and delete nothing."""
+"""The service cache of a dialect on a real API server: it starts with the CRDs, follows look-ups, and deletes
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from tests.support.loop import eventually, install_crds
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[KubeClient]:
-    """An administrator of a cluster of its own, since CRDs come and go in it."""
+    """The administrator of a separate cluster, since CRDs are created and deleted in it."""
     with controlplane.running(("etcd", "kube-apiserver")) as cluster:
         administrator = KubeClient.from_kubeconfig(str(Path(cluster.kubeconfig)))
         install_crds(administrator)
@@ -121,7 +123,7 @@ def test_a_dialect_comes_and_goes_with_its_crds_and_hears_of_what_was_looked_up(
     for document in crd_documents("llmaz"):
         client.delete(kinds.CRDS, None, document["metadata"]["name"])
     eventually(lambda: not caches.ready(), what="the dialect to be gone")
-    # What is applied to a CRD that is on its way out goes with it.
+    # An apply to a CRD that is being deleted is lost with it.
     eventually(lambda: not left(client), what="the CRDs to be gone")
     crds(client)
     eventually(caches.ready, what="the dialect to be back")
@@ -129,7 +131,7 @@ def test_a_dialect_comes_and_goes_with_its_crds_and_hears_of_what_was_looked_up(
 
 
 def test_an_object_that_is_made_right_after_the_look_brings_the_service_back(client: KubeClient, eyes: Eyes) -> None:
-    """The look finds nothing; before the pass is over the object is there, and its event has been told."""
+    """The look-up finds nothing; before the pass ends the object is created and its event is delivered."""
     crds(client)
     caches, key = eyes.llmaz, ServiceKey("llmaz", "default", "late")
     eventually(caches.ready, what="the dialect to be followed")
@@ -160,7 +162,7 @@ def test_what_the_status_needs_wakes_a_service_whatever_its_spec_needs(client: K
 
 
 def test_a_service_whose_caches_are_not_filled_is_looked_at_when_they_are(client: KubeClient, eyes: Eyes) -> None:
-    """Such as one whose custom resource is gone while its objects are not: nothing else brings it back."""
+    """For example a service whose custom resource is deleted before its objects: no other event enqueues it."""
     for name in left(client):
         client.delete(kinds.CRDS, None, name)
     caches, key = eyes.llmaz, ServiceKey("llmaz", "default", "orphan")

@@ -1,4 +1,4 @@
-"""What annotations of Secrets say of stores, learnt from a real API server with no more than the loop's own rights."""
+"""Stores are configured by annotations of Secrets, read from a real API server with only the loop's rights."""
 
 from __future__ import annotations
 

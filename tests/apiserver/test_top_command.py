@@ -1,4 +1,6 @@
-"""`herdsman top` against a real API server: once for a pipe, and live on a terminal of 80 columns that a key ends."""
+"""`herdsman top` against a real API server: once for a pipe, and live on a terminal of 80 columns until a key is
+pressed.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +122,7 @@ def _terminal() -> dict[str, str]:
 
 
 def _read_until(handle: int, wanted: str, timeout_s: float = 20.0) -> str:
-    """Read what is drawn until `wanted` is."""
+    """Read the output until `wanted` appears."""
     text, deadline = "", time.monotonic() + timeout_s
     while wanted not in text:
         assert time.monotonic() < deadline, f"{wanted!r} was not drawn:\n{text[-3000:]}"

@@ -1,4 +1,4 @@
-"""What every engine promises, asked of the fake and of Pulumi with the real provider on a real API server."""
+"""The contract of every engine, tested on the fake and on Pulumi with the real provider and a real API server."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ KINDS = {
 
 
 class World(Protocol):
-    """An engine and what it works on."""
+    """An engine and its cluster."""
 
     engine: Engine
     namespace: str
@@ -107,7 +107,7 @@ def names(world: World) -> set[tuple[str, str]]:
 
 
 def specs(world: World) -> dict[tuple[str, str], tuple[Any, Any]]:
-    """Every object's identity and what it was told to be, without what controllers report meanwhile."""
+    """The identity and the applied spec of every object, without the fields that controllers write."""
     return {at: (item["metadata"].get("uid"), item["spec"]) for at, item in world.live().items()}
 
 

@@ -1,4 +1,4 @@
-"""What any shared daemon promises the agent, asked of each client over a server that behaves as documented."""
+"""The contract of every shared daemon, tested on each client with a server that behaves as documented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Herdsman's provider keeps in a stack, against a recorded state of Pulumi's own Kubernetes plugin.
+"""The state that Herdsman's provider writes, against a recorded state of Pulumi's own Kubernetes plugin.
 
 The record (`official_plugin_state.json`) was made by running the plugin on the program `mixed` of
 `tests/engine/test_official_plugin_on_our_stacks.py`. Identifiers and times in it are placeholders, and managedFields

@@ -46,7 +46,7 @@ def plugins(client: KubeClient) -> Iterator[EmbeddedPlugins]:
 
 @pytest.fixture
 def object_of(plugins: EmbeddedPlugins, namespace: str) -> Iterator[Callable[[Kind], Object]]:
-    """Make resources whose provider is asked directly, without an engine."""
+    """Create resources whose provider is called directly, without an engine."""
     with grpc.insecure_channel(f"127.0.0.1:{plugins.ports['kubernetes']}") as opened:
         stub = provider_pb2_grpc.ResourceProviderStub(opened)
         yield lambda kind: Object(stub, kind, namespace)
@@ -59,7 +59,7 @@ def pulumi_command(pulumi_cli: Path) -> auto.PulumiCommand:
 
 @pytest.fixture
 def stacks(tmp_path: Path, plugins: EmbeddedPlugins, pulumi_command: auto.PulumiCommand) -> Callable[[str], Stack]:
-    """Make stacks that share the provider; each has a backend of its own."""
+    """Create stacks that share the provider; each has a separate backend."""
 
     def make(name: str) -> Stack:
         return Stack(tmp_path / name, pulumi_command, plugins.environment())

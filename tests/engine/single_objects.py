@@ -25,7 +25,7 @@ class Object:
         self.replaced = False
 
     def apply(self, spec: Json, **metadata: Any) -> Json:
-        """Bring the object to a spec, after a preview of the same; give what the provider answers of it."""
+        """Preview and apply a spec; return the provider's response."""
         news = encode({"metadata": {"name": "web", "namespace": self.namespace, **metadata}, "spec": spec})
         told = {"urn": self._urn, "name": "web", "type": self._type}
         inputs = self._provider.Check(provider_pb2.CheckRequest(olds=self._inputs, news=news, **told)).inputs
@@ -55,7 +55,7 @@ class Object:
         return decode(self._outputs)
 
     def restore(self) -> Json:
-        """Apply the same inputs again over what somebody changed, after a preview; give what the provider answers."""
+        """Preview and apply the same inputs again after another client's change; return the provider's response."""
         assert self._inputs is not None
         told = {"urn": self._urn, "name": "web", "type": self._type}
         old = {"id": f"{self.namespace}/web", "olds": self._outputs, "old_inputs": self._inputs}
@@ -82,7 +82,7 @@ class Object:
 
 
 def told_alike(planned: Json, done: Json) -> bool:
-    """Compare a preview with what came of it; addresses and ports are given out anew for each."""
+    """Return whether a preview equals its result. Allocated addresses and ports are ignored."""
     drawn = ("nodePort", "healthCheckNodePort", "clusterIP", "clusterIPs")
     return without(planned, drawn) == without(done, drawn)
 

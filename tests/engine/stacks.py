@@ -62,7 +62,7 @@ LanguageServer.Run = _PROGRAMS.watched(LanguageServer.Run)  # type: ignore[metho
 
 @dataclass
 class Run:
-    """What one run of the engine did."""
+    """The results of one run of the engine."""
 
     events: list[EngineEvent] = field(default_factory=list)
     outputs: dict[str, Any] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Run:
         return found
 
     def exports(self) -> bool:
-        """Tell whether the stack may have outputs: the engine told of some, or told nothing of the stack."""
+        """Return whether the stack may have outputs: its output event has some, or there is no such event."""
         told = [event.res_outputs_event.metadata for event in self.events if event.res_outputs_event is not None]
         of_stack = [metadata.new for metadata in told if metadata.type == "pulumi:pulumi:Stack"]
         return not of_stack or any(state is None or state.outputs for state in of_stack)
@@ -99,7 +99,7 @@ class Run:
 
 
 class Stack:
-    """One stack with an inline program, on a file backend of its own."""
+    """One stack with an inline program and a file backend."""
 
     def __init__(
         self, directory: Path, cli: auto.PulumiCommand, environment: dict[str, str], *, name: str = "dev"
@@ -165,7 +165,7 @@ class Stack:
         return run
 
     def fails(self, program: Program, **options: Any) -> str:
-        """Run a program that must fail, and return what the engine says."""
+        """Run a program that must fail, and return the engine's message."""
         with self._until_the_program_ends(), pytest.raises(auto.CommandError) as caught:
             self.select(program).up(color="never", **options)
         return str(caught.value)
@@ -178,7 +178,7 @@ class Stack:
         return run
 
     def cli(self, program: Program, *arguments: str) -> str:
-        """Run a command of the CLI as people do, with the program on offer, and return what it prints."""
+        """Run a command of the CLI with the program, and return its output."""
         self.select(program)
 
         async def run() -> None:
@@ -235,7 +235,9 @@ class Stack:
 
 
 def official_environment(kubeconfig: Path) -> dict[str, str]:
-    """What the CLI needs to use Pulumi's own Kubernetes plugin; skips the test where that is not installed."""
+    """The environment in which the CLI uses Pulumi's own Kubernetes plugin; skips the test where it is not
+    installed.
+    """
     found = os.environ.get("PULUMI_RESOURCE_KUBERNETES") or shutil.which(OFFICIAL_PLUGIN)
     if found is None:
         needs.require(OFFICIAL_PLUGIN)
@@ -248,14 +250,14 @@ def official_environment(kubeconfig: Path) -> dict[str, str]:
 
 
 def as_applied(live: dict[str, Any]) -> tuple[Any, ...]:
-    """What changes with every write but those of a status, which controllers make whenever they like."""
+    """The parts of an object that every write changes, except writes of a status."""
     metadata = live["metadata"]
     writes = [each for each in metadata["managedFields"] if each.get("subresource") != "status"]
     return metadata["uid"], metadata.get("generation"), writes
 
 
 def manager_fields(live: dict[str, Any], manager: str) -> dict[str, Any] | None:
-    """What a manager owns of an object by its record, whatever the operation."""
+    """The fields that a manager owns by managedFields, for any operation."""
     for entry in live["metadata"].get("managedFields", []):
         if entry["manager"] == manager:
             fields: dict[str, Any] = entry["fieldsV1"]

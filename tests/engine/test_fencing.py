@@ -1,4 +1,4 @@
-"""What ends an engine when its loop may not or cannot: the fence, the guard, and the proof for a lock left behind."""
+"""Three ways to end an engine whose loop may not or cannot continue: fence, guard, and the check of a left lock."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def until(look: object, timeout_s: float = 15.0) -> None:
 
 
 class ALoop:
-    """A process with a fence, a guard and an engine that heeds no SIGTERM and has a child in a group of its own."""
+    """A process with a fence, a guard, and an engine that ignores SIGTERM and has a child in another process group."""
 
     def __init__(self, folder: Path, trust_s: float, kill_s: float) -> None:
         self.process = subprocess.Popen(
@@ -91,7 +91,7 @@ class ALoop:
         return any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in self.engine)
 
     def acts_since(self, moment: float) -> list[float]:
-        """The moments at which it took the lease for its own and acted."""
+        """The times at which it considered itself the leader and acted."""
         return [at for at in map(float, (self._folder / "acts").read_text().split()) if at >= moment]
 
     def end(self) -> None:
@@ -165,7 +165,7 @@ def test_a_loop_that_was_frozen_with_its_guard_does_nothing_when_it_goes_on(
     assert loop.acts_since(0.0)
     time.sleep(12.0)
     assert loop.engine_lives, "nothing of this loop can end it meanwhile"
-    # A loop that goes on alone replaces its guard, which does not listen, and the new one ends it.
+    # A loop that is resumed alone replaces its guard, which does not respond, and the new guard ends it.
     if first != "loop":
         loop.guard.resume()
     if first != "guard":
@@ -279,7 +279,7 @@ def test_the_times_of_a_lease_are_in_an_order_that_lets_nobody_meet() -> None:
 
 
 def unread(pipe: int) -> int:
-    """How many bytes of a pipe nobody has read yet."""
+    """The number of unread bytes in a pipe."""
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 

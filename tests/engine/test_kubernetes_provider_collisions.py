@@ -31,7 +31,7 @@ PORTS: dict[str, tuple[list[Json], list[Json]]] = {
     "in turn": ([HTTP, METRICS], [{**HTTP, "port": 9090}, {**METRICS, "port": 9091}]),
     "one of two": ([HTTP, METRICS], [{**HTTP, "port": 8081}, METRICS]),
 }
-"""Wanted ports of a Service, and what somebody makes of them."""
+"""The ports of a Service in the program, and the ports after another client's change."""
 
 
 def put(client: KubeClient, kind: Kind, namespace: str, change: Callable[[Json], None]) -> Json:

@@ -1,6 +1,6 @@
-"""What `pulumi preview --diff` and `--json` show of each kind of change, and of what others changed in the cluster.
+"""The output of `pulumi preview --diff` and `--json` for each kind of change, and for changes by other clients.
 
-The CLI takes old values from the state and new ones from the program, so only the kind of a change can say that the
+The CLI takes old values from the state and new ones from the program, so only the kind of a change can show that the
 cluster differs from both.
 """
 
@@ -48,7 +48,7 @@ def settings(namespace: str, data: dict[str, str], **fields: Any) -> Callable[[]
 
 
 def steps(stack: Stack, program: Program, *options: str) -> dict[str, dict[str, Any]]:
-    """Give the steps of `preview --json` by logical name; of a replacement the one that says why."""
+    """Return the steps of `preview --json` by logical name; of a replacement, the step with its reason."""
     found = json.loads(stack.cli(program, "preview", "--json", *options))["steps"]
     return {step["urn"].rpartition("::")[2]: step for step in found if step.get("detailedDiff")}
 
@@ -63,7 +63,7 @@ def lines(text: str) -> set[str]:
 
 
 def edit(client: KubeClient, namespace: str) -> None:
-    """Change, take away and shorten what the program says, as a person with kubectl does."""
+    """Change, delete and shorten fields of the program, as a user does with kubectl."""
     client.patch(
         DEPLOYMENTS,
         namespace,

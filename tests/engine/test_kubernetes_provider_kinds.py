@@ -1,4 +1,4 @@
-"""Custom resources, what is not supported, and refusals in words."""
+"""Custom resources, unsupported features, and the messages of refusals."""
 
 from __future__ import annotations
 

@@ -254,7 +254,7 @@ def test_refresh_reads_what_others_changed_and_forgets_what_they_deleted(
     state = stack.state()
     assert state["web"]["inputs"]["spec"]["replicas"] == 5
     assert state["web"]["outputs"]["spec"]["replicas"] == 5
-    # The server writes `1000m` as `1`; the inputs keep what the program said.
+    # The server writes `1000m` as `1`; the inputs keep the program's value.
     assert state["web"]["inputs"]["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["cpu"] == "1000m"
     assert "web-service" not in state
     run = stack.preview(web(namespace))

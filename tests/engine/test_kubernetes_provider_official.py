@@ -1,4 +1,4 @@
-"""One suite over both providers: what a program may rely on, whichever plugin serves it.
+"""One suite over both providers: the behaviour that a program may rely on with either plugin.
 
 The official plugin is used where it is installed: on PATH, or named by $PULUMI_RESOURCE_KUBERNETES.
 """
@@ -66,7 +66,7 @@ def deployment(namespace: str, selector: str) -> Callable[[], None]:
 
 
 def binding(namespace: str, role: str) -> Callable[[], None]:
-    """A binding, whose role cannot be changed, and which no provider waits for."""
+    """A RoleBinding. Its role cannot be changed, and no provider waits for it."""
 
     def program() -> None:
         k8s.rbac.v1.RoleBinding(

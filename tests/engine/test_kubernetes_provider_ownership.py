@@ -1,4 +1,4 @@
-"""Whose object it is: refusal, adoption, drift, replicas under an autoscaler, lost state, careful deletes."""
+"""Ownership of objects: refusal, adoption, drift, replicas under an autoscaler, lost state, safe deletes."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def test_a_secret_is_written_to_the_cluster_and_encrypted_in_the_state(
 ) -> None:
     run = stack.up(secret(namespace, text={"password": PASSWORD}))
     assert client.get(SECRETS, namespace, "key")["data"] == {"password": ENCODED}
-    assert run.outputs["data"] == {"password": ENCODED}  # the Automation API decrypts for its own process
+    assert run.outputs["data"] == {"password": ENCODED}  # the Automation API decrypts the outputs
     assert ENCODED not in run.text
     assert "[secret]" in run.text
     no_plaintext(stack)

@@ -1,4 +1,6 @@
-"""Switches between alternatives of which an object may have one: the loser goes, by defaults or by what was applied."""
+"""Switches between alternatives of which an object may have only one: the other one is removed, defaulted or
+applied.
+"""
 
 from __future__ import annotations
 
@@ -232,7 +234,9 @@ def test_an_object_whose_state_was_lost_is_switched(
 def test_an_object_that_is_taken_over_is_switched(
     object_of: Callable[[Kind], Object], client: KubeClient, namespace: str, asked: bool
 ) -> None:
-    """Of the controller before, or of anybody when adoption is asked for: all that they wrote in updates is theirs."""
+    """The object is taken over from its former controller, or from any manager on request; all its fields were
+    updates.
+    """
     owner = {"apiVersion": "example.com/v1", "kind": "Model", "name": "m", "uid": "u-1", "controller": True}
     metadata: Json = {"annotations": {"herdsman.dev/adopt": "true"}} if asked else {"ownerReferences": [owner]}
     spec = pods({**PROBES["httpGet"], "env": [{"name": "A", **VARIABLES["fieldRef"]}]}, volumes=[{"name": "v"}])

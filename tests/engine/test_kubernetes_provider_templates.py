@@ -57,7 +57,7 @@ def test_another_script_alone_restarts_nothing(stack: Stack, client: KubeClient,
     live = client.get(DEPLOYMENTS, namespace, "web")
     assert (script_of(live), live["spec"]["replicas"]) == ("echo old", 2)
 
-    # A lost state knows neither text. The first run finds the old one in the cluster, and so do all after it.
+    # A lost state holds no template. The first run finds the old one in the cluster, and so do later runs.
     stack.lose_state()
     stack.up(deployment(namespace, script="echo new", replicas=2))
     stack.up(deployment(namespace, script="echo new", replicas=3))
@@ -116,7 +116,7 @@ def test_pods_of_a_release_before_end_as_they_did_until_their_template_changes(
     changed = desired.model_copy(update={"mode": "embedding"})
     stack.up(program(changed))
     assert replicas_and_end() == (1, True, 330)
-    # What somebody takes away now is drift, and comes back.
+    # A field that another client deletes now is drift, and is restored.
     gone = {"spec": {"template": {"spec": {"containers": [{"name": "llama-server", "lifecycle": None}]}}}}
     client.patch(DEPLOYMENTS, namespace, "web", gone, content_type=STRATEGIC_PATCH)
     stack.up(program(changed), refresh=True)

@@ -1,4 +1,4 @@
-"""Programs of people leave alone what a loop owns, also where their stack is a copy of the loop's."""
+"""Programs of users do not change objects of a loop, even where their stack is a copy of the loop's."""
 
 from __future__ import annotations
 

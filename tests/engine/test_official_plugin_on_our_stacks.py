@@ -215,7 +215,7 @@ def test_it_never_gets_to_the_state_that_the_loop_works_with(
 
 
 def mixed(namespace: str, *, more: bool) -> Callable[[], None]:
-    """A Deployment, a ConfigMap and a Secret, with a field and a key less where not asked for `more`."""
+    """A Deployment, a ConfigMap and a Secret; without `more`, each has a field or a key less."""
 
     def program() -> None:
         labels = {"app": "web"}

@@ -1,4 +1,4 @@
-"""A static fleet meets the wrong Kubernetes plugin, or none: nothing is made or changed, and the error says what to do.
+"""A static fleet with the wrong Kubernetes plugin, or with none: nothing is changed, and the error names the remedy.
 
 Also covered: states of earlier releases, which move to the version that names Herdsman's plugin, and a fleet that is
 for Pulumi's own plugin. That plugin is used where it is installed: on PATH, or named by $PULUMI_RESOURCE_KUBERNETES.
@@ -57,7 +57,7 @@ def near(api: Api) -> Iterator[str]:
 def fleet(
     tmp_path: Path, pulumi_command: auto.PulumiCommand, environment: dict[str, str], namespace: str, near: str
 ) -> Fleet:
-    """A fleet whose engine starts Herdsman's plugin from PATH: two services, and one by a provider with a name."""
+    """A fleet whose engine starts Herdsman's plugin from PATH: two services, and one with a named provider."""
     path = f"{plugin_folder()}{os.pathsep}{environment['PATH']}"
     fleet = Fleet(
         tmp_path / "project", Stack(tmp_path / "stack", pulumi_command, {**environment, "PATH": path}), namespace
@@ -74,7 +74,7 @@ def fleet(
 
 @pytest.fixture
 def seen(client: KubeClient, namespace: str, near: str) -> Callable[[], dict[str, tuple[str, str]]]:
-    """Look at what is made of the fleet: uid and records of applies. An apply that changes something has a new time."""
+    """Read the fleet's objects: uids and managedFields. An apply that changes something has a new time."""
 
     def look() -> dict[str, tuple[str, str]]:
         return {
@@ -191,7 +191,7 @@ def test_pulumis_own_plugin_is_not_taken_unless_the_config_says_so(
     assert "Herdsman's Kubernetes plugin does not answer, so nothing is made or changed" in said
     assert WHAT_TO_DO in said
 
-    # Where the CLI keeps what it has downloaded, under the version of the SDK.
+    # The folder in which the CLI keeps downloaded plugins, under the version of the SDK.
     store = tmp_path / "stack" / "home" / "plugins" / f"resource-kubernetes-v{provider_version()}"
     store.mkdir(parents=True)
     (store / OFFICIAL_PLUGIN).symlink_to(Path(official["PATH"].partition(os.pathsep)[0]) / OFFICIAL_PLUGIN)

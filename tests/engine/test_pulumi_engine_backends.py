@@ -95,7 +95,8 @@ def test_a_broken_state_is_made_anew_and_stops_no_other_stack(
     apply(make_engine(state_url=server.url), namespace)
     before = uid(client, namespace)
     server.write(stack_key(namespace), content)
-    # A restart that knows of the stack: one broken state would hide all others, since the CLI reads each to list them.
+    # After a restart the stack is in the index. The CLI reads every stack to list them, so one broken state hides the
+    # others.
     restarted = make_engine(state_url=server.url)
     assert Stack(namespace) in restarted.stacks()
     apply(restarted, namespace, replicas=2)

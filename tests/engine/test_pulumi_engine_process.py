@@ -1,4 +1,4 @@
-"""How the CLI process is run, stopped and accounted for; a shell stands where the CLI would, to misbehave on demand."""
+"""How the CLI process is run, stopped and accounted for. A shell replaces the CLI, so that it can fail on demand."""
 
 from __future__ import annotations
 

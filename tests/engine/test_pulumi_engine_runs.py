@@ -1,4 +1,4 @@
-"""Runs of PulumiEngine: how many processes, what they leave behind, several at once."""
+"""Runs of PulumiEngine: the number of processes, the files that remain, parallel runs."""
 
 from __future__ import annotations
 

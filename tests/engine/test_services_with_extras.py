@@ -73,7 +73,7 @@ def test_all_its_objects_come_change_and_go(
     assert live() == {one.kind: 1 for one in everything.objects}
     assert client.get(kinds.DEPLOYMENTS, namespace, "svc")["spec"]["replicas"] == 1
 
-    # A suspended service loses its autoscaler and its replicas; what leads to it stays.
+    # A suspended service loses its autoscaler and its replicas; its Service stays.
     up(rendered(**ALL, suspended=True))
     assert "ScaledObject" not in live()
     assert client.get(kinds.DEPLOYMENTS, namespace, "svc")["spec"]["replicas"] == 0

@@ -105,7 +105,7 @@ def test_a_state_goes_from_files_to_s3_to_a_database_and_the_engine_goes_on_ther
     assert all(outcome.ok for outcome in changed.services.values())
     assert changed.cli_processes == 1, "the key came along, so that nothing had to be sealed anew"
     assert client.get(kinds.DEPLOYMENTS, namespace, "a")["metadata"]["uid"] == live["uid"]
-    # What was changed since is not written over unless that is asked for.
+    # Newer changes in the target are not overwritten without the flag.
     code, _, err = run(capsys, "move", s3.url, postgres.url)
     assert code == 1
     assert "1 of" in err

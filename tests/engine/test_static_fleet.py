@@ -65,7 +65,7 @@ class Fleet:
         self.path(document["metadata"]["name"]).write_text(yaml.safe_dump(document))
 
     def wants(self, plugin: KubernetesPlugin) -> None:
-        """Say in the config which plugin the fleet is for."""
+        """Set the fleet's plugin in the config."""
         self.stack.select(self.program).set_config("herdsman:kubernetesPlugin", auto.ConfigValue(plugin.value))
 
     def path(self, name: str) -> Path:

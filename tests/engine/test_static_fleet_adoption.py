@@ -1,4 +1,4 @@
-"""What a static fleet does with what stands in the cluster before it, and what its stack tells afterwards."""
+"""A static fleet with objects that exist before it, and the outputs of its stack afterwards."""
 
 from __future__ import annotations
 

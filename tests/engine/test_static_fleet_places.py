@@ -1,7 +1,7 @@
 """Static fleets over several places: namespaces, two clusters, hosts; with plugins that the engine starts itself.
 
-Covered: names stay apart, each object is in its place, a warning for what is asked in vain, all that is wrong with
-the config at once, refresh and destroy in every place, claims that stay, no cluster at all, marks against a loop.
+Covered: distinct names, each object in its place, a warning for unused settings, all errors of the config in one
+message, refresh and destroy in every place, claims that stay, no cluster at all, marks against a loop.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def test_one_stack_spans_two_clusters_their_namespaces_and_a_host(
     again = started.stack.preview(started.program)
     assert set(again.steps().values()) == {"same"}
 
-    # What somebody changed by hand in the other cluster is seen by refresh, and made good.
+    # A manual change in the other cluster is found by refresh and reverted.
     elsewhere.patch(kinds.DEPLOYMENTS, "default", "chat", {"spec": {"replicas": 3}})
     started.stack.refresh()
     assert started.stack.up(started.program).steps("update").keys() == {"llmkube/chat@default@eu/deployment"}

@@ -1,6 +1,6 @@
-"""Services that describe their pods, made, previewed, changed, replaced and removed by the real engine and provider.
+"""Services that describe their pods, created, previewed, changed, replaced and removed by the real engine and provider.
 
-With the real CRDs of Gateway API and its inference extension: what is rendered passes their schemas and rules.
+The CRDs of Gateway API and its inference extension are the real ones: rendered objects satisfy their schemas and rules.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def test_a_whole_service_comes_changes_and_goes(scene: Scene) -> None:
     assert scene.live() == by_kind(first)
     binding = scene.client.get(kinds.CLUSTER_ROLE_BINDINGS, None, f"{scene.namespace}-svc-epp-auth-rb")
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "svc-epp-sa", "namespace": scene.namespace}]
-    # Nothing is left to do: what was rendered is what Kubernetes keeps.
+    # No change is left: Kubernetes keeps the objects as they were rendered.
     assert scene.preview(first) == []
 
     # A changed template, an autoscaler that takes the pods over, no prefill and no route any more.
@@ -156,7 +156,7 @@ def test_another_selector_is_another_deployment_and_the_old_one_goes_first(scene
 
 
 def test_what_was_lost_from_the_state_is_found_again(scene: Scene, make_engine: Callable[..., PulumiEngine]) -> None:
-    """A loop that lost its state takes over what it made, the object without owner too."""
+    """A loop that lost its state takes over the objects that it created, including the one without an owner."""
     first = scene.rendered()
     scene.up(first)
     uid = scene.client.get(kinds.CLUSTER_ROLE_BINDINGS, None, f"{scene.namespace}-svc-epp-auth-rb")["metadata"]["uid"]

@@ -65,7 +65,7 @@ def test_an_example_renders_offline_and_all_of_it_has_an_effect(
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, pulumi_cli: Path) -> Iterator[KubeClient]:
-    """A control plane with the CRDs of dialects and of what they make, all examples in it, and a loop."""
+    """A control plane with the CRDs of the dialects and of their dependencies, all examples in it, and a loop."""
     directory = tmp_path_factory.mktemp("examples")
     with controlplane.running(("etcd", "kube-apiserver")) as running:
         client = KubeClient.from_kubeconfig(str(running.kubeconfig))
@@ -85,7 +85,7 @@ def namespace_of(example: Path) -> str:
 
 
 def apply(client: KubeClient, example: Path) -> None:
-    """Put an example into a namespace of its own."""
+    """Apply an example to a separate namespace."""
     client.create(kinds.NAMESPACES, None, {"metadata": {"name": namespace_of(example)}})
     for doc in documents(example):
         kind = client.mapping(doc["apiVersion"], doc["kind"])

@@ -1,7 +1,7 @@
 """The examples of hosts, each with real agents or a real sshd, in network namespaces, and real llama-servers.
 
-A tiny model stands in for the big ones, and what an example cannot know of a test's network (addresses, keys) is
-filled in; nothing else of it is changed.
+A tiny model replaces the big ones, and the addresses and keys of the test's network are filled in; the rest of an
+example is unchanged.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def loop(
 
 @pytest.fixture
 def start_agent(net: Network, control_plane: LocalCluster, tiny: Path, tmp_path: Path) -> Iterator[StartAgent]:
-    """Start the agent of a host that an example names, on a machine of its own."""
+    """Start the agent of a host that an example names, on a separate machine."""
     with ExitStack() as stack:
 
         def start(host: str, *arguments: str) -> None:
@@ -114,7 +114,7 @@ def apply(client: KubeClient, namespace: str, tiny: Path) -> Iterator[Callable[.
                 if document["kind"] == "Host":
                     hosts.append(document["metadata"]["name"])
                     if document["metadata"]["name"].startswith("mac-"):
-                        # This machine is no Mac: the label says that it has what an agent on a Mac finds.
+                        # This machine is no Mac: the label states what an agent on a Mac finds.
                         document["metadata"].setdefault("labels", {})["herdsman.dev/accelerator"] = "metal"
                     if ssh:
                         document["spec"]["address"] = ssh["address"]
@@ -239,7 +239,7 @@ def test_a_machine_without_an_agent_serves_over_ssh(
             (row,) = [row for row in rows if row["name"] == "old-server"]
             return row["transport"], row["state"], row["processes"]
 
-        # What the loop says of the host follows what it says of the process.
+        # The loop writes the status of the host after that of the process.
         eventually(lambda: listed() == ("ssh", "Ready", "1/1"), what="the Host to name its process")
 
 

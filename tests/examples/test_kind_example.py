@@ -33,7 +33,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "16-kind"
 def cluster() -> Iterator[LocalCluster]:
     """A control plane for this module alone: a test installs the operator into it."""
     tool_or_skip("kind")
-    # Controllers would find out that no kubelet stands behind the node of this test.
+    # Without controllers, so that the node without a kubelet is not marked as unreachable.
     with controlplane.running(("etcd", "kube-apiserver")) as running:
         yield running
 

@@ -1,7 +1,8 @@
-"""The project's own release workflow, run step by step: what it builds, hands on, checks and publishes.
+"""The project's own release workflow, run step by step: built, passed, checked and published artifacts.
 
-The image for another architecture is built where its Pulumi CLI is in the cache of tools. CI compiles the CLI for its
-own processor alone, and the test builds one image there. `herdsman image build --architecture` brings the other CLI.
+The image for another architecture is built if its Pulumi CLI is in the cache of tools. CI compiles the CLI for the
+architecture of its machine, and the test builds one image there. `herdsman image build --architecture` fetches the
+other CLI.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ def architectures() -> list[str]:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """The files of this checkout, those that are not committed yet included, as one commit.
+    """The files of this checkout, uncommitted ones included, as one commit.
 
-    The commit has the time that images have by default, so that layers of other tests are taken.
+    The commit has the default time of images, so that layers of other tests are reused.
     """
     copy = tmp_path / "repository"
     copy.mkdir()

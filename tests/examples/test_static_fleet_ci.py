@@ -54,7 +54,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _offline() -> dict[str, str]:
-    """What keeps pip from asking an index: the requirements must be enough without one."""
+    """Variables that keep pip from using an index: the requirements must be installable without one."""
     asked = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0"}
     return {**bare_environment(), **asked, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
@@ -211,7 +211,7 @@ def test_a_request_from_a_fork_starts_no_job(repository: tuple[Path, str], machi
 
 
 class Notes(BaseHTTPRequestHandler):
-    """GitLab's API for notes: keeps what was posted."""
+    """GitLab's API for notes: it stores each posted note."""
 
     posted: ClassVar[list[tuple[str, str | None, str]]] = []
 
@@ -222,7 +222,7 @@ class Notes(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -239,7 +239,7 @@ def gitlab() -> Iterator[str]:
 
 @pytest.fixture
 def variables(machine: Machine, programs: Path, kubeconfig: Path, tmp_path: Path) -> dict[str, str]:
-    """What GitLab gives each job of the project."""
+    """The variables that GitLab sets in each job of the project."""
     key, home = tmp_path / "key", tmp_path / "home"
     key.write_text(machine.secrets["FLEET_SSH_KEY"])
     home.mkdir()

@@ -1,7 +1,7 @@
-"""The example of a static fleet: made by the real engine with plugins from PATH, in two namespaces and over SSH.
+"""The example of a static fleet, applied by the real engine with plugins from PATH, in two namespaces and over SSH.
 
-A tiny model and the test's own host and namespaces stand in; nothing else of the example is changed. Its CI files are
-read: they are YAML, pin what they use, echo no secret, and name only commands and flags that exist.
+A tiny model, the test's host and its namespaces are filled in; the rest of the example is unchanged. Its CI files are
+checked: they are YAML, pin versions, print no secret, and use only existing commands and flags.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def test_the_project_runs_the_program_of_the_installed_package() -> None:
     done = subprocess.run(
         [sys.executable, EXAMPLE / "project" / "__main__.py"], capture_output=True, text=True, check=False
     )
-    # Without an engine there is no config, which the program is the first to say.
+    # Without an engine there is no config, which the program reports first.
     assert "herdsman:manifests: names no file" in done.stderr, done.stderr
 
 

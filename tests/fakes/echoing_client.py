@@ -1,7 +1,7 @@
-"""An API server that takes whatever it is sent, as a client of it: it refuses nothing, and nothing is in it yet.
+"""A client of an imaginary API server that accepts every object and is empty at first.
 
-For tests in which files of any kind come to whoever asks an API server about them. A real one refuses most of these
-before the rest of the program sees them.
+It serves tests that pass arbitrary files to code that uses an API server. A real one refuses most of these files before
+the rest of the program sees them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kubeapi.rest import JSON
 
 
 class EchoingClient(KubeClient):
-    """Holds `objects`; every dry run is answered with what was sent."""
+    """Holds `objects`; every dry run returns the object that was sent."""
 
     def __init__(self, objects: Iterable[Json] = ()) -> None:
         self._objects = list(objects)
@@ -34,7 +34,7 @@ class EchoingClient(KubeClient):
         accept: str = JSON,
         timeout_s: float = 30.0,
     ) -> Json:
-        """Answer as an API server would to whom nothing is wrong."""
+        """Respond as an API server does to a valid request."""
         if method != "GET":
             sent = json.loads(json.dumps(body, allow_nan=False).encode("utf-8"))
             assert isinstance(sent, dict)
@@ -50,7 +50,7 @@ class EchoingClient(KubeClient):
         return found[0]
 
     def mapping(self, api_version: str, kind: str) -> Kind:
-        """Find a kind among those that are known."""
+        """Return a kind from the list of known kinds."""
         for each in WELL_KNOWN:
             if (each.api_version, each.kind) == (api_version, kind):
                 return each

@@ -37,7 +37,7 @@ ObjectKey = tuple[str, str, str]
 
 
 def refuse_bad_values(manifest: Manifest) -> str | None:
-    """Refuse what the API server refuses, as far as the tests need it."""
+    """Refuse a manifest as the API server does, as far as the tests need it."""
     spec = manifest.get("spec") or {}
     if manifest["kind"] == "HorizontalPodAutoscaler" and spec["maxReplicas"] == BAD_LIMIT:
         return "spec.maxReplicas: must be greater than 0"

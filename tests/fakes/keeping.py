@@ -1,7 +1,7 @@
-"""What systemd and launchd do once told to: keep a real process running, in the background. Standard library only.
+"""Keeps a real process running in the background, as systemd and launchd do. Standard library only.
 
-The fakes `systemctl` and `launchctl` beside it start one keeper per service and speak with it by signals and by a file
-of its state. All processes of the service stay its descendants, as those of a unit stay in its cgroup.
+The fakes `systemctl` and `launchctl` beside it start one keeper for each service and communicate with it by signals and
+a state file. All processes of the service stay its descendants, as those of a unit stay in its cgroup.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def write(path: Path, value: dict[str, Any]) -> None:
 
 
 class Kept:
-    """One service as the fakes see it: what it is to be, and what its keeper last said."""
+    """One service as the fakes see it: its spec, and the last state that its keeper wrote."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self.spec_file = directory / f"{name}.spec.json"
@@ -71,7 +71,7 @@ class Kept:
         _until(lambda: bool(self.state()), 10)
 
     def stop(self) -> None:
-        """End it as its spec says; returns once it is over."""
+        """Stop the service as its spec defines, and wait for the end."""
         now = self.state()
         if now.get("active") in (None, "inactive", "failed"):
             return
@@ -139,7 +139,7 @@ class Keeper:
                 return self.say("inactive", "dead")
 
     def once(self) -> int:
-        """Start the process, wait for its end, and do with its children what the spec says."""
+        """Start the process, wait for its end, and stop its children if the spec demands it."""
         try:
             pid = self.launch()
         except OSError as error:
@@ -191,7 +191,7 @@ class Keeper:
         return process.pid
 
     def reap(self, pid: int) -> int | None:
-        """Bury whoever ended; give the exit code of `pid` when it was among them."""
+        """Wait for all ended children; return the exit code of `pid` if it is one of them."""
         code = None
         with contextlib.suppress(ChildProcessError):
             while True:
@@ -204,7 +204,7 @@ class Keeper:
 
 
 def descendants(pid: int) -> list[int]:
-    """Find all processes below one, those that have ended left out."""
+    """Find all live descendants of a process."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

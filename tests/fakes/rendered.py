@@ -29,7 +29,7 @@ def service(
     max_replicas: int = 3,
     cached: bool = False,
 ) -> RenderedService:
-    """A service of a Service and a Deployment, with an autoscaler and a shared cache where asked for."""
+    """A rendered service of a Service and a Deployment, optionally with an autoscaler and a shared cache."""
     metadata: dict[str, Any] = {"name": name, "namespace": namespace, "labels": {"app": name}}
     scaler = {
         "apiVersion": "autoscaling/v2",

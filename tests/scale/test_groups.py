@@ -126,14 +126,14 @@ def test_a_service_over_several_nodes_gets_its_groups_grows_changes_and_goes(
     assert env["LWS_LEADER_ADDRESS"] == f"svc-mn-0.svc-mn.{NAMESPACE}"
     assert leader["spec"]["containers"][0]["image"] == IMAGE
 
-    # What the webhooks filled in is nobody's drift, and no change.
+    # Defaults of the webhooks are neither drift nor a change.
     assert told(engine.preview(Batch(stack, (rendered(decode, prefill),)))) == []
 
     # More groups; and a template that changes restarts pods, group by group.
     assert up(decode.model_copy(update={"replicas": 3}), prefill) == [("update", "svc-mn")]
     eventually(lambda: len(indexes(client, "svc-mn")) == 9, what="a third group", timeout_s=90)
 
-    # Groups of another size: the controller takes the change, and makes each group anew.
+    # A changed group size: the controller recreates each group.
     assert decode.group is not None
     smaller = decode.model_copy(update={"replicas": 1, "group": decode.group.model_copy(update={"size": 2})})
     up(smaller, prefill)

@@ -1,7 +1,7 @@
-"""Two hundred services on fifty GPU nodes that kwok pretends: queue, preemption, capacity, quotas, and who scales.
+"""Two hundred services on fifty GPU nodes that kwok simulates: queue, preemption, capacity, quotas, and scaling.
 
-Everything is real but the kubelets: API server, scheduler, controllers, and the loop as a process of its own. The tests
-share one farm and one loop, each with namespaces of its own; the full size is `python -m benchmarks scale`.
+Everything is real but the kubelets: API server, scheduler, controllers, and the loop as a separate process. The tests
+share one cluster and one loop, each with separate namespaces; the full size is `python -m benchmarks scale`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def crowd(gpu_farm: Farm) -> str:
 
 def test_services_fill_the_cluster_and_the_rest_wait_in_order(gpu_farm: Farm, loop: LoopProcess, crowd: str) -> None:
     line = gpu_farm.namespace("line")
-    # Batch pods take nobody's place. Age is counted in whole seconds, and the name decides within one.
+    # Pods of priority `batch` preempt no others. Age is counted in whole seconds; within a second the name decides.
     gpu_farm.services(line, ["z", "a"], priority="batch")
     time.sleep(1.1)
     gpu_farm.services(line, names("late", 46), priority="batch")
