@@ -1,4 +1,4 @@
-"""Which skips CI takes, and what is said of needs that a machine does not meet."""
+"""The skips that CI allows, and the table of needs that a machine does not meet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the report of a failed test has of the loops' logs: of which loops, and how many lines."""
+"""The loops' logs in the report of a failed test: which loops, and how many lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What computes on a host, as the vendors' tools tell it: programs on PATH that answer as theirs do."""
+"""Detection of a host's accelerators, with programs on PATH that print the output of the vendors' tools."""
 
 from __future__ import annotations
 

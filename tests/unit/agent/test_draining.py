@@ -7,7 +7,7 @@ import pytest
 from agent.processes.draining import IDLE_ANSWERS, UNKNOWN_S, Drain, Drained
 
 Answers = tuple[tuple[float, bool | None], ...]
-"""When the engine was asked, and whether it works on a request; None: nobody can tell."""
+"""The times at which the engine was queried, and whether it has a running request; None: unknown."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The end of a process is told at once, of exactly the process that was meant, and costs nothing while it runs."""
+"""The end of a process is reported at once, for exactly that process, and watching costs nothing while it runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_end_is_told_once_and_before_anybody_reaped_it(child: subprocess.Pop
     assert calls[0] - killed < 0.5
     time.sleep(0.1)
     assert len(calls) == 1
-    # A zombie is nobody to follow: the worker looks and buries it.
+    # A zombie is not watched: the worker checks it and waits for it.
     assert not watch.follows("ns/a", handle(child), told)
 
 

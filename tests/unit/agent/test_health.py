@@ -1,4 +1,4 @@
-"""What counts as healthy and as a completion, against a real HTTP server."""
+"""Health checks and completion checks against a real HTTP server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is the host: the Lease as it is read and written, when it is trusted, and when a fence is taken away."""
+"""The Lease of a host: how it is read and written, when it is trusted, and when a fence is removed."""
 
 from __future__ import annotations
 

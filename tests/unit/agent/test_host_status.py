@@ -1,4 +1,4 @@
-"""What a Host says of its host, when that is worth a write, and what its agent heeds of its spec."""
+"""The status of a Host, the changes that are worth a write, and the fields of its spec that the agent obeys."""
 
 from __future__ import annotations
 

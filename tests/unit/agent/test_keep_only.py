@@ -39,7 +39,7 @@ def test_what_is_put_meanwhile_stays(tmp_path: Path) -> None:
     putting: list[threading.Thread] = []
 
     def keys() -> tuple[str, ...]:
-        # A watch that tells of a process after the list was taken.
+        # A watch delivers a process after the list was taken.
         putting.append(threading.Thread(target=made.put, args=("ns/new", plan("new"))))
         putting[0].start()
         putting[0].join(0.2)

@@ -1,4 +1,4 @@
-"""The status of one process, told in values and a clock of its own: no thread, no process, no waiting."""
+"""The status of one process, computed from values and a test clock: no thread, no process, no waiting."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_root_follows_no_link_that_another_user_made(tmp_path: Path) -> None:
     machine.remove(str(home / "none/at/all"))
     with pytest.raises(MachineError):
         machine.make_directory(str(precious / "kept" / "below"), mode=0o755)
-    # What root itself linked is followed, as /var is on macOS.
+    # Links that root created are followed, as /var is on macOS.
     (tmp_path / "short").symlink_to("u")
     machine.make_directory(str(tmp_path / "short/more"), mode=0o755, owner="nobody")
     assert (home / "more").stat().st_uid == 65534

@@ -135,5 +135,5 @@ llamacpp:n_tokens_max 512
     assert 'llamacpp:n_tokens_max{name="b",namespace="ns",service="b"} 512.0' in lines(text)
     assert "n_tokens_max_total" not in text
     assert text.count("# TYPE llamacpp:n_tokens_max ") == 1
-    # What is a counter by its name, too, stays one.
+    # A metric that its name marks as a counter, too, stays a counter.
     assert "# TYPE llamacpp:tokens_predicted_total counter" in text

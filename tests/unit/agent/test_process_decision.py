@@ -1,4 +1,4 @@
-"""What to do next about a process, as a table: the same decision for agents and for hosts over SSH."""
+"""The next action for a process, as a table: the same decision for agents and for hosts over SSH."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What systemd and launchd are given to read: every argument must arrive as it was meant."""
+"""The files for systemd and launchd: every argument must reach the process unchanged."""
 
 from __future__ import annotations
 

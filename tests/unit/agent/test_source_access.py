@@ -1,4 +1,4 @@
-"""Where a plan's source is, and who asks: the host's own credentials, and to whom they may go."""
+"""The sources of plans, and the host's credentials: which server gets which."""
 
 from __future__ import annotations
 

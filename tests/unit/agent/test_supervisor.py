@@ -334,7 +334,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_disk_stops_nobody_and_loses_nothing_that_runs(small_disk: Path, host: Supervised) -> None:
     host.root = small_disk / "store"
-    # Like llama-server, it goes on when nobody takes its words.
+    # Like llama-server, it continues when its output is not read.
     script = SERVER.replace('print("serving", flush=True)', "")
     silent = server_plan(argv=(sys.executable, "-c", script, "{host}", "{port}"))
     supervisor = host.start()

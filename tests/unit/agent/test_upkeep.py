@@ -1,6 +1,6 @@
-"""What the agent does for its own machine: a Mac stays awake while it serves, the log stays within its size.
+"""The agent's care for its machine: a Mac stays awake while it serves, and the log stays within its size.
 
-caffeinate is a stand-in that waits for a pid, as the real one does; launchd is a file opened for the output.
+caffeinate is replaced by a program that waits for a pid, as the real one does; launchd by a file opened for the output.
 """
 
 from __future__ import annotations

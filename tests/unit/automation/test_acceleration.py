@@ -1,4 +1,4 @@
-"""What llama-server's log says of the hardware."""
+"""The hardware that llama-server's log names."""
 
 from __future__ import annotations
 

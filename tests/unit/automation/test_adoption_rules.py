@@ -1,4 +1,4 @@
-"""Whose a service is, which may be adopted, when LLMKube's controller counts as running, and what keeps a template."""
+"""Adoption: the owner of a service, which services may be adopted, when LLMKube's controller counts as running."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_change_of_hands_is_told_by_the_annotation_alone() -> None:
 
 
 def deployment(of: RenderedService, *, applied: bool = False, uid: str = "u1", record: str = "") -> Json:
-    """The Deployment of LLMKube's that stands where ours would: another script, another image."""
+    """LLMKube's Deployment with the name of Herdsman's, but with another script and image."""
     made = copy.deepcopy(next(obj.manifest for obj in of.objects if obj.kind == "Deployment"))
     made["spec"]["template"]["spec"]["containers"][0]["image"] = "theirs"
     made["metadata"]["annotations"] = {naming.ANNOTATION_TEMPLATE_HASH: "their-hash"}

@@ -1,4 +1,4 @@
-"""What `herdsman agent doctor` makes of what it finds."""
+"""The results of `herdsman agent doctor` for its findings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DATE = "Sat, 21 Nov 2026 12:00:00 GMT"
 @pytest.mark.parametrize(
     ("sent", "received", "state"),
     [
-        (0.2, 0.4, "ok"),  # within the second that a Date stands for
+        (0.2, 0.4, "ok"),  # a Date header has a resolution of one second
         (-0.5, 0.1, "ok"),
         (6.0, 6.2, "warning"),
         (-30.0, -29.9, "warning"),

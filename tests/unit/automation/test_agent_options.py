@@ -37,7 +37,7 @@ def test_every_option_is_kept_in_one_way_and_paths_are_made_absolute(
     )
     assert options.files == (f"{tmp_path}/kube", f"{tmp_path}/c.crt", f"{tmp_path}/c.key")
     assert not options.has_api and options.host == "mac-1"
-    # What it gives is what it takes: an installed agent's options are settled already.
+    # The result is stable: the options of an installed agent do not change when they are settled again.
     assert settled(run_command(), options.arguments, home="/elsewhere", environment={}) == options
     assert run_command().make_context("run", list(options.arguments)).params["http_port"] == -1
 

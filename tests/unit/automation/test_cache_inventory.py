@@ -1,4 +1,6 @@
-"""What `herdsman cache` concludes from logs, Models and services: pure parts, and the scripts of its pods run by sh."""
+"""The inventory of `herdsman cache` from logs, Models and services: pure parts, and the scripts of its pods run
+by sh.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,7 @@ def test_each_directory_is_told_with_what_uses_it() -> None:
         OTHER: (("b",), (), False),
         DRAFT: (("d",), ("chat",), False),
         ORPHAN: ((), (), True),
-        # Not named like a key: nobody knows whose it is.
+        # The name is no cache key, so the owner is unknown.
         "tmp": ((), (), False),
     }
     assert [e.directory.key for e in entries(KEY, ORPHAN)] == [ORPHAN, KEY]

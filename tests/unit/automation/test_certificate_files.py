@@ -1,4 +1,4 @@
-"""The certificates of pods: a client that has only `ca.crt` trusts the server that has the rest, and nobody else."""
+"""The certificates of pods: a client with only `ca.crt` trusts the server with the other files, and no other server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = ("svc.ns.svc.cluster.local", "localhost")
 
 
 def served(files: dict[str, bytes], directory: Path, *, name: str, trust: bytes) -> str:
-    """Shake hands with a server that has the files; what the client says of it."""
+    """Shake hands with a server that has the files; return the client's result."""
     for file, text in files.items():
         (directory / file).write_bytes(text)
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

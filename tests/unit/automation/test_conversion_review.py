@@ -1,4 +1,4 @@
-"""ConversionReviews: what is converted, what is refused, and that nothing anybody sends ends the server."""
+"""ConversionReviews: converted objects, refused ones, and that no request ends the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pass decides to do, as a table: from what is known of a service to actions, without any client."""
+"""The decision of a pass, as a table: from the facts of a service to actions, without any client."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ SERVICE = rendered("Service")
 
 
 def live(of: RenderedService, *more: str, applied: str | None = None) -> tuple[LiveObject, ...]:
-    """What exists of a service: all that is rendered, and more objects of these kinds."""
+    """The live objects of a service: all rendered ones, and more objects of these kinds."""
     hashes = {
         obj.kind: obj.manifest["metadata"].get("annotations", {}).get(naming.ANNOTATION_APPLIED_HASH, "")
         for obj in of.objects

@@ -1,4 +1,4 @@
-"""What `herdsman get` and `herdsman describe` make of the objects of a cluster."""
+"""The output of `herdsman get` and `herdsman describe` for the objects of a cluster."""
 
 from __future__ import annotations
 

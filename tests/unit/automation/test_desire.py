@@ -1,4 +1,4 @@
-"""What a pass may take from a Model: nothing while its status speaks of another source than its spec."""
+"""A pass takes nothing from a Model while its status belongs to another source than its spec."""
 
 from __future__ import annotations
 

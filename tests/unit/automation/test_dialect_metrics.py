@@ -1,4 +1,4 @@
-"""What a scrape says of services of other dialects."""
+"""The metrics of services of other dialects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pass does about drift: nothing is asked while all is ours, and only what was read counts."""
+"""The drift check of a pass: no request while Herdsman owns every field, and only objects that were read count."""
 
 from __future__ import annotations
 

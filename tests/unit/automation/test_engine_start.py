@@ -1,4 +1,4 @@
-"""What is remembered of a pod's engine, and which start of it a check is about."""
+"""The record of a pod's engine, and the start of the engine that a check belongs to."""
 
 from __future__ import annotations
 

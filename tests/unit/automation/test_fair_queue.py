@@ -1,4 +1,4 @@
-"""Who is served next when several namespaces want the same few threads."""
+"""The order of service when several namespaces share a few threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What drifted, by whose hand, in which words; and that nothing is found where others only did what is theirs."""
+"""Drifted fields, the manager that changed them, the message; and no drift where others change only their own
+fields.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queue for GPUs: who waits, in which order, and who is told when somebody moves."""
+"""The queue for GPUs: waiting services, their order, and which ones are enqueued when the order changes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Queue(GpuQueue):
         return sorted(places, key=lambda name: places[name].position)
 
     def fire(self) -> list[str]:
-        """Let the timers run out; gives who was told."""
+        """Run all timers; return the services that were enqueued."""
         self.moved.clear()
         timers, self.timers = self.timers, []
         for call in timers:
@@ -84,7 +84,7 @@ def test_the_order_is_by_priority_then_age_then_name() -> None:
 
 
 def shown(queue: Queue) -> dict[str, str]:
-    """What each service's status says."""
+    """The message of each service's status."""
     places = {k.name: place for k in queue.waiting() if (place := queue.place(k))}
     return {name: f"{place.position} of {place.length}" for name, place in places.items()}
 

@@ -1,4 +1,4 @@
-"""What `herdsman host` says of a Host, and what it reads from its arguments."""
+"""The rows that `herdsman host` prints for a Host, and the arguments that it parses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a hostile engine, a hostile annotation or a stray label may say: it is judged, and stops no pass."""
+"""Texts from a hostile engine, annotation or label are checked, and stop no pass."""
 
 from __future__ import annotations
 

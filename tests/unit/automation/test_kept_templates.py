@@ -1,4 +1,4 @@
-"""What keeps the templates of an adopted service that describes its pods itself, and when they are kept no longer."""
+"""When the templates of an adopted service that describes its own pods are kept, and when no longer."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def rendered(cr: Json, model: Json) -> RenderedService:
 
 
 def live() -> Json:
-    """What llmaz had made of it."""
+    """The objects that llmaz created for it."""
     found = next(each for each in vector("llmaz", "001").objects if each["kind"] == "LeaderWorkerSet")
     return copy.deepcopy(found) | {"metadata": {**found["metadata"], "uid": "u2"}}
 

@@ -1,4 +1,4 @@
-"""What /healthz says of a loop whose worker hangs or died, and of informers with a fault."""
+"""The response of /healthz for a loop with a hung or dead worker, and for informers with a fault."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def look(
     files: tuple[str, ...] = (),
     secret: str = "",
 ) -> ProbeFacts:
-    """Ask for what nobody has asked for before, and wait for the first look to end."""
+    """Request a new inspection, and wait for its end."""
     source = parse_source(address, format=model_format, files=bool(files))
     found: list[ProbeFacts | None] = []
 
@@ -215,7 +215,7 @@ def test_local_paths_that_are_missing_or_not_allowed(probe: ModelProbe, tmp_path
 def test_the_first_answer_is_none_and_the_news_comes_by_itself(server: FileServer, probe: ModelProbe) -> None:
     stall = threading.Event()
     asking = Asking(probe, server.serve("/x.gguf", File(PLAIN, stall=stall)))
-    # Neither waits for the server, which says nothing until it is told to below.
+    # Neither call waits for the server, which sends nothing until the test lets it.
     assert asking() is None
     assert asking() is None
     assert not probe.idle()

@@ -34,7 +34,7 @@ def change(kind: str = "Deployment", digest: str = "d", **more: Any) -> ObjectCh
 
 
 class World:
-    """What applying would change, as somebody else decides; counts how often that was asked."""
+    """The changes that applying would make; counts how often they were requested."""
 
     def __init__(self, *changes: ObjectChange) -> None:
         self.changes = changes

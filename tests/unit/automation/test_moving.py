@@ -1,4 +1,4 @@
-"""What keeps a service from moving between loop and fleet, and what a stack is told to forget: the pure parts."""
+"""Obstacles to moving a service between loop and fleet, and the resources that a stack forgets: the pure parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is observed becomes facts: pods in full, replicas by whoever scales, and what the checks found out."""
+"""Observations become facts: pods in full, replicas by the manager that scales, and the results of the checks."""
 
 from __future__ import annotations
 
@@ -125,9 +125,9 @@ def test_a_replica_counts_once_it_was_proved(proofs: dict[str, Proof | None] | N
         ({"autoscaling": Autoscaling(max_replicas=9)}, "", None, 7),
         ({}, "kubectl", None, 7),
         ({}, "kubectl", "2", 7),
-        # Handed back by an autoscaler of ours, under which nothing is asked for.
+        # Herdsman's autoscaler is gone, and the service sets no number.
         ({}, "kube-controller-manager", None, 2),
-        # Edited since somebody scaled: the service's own word counts again.
+        # The service was edited after the manual scale: its number takes effect again.
         ({}, "kubectl", "1", 2),
         ({"suspended": True}, "kubectl", None, 0),
         ({"replicas": 0}, "kubectl", None, 0),
@@ -197,7 +197,7 @@ def test_an_exposed_service_has_the_address_that_was_published() -> None:
 
 
 def test_two_thousand_services_with_their_pods_take_little_memory() -> None:
-    """What the caches keep of a service's Deployment, Service and two pods; interned words count once."""
+    """The memory of the caches for a service's Deployment, Service and two pods; interned strings count once."""
     resources = {"limits": {"nvidia.com/gpu": "1"}, "requests": {"nvidia.com/gpu": "1", "memory": "8Gi", "cpu": "4"}}
     container = {"name": "llama-server", "image": "ghcr.io/ggml-org/llama.cpp:server", "resources": resources}
 

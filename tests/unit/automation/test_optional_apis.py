@@ -60,7 +60,9 @@ class Followed:
 
 
 def test_a_stop_in_the_middle_of_a_look_leaves_no_informer() -> None:
-    """The look outlasts the stop where a request hangs; nobody would stop an informer that it starts then."""
+    """The check outlasts the stop because its request hangs; an informer that it started then would never be
+    stopped.
+    """
     api, made = Api(), list[Followed]()
 
     def make(kind: Kind) -> Any:

@@ -1,4 +1,4 @@
-"""What the loop decides to do, from values alone."""
+"""The plan of the loop, from values alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work queue: what a worker is given, when, and what it is never given."""
+"""The work queue: which keys a worker gets, when, and which it never gets."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def test_a_denied_service_that_goes_waits_no_more() -> None:
 def test_services_that_run_when_the_loop_starts_are_admitted_with_what_they_have() -> None:
     quotas, _ = book(gpuCount=1, vramBytes=10)
     quotas.hold(key("old"), gpus(4))
-    # How much GPU memory that is only its own claim says.
+    # Only its claim states the amount of GPU memory.
     assert quotas.reserve(key("old"), QuotaClaim(gpus=4, gpu_memory_bytes=99)) is None
     assert quotas.reserve(key("old"), QuotaClaim(gpus=5, gpu_memory_bytes=99)) is not None
     assert quotas.usages()[NAME].gpus == 4

@@ -163,7 +163,7 @@ def is_source(found: Any) -> bool:
 
 
 def resolve(node: ast.AST, names: dict[str, Any]) -> Any:
-    """What a name or an attribute of a module is; None for anything else."""
+    """Return the value of a name or an attribute of a module; None for anything else."""
     if isinstance(node, ast.Name):
         return names.get(node.id, getattr(builtins, node.id, None))
     if isinstance(node, ast.Attribute):

@@ -1,4 +1,4 @@
-"""In which order the loop lets go of a service that another controller looks after, and what it leaves alone."""
+"""The order in which the loop releases a service that another controller manages, and the objects that it keeps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CR: Json = {"metadata": {"name": "svc", "namespace": "ns", "uid": "u1", "resourc
 
 
 class Parts:
-    """What lets go is done with: an engine that may be at work, and a status that may be ours."""
+    """The dependencies of a release: an engine that may be running, and a status that Herdsman may own."""
 
     def __init__(self, *, busy: bool = False, held: bool = False, written: bool = False) -> None:
         self.engine_is_busy, self.written = busy, written

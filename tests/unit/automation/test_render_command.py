@@ -30,7 +30,7 @@ spec: {modelRef: base, contextSize: 4096}
 BOMB = MODEL + "\n".join(
     ["x0: &x0 [y, y, y, y, y, y, y, y, y]"] + [f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9)}]" for n in range(1, 9)]
 )
-"""Seven hundred bytes that stand for hundreds of millions of values."""
+"""Seven hundred bytes of YAML aliases that expand to hundreds of millions of values."""
 
 
 def service(name: str = "svc", *, spec: str = "modelRef: base") -> str:

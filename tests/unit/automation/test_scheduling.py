@@ -1,4 +1,4 @@
-"""From pods, nodes and Deployments to what is said of a service: its place, that it never fits, who took its place."""
+"""From pods, nodes and Deployments to a service's scheduling message: position, impossible requests, preemption."""
 
 from __future__ import annotations
 

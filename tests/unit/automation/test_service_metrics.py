@@ -1,4 +1,4 @@
-"""What a scrape says of services, models, the queue and quotas, and that it is read from what there is at the time."""
+"""The metrics of services, models, the queue and quotas, computed at the time of each scrape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How namespaces are split, and which Lease stands for which part."""
+"""The assignment of namespaces to shards, and the Lease of each shard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a Lease may be taken, by what was seen of it and for how long."""
+"""When a Lease may be taken: by its observed changes and the time since then."""
 
 from __future__ import annotations
 

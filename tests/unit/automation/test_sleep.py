@@ -43,7 +43,7 @@ class World:
         self.pods: tuple[Json, ...] = ()
         self.status: Json = {}
         self.pods_of_friends: list[Json] = []
-        """What the API server lists in namespace `friends`, whatever address is asked for."""
+        """The objects that the API server lists in namespace `friends`, for any address."""
         self.desired = service(sleep=Sleep(idle_timeout_s=12, wake_timeout_s=10))
         api.other = self._answer
         api.engines["p"] = self._replica

@@ -1,4 +1,4 @@
-"""What the loop may look at follows from its settings."""
+"""The settings decide which sources the loop may inspect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Events of a service's life: each turn once, and nothing for what nobody cares about."""
+"""The Events in a service's life: each transition once, and none for unimportant changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CRASHES = PodFacts(name="svc-1", node="n", container="llama-server", waiting_rea
 
 
 def told(*passes: ServiceFacts, **spec: Any) -> list[list[Entry]]:
-    """What each pass tells, the first included."""
+    """The Events of each pass, the first included."""
     status: Json | None = None
     entries = []
     for seen in passes:

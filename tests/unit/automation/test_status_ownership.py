@@ -1,4 +1,4 @@
-"""Whose a status is."""
+"""The owner of a status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a writer of statuses remembers: a status until the cache shows it, and then only that it wrote one."""
+"""The memory of a status writer: the status until the cache shows it, and then only that it wrote one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets of stores while the API server fails: what is not known is told apart from what is not there."""
+"""Secrets of stores while the API server fails: an unknown Secret is reported differently from a missing one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others wrote cannot move a terminal's cursor, whichever command shows it."""
+"""Text from other sources cannot move a terminal's cursor, in any command."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SGR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def obeyed(shown: str) -> str:
-    """What is left of a terminal's text that it would obey, beside colours and line ends."""
+    """The control sequences in a text other than colours and line ends."""
     return "".join(re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]", SGR.sub("", shown)))
 
 

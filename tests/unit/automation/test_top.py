@@ -1,4 +1,4 @@
-"""What `herdsman top` shows: figures added up, an order, and lines that fit a small terminal."""
+"""The output of `herdsman top`: totals, order, and lines that fit a small terminal."""
 
 from __future__ import annotations
 

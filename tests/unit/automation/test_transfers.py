@@ -22,7 +22,7 @@ NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
 class Logs:
-    """What each pod's downloader has said, and which logs were read."""
+    """The log of each pod's downloader, and the logs that were read."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}

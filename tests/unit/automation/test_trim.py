@@ -1,4 +1,4 @@
-"""What is remembered of objects: enough to judge, and no more."""
+"""The fields that caches keep of objects: all that decisions need, and no others."""
 
 from __future__ import annotations
 

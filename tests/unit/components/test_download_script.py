@@ -1,4 +1,4 @@
-"""What of the downloader counts in hashes: its version, wherever in an object the script stands."""
+"""Only the downloader's version counts in hashes, wherever in an object the script is."""
 
 from __future__ import annotations
 

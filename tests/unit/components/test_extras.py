@@ -1,4 +1,4 @@
-"""What not every service has: a budget, a policy, a way in, monitoring. And that all of it is the service's own."""
+"""Optional objects of a service: a budget, a policy, an ingress, monitoring. All of them are owned by the service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights of every kind of source: what the downloader is told, where files go, which claim is made."""
+"""Weights of every kind of source: the downloader's environment, the paths of files, the claim."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_engines_token_opens_gated_repositories(engine: Any) -> None:
         return list(downloader["env"])
 
     assert wanted in told(repository_model(**SET))
-    # The Secret of the Model says it, or the URL stands for itself, as in the releases before.
+    # The Model's Secret contains the source, or the URL is used as it is.
     assert wanted not in told(repository_model(**SET, source_secret="mine"))
     assert wanted not in told(http_model())
 

@@ -1,4 +1,4 @@
-"""A Deployment whose replicas somebody else set: they are left out, and what the service asked for then is noted."""
+"""A Deployment that another client scaled: `replicas` is left out, and the requested number is recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who chooses the number of replicas: the spec, Kubernetes' autoscaler, or KEDA; one of them, always."""
+"""The owner of the number of replicas: always exactly one of the spec, Kubernetes' autoscaler, and KEDA."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of services that describe their pods themselves: every object, its place, its owner, its parts."""
+"""Rendering of services that describe their own pods: every object, its namespace, its owner, its parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a service is, what it is converted to can be read, rendered and converted on; or it is refused."""
+"""The result of converting any service can be parsed, rendered and converted again; or the conversion is refused."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def inputs() -> list[tuple[str, Any]]:
 
 @functools.cache
 def all_services() -> tuple[tuple[str, Description], ...]:
-    """Describe each service of the inputs that its own dialect takes."""
+    """Describe each service of the inputs that its dialect accepts."""
     services = []
     for name, documents in inputs():
         found = Manifests("default")
@@ -214,7 +214,7 @@ def test_each_service_of_a_vector_or_example_goes_on_from_one_dialect_to_the_nex
 
 
 def goes_on(name: str, service: Description, target: Target) -> bool:
-    """Convert a service, and what comes of it to all dialects; tell whether it could be."""
+    """Convert a service, and the result to all dialects; return whether that was possible."""
     if service.dialect.startswith(target):
         return False
     try:

@@ -1,4 +1,4 @@
-"""What has a field in both dialects goes from the one to the other: autoscalers, adapters, devices, nodes, memory."""
+"""Fields that both dialects have are converted: autoscalers, adapters, devices, nodes, memory."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_a_service_on_a_host_is_one_in_each_dialect() -> None:
     )
     pods = converted("llmkube", gguf, playground(host, backendRuntimeConfig={"backendName": "llamacpp"}))
     spec = spec_of(pods, "InferenceService")
-    # What a runtime recommends for pods, and which nodes, means nothing there.
+    # The pod and node recommendations of a runtime have no effect there.
     assert not {"nodeSelector", "affinity", "image"} & set(spec)
     assert "memory" not in spec.get("resources", {})
     http = converted("llmkube", kserve(host, uri="https://example.com/a.gguf"))
@@ -275,7 +275,7 @@ def test_an_image_that_may_run_as_root_may_do_so_under_kserves_presets_too() -> 
         "runAsNonRoot": False,
         "privileged": True,
     }
-    # Who says which user, says it here too; and the presets start vLLM in an image of their own.
+    # A user that the service names is kept; the presets start vLLM in another image.
     assert security(*llmkube(runtime="sglang", securityContext={"runAsUser": 1000})) == {"runAsUser": 1000}
     assert security(*llmkube(runtime="sglang", podSecurityContext={"runAsUser": 1000})) == {}
     assert security(*llmkube()) == {}

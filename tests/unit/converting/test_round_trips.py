@@ -1,4 +1,4 @@
-"""What is converted parses in the other dialect, and what comes back is what went there, or is named as lost."""
+"""A converted service parses in the other dialect, and a conversion back restores it or names the lost fields."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def normal(name: str, value: Any) -> Any:
 
 
 def without_ports(probe: Any) -> Any:
-    """Leave out of a value what each dialect has its own way of: ports, and names of volumes that are taken."""
+    """Remove the fields that each dialect sets in another way: ports, and volume names that are taken."""
     if isinstance(probe, dict):
         return {key: without_ports(member) for key, member in probe.items() if key != "port"}
     if isinstance(probe, list):
@@ -108,7 +108,7 @@ def check(before: Description, converted: Converted, target: Target) -> None:
 
 @pytest.mark.parametrize("path", vectors(), ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_a_service_of_a_vector_keeps_what_is_not_named_as_lost(path: Path) -> None:
-    # The recording's own file server, which no other dialect fetches from, stands for a repository here.
+    # The recording's file server is replaced by a repository, since no other dialect fetches from that server.
     text = path.read_text().replace("http://127.0.0.1:28080/", "https://huggingface.co/acme/tiny/resolve/main/")
     for before in descriptions(manifests_of(json.loads(text)["input"])):
         for target in get_args(Target):

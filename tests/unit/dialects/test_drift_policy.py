@@ -1,4 +1,4 @@
-"""What annotations say of drift."""
+"""The annotations for drift."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever stands in an InferenceService, parsing ends in desired state or in an error that names a field."""
+"""Parsing any InferenceService gives desired state or an error that names a field."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ JUNK: st.SearchStrategy[Any] = st.recursive(
 
 
 def of(kind: type[CrdModel]) -> st.SearchStrategy[Json]:
-    """Objects with some fields of a kind, of its own type now and then."""
+    """Objects with some fields of a kind; some values have the right type."""
     fields = {info.alias or name: nested(info.annotation) | JUNK for name, info in kind.model_fields.items()}
     return st.lists(st.sampled_from(sorted(fields)), max_size=5, unique=True).flatmap(
         lambda names: st.fixed_dictionaries({name: fields[name] for name in names})

@@ -1,4 +1,4 @@
-"""A node that falls silent: which replica it had, what is said of it, and what is not believed any more."""
+"""A lost node: its replicas, the condition's message, and statuses that are no longer trusted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Model whose source is fine and whose other fields are not says so itself."""
+"""A Model with a valid source and invalid other fields reports them in its status."""
 
 from __future__ import annotations
 

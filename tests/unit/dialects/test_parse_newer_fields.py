@@ -1,4 +1,6 @@
-"""The newer fields of an InferenceService: each arrives in desired state, and nonsense is told at its field."""
+"""The newer fields of an InferenceService: each is parsed into desired state, and invalid values are reported
+by field.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every cause for which a pod does not serve, by what kubelet and engine really say."""
+"""Every cause for which a pod does not serve, with the real messages of kubelet and engine."""
 
 from __future__ import annotations
 

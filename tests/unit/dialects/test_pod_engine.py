@@ -1,4 +1,4 @@
-"""Which engines of pods that users describe are asked for a completion, and what they are asked."""
+"""Which engines in pods that users describe get a completion check, and with which request."""
 
 from __future__ import annotations
 

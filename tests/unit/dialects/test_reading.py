@@ -1,4 +1,4 @@
-"""What is said of a field that is not what its schema asks for."""
+"""The messages for fields that do not match their schema."""
 
 from __future__ import annotations
 

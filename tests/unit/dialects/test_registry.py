@@ -1,4 +1,4 @@
-"""How services of all dialects are named, by people and by the labels and owners of what was made for them."""
+"""Names of services of all dialects: in commands, and in the labels and owners of their objects."""
 
 from __future__ import annotations
 

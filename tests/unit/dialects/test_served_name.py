@@ -20,7 +20,7 @@ LLMKUBE_API, KSERVE_API = "inference.llmkube.dev/v1alpha1", "serving.kserve.io/v
 
 
 def read(*documents: Json) -> tuple[DesiredService, str]:
-    """Give the service, and what is said of the annotation."""
+    """Return the service, and the message about the annotation."""
     manifests = Manifests("ns")
     manifests.read_text("a.yaml", as_yaml(list(documents)))
     ((_, desired),) = manifests.services()

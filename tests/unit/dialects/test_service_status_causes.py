@@ -1,4 +1,4 @@
-"""What a service waits for, what stands in its way, and that none of it is said for longer than it is true."""
+"""Why a service waits or fails, and that each message disappears with its cause."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def status_with(seen: ServiceFacts, changes: Json, status: Json | None = None) -
     return service_status(cr, parsed(cr).model_copy(update=changes), seen, now=LATER if status else NOW)
 
 
-# --- phases that nobody has to do anything about ----------------------------------------------------------------------
+# --- phases that need no action ---------------------------------------------------------------------------------------
 
 
 def test_a_suspended_service_is_idle_and_nothing_is_wrong() -> None:

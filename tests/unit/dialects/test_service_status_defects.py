@@ -1,4 +1,4 @@
-"""Defects of LLMKube's statuses that are none of ours: C6, C7, C11 and C14 of what is known of it."""
+"""Known defects of LLMKube's statuses that Herdsman does not have: C6, C7, C11 and C14."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds of every status, whatever was observed."""
+"""Properties of every status, for any observation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The status of a service that sleeps or wakes: it takes requests, so it is Ready; what keeps it asleep is told."""
+"""The status of a service that sleeps or wakes: it is Ready because it accepts requests; a message says why it
+sleeps.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches: what gathers, what runs at once, what is told."""
+"""Batches: which changes are combined, which runs are parallel, and which results are reported."""
 
 from __future__ import annotations
 
@@ -329,7 +329,7 @@ def test_a_large_namespace_runs_in_parallel_parts(batcher: Make) -> None:
 
 
 class Away(FakeEngine):
-    """An engine whose state can be away: then nobody can tell what it holds."""
+    """An engine whose state can be unavailable; then its resources are unknown."""
 
     away = False
 

@@ -1,4 +1,4 @@
-"""What an Event tells of a change, and what it never tells."""
+"""The description of a change in an Event, and the values that it never contains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `herdsman export` makes of the loop's stack."""
+"""The result of `herdsman export` for the loop's stack."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Clock:
 
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[StateBackend]:
-    """A CLI that says what stands in a file, and fails when there is one."""
+    """A CLI that prints the content of a file, and fails when there is one."""
     program = tmp_path / "pulumi"
     # It lives for a moment, as a CLI does: a process that is gone at once leaves no time to note who it was.
     program.write_text(f"#!/bin/sh\n[ -e {tmp_path}/says ] || exit 0\nsleep 0.1\ncat {tmp_path}/says >&2\nexit 255\n")

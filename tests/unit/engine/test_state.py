@@ -1,4 +1,4 @@
-"""What the engine knows of a stack's state: the index, the targets made from it, the files, the words of the CLI."""
+"""The engine's knowledge of a stack's state: the index, targets, files, messages of the CLI."""
 
 from __future__ import annotations
 

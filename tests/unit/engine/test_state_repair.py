@@ -1,4 +1,4 @@
-"""What is done to states by hand or after a fault: sealed anew, read by files, found although one of them is broken."""
+"""Repairs of states: encrypted with a new passphrase, read from files, found although one of them is broken."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_state_with_secrets_is_given_no_other_key(keepers: tuple[KeyKeeper, ..
     assert has_secrets(before["deployment"])
     with pytest.raises(StateSealed, match="rekey --old-passphrase-file"):
         resealed(before, new)
-    # With the old passphrase its own key is wrapped anew: what it sealed is opened as before.
+    # With the old passphrase its key is encrypted again, so that its secrets can be read as before.
     assert opens(resealed(before, both), new)
     sealed = before["deployment"]["secrets_providers"]["state"]["encryptedkey"]
     again = both.rewrapped(sealed)
@@ -130,7 +130,7 @@ def test_the_holder_of_a_lock_is_read_from_what_the_cli_says() -> None:
 
 
 class OneBroken:
-    """An engine whose list fails until the broken stack was looked at, as the real one's does."""
+    """An engine whose list fails until the broken stack was inspected, as the real one's does."""
 
     def __init__(self, held: dict[Stack, set[ServiceKey]], broken: Stack) -> None:
         self._held = held

@@ -1,4 +1,4 @@
-"""What a revision keeps of a service, who is said to have changed it, and which one a rollback goes back to."""
+"""Revisions of a service: their content, the author of a change, and the revision that a rollback restores."""
 
 from __future__ import annotations
 

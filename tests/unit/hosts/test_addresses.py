@@ -1,4 +1,4 @@
-"""To which addresses Services lead for a host, and which are refused by what words."""
+"""The addresses of hosts in Services, and the messages for refused ones."""
 
 from __future__ import annotations
 

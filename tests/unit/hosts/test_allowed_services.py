@@ -79,7 +79,7 @@ def test_what_a_host_does_not_allow_is_refused_at_its_field(fields: Any, field: 
     assert error.reason == "NotAllowedOnHost"
     assert error.field == field
     assert error.why.startswith(f"host `mac` does not allow {what}")
-    # A host that nobody has described allows no more.
+    # A host without a Host object allows no more.
     assert refused(watched(), host_placement=PINNED, **fields).field == field
 
 

@@ -1,4 +1,4 @@
-"""Who is placed where: no host twice, none over its memory, nobody moved who may stay, and reasons for the rest."""
+"""Placement on hosts: no host twice, none over its memory, no needless move, and a reason for each unplaced replica."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GIB = 1 << 30
 
 
 class Fleet:
-    """A book with hosts of 10 GiB, and who was told of room."""
+    """Allocations with hosts of 10 GiB, and the services that were enqueued because of free memory."""
 
     def __init__(self, *names: str) -> None:
         self.lost: dict[str, float] = {}

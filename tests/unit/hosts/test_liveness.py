@@ -1,4 +1,4 @@
-"""Who lives: judged by when a renewal was seen, never by what a clock elsewhere says."""
+"""Liveness of hosts: decided by the time at which a renewal was observed, never by another machine's clock."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_host_whose_clock_is_wrong_lives_as_long_as_its_time_changes(
 def test_a_lease_that_changes_without_a_renewal_is_no_sign_of_life(liveness: Liveness, clock: Clock) -> None:
     liveness.seen("mac", lease("1"))
     clock.now += 8
-    liveness.seen("mac", lease("1"))  # somebody annotated it
+    liveness.seen("mac", lease("1"))  # an annotation was added
     clock.now += 4
     assert liveness.silent() == ("mac",)
 

@@ -1,4 +1,4 @@
-"""What leads clients to a process, and whose objects may be touched."""
+"""The objects that lead clients to a process, and which existing objects may be changed."""
 
 from __future__ import annotations
 

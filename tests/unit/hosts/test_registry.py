@@ -1,4 +1,4 @@
-"""Who is looked at when hosts change, and what is said of replicas on them."""
+"""Which services are enqueued when hosts change, and the messages about replicas on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor says of an installation, from what the cluster holds."""
+"""The doctor's findings about an installation, from the objects of the cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor says of the operator's pods: which ended, why, and what to do."""
+"""The doctor's findings about the operator's pods: which ended, why, and what to do."""
 
 from __future__ import annotations
 

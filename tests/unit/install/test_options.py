@@ -1,4 +1,4 @@
-"""What somebody who installs may ask for, and what is refused before anything is looked at."""
+"""The options of `install`, and those that are refused before any request."""
 
 from __future__ import annotations
 

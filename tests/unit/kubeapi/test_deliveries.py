@@ -1,4 +1,4 @@
-"""A change handler that raises is told again, of the object as it is by then, and of nothing twice."""
+"""A change handler that raises is called again with the current object, and never twice for the same change."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Handler:
 
 
 class Cached:
-    """What an informer caches, and the deliveries of its changes."""
+    """The cache of an informer, and the deliveries of its changes."""
 
     def __init__(self) -> None:
         self.objects: dict[Key, Json] = {}

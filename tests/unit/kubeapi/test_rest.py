@@ -1,6 +1,6 @@
-"""The client against a scripted HTTP server on loopback: retries, throttling, broken answers, cut streams.
+"""The client against a scripted HTTP server on loopback: retries, throttling, invalid responses, cut streams.
 
-What the real API server says is in tests/apiserver; here are the faults that it cannot be asked for.
+Responses of a real API server are tested in tests/apiserver; a real one does not produce these faults.
 """
 
 from __future__ import annotations

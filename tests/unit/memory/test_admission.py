@@ -1,4 +1,4 @@
-"""Who may start: never over the budget, never of unknown size, the more important first, and nobody waits for ever."""
+"""Admission of processes: never over the budget, never of unknown size, by priority, and without endless waiting."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_room_is_kept_for_the_more_important_that_would_fit() -> None:
     assert refusal is not None
     assert "kept for high" in refusal.message
     assert decide(asking("low", 1), taken, [high]) is None
-    # One that does not fit yet holds up nobody.
+    # A process that does not fit yet does not block others.
     assert decide(asking("low", 2), taken, [asking("huge", 12, priority=9)]) is None
     # Of the same priority who asked first comes first.
     assert decide(asking("late", 4, since=9), taken, [asking("early", 4, since=1)]) is not None

@@ -1,4 +1,4 @@
-"""Who says how much of a host's memory processes may take: people before the system, the system before a guess."""
+"""The memory budget of a host: configured values first, then those of the system, then an estimate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a planned process will take, by its plan and its files: known, or said to be unknown, never guessed at."""
+"""The memory of a planned process, from its plan and its files: known, or reported as unknown, never guessed."""
 
 from __future__ import annotations
 

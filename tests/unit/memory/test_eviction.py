@@ -1,4 +1,4 @@
-"""Who gives way under critical pressure, why sometimes nobody does, and that everybody comes back."""
+"""Eviction under critical pressure: which process is evicted, when none is, and that all of them return."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_who_comes_back_first() -> None:
     # The fourth eviction in a row costs 8 minutes.
     assert back(489) == "high"
     assert back(490) == "again"
-    # Who needs more than there is gives others the way, for half an hour at most.
+    # A process that needs more than is available lets others go first, for half an hour at most.
     evicted[1] = EvictedProcess("high", 9000, since=10, brings_bytes=GIB)
     assert back(75) == "low"
     assert back(75, room=GIB) == "high"
@@ -150,7 +150,7 @@ def test_one_goes_when_one_suffices_and_comes_back_when_the_pressure_is_over() -
 
 def test_several_go_one_by_one_and_come_back_the_most_important_first() -> None:
     host = Host(64, 36, {"a": 10, "b": 5, "c": 10}, {"a": 9, "b": 1, "c": 3})
-    # Of what is in use our processes have less than half then, and it is left alone.
+    # The processes use less than half of the memory in use, so none is evicted.
     host.look(5)
     assert host.events == []
     assert host.watchdog.skipped == {Skip.BELOW_GUARD: 5}

@@ -31,7 +31,7 @@ def plan(mib: int | None = 100, **fields: Any) -> ProcessPlan:
 
 @dataclass
 class Processes:
-    """What a supervisor tells and is told."""
+    """The reports of a supervisor and the calls to it."""
 
     found: dict[str, Desired] = field(default_factory=dict)
     phases: dict[str, ProcessPhase] = field(default_factory=dict)
@@ -143,7 +143,7 @@ def test_pressure_evicts_refuses_starts_says_so_and_ends(tmp_path: Path) -> None
         for key, priority in (("ns/low", 1), ("ns/high", 9)):
             assert host.admit(key, plan(100, priority=priority)) == ""
             host.say(key, ProcessPhase.READY)
-        # What is in use is mostly not ours: it stays.
+        # Most of the memory in use belongs to other programs: no process is evicted.
         host.available(50)
         eventually(lambda: host.memory.pressure is MemoryPressure.CRITICAL, what="pressure")
         eventually(lambda: "most of what is in use is not the processes'" in host.memory.note(), what="the reason")

@@ -42,7 +42,7 @@ def test_a_little_more_than_the_threshold_is_not_enough_to_leave() -> None:
 
 def test_a_relapse_begins_the_wait_anew_and_the_worst_of_the_wait_counts() -> None:
     assert levels((0, 0.05), (10, 0.5), (30, 0.05), (50, 0.5), (70, 0.5), (81, 0.5))[-2:] == [CRITICAL, NORMAL]
-    # In the 30 s before the level is left there was a time that allowed no more than Warning.
+    # In the 30 s before the level drops, one sample allowed only a drop to Warning.
     assert levels((0, 0.05), (10, 0.5), (20, 0.15), (41, 0.5)) == [CRITICAL, CRITICAL, CRITICAL, WARNING]
 
 

@@ -1,4 +1,4 @@
-"""Which models of a group are in memory: who gives way to whom, for how long, and that nobody starves or thrashes."""
+"""The models of a group in memory: which one is unloaded, for how long, and that none starves or thrashes."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_two_that_are_asked_for_all_the_time_take_turns_of_a_minute() -> None:
         host.ask("a")
         host.ask("b")
         host.step()
-    # Ten minutes: no more than one swap a minute, and no fewer than one in a minute and a half.
+    # In ten minutes: at most one swap a minute, and at least one in a minute and a half.
     assert 6 <= host.swaps <= 10
 
 

@@ -24,7 +24,7 @@ def plan(residency: str = "preferred", **fields: Any) -> ProcessPlan:
 
 @dataclass
 class Host:
-    """A host of 16 bytes whose processes do as they are told when `settle` is called."""
+    """A host of 16 bytes whose processes start and stop when `settle` is called."""
 
     processes: dict[str, GroupedProcess] = field(default_factory=dict)
     holds: dict[str, Hold] = field(default_factory=dict)

@@ -68,7 +68,7 @@ def recorded_models() -> list[tuple[str, Vector, Json, Json]]:
 
 
 def probed(source: str, model_format: str) -> ProbeFacts:
-    """What a look finds where the fixtures are served, and nothing else is."""
+    """The result of an inspection where only the fixtures are served."""
     path = PurePosixPath(source.removeprefix("file://").removeprefix("http://127.0.0.1:28080"))
     local = path.is_relative_to("/srv/models")
     file = DIRECTORY / "fixtures" / path.name
@@ -117,7 +117,7 @@ def test_a_recorded_status_is_reproduced(vector: Vector, cr: Json, recorded: Jso
         if name == "cacheKey" and recorded["phase"] != "Ready":
             continue
         if name == "gguf":
-            # Ours says more of the header.
+            # Herdsman's status has more fields of the header.
             assert {key: (status.get(name) or {}).get(key) for key in recorded.get(name) or ()} == (
                 recorded.get(name) or {}
             )
@@ -162,7 +162,7 @@ def test_nothing_new_gives_back_the_very_same_status() -> None:
     before = settled(model(), ModelFacts(probe=READ))
     cr = model(status=before)
     assert model_status(cr, ModelFacts(probe=READ), now=LATER) is before
-    # Others may add what is theirs, and lists come back in any order.
+    # Other managers may add conditions, and lists may have any order.
     cr = model(
         status={**before, "conditions": [*reversed(before["conditions"]), {"type": "Foreign", "status": "True"}]}
     )
@@ -421,7 +421,7 @@ def test_a_prefetched_model_and_one_of_a_host_do_without_the_source() -> None:
 
 @pytest.mark.parametrize("probe", [UNREACHABLE, REFUSED])
 def test_what_only_the_loop_cannot_reach_stays_ready_for_pods(probe: ProbeFacts) -> None:
-    """Pods in a cluster reach private addresses, which the loop does not dial unless it is told to."""
+    """Pods reach private addresses, which the loop does not connect to unless that is configured."""
     status = settled(model(), ModelFacts(probe=probe))
     assert status["phase"] == "Ready"
     assert conditions(status)["SourceVerified"] == ("False", probe.reason)

@@ -155,7 +155,7 @@ def test_a_restart_of_the_loop_unmakes_no_prefetch() -> None:
     for state in ("running", "done"):
         facts = ModelFacts(probe=read(URL), prefetch=PrefetchFacts(job="m-prefetch", state=state))
         before = after(cr, facts)
-        # A new process has not looked at the source yet.
+        # A new process has not inspected the source yet.
         restarted = after({**cr, "status": before}, facts.model_copy(update={"probe": None}), LATER)
         assert restarted == before
 

@@ -155,7 +155,7 @@ def test_on_a_host_the_host_s_own_defaults_count() -> None:
     in_pod, on_host = estimate(service()), estimate(service(host_placement=HostPlacement()))
     assert in_pod is not None
     assert on_host is not None
-    # There a context that nobody asked for is 2,048 tokens, a quarter of what the model was trained with.
+    # There the default context is 2,048 tokens, a quarter of the model's training context.
     assert on_host.cache_bytes == in_pod.cache_bytes // 4
 
 

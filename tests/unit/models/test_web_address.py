@@ -112,7 +112,7 @@ def test_what_is_taken_other_parsers_read_alike(pieces: list[str], scheme: str) 
         assert (standard.hostname or "").rstrip(".") == found.host
         assert (dialled.host or "").strip("[]").rstrip(".") == found.host
         assert standard.port == dialled.port == found.port
-    # Nothing is left for a client to rewrite but the case of what is percent-encoded.
+    # A client rewrites nothing but the case of percent-encoded characters.
     assert parse_url(found.sent).request_uri.upper() == found.target.upper()
     assert WebAddress.parse(found.sent).sent == found.sent
 

@@ -1,4 +1,4 @@
-"""What the built-in rules find, and what they let pass."""
+"""The violations that the built-in rules find, and the services that pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of one object: what counts as a change, and what its digest depends on."""
+"""The preview of one object: which differences count as a change, and the input of its digest."""
 
 from __future__ import annotations
 

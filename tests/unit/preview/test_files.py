@@ -1,4 +1,6 @@
-"""What kubectl would send for a file, sources without secrets, options of the loop, what a peer left behind."""
+"""Input of a preview: the body that kubectl would send, sources without secrets, options of the loop, a peer's
+fields.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a preview must not wait for."""
+"""Modules that a preview must not import, because they are slow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a preview is told: text, Markdown, JSON, phrases."""
+"""The output of a preview: text, Markdown, JSON, phrases."""
 
 from __future__ import annotations
 

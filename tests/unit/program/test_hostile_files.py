@@ -1,4 +1,4 @@
-"""Whatever stands in a file, every command that reads it ends in a result or in an error that says what is wrong."""
+"""Every command that reads a file ends with a result or with an error that names the fault, for any content."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def _config_value(value: Any) -> str:
 @bounded(80)
 @given(documents=changed_examples(JSON, identity=False))
 def test_any_object_of_a_cluster_is_parsed_or_refused(documents: list[Any]) -> None:
-    """What a CRD of an earlier release, or of the peer, let in; metadata has been checked by the API server."""
+    """Objects that a CRD of an earlier release, or of the peer, accepts; the API server has validated the metadata."""
     objects = [each for each in documents if isinstance(each, dict) and "metadata" in each]
     for each in objects:
         each["metadata"].setdefault("namespace", "default")

@@ -1,4 +1,4 @@
-"""Manifests read from files, folders and patterns, and what is said about those that are wrong."""
+"""Manifests read from files, folders and patterns, and the messages for invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program leaves out of its registrations. `contract.test_engine` looks into a state for it."""
+"""The fields that a program leaves out of its registrations. `contract.test_engine` checks them in a state."""
 
 from __future__ import annotations
 

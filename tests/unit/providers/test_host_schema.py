@@ -1,4 +1,4 @@
-"""What a HostProcess of a Pulumi program may say."""
+"""The valid fields of a HostProcess in a Pulumi program."""
 
 from __future__ import annotations
 

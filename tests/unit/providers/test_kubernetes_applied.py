@@ -1,4 +1,4 @@
-"""What of a live object one field manager applied."""
+"""The part of a live object that one field manager applied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a refusal says of an object that somebody else holds, and who may take one over on request."""
+"""The error for an object of another owner, and which objects may be adopted on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose an object and its fields are, by records as the API server writes them."""
+"""The owners of objects and fields, by managedFields as the API server writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a pod template stays as it is when an upgrade brings another downloader, or another end of pods."""
+"""The parts of a pod template that stay unchanged when an upgrade changes the downloader or the shutdown of pods."""
 
 from __future__ import annotations
 

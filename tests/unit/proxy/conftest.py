@@ -18,7 +18,7 @@ NAME = "prod/chat"
 
 
 class Front:
-    """One service behind a proxy, and what the proxy said of it."""
+    """One service behind a proxy, and the reports of the proxy."""
 
     def __init__(self, proxy: Proxy, limits: Limits) -> None:
         self.proxy = proxy
@@ -48,7 +48,7 @@ def proxy(caplog: pytest.LogCaptureFixture) -> Iterator[Proxy]:
     made.start()
     yield made
     made.stop()
-    # An exception in a callback ends nothing but its connection; asyncio tells of it here.
+    # An exception in a callback closes only its connection; asyncio logs it here.
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 

@@ -1,4 +1,4 @@
-"""Where messages begin and end: lengths, chunks, what goes on of a head, what is refused as not clear."""
+"""Boundaries of HTTP messages: lengths, chunks, forwarded headers, and ambiguous messages that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came in from a client is cut into the same requests, however it was cut on its way."""
+"""The bytes of a client are split into the same requests, whatever the sizes of the packets."""
 
 from __future__ import annotations
 

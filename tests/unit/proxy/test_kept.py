@@ -1,4 +1,4 @@
-"""What is kept of a request is all that came, or nothing."""
+"""A stored request contains all of its bytes, or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes through while the service runs: byte for byte, as it comes, and never with a false success."""
+"""Traffic while the service runs: forwarded byte for byte, without delay, and never with a false success."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _fronts: dict[int, Front] = {}
 def test_bodies_pass_unchanged_however_they_are_cut(
     engine: Make, front: MakeFront, proxy: object, parts: list[bytes], cuts: list[int], chunked: bool
 ) -> None:
-    """Both ways at once: the engine sends back the raw bytes of the request's body as its own raw body."""
+    """In both directions: the engine returns the raw bytes of the request's body as the body of its response."""
     body = (
         b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n" if chunked else b"".join(parts)
     )

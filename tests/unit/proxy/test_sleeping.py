@@ -1,4 +1,4 @@
-"""What happens to requests while the service sleeps: they wait, it is woken once, and nobody waits without bounds."""
+"""Requests while the service sleeps: they wait for a limited time, and the service is woken once."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_a_listener_that_is_closed_answers_those_who_wait(front: MakeFront) -> N
 
 
 def test_a_proxy_that_was_killed_comes_back_on_its_port(engine: Make, front: MakeFront) -> None:
-    """Whoever waited sees the connection end; the next one on the same port is served."""
+    """The connections of waiting clients are closed; the next proxy on the same port serves."""
     before = front()
     with connected(before.port) as client:
         client.sendall(post(b"hi"))

@@ -1,4 +1,4 @@
-"""What the loop may ask an engine: for proof, whether it is idle, how far it is; and how it learns its API key."""
+"""The loop's requests to an engine: completion check, idleness, progress; and how the loop gets the API key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a service may ask of a host, and what only the host's owner can allow."""
+"""The settings of a service on a host that are allowed, and those that only the host's owner can allow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes into the operator's image: which packages of the lock, which files of Debian, and that both suffice."""
+"""The content of the operator's image: packages of the lock and files of Debian, and that both suffice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def needed() -> set[str]:
 
 
 def test_the_packages_are_all_that_the_installed_ones_ask_for() -> None:
-    """The lock's own notes say who needs what; the metadata of what is installed says it again."""
+    """The lock's comments name the dependents of each package; the metadata of installed packages must agree."""
     found: dict[str, set[str]] = {}
     todo: list[tuple[str, set[str]]] = [("herdsman", {"", *contents.EXTRAS})]
     while todo:

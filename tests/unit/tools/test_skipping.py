@@ -1,4 +1,4 @@
-"""A test run without a tool says so: by layer, by count, with what to do."""
+"""The summary of a test run without a tool: skipped tests by layer, their number, and what to do."""
 
 from __future__ import annotations
 

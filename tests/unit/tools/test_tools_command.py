@@ -1,4 +1,4 @@
-"""`herdsman tools`: what is there, what is missing, and what to do about it."""
+"""`herdsman tools`: existing and missing tools, and what to do about the missing ones."""
 
 from __future__ import annotations
 

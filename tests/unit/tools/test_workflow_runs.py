@@ -1,4 +1,4 @@
-"""Every workflow is run by a test, every action has a stand-in with a reason, and the runner finds what it is for."""
+"""Every workflow is run by a test, every action has a replacement with a reason, and the runner detects faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Services of KServe parsed and taken apart, for the tests of what is made of them."""
+"""Parses services of KServe for the tests of their parts."""
 
 from __future__ import annotations
 

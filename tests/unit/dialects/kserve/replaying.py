@@ -1,4 +1,4 @@
-"""The world of a recorded case for unit tests of statuses: what exists of a service, and what gateways say of it."""
+"""The facts of a recorded case for unit tests of statuses: a service's objects, and the statuses of gateways."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INGRESS = {**HTTP, "namespace": "kserve", "name": "kserve-ingress-gateway"}
 
 
 def facts_of(desired: DesiredService | None, *, ready: bool, **more: Any) -> ServiceFacts:
-    """Say of each set of pods that it is there, and all of it serves or nothing does."""
+    """Return facts in which each set of pods exists, and all of them are ready or none is."""
     workloads = desired.workloads if desired is not None else None
     sets = () if workloads is None or (desired and desired.suspended) else workloads.pods
     told = tuple(workload(pods, ready=ready) for pods in sets)
@@ -31,7 +31,7 @@ def facts_of(desired: DesiredService | None, *, ready: bool, **more: Any) -> Ser
 
 
 def workload(pods: PodSet, *, ready: bool) -> WorkloadFacts:
-    """Say of one set of pods that it is there, and all of it serves or nobody has looked at it."""
+    """Return facts in which one set of pods exists, and is either ready or not observed yet."""
     wanted = 1 if pods.replicas is None else pods.replicas
     grouped = pods.group is not None
     common = {"part": pods.part, "kind": "LeaderWorkerSet" if grouped else "Deployment", "name": pods.name}

@@ -1,4 +1,4 @@
-"""Under which URLs a service is told to be reached: gateways, listeners, host names, ports and paths."""
+"""The URLs in a service's status: gateways, listeners, host names, ports and paths."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _said(truth: str, **reference: str) -> Json:
 @pytest.mark.parametrize(
     ("parents", "expected"),
     [
-        ([], ["http://foreign.example/x"]),  # its controller has not looked at it
+        ([], ["http://foreign.example/x"]),  # its controller has not reconciled it yet
         ([_said("True")], ["http://foreign.example/x"]),
         ([_said("False")], []),
         ([_said("False", name="other")], ["http://foreign.example/x"]),
@@ -123,7 +123,7 @@ def test_what_stands_for_the_asterisk_may_be_chosen() -> None:
 
 
 def test_a_host_name_alone_is_no_address() -> None:
-    # Nobody has programmed the gateway yet.
+    # The gateway is not programmed yet.
     assert _urls(_route("/x", hostnames=("chat.example.com",)), _gateway(HTTP, values=())) == []
 
 

@@ -1,4 +1,4 @@
-"""What the status of a config says: whether services can be laid over it, and which ones are."""
+"""The status of a config: whether it is valid, and which services use it."""
 
 from __future__ import annotations
 

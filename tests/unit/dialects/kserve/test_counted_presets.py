@@ -1,4 +1,4 @@
-"""Presets that changed since the first release: new pods have them as they are, running ones keep what they have."""
+"""Presets that changed since the first release: new pods get the current ones, running pods keep theirs unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a service says on top of its base configs, and those on top of presets."""
+"""The merge of a service with its base configs, and of base configs with presets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An LLMInferenceService as a whole: whose it is, what it is made of, what of it has no effect, what makes no sense."""
+"""A whole LLMInferenceService: its owner, its objects, fields without effect, invalid fields."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ WRECKS: list[Any] = [None, "", "x", 0, -1, True, [], {}, [None], {"a": None}, ".
 
 
 def test_no_wreck_of_a_service_ends_otherwise_than_in_an_error_with_a_reason() -> None:
-    """Specs of the vectors with values exchanged at random: an error of ours, or desired state, and nothing else."""
+    """Specs of the vectors with values exchanged at random: the result is an error with a field, or desired state."""
     dice = random.Random(20261122)
     services = [cr for v in all_vectors("kserve") for cr in v.input if cr["kind"] == "LLMInferenceService"]
     refusals: list[DesiredError] = []

@@ -42,7 +42,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass(frozen=True)
 class Started:
-    """What a start script did."""
+    """The results of a start script."""
 
     code: int
     argv: list[str]
@@ -52,7 +52,7 @@ class Started:
 
 
 def start(container: Json, path: Path, **env: str) -> Started:
-    """Run a container's command as Kubernetes does, in an environment of its own and that of the container."""
+    """Run a container's command as Kubernetes does, with the environment of the container alone."""
     named = {entry["name"]: entry["value"] for entry in container.get("env", ()) if "value" in entry}
     assert container["command"][0] == "/bin/bash"
     own = {"PATH": f"{path}:{os.defpath}", "LWS_LEADER_ADDRESS": LEADER, "LWS_WORKER_INDEX": "1"}
@@ -104,7 +104,7 @@ SIZES_LOST = {"017-dp", "017-ep", "017-pp", "106-pkv", "063-bm", "063-bn"}
 @pytest.mark.parametrize("case", [c for c in SINGLE if str(c) not in EVALUATED_TWICE | SIZES_LOST], ids=str)
 def test_vllm_is_started_as_recorded(case: Recorded, path: Path) -> None:
     for what, ours, theirs in servers(case):
-        # The script has what users asked for from here on; flags that parse adds are told to it like these.
+        # From here on the script contains the user's arguments; flags that parsing adds are passed in the same way.
         container = {**ours, "args": [word.strip("'") for word in theirs.get("args", ())]}
         assert argv(container, path) == theirs["x-vllm-argv"], what
 

@@ -1,4 +1,4 @@
-"""KServe's ConfigMap: what it says, what holds without it, and what is said of nonsense in it."""
+"""KServe's ConfigMap: its settings, their defaults, and the messages for invalid values."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ STAGES = [
 
 
 def _ready(service: str, *kinds: str, already: tuple[str, ...] = (), **replicas: int) -> Json:
-    """Paths of a status whose conditions are True, each with its reason but for those that were True `already`."""
+    """Paths of a status whose conditions are True, each with its reason except those that were True `already`."""
     root = f"LLMInferenceService/{service}/status"
     told: Json = {}
     for kind in (*kinds, *already):
@@ -83,8 +83,9 @@ PLAYED = {
     "132-4": _ready("pdr", already=(*_RUNS, *_PICKS, "PrefillWorkloadReady"), primary=1, prefill=1),
     "134-3": _ready("stp", *_ROUTED, *_RUNS, "InferencePoolReady", "SchedulerWorkloadReady", primary=1, scheduler=1),
 }
-"""By case and stage: what a world says in which all pods and gateways are ready from the first time that the case
-says so. In the recording those that a step had changed had not caught up."""
+"""By case and stage: the expected status when all pods and gateways are ready from the first stage with ready pods. In
+the recording, changed objects were not ready again yet.
+"""
 
 
 @pytest.mark.parametrize("case", [f"{number}-{stage}" for number, stage in STAGES])

@@ -1,4 +1,4 @@
-"""The templates of configs: what they can say, what is said of their mistakes, and what hostile ones can do."""
+"""The templates of configs: supported expressions, messages for mistakes, and hostile templates."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ DRA = "serving.kserve.io/exp-dra-"
 
 
 def told(cr: Json, *objects: Json) -> dict[str, str]:
-    """Give what is said of a service, by field."""
+    """Return the messages about a service, by field."""
     return {problem.field: problem.message for problem in parsed(cr, *objects).unsupported}
 
 
@@ -62,7 +62,7 @@ def test_what_has_no_effect_is_named(spec: Json, field: str, word: str) -> None:
         {},
         {"router": {"gateway": {}, "route": {}, "scheduler": {"replicas": 2}}, "prefill": {}},
         {"router": {"scheduler": {"pool": {"ref": {"name": "p"}}}}},
-        # Somebody else's route may lead to a picker that is none of ours.
+        # A foreign route may lead to a foreign endpoint picker.
         {"router": {"route": {"http": {"refs": [{"name": "r"}]}}}, "prefill": {}},
         {"template": {"initContainers": [{"name": "storage-initializer", "image": "mine:1"}]}},
         {"model": {"uri": "hf://acme/tiny", "confidential": {"enabled": True}}},

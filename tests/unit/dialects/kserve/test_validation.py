@@ -1,4 +1,4 @@
-"""What KServe's webhooks refuse is refused in files too, at the same field; what they take is taken, save defects."""
+"""Files are refused at the same fields as by KServe's webhooks, and accepted like there, except for defects."""
 
 from __future__ import annotations
 

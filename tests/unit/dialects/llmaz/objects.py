@@ -1,4 +1,4 @@
-"""Objects of llmaz for tests, and a look-up over those that a test says are there."""
+"""Objects of llmaz for tests, and a look-up over the objects that a test provides."""
 
 from __future__ import annotations
 

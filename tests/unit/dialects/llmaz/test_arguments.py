@@ -94,7 +94,7 @@ RECOMMENDED = {"requests": {"cpu": "4", "memory": "8Gi"}, "limits": {"cpu": "4",
     ("own", "requests", "limits"),
     [
         ({}, {"cpu": "4", "memory": "8Gi"}, {"cpu": "4", "memory": "8Gi"}),
-        # Whoever wrote a number keeps it; the recommended one gives way.
+        # A number of the user takes precedence over the recommended one.
         ({"requests": {"cpu": "10"}}, {"cpu": "10", "memory": "8Gi"}, {"cpu": "10", "memory": "8Gi"}),
         ({"limits": {"memory": "4Gi"}}, {"cpu": "4", "memory": "4Gi"}, {"cpu": "4", "memory": "4Gi"}),
         ({"requests": {"cpu": "500m"}}, {"cpu": "500m", "memory": "8Gi"}, {"cpu": "4", "memory": "8Gi"}),
@@ -138,6 +138,6 @@ def test_a_variable_in_a_playgrounds_own_arguments_is_handed_on_and_told() -> No
     assert parsed.desired.workloads is not None
     assert parsed.desired.workloads.main.template["spec"]["containers"][0]["args"][-4:] == own
     told = {problem.field: problem.message for problem in parsed.unsupported}
-    # What is no variable of llmaz's is somebody else's template.
+    # A placeholder that is no variable of llmaz is kept as text.
     assert list(told) == ["spec.backendRuntimeConfig.args[0]", "spec.backendRuntimeConfig.args[3]"]
     assert "`{{ .TP }}` is handed to the engine as it is" in told["spec.backendRuntimeConfig.args[3]"]

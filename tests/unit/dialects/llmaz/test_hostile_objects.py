@@ -1,4 +1,4 @@
-"""Whatever stands in llmaz's objects, reading them ends in desired state or in an error that names a field."""
+"""Parsing any objects of llmaz gives desired state or an error that names a field."""
 
 from __future__ import annotations
 

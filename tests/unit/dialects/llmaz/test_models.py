@@ -1,4 +1,4 @@
-"""OpenModels: their sources, what the loader is told, and what is wrong about them."""
+"""OpenModels: their sources, the loader's environment, and the messages for errors."""
 
 from __future__ import annotations
 

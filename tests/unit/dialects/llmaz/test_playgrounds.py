@@ -47,7 +47,7 @@ def test_a_playground_with_nothing_but_a_model_is_a_deployment_of_vllm() -> None
     main, (front,) = workloads.main, workloads.services
     assert (main.name, main.replicas, main.group, main.scaler) == ("chat", 1, None, None)
     assert main.selector == main.labels == front.selector == {"herdsman.dev/playground": "chat"}
-    # The webhook of LeaderWorkerSets refuses pods that carry its labels and are none of its own.
+    # The webhook of LeaderWorkerSets refuses other pods with its labels.
     assert not any(label.startswith("leaderworkerset") for label in main.template["metadata"]["labels"])
     assert main.strategy == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}}
     assert (front.name, front.annotations) == ("chat-lb", {"activator.llmaz.io/model-name": "m"})
@@ -91,7 +91,7 @@ def test_the_loader_gets_the_engines_variables_and_no_name_twice() -> None:
     assert len(names) == len(set(names))
     told = {variable["name"]: variable.get("value") for variable in loader["env"]}
     assert told["HF_TOKEN"] == "mine"  # a user's own token goes before the Secret's
-    assert told["MODEL_ID"] == "acme/m"  # what to fetch is not theirs to say
+    assert told["MODEL_ID"] == "acme/m"  # the user cannot override the model to fetch
     assert "HUGGING_FACE_HUB_TOKEN" in told
     assert "HTTPS_PROXY" in told
 
@@ -287,7 +287,7 @@ def test_a_name_that_a_service_of_the_user_has_is_left_to_it() -> None:
     with pytest.raises(NotYet) as raised:
         parse(playground(), other)
     assert raised.value.reason == "ForeignObject"
-    # What the peer's controller made of this very Playground is nobody else's.
+    # The peer's controller created it for this Playground, so no other owner is involved.
     other["metadata"]["ownerReferences"] = [{"kind": "Playground", "name": "chat", "uid": "uid-of-chat"}]
     assert parse(playground(), other).key.name == "chat"
     other["metadata"]["ownerReferences"] = [{"kind": "Playground", "name": "chat", "uid": "of one that is gone"}]

@@ -156,7 +156,7 @@ def test_what_the_user_wrote_is_not_changed() -> None:
     template = desired.workloads.main.template
     assert template["metadata"]["labels"]["team"] == "a"
     assert template["metadata"]["annotations"] == {"x": "y"}
-    # Their mount at the place of the models is theirs.
+    # A user's mount at the path of the models takes precedence.
     assert template["spec"]["containers"][0]["volumeMounts"] == [{"name": "mine", "mountPath": "/workspace/models/"}]
 
 

@@ -60,7 +60,7 @@ def test_they_are_found_where_the_cluster_has_none() -> None:
 
 
 def run_shell(folder: Path, script: str, programs: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a script with programs of ours before those of the machine."""
+    """Run a script with replaced programs before those of the machine on PATH."""
     for name, text in programs.items():
         (folder / name).write_text(f"#!/bin/sh\n{text}")
         (folder / name).chmod(0o755)
