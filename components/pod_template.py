@@ -164,7 +164,8 @@ def _mounts(desired: DesiredService, files: ModelFiles) -> list[Json]:
 
 def _last_of_each_name(entries: tuple[Json, ...]) -> list[Json]:
     """Keep the last entry of each name, as the kubelet does; server-side apply refuses two entries of one name."""
-    return list({entry["name"]: entry for entry in entries}.values())
+    # A reference to a Secret may lack its name, which the API server takes as empty.
+    return list({entry.get("name", ""): entry for entry in entries}.values())
 
 
 def _resources(desired: DesiredService) -> Json:

@@ -173,6 +173,8 @@ def test_the_users_variable_wins_over_the_engines_of_the_same_name() -> None:
 def test_a_pull_secret_named_twice_is_named_once() -> None:
     desired = service(pod=PodSettings(image_pull_secrets=({"name": "a"}, {"name": "b"}, {"name": "a"})))
     assert pod(desired)["spec"]["imagePullSecrets"] == [{"name": "a"}, {"name": "b"}]
+    nameless = service(pod=PodSettings(image_pull_secrets=({}, {"name": "a"})))
+    assert pod(nameless)["spec"]["imagePullSecrets"] == [{}, {"name": "a"}]
 
 
 def test_an_empty_security_context_of_the_users_is_kept_empty() -> None:
