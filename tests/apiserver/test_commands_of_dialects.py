@@ -175,7 +175,7 @@ def test_an_edit_restarts_what_it_changes_and_a_model_concerns_all_that_look_at_
     wrong["spec"]["source"] = {"uri": "s3:/nonsense"}
     code, found = show(wrong, playground(namespace))
     assert code == EXIT_FAILED and found["errors"]
-    assert "would be refused" in only(found)["problem"]["message"]
+    assert "would refuse" in only(found)["problem"]["message"]
 
 
 def test_a_service_of_kserve_in_either_version(show: Tell, namespace: str) -> None:
