@@ -128,7 +128,7 @@ def _without_details_of_missing(differences: list[Difference]) -> list[Differenc
 
 
 def flatten_all(objects: Iterable[Json]) -> Flat:
-    """Flatten objects into one map; `Kind/name` itself stands for the object's being there."""
+    """Flatten objects into one map; the path `Kind/name` means that the object exists."""
     flat: Flat = {}
     for thing in objects:
         flat.update(flatten(thing))
@@ -180,7 +180,7 @@ def _containers(flat: Flat, path: str, containers: list[Json]) -> None:
 
 
 def _arguments(flat: Flat, path: str, arguments: list[str]) -> None:
-    """Give each flag its values, and the order of the flags a path of its own."""
+    """Map each flag to its values, and record the order of the flags under a separate path."""
     flag, order = "positional", []
     for argument in arguments:
         if argument.startswith("--"):
@@ -189,7 +189,7 @@ def _arguments(flat: Flat, path: str, arguments: list[str]) -> None:
             flat.setdefault(f"{path}[{flag}]", []).extend([f"={value}"] if equals else [])
         else:
             flat.setdefault(f"{path}[{flag}]", []).append(argument)
-            # A flag takes one value; what follows belongs to nobody.
+            # A flag takes one value; a further value belongs to no flag.
             flag = flag if flag == "positional" else "positional"
     flat[f"{path}/order"] = order
 
@@ -222,11 +222,11 @@ def _normal(path: str, value: Any) -> Any:
     if path.endswith("/nodePort"):
         return "<allocated>"
     if path.endswith("initContainers[model-downloader]/command"):
-        # Whose script it is does not matter here; what ours does is tested by running it.
+        # Scripts are not compared as text; tests run Herdsman's scripts.
         *shell, script = value
         return [*shell, "<script>" if _SCRIPT.fullmatch(script) or len(script) > 200 else script]
     if path.endswith("/lifecycle/preStop/exec/command"):
-        # What the script does is tested by running it.
+        # Tests run the script instead.
         return ["<script>" if len(part) > 200 else part for part in value]
     return value
 
@@ -268,7 +268,7 @@ _ALLOCATED = re.compile(r"^Service/[^/]+/(clusterIPs?|ports\[[^]]+\]/nodePort|he
 
 
 def _is_default(path: str, value: Any) -> bool:
-    """Tell whether the API server would have filled this in by itself."""
+    """Return whether the API server would set this value as a default."""
     if _ALLOCATED.search(path):
         return True
     return any(value in values for pattern, values in _DEFAULTS if pattern.search(path))
@@ -287,7 +287,7 @@ _HEADER = (
     *("architecture", "modelName", "quantization", "license", "fileVersion", "tensorCount"),
     *("contextLength", "embeddingSize", "layerCount", "headCount"),
 )
-"""What the peer's status tells of a GGUF header; ours tells more."""
+"""The fields of the peer's status about a GGUF header; Herdsman's status has more."""
 _CONDITIONS = ("Available", "Progressing", "Degraded", "GPUAvailable")
 """The condition types that the seeds' API has; wording and left-over types depend on timing."""
 

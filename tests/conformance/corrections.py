@@ -56,9 +56,9 @@ class Row:
     """The decision that a choice follows."""
     made: tuple[Made, ...] = ()
     paths: Mapping[str, Any] = field(default_factory=dict)
-    """By object and path: the right value, None for what must not be there."""
+    """By object and path: the right value, or None if the path must not exist."""
     fields: Mapping[str, list[str]] = field(default_factory=dict)
-    """Of a refusal: `Kind/name` to the fields that are named; none for what is let in."""
+    """Of a refusal: `Kind/name` to the fields that it names; none if the object is accepted."""
     defects: tuple[str, ...] = ()
     """Patterns of listed defects that are no path of an object or status, and that `test` answers."""
     test: str = ""
@@ -86,7 +86,9 @@ class Row:
         return (self.family, self.number) == (vector.family, vector.number) and self.stage in ("", at)
 
     def values(self, vector: Vector) -> dict[str, Any]:
-        """Return the right value by path: first what must not be there, then whole objects, then single paths."""
+        """Return the right value by path: first the paths that must not exist, then whole objects, then single
+        paths.
+        """
         flat = dict(_flat(self.paths))
         made: dict[str, Any] = {}
         for each in self.made:
@@ -126,7 +128,9 @@ def statuses(vector: Vector, prefix: str = "") -> dict[str, Any]:
 
 
 def refusals(vector: Vector) -> dict[str, set[str]]:
-    """Return by `Kind/name` (`step2:Kind/name`) the fields that a refusal names; an empty set for what is let in."""
+    """Return by `Kind/name` (`step2:Kind/name`) the fields that a refusal names; an empty set if the object is
+    accepted.
+    """
     found: dict[str, set[str]] = {}
     for row in rows():
         if row.of == "refusals" and (row.family, row.number) == (vector.family, vector.number):

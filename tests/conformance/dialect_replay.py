@@ -45,7 +45,7 @@ _OWN = ("OpenModel", "BackendRuntime")
 
 @dataclass
 class Stage:
-    """What is in a vector's namespace after its input, or after one of its steps."""
+    """The objects in a vector's namespace after its input, or after one of its steps."""
 
     objects: list[Json] = field(default_factory=list)
     statuses: dict[str, Json] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Stage:
     answer: ApiError | None = None
     """The API server's refusal of the step."""
     scale: Json | None = None
-    """What the scale subresource said, where the step asks."""
+    """The response of the scale subresource, in steps that read it."""
 
 
 @dataclass
@@ -279,7 +279,7 @@ def _made(kind: Kind, name: str) -> bool:
 
 
 def _subject(thing: Json) -> str:
-    """Give the namespace of those that a ClusterRoleBinding is for."""
+    """Return the namespace of the subjects of a ClusterRoleBinding."""
     subjects = thing.get("subjects") or ({},)
     return str(subjects[0].get("namespace", ""))
 

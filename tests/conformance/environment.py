@@ -1,4 +1,4 @@
-"""What was in the cluster where vectors were recorded, beside their input, and a look-up over all of it.
+"""The objects in the cluster of the recording apart from a vector's input, and a look-up over all objects.
 
 `objects` is put on a real API server; `file_lookup` gives the same to dialects offline.
 """

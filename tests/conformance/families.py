@@ -64,7 +64,7 @@ def compare_status(
 
 
 def uncorrected(family: str, defects: Sequence[Defect], right: Mapping[str, Any], *, prefix: str = "") -> list[Defect]:
-    """List the defects that are neither lenient nor corrected by a path of theirs or by the form of the family."""
+    """List the defects that are neither lenient nor corrected, by a path of the defect or by the form of the family."""
     always = corrections.answered_always(family)
     return [
         defect

@@ -16,7 +16,7 @@ from kubeapi.json_types import Json
 Flat = dict[str, Any]
 
 SCRIPT = "<script>"
-"""Stands for a shell script: whose it is does not matter in a comparison, what ours does is tested by running it."""
+"""Replaces a shell script: scripts are not compared as text, and tests run Herdsman's."""
 OURS = "herdsman.dev/"
 """Labels, annotations and selectors that no user of the peer meets."""
 
@@ -33,7 +33,7 @@ SLASHES = Notation(lambda label: f"/{label}")
 
 
 def flatten(thing: Mapping[str, Any], root: str, notation: Notation) -> Flat:
-    """Flatten an object under `root`, which itself stands for the object's being there."""
+    """Flatten an object under `root`; the path `root` itself means that the object exists."""
     walk = _Walk(notation)
     for key, value in thing.items():
         walk.into(f"{root}/{key}", f"{root}/{key}", key, value)
@@ -93,7 +93,7 @@ def _normal(path: str, value: Any) -> Any:
 
 
 def same(expected: Any, actual: Any) -> bool:
-    """Tell whether two values say the same; a recorded script is matched by any script."""
+    """Return whether two values are equivalent; a recorded script matches any script."""
     if expected == SCRIPT and isinstance(actual, str):
         return actual == SCRIPT or " " in actual
     if isinstance(expected, list) and isinstance(actual, list) and len(expected) == len(actual):
@@ -161,7 +161,7 @@ _DEFAULTS: tuple[tuple[re.Pattern[str], tuple[Any, ...]], ...] = tuple(
         (r"^(Cluster)?RoleBinding/.*/(subjects/[^/]+|roleRef)/apiGroup$", ("", "rbac.authorization.k8s.io")),
     )
 )
-"""What says the same whether it is written or not. None: whatever it holds is the API server's own."""
+"""Values that are equivalent to a missing field. None: the API server alone sets the field."""
 
 
 def _is_default(path: str, value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What the forms of both families have in common: one shape for recorded, rendered and live objects."""
+"""Shared parts of the forms of both families: one shape for recorded, rendered and live objects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kubeapi.json_types import Json
 from tests.conformance.flattening import SCRIPT
 
 _APPLIED_HASH = "llmkube.ai/desired-template-hash"
-"""Annotation of what serves, of ours in every dialect."""
+"""Herdsman's annotation of the serving workload, in every dialect."""
 
 
 def plain(thing: Mapping[str, Any]) -> Json:
@@ -23,7 +23,7 @@ def plain(thing: Mapping[str, Any]) -> Json:
         kept = {key: value for key, value in metadata["annotations"].items() if key != _APPLIED_HASH}
         copied["metadata"]["annotations"] = kept
     if owners := metadata.get("ownerReferences"):
-        # Whether a child holds up the deletion of its owner concerns nobody who deletes in the usual way.
+        # `blockOwnerDeletion` has an effect only in foreground deletions.
         left_out = ("uid", "blockOwnerDeletion")
         copied["metadata"]["ownerReferences"] = [{k: v for k, v in one.items() if k not in left_out} for one in owners]
     if thing["kind"] == "Service":

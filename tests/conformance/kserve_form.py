@@ -103,7 +103,7 @@ def _form(thing: Json) -> Json:
 
 
 def _parsed(words: list[Any]) -> list[Any]:
-    """Replace the endpoint picker's configuration by what it says."""
+    """Parse the endpoint picker's configuration, which is YAML in an argument."""
     after = words.index("--config-text") + 1 if "--config-text" in words else len(words)
     if after >= len(words):
         return words
@@ -149,7 +149,8 @@ def flat_statuses(vector: Vector, expected: Mapping[str, Json], actual: Mapping[
     wanted, found = _statuses(translated_statuses(expected)), _statuses(actual)
     for path, value in list(wanted.items()):
         if path.endswith("/reason") and not value:
-            # Most conditions that are True have no reason there; ours have one, as Kubernetes asks for.
+            # Most conditions that are True have no reason in the recordings; Herdsman's have one, as Kubernetes
+            # requires.
             del wanted[path]
             found.pop(path, None)
     return wanted, {path: value for path, value in found.items() if not path.endswith("/reason") or path in wanted}

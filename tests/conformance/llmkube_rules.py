@@ -1,4 +1,4 @@
-"""What is expected otherwise in every case of LLMKube. corrections.yaml lists these rules with class and reason."""
+"""Differences that are expected in every case of LLMKube. corrections.yaml lists these rules with class and reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENGINES = {
     "tensorrt-llm": "",
     "ollama": "",
 }
-"""Containers that lose the requests under way when they are told to stop, and what tells that one works."""
+"""Containers that drop running requests at SIGTERM, and the metric that shows a running request."""
 
 
 def corrections_of(vector: Vector, expected: Flat, prefix: str = "") -> dict[str, Any]:
@@ -25,15 +25,15 @@ def corrections_of(vector: Vector, expected: Flat, prefix: str = "") -> dict[str
 
 
 def owned(expected: Flat) -> dict[str, Any]:
-    """Expect owner references that block: a deletion in the foreground waits for what the service owns."""
+    """Expect owner references with `blockOwnerDeletion`: a foreground deletion waits for the service's objects."""
     return {path: True for path, value in expected.items() if path.endswith("/blockOwnerDeletion") and value is False}
 
 
 def drains(expected: Flat) -> dict[str, Any]:
-    """Expect pods that let their requests end: with the peer each rolling update loses those that are under way.
+    """Expect pods that finish their requests: with the peer, each rolling update drops the running ones.
 
-    llama-server and Ollama drop requests at SIGTERM, so does vLLM without a timeout of its own; the others stop taking
-    new ones before clients have heard that the pod goes.
+    llama-server and Ollama drop requests at SIGTERM, and so does vLLM without a shutdown timeout. The other engines
+    refuse new requests before clients know that the pod is terminating.
     """
     found: dict[str, Any] = {}
     for path, names in expected.items():
@@ -51,5 +51,5 @@ def drains(expected: Flat) -> dict[str, Any]:
         found[f"{container}/lifecycle/preStop/exec/command"] = command
         found[f"{pod}/terminationGracePeriodSeconds"] = 330
         graces = (f"{container}/{probe}/terminationGracePeriodSeconds" for probe in ("livenessProbe", "startupProbe"))
-        found |= {path: 25 for path in graces if path not in expected}  # a user's own stays
+        found |= {path: 25 for path in graces if path not in expected}  # a value of the user stays
     return found

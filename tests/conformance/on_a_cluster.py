@@ -1,4 +1,4 @@
-"""A cluster and a loop for the vectors of a dialect, and what their tests ask of what was there.
+"""A cluster and a loop for the vectors of a dialect, and comparisons of the results with the recordings.
 
 Used by `test_kserve_on_the_api_server` and `test_llmaz_on_the_api_server`.
 """
@@ -28,7 +28,7 @@ from tests.support.loop import LoopProcess, eventually, grant_loop_rights, insta
 
 @contextlib.contextmanager
 def replaying(family: str, directory: Path) -> Iterator[DialectReplay]:
-    """Run a control plane with the CRDs of a dialect and of what it needs, and a loop with just its rights."""
+    """Run a control plane with the CRDs of a dialect and of its dependencies, and a loop with only its own rights."""
     with controlplane.running(("etcd", "kube-apiserver")) as cluster:
         client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
         try:
@@ -52,7 +52,7 @@ def replaying(family: str, directory: Path) -> Iterator[DialectReplay]:
 def running_loop(
     kubeconfig: Path, directory: Path, environment: dict[str, str], *options: str
 ) -> Iterator[LoopProcess]:
-    """Run a loop with an environment and options of its own while the block lasts."""
+    """Run a loop with the given environment and options while the block lasts."""
     loop = LoopProcess(kubeconfig, directory, options, environment=environment)
     try:
         yield loop.start()
@@ -69,14 +69,15 @@ def is_idle(loop: LoopProcess) -> bool:
 
 
 def stages(vector: Vector, result: Replayed) -> Iterator[tuple[Recorded, Stage]]:
-    """Pair what was recorded with what is there, after the input and after each step."""
+    """Pair each recorded stage with the objects of the replay, after the input and after each step."""
     yield from zip(vector.stages(), result.stages, strict=True)
 
 
 def differing_objects(vector: Vector, result: Replayed, admission: Mapping[str, set[str]]) -> str:
-    """Say where objects differ from the recorded ones; empty where nowhere.
+    """Describe the objects that differ from the recorded ones; empty when none does.
 
-    `admission` are the corrections of `differing_refusals`: what is made for services that only we let in is left out.
+    `admission` are the corrections of `differing_refusals`: objects of services that only Herdsman accepts are left
+    out.
     """
     found = []
     only_ours = {name.partition("/")[2] for name, fields in admission.items() if name in vector.rejected and not fields}
@@ -120,11 +121,12 @@ def _told(found: Sequence[tuple[str, list[Difference]]]) -> str:
 
 
 def differing_refusals(vector: Vector, result: Replayed, corrections: Mapping[str, set[str]]) -> list[str]:
-    """Say which manifests are not answered as the peer answers them.
+    """Return the manifests whose response differs from the peer's.
 
-    What the peer's webhook refuses is refused by our schema, or let in and stopped with a condition that names the
-    field; either counts when one of the fields named is the recorded one, lies in it, or has it in it. `corrections`
-    give other fields for `Kind/name` (`step2:Kind/name`); an empty set means that the object is let in and works.
+    A manifest that the peer's webhook refuses must be refused by Herdsman's schema, or accepted and stopped with a
+    condition that names the field. The named field may be the recorded one, a part of it, or a parent of it.
+    `corrections` give other fields for `Kind/name` (`step2:Kind/name`); an empty set means that the object is accepted
+    and works.
     """
     expected = {name: _fields_of(entry) for name, entry in vector.rejected.items()}
     expected.update({name: fields for name, fields in corrections.items() if not name.startswith("step")})
@@ -157,7 +159,7 @@ def stopped(status: Json) -> str:
 
 
 def _fields_of(entry: Json) -> set[str]:
-    # A refusal that names no field at all, and a cause `<nil>`, which says only that other rules were not looked at.
+    # A refusal without a field, and a cause `<nil>`, which only means that other rules were not checked.
     return {cause["field"] for cause in entry.get("causes") or ({"field": "<nil>"},)}
 
 
@@ -185,9 +187,9 @@ def _plain(field: str) -> tuple[str, ...]:
 
 
 def _answers(wanted: tuple[str, ...], found: tuple[str, ...]) -> bool:
-    """Whether a refusal at `found` answers one at `wanted`: the same field, or one of them lies in the other.
+    """Return whether a refusal at `found` matches one at `wanted`: the same field, or one field is a part of the other.
 
-    A whole `spec` or `metadata` has every field in it, and so answers none but itself.
+    A whole `spec` or `metadata` contains every field, and so matches only itself.
     """
     if found == wanted:
         return True

@@ -1,4 +1,4 @@
-"""What other controllers would write, written by a test: those of workloads, autoscalers, gateways.
+"""Writes the statuses that other controllers would write: those of workloads, autoscalers, gateways.
 
 Nothing here makes pods. KServe's vectors were recorded without any of these controllers but for the step
 `simulate-ready`; llmaz's with those of the workloads, whose pods became ready only in the step `pods-ready`.
@@ -47,7 +47,7 @@ class PlayedControllers:
         return any(wrote)
 
     def looked_again(self) -> bool:
-        """Say of what was ready and asks for nothing else now that its controller has seen the latest of it.
+        """Write the latest generation into the status of unchanged, ready objects, as their controller would.
 
         A Deployment has another generation when an annotation changes.
         """

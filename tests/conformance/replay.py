@@ -47,7 +47,7 @@ READ = (kinds.MODELS, kinds.INFERENCE_SERVICES)
 
 @dataclass
 class Stage:
-    """What is in a vector's namespace after its input, or after one of its steps."""
+    """The objects in a vector's namespace after its input, or after one of its steps."""
 
     objects: list[Json] = field(default_factory=list)
     statuses: dict[str, Json] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class Replay:
         return None
 
     def _write_status(self, kind: Kind, namespace: str, name: str, status: Json) -> None:
-        """Write a status as a kubelet or controller would; a recorded generation stands for the object's own."""
+        """Write a status as a kubelet or controller would; a recorded generation is replaced by the object's own."""
         live = self._client.get(kind, namespace, name)
         told = dict(status)
         if "observedGeneration" in told:
@@ -190,9 +190,9 @@ def fixture_server() -> Iterator[None]:
 
 @contextlib.contextmanager
 def local_models() -> Iterator[str]:
-    """Have the fixtures in /srv/models while the block lasts; gives why not, or nothing.
+    """Provide the fixtures in /srv/models while the block lasts; yields the reason if that is not possible.
 
-    A folder that is there already is somebody's: it is used when it holds the same files, and never changed.
+    An existing folder is never changed. It is used when it holds the same files.
     """
     names = [path.name for path in FIXTURES.iterdir()]
     if LOCAL_MODELS.exists():

@@ -1,6 +1,6 @@
-"""What a container's start script hands to vLLM, found by running it with a `vllm` that only notes its arguments.
+"""The arguments that a container's start script passes to vLLM, found by running it with a `vllm` that records them.
 
-As where the vectors were recorded: vLLM says that it is 0.23.0, the leader is 192.0.2.10, the worker's index is 1.
+The environment is that of the recording: vLLM has version 0.23.0, the leader is 192.0.2.10, the worker's index is 1.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def stages(row: Row) -> list[tuple[Vector, Recorded]]:
 
 
 def recorded(row: Row, vector: Vector, stage: Recorded) -> dict[str, Any]:
-    """What the peer says at a stage, flattened."""
+    """The peer's values at a stage, flattened."""
     if row.family == "llmkube":
         return flatten_all(stage.objects) if row.of == "objects" else flatten_status(stage.statuses)
     form: Any = kserve_form if row.family == "kserve" else llmaz_form
@@ -68,7 +68,7 @@ def test_a_row_that_corrects_nothing_is_an_error(row: Row) -> None:
     for vector, stage in stages(row):
         said = recorded(row, vector, stage)
         right = row.values(vector)
-        assert corrected(said, right) != said  # raises for each path that says what the peer says
+        assert corrected(said, right) != said  # raises for each path whose value equals the peer's
 
 
 @pytest.mark.parametrize("row", [each for each in ROWS if each.values[0].of == "refusals"])

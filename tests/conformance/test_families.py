@@ -110,7 +110,9 @@ def test_a_configuration_given_as_text_is_compared_as_what_it_says() -> None:
 
 
 def deployed(vector: Vector) -> list[Json]:
-    """What we make of a Playground: a Deployment and a Service that selects its pods by our label."""
+    """The objects that Herdsman creates for a Playground: a Deployment, and a Service that selects its pods by
+    Herdsman's label.
+    """
     mark = {"herdsman.dev/playground": "chat"}
     objects = []
     for thing in copy.deepcopy(right(vector, vector.stages()[0])):
@@ -166,7 +168,7 @@ NOT_THERE = {
     *(f"llmaz {number} /workerTemplate/metadata" for number in ("047", "049", "050")),
     "llmaz 048 /leaderWorkerTemplate/(restartPolicy|subGroupPolicy)",
 }
-"""What the peer should have made and did not. Messages are not compared at all."""
+"""Objects that the peer should have created and did not. Messages are not compared."""
 
 
 def test_a_status_is_compared_by_conditions_and_addresses() -> None:

@@ -49,7 +49,7 @@ def rendered(vector: Vector, number: int) -> list[Json]:
         assert not made.shared
         things.extend(part.manifest for part in made.objects)
         if desired.workloads is not None and desired.workloads.certificate is not None and desired.owner is not None:
-            # It stays while a service is stopped: nobody here may delete a Secret.
+            # It stays while a service is stopped: Herdsman has no right to delete Secrets.
             things.append(kserve_form.certificate_secret(desired.workloads.certificate, owner_reference(desired.owner)))
     return things
 

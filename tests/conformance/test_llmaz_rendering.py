@@ -63,7 +63,7 @@ def test_a_stage_renders_as_recorded(vector: Vector, number: int) -> None:
 
 
 def facts_of(vector: Vector, number: int, desired: DesiredService | DesiredError) -> ServiceFacts:
-    """Say what the loop would find of a service at a stage: as many pods as asked for, ready where the test says so."""
+    """Return the facts of a service at a stage: as many pods as requested, ready where the test says so."""
     if isinstance(desired, DesiredError):
         terminal = isinstance(desired, SpecInvalid)
         problem = Problem(reason=desired.reason, message=desired.why, field=desired.field, terminal=terminal)

@@ -1,4 +1,4 @@
-"""What the dialects look up is followed by the loop: a kind that nobody lists would be missing for ever."""
+"""Every kind that the dialects look up is in the loop's caches; otherwise its objects would always be missing."""
 
 from __future__ import annotations
 

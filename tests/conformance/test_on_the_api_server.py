@@ -58,7 +58,7 @@ def play(vector: Vector, replayed: dict[str, Replayed], no_local_models: str) ->
 
 
 def stages(vector: Vector, result: Replayed) -> Iterator[tuple[str, Stage, dict[str, object]]]:
-    """Pair what is there with what was recorded, after the input and after each step."""
+    """Pair the objects of the replay with the recorded ones, after the input and after each step."""
     yield "", result.stages[0], vector.raw["output"]
     for number, step in enumerate(vector.steps, start=1):
         yield f"step{number}:", result.stages[number], step["output"]
@@ -109,6 +109,6 @@ def _fields(refusal: ApiError) -> set[str]:
 
 
 def _fields_recorded(entry: dict[str, list[dict[str, str]]]) -> set[str]:
-    # A cause `<nil>` says only that other rules were not looked at; `.spec.replicas` is the scale subresource's name
-    # for a field that is named already.
+    # A cause `<nil>` only means that other rules were not checked; `.spec.replicas` is the scale subresource's name for
+    # a field that is listed already.
     return {cause["field"] for cause in entry["causes"] if cause["field"][:1] not in ("<", ".")}

@@ -19,7 +19,7 @@ FIXTURES = FOLDER / "fixtures"
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a case had put in and what the peer had made of it, after its input or after one of its steps."""
+    """The objects of a case and the peer's output, after its input or after one of its steps."""
 
     prefix: str
     """`step2:`, as defects name it; empty after the input."""
@@ -28,7 +28,7 @@ class Recorded:
     objects: list[Json]
     """All that the peer had made by then, also what the step left as it was."""
     statuses: dict[str, Json]
-    """By `Kind/name`; those that the step does not tell are as before."""
+    """By `Kind/name`; statuses that the step does not record are those of the stage before."""
     admission: Json | None = None
     """The API server's refusal of the step."""
     stored: dict[str, Json] = field(default_factory=dict)
@@ -98,7 +98,9 @@ class Vector:
         return [Defect.of(entry) for entry in self.raw.get("peer_defects", ())]
 
     def stages(self) -> list[Recorded]:
-        """Give what was there after the input and after each step, with what a step leaves unsaid filled in."""
+        """Return the state after the input and after each step; parts that a step does not record come from the stage
+        before.
+        """
         output = self.raw["output"]
         stages = [Recorded("", self.accepted, self.objects, self.status, None, output.get("stored") or {})]
         for number, step in enumerate(self.steps, start=1):
