@@ -21,9 +21,11 @@ from agent.client.http import HttpHost, token_from
 from agent.server.processes.process import marked_processes
 from agent.server.store import RUN_FILE, RunFile
 from automation.cli import agent_service, main
+from kubeapi.client import KubeClient
 from tests.support.agents import HOST, _end_all, llama_plan, until
 from tests.support.booted_systemd import BootedSystemd, booted
 from tests.support.controlplane import eventually
+from tests.support.loop import install_crds
 from tests.support.services import FakedMachine
 from tools.localcluster import LocalCluster
 
@@ -233,6 +235,10 @@ def test_an_agent_is_installed_with_the_options_of_the_guides(
     joins = ["--kubeconfig", str(control_plane.kubeconfig), "--address", "127.0.0.1"]
     assert install(*joins, "--dry-run") == 2
     assert machine.changes() == []
+    with contextlib.closing(KubeClient.from_kubeconfig(str(control_plane.kubeconfig))) as client:
+        install_crds(client)
+    assert install(*joins) == 0
+    assert main.invoke(["agent", "uninstall"]) == 0
     assert (
         install("--plan-source", "http", "--http-address", "127.0.0.1", "--http-port", "0", "--address", "127.0.0.1")
         == 0
