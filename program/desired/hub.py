@@ -26,7 +26,7 @@ class Hub:
         text = url.strip().rstrip("/") or HUB
         address = WebAddress.parse(text)
         if "?" in text or "#" in text:
-            raise AddressInvalid("has a query or a fragment; write the address below which the files lie")
+            raise AddressInvalid("has a query or a fragment; write the hub's base URL without them")
         return cls(HUB if address.origin == ("https", "huggingface.co", 443) and address.path == "/" else text)
 
     @property

@@ -61,7 +61,7 @@ class WebAddress:
         # Clients remove `..` before they send a path, so a pattern could match the text and not the path that is
         # fetched.
         if any(part in (".", "..") for part in re.split(r"[/\\]", unquote(path))):
-            raise AddressInvalid("has `.` or `..` in its path; write the path that is meant")
+            raise AddressInvalid("has `.` or `..` in its path; write the path without them")
         return cls(text, "https" if scheme == "https" else "http", host, port, path or "/", query)
 
     @property
@@ -110,25 +110,28 @@ class WebAddress:
 def read_authority(authority: str) -> tuple[str, int | None]:
     """Read `host[:port]`. Raises AddressInvalid for userinfo, an invalid host and an invalid port."""
     if "@" in authority:
-        raise AddressInvalid("has a user or a password in front of its host")
+        raise AddressInvalid("has a user or a password in front of its host; leave them out")
     match = _AUTHORITY.fullmatch(authority)
     if match is None:
         raise AddressInvalid("has a host that is neither a name nor an IP address")
     host, port = match["host"].lower(), match["port"]
     if not host:
-        raise AddressInvalid("names no host")
+        raise AddressInvalid("has no host")
     if port is not None and (not _PORT.fullmatch(port) or int(port) > 65535):
         raise AddressInvalid("is not a URL: its port is not a number from 1 to 65535")
     if host.startswith("["):
         try:
             host = str(ipaddress.IPv6Address(host[1:-1]))
         except ValueError:
-            raise AddressInvalid("has brackets around what is not an IPv6 address") from None
+            raise AddressInvalid("has brackets around a text that is not an IPv6 address") from None
         if "%" in host:
-            raise AddressInvalid("has an IPv6 address with a zone, which means something else on each machine")
+            raise AddressInvalid(
+                "has an IPv6 address with a zone, whose meaning differs from machine to machine; leave the zone out"
+            )
     elif not _NAME.fullmatch(host) or len(host.rstrip(".")) > _LONGEST_NAME:
         raise AddressInvalid(
-            "has a host that is not a name of ASCII letters, digits, `-`, `_` and `.`; write another script as `xn--…`"
+            "has a host that is not a name of ASCII letters, digits, `-`, `_` and `.`; write other letters in "
+            "Punycode (`xn--…`)"
         )
     return host.removesuffix("."), None if port is None else int(port)
 

@@ -117,8 +117,8 @@ def read_annotations(annotations: Mapping[str, str]) -> Annotated:
     if gate and not check:
         raise _invalid(
             keys.ANNOTATION_READINESS_GATE,
-            f"waits for the completion check, which {keys.ANNOTATION_COMPLETION_CHECK} turns off; no pod would ever "
-            "get a request",
+            f"needs the completion check, which annotation {keys.ANNOTATION_COMPLETION_CHECK} turns off, so no pod "
+            f"would ever receive a request; remove one of the two annotations",
         )
     return Annotated(
         expose=_exposure(annotations),
@@ -148,9 +148,9 @@ def lost_name(desired: DesiredService) -> Iterator[Problem]:
     if not desired.served_name:
         return
     if not runtime.name_flags:
-        why = f"runtime {runtime.name} takes no name; it names the model itself"
+        why = f"runtime {runtime.name} has no option for the model's name; it chooses the name itself"
     elif not served_name_option(desired, runtime.name_flags):
-        why = "the service's own arguments name the model"
+        why = "the arguments of the service already set the model's name"
     else:
         return
     field = f"metadata.annotations[{keys.ANNOTATION_SERVED_NAME}]"
@@ -257,7 +257,7 @@ def _hosting(annotations: Mapping[str, str]) -> HostPlacement:
     if (residency is None) != (not group):
         missing = keys.ANNOTATION_RESIDENCY if residency is None else keys.ANNOTATION_MODEL_GROUP
         present = keys.ANNOTATION_MODEL_GROUP if residency is None else keys.ANNOTATION_RESIDENCY
-        raise _invalid(present, f"says nothing without {missing}")
+        raise _invalid(present, f"has no effect without annotation {missing}; set both, or neither")
     pinned = annotations.get(keys.ANNOTATION_HOST) or None
     return HostPlacement(
         host=pinned,
@@ -280,7 +280,9 @@ def _labels(annotations: Mapping[str, str], name: str) -> dict[str, str]:
     for word in filter(None, (part.strip() for part in annotations.get(name, "").split(","))):
         key, equals, value = (part.strip() for part in word.partition("="))
         if not equals or _LABEL_KEY.fullmatch(key) is None or (value and not keys.is_label_value(value)):
-            raise _invalid(name, f"`{word[:64]}` is no label; write `key=value`, with commas between several")
+            raise _invalid(
+                name, f"`{word[:64]}` is not a label; write `key=value`, and separate several labels by commas"
+            )
         found[key] = value
     return found
 
@@ -302,7 +304,11 @@ def _sleep(annotations: Mapping[str, str]) -> Sleep | None:
     if after_s is None:
         for name in (keys.ANNOTATION_WAKE_TIMEOUT, keys.ANNOTATION_MAX_HELD_REQUESTS):
             if annotations.get(name):
-                raise _invalid(name, f"says nothing without {keys.ANNOTATION_IDLE_TIMEOUT}")
+                raise _invalid(
+                    name,
+                    f"has no effect without annotation {keys.ANNOTATION_IDLE_TIMEOUT}; add that one, or remove this "
+                    f"one",
+                )
         return None
     return Sleep(idle_timeout_s=after_s, wake_timeout_s=wake_s, max_held_requests=int(held) if held else None)
 
@@ -312,7 +318,7 @@ def _served_name(annotations: Mapping[str, str]) -> str:
     if name and not _MODEL_NAME.fullmatch(name):
         raise _invalid(
             keys.ANNOTATION_SERVED_NAME,
-            f"`{name[:64]}` is no name of a model; use up to 253 letters, digits and . _ - / : @, and begin with a "
+            f"`{name[:64]}` is not a valid model name; use up to 253 letters, digits and . _ - / : @, and begin with a "
             "letter or digit",
         )
     return name
@@ -338,7 +344,7 @@ def _drift(annotations: Mapping[str, str]) -> DriftPolicy:
         if action not in ("repair", "report") or (equals and kind not in MADE_KINDS):
             raise _invalid(
                 keys.ANNOTATION_DRIFT,
-                f"`{word[:64]}` is neither `repair` nor `report`, nor one of them for a kind (`Deployment=report`); "
+                f"`{word[:64]}` is neither `repair` nor `report`, alone or for a kind (`Deployment=report`); the "
                 f"kinds are {', '.join(MADE_KINDS)}",
             )
         chosen: DriftAction = "report" if action == "report" else "repair"
@@ -352,7 +358,7 @@ def _drift(annotations: Mapping[str, str]) -> DriftPolicy:
         if kind not in MADE_KINDS or _FIELD_PATH.fullmatch(path) is None:
             raise _invalid(
                 keys.ANNOTATION_DRIFT_IGNORE,
-                f"`{word[:64]}` is no field of an object; write for example `Service/spec.type`",
+                f"`{word[:64]}` is not the field of a kind; write for example `Service/spec.type`",
             )
         ignored[kind] = (*ignored.get(kind, ()), path)
     return DriftPolicy(default=default, kinds=kinds, ignored=ignored)
@@ -403,12 +409,12 @@ def not_in_workloads(annotations: Mapping[str, str]) -> tuple[Problem, ...]:
     """List the annotations without an effect on such a service while it runs in pods."""
     return (
         *(
-            _problem(name, "has no effect on a service that describes its pods itself; take it out")
+            _problem(name, "has no effect on a service that describes its pods itself; remove it")
             for name in NOT_IN_WORKLOADS
             if annotations.get(name, "") not in ("", "false")
         ),
         *(
-            _problem(name, f"has an effect on hosts only; add {keys.ANNOTATION_HOST_SELECTOR}, or take it out")
+            _problem(name, f"has an effect on hosts only; add {keys.ANNOTATION_HOST_SELECTOR}, or remove it")
             for name in _ON_HOSTS
             if annotations.get(name)
         ),

@@ -226,10 +226,12 @@ def adapter_arguments(written: TrackedDescription, *, target: str) -> list[str]:
     if not adapters:
         return []
     if written.description.engine != "vllm" or any(each.source.kind != "hub" for each in adapters):
-        written.add_loss("adapters", f"{target} fetches no adapters; vLLM takes those of Hugging Face as arguments")
+        written.add_loss(
+            "adapters", f"{target} fetches no adapters; only for vLLM, adapters on Hugging Face become arguments"
+        )
         return []
     if any(each.source.revision for each in adapters):
-        written.add_loss("adapters", "vLLM takes adapters of the main branch only")
+        written.add_loss("adapters", "vLLM loads adapters from the main branch only")
         return []
     named = [f"{each.name}={each.source.address}" for each in adapters]
     return ["--enable-lora", "--lora-modules", *named]

@@ -51,7 +51,7 @@ def describe(dialect: str, cr: Json, *, look: Lookup) -> Description:
             return read_llmaz(cr, look)
         case "llmaz-service":
             return read_llmaz_service(cr, look)
-    raise SpecInvalid(field="kind", why=f"`{dialect}` is no dialect")
+    raise SpecInvalid(field="kind", why=f"`{dialect}` is not a dialect")
 
 
 def write(description: Description, target: Target, *, apart: str = "") -> Converted:
@@ -91,7 +91,7 @@ class Conversion:
                 return converted
             document, origin = taken
             name = f"{document['kind']} `{document['metadata']['name']}`"
-            why = f"{name} is already what {origin} becomes; rename one of the two"
+            why = f"the conversion of {origin} already makes {name}; rename one of the two"
         raise SpecInvalid(field="metadata.name", why=why)
 
     def _conflict(self, converted: Converted) -> tuple[Json, str] | None:
@@ -112,7 +112,7 @@ def _of_paths(description: Description) -> Iterator[Loss]:
     for attribute in ("command", "args"):
         for word in getattr(description, attribute):
             if any(path in word for path in POD_PATHS):
-                why = f"`{word[:120]}` names a path that only the pods of {_WORDS_OF[description.dialect]} have"
+                why = f"`{word[:120]}` names a path that exists only in the pods of {_WORDS_OF[description.dialect]}"
                 yield Loss(description.document, description.origin(attribute), why)
     if description.worker is not None:
         yield from _of_paths(description.worker)
@@ -126,7 +126,7 @@ def check(documents: Sequence[Json], target: Target) -> None:
         dialect_named(target).parse(service, _Documents(things))
     except DesiredError as error:
         field = error.field or "spec"
-        why = f"{DISPLAY_NAMES[target]} would not take what it becomes: {service['kind']} {field}: {error.why}"
+        why = f"{DISPLAY_NAMES[target]} would refuse the converted {service['kind']}: {field}: {error.why}"
         raise SpecInvalid(field="spec", why=why) from None
 
 

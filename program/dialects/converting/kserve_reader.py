@@ -198,7 +198,7 @@ def _with_bases(cr: Json, look: Lookup) -> tuple[Json, tuple[Loss, ...]]:
     document = f"LLMInferenceService `{cr['metadata']['name']}`"
     templated = sorted(_templated(spec, "spec"))
     spec = each_text(spec, lambda text: text.replace(_MARK, "{{"))
-    return spec, tuple(Loss(document, path, "is a template that only KServe fills in") for path in templated)
+    return spec, tuple(Loss(document, path, "is a template, and only KServe fills templates in") for path in templated)
 
 
 def _templated(value: Any, path: str) -> list[str]:
@@ -237,7 +237,7 @@ def _source(uri: str, opened: str) -> Source:
         case "oci" | "oci+native":
             return Source(kind="oci", address=rest, file=file)
         case _:
-            raise SpecInvalid(field="spec.model.uri", why=f"`{uri[:64]}` is no address that KServe serves from")
+            raise SpecInvalid(field="spec.model.uri", why=f"`{uri[:64]}` is not an address that KServe can fetch from")
 
 
 def each_text(value: Any, change: Callable[[str], str]) -> Any:

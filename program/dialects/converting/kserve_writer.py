@@ -27,7 +27,8 @@ def write_kserve(written: TrackedDescription) -> list[Json]:
     d = written.description
     if not is_dns_label(d.name):
         raise SpecInvalid(
-            field="metadata.name", why=f"`{d.name}` is no name for KServe; its Services are named after it"
+            field="metadata.name",
+            why=f"`{d.name}` is not a valid name with KServe, which derives the names of Services from it",
         )
     uri, opened = _uri(d.source, "source", hosted=on_hosts(d.annotations))
     model: Json = {"uri": uri}
@@ -37,7 +38,7 @@ def write_kserve(written: TrackedDescription) -> list[Json]:
         model["name"] = served
     loaded = written.use("adapters")
     if any(each.name == (served or d.name) for each in loaded):
-        written.add_loss("adapters", f"KServe allows no adapter of the model's own name, `{served or d.name}`")
+        written.add_loss("adapters", f"KServe allows no adapter with the model's name, `{served or d.name}`")
         loaded = tuple(each for each in loaded if each.name != (served or d.name))
     if loaded:
         model["lora"] = {"adapters": [{"name": a.name, "uri": _uri(a.source, "adapters")[0]} for a in loaded]}
@@ -56,7 +57,11 @@ def write_kserve(written: TrackedDescription) -> list[Json]:
         spec["parallelism"] = spread
     port = written.use("port")
     if port not in (0, PORT):
-        written.add_loss("port", f"KServe asks its pods at port {PORT}, and this server listens at {port}; change that")
+        written.add_loss(
+            "port",
+            f"KServe connects to its pods at port {PORT}, and this server listens on port {port}; make it listen on "
+            f"{PORT}",
+        )
     for name, wire in (("pod_labels", "labels"), ("pod_annotations", "annotations")):
         if value := written.use(name):
             spec[wire] = dict(value)
@@ -122,7 +127,9 @@ def _container(written: TrackedDescription, opened: str) -> tuple[Json, Json, Js
         env.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": dict(token)}})
         # The container gets the token, but the initializer that fetches the weights does not.
         written.add_loss(
-            "hub_token", "KServe fetches weights with the Secrets of the pods' ServiceAccount: add it there"
+            "hub_token",
+            "KServe fetches weights with the Secrets of the pods' ServiceAccount; add the Secret to that "
+            "ServiceAccount",
         )
     if env:
         container["env"] = env
@@ -165,17 +172,17 @@ def _program(written: TrackedDescription, opened: str) -> tuple[str, list[str], 
                 0
             ]
             if args != flags:
-                written.add_loss("args", "those of the draft go with it")
+                written.add_loss("args", "the arguments for the draft model are dropped with it")
     if d.engine == "ollama":
-        raise SpecInvalid(field="engine", why="KServe has no weights for Ollama, which pulls its own")
+        raise SpecInvalid(field="engine", why="KServe cannot serve with Ollama, which pulls its weights itself")
     if d.engine == "generic" and not command:
-        why = "has no command of its own, and KServe's presets start vLLM in a container that names none"
+        why = "needs a command, because KServe's presets start vLLM in a container without one"
         raise SpecInvalid(field="image", why=f"`{image}` {why}")
     if d.engine == "generic":
         return image, command, args
     if d.engine == "vllm":
         if command:
-            written.add_loss("command", "the presets start vLLM")
+            written.add_loss("command", "KServe's presets set the command for vLLM")
         if aliases := written.use("aliases"):
             args += ["--served-model-name", d.served_name, *aliases]
         return image, [], with_gpus("vllm", args, d.gpus)

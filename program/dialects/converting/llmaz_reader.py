@@ -69,7 +69,7 @@ def read_llmaz(cr: Json, look: Lookup) -> Description:
     requests, limits, gpus, gpu, strange = amounts_of(with_limits(resources, choice.limits))
     losses = [Loss(fields.document, flavor_field, f"other dialects have no resource `{name}`") for name in strange]
     losses += [
-        Loss(fields.document, path, "is no field of a Playground") for path, _ in unknown_fields(spec, field="spec")
+        Loss(fields.document, path, "is not a field of a Playground") for path, _ in unknown_fields(spec, field="spec")
     ]
     args, loaded = split_adapters(engine, without_gpus(engine, arguments.rest, gpus))
     losses += [loss for model in models for loss in losses_of_model(model, look)]
@@ -190,9 +190,9 @@ def losses_of_model(model: Model, look: Lookup) -> list[Loss]:
     if hub.get("ignorePatterns"):
         losses.append(Loss(document, "spec.source.modelHub.ignorePatterns", "only llmaz has it"))
     if any(_GLOB.search(each) for each in hub.get("allowPatterns") or ()):
-        losses.append(Loss(document, "spec.source.modelHub.allowPatterns", "only llmaz fetches by patterns"))
+        losses.append(Loss(document, "spec.source.modelHub.allowPatterns", "only llmaz selects files by patterns"))
     if any(flavor.params for flavor in model.flavors):
-        losses.append(Loss(document, "spec.inferenceConfig.flavors", "their params exist with llmaz only"))
+        losses.append(Loss(document, "spec.inferenceConfig.flavors", "only llmaz has params of flavors"))
     return losses
 
 

@@ -41,7 +41,9 @@ def read_llmaz_service(cr: Json, look: Lookup) -> Description:
     fields = Fields(cr, dialect="llmaz")
     spec = read(ServiceSpec, without_nulls(cr.get("spec") or {}), field="spec")
     if spec.model_claims is None:
-        raise SpecInvalid(field="spec.modelClaims", why="is missing; other dialects must know which model is served")
+        raise SpecInvalid(
+            field="spec.modelClaims", why="is missing; other dialects need the name of the model to serve"
+        )
     labels, annotations, lost = kept_metadata(cr, fields.document)
     claims, asked, flavor_field = claims_of(None, spec.model_claims)
     models = find_models(claims, look)

@@ -26,13 +26,17 @@ def write_llmaz(written: TrackedDescription) -> list[Json]:
     """Write OpenModels, a Playground, and a BackendRuntime if none of llmaz's shipped ones is sufficient."""
     d = written.description
     if len(d.name) > LONGEST_SERVICE or not re.fullmatch(SERVICE_LABEL, d.name):
-        why = f"is no name for llmaz: Service `{d.name}-lb` needs a lower-case label that begins with a letter"
+        why = (
+            f"is not a valid name with llmaz: Service `{d.name}-lb` needs a lower-case label that begins with a letter"
+        )
         raise SpecInvalid(field="metadata.name", why=f"`{d.name}` {why}")
     name = _name(written.shared_name(written.use("model_name") or d.name))
     models = [_open_model(name, d.source, "source")]
     selector = written.use("pod.nodeSelector")
     if selector and on_hosts(d.annotations):
-        written.add_loss("pod.nodeSelector", f"chooses no host with llmaz; say it by {keys.ANNOTATION_HOST_SELECTOR}")
+        written.add_loss(
+            "pod.nodeSelector", f"chooses no host with llmaz; use annotation {keys.ANNOTATION_HOST_SELECTOR}"
+        )
     elif selector:
         models[0]["spec"]["inferenceConfig"] = {"flavors": [{"name": _FLAVOR, "nodeSelector": dict(selector)}]}
     for attribute in ("model_format", "quantization"):
@@ -54,7 +58,11 @@ def write_llmaz(written: TrackedDescription) -> list[Json]:
         spec["elasticConfig"] = _elastic(written, scaling)
     port = written.use("port")
     if port not in (0, PORT):
-        written.add_loss("port", f"llmaz asks its pods at port {PORT}, and this server listens at {port}; change that")
+        written.add_loss(
+            "port",
+            f"llmaz connects to its pods at port {PORT}, and this server listens on port {port}; make it listen on "
+            f"{PORT}",
+        )
     metadata = metadata_of(written, has_effect=annotations_for_pods(d.annotations))
     metadata["name"] = d.name
     playground = {"apiVersion": SERVING, "kind": "Playground", "metadata": metadata, "spec": spec}
@@ -118,7 +126,7 @@ def _runtime(written: TrackedDescription, model: str) -> tuple[Json, list[Json]]
             config["args"] = args
     else:
         if not image and ours is None:
-            raise SpecInvalid(field="image", why="llmaz has no runtime of its own for it; name an image")
+            raise SpecInvalid(field="image", why="llmaz brings no BackendRuntime for it; name an image")
         name = _name(written.shared_name(f"{d.name}-runtime"))
         spec: Json = dict(ours.spec) if ours is not None else {}
         if image:
@@ -152,7 +160,7 @@ def _arguments(written: TrackedDescription, model: str) -> list[str]:
     if d.draft is not None and d.engine == "vllm":
         args, found = without(args, DRAFTED)
         if found.get(DRAFTED) not in (None, "5"):
-            written.add_loss("args", "how many tokens are drafted is the BackendRuntime's to say")
+            written.add_loss("args", "with llmaz, the BackendRuntime sets the number of drafted tokens")
     if d.draft is not None and d.engine == "llamacpp":
         args = without(args, "--spec-type")[0]
     args += adapter_arguments(written, target="llmaz")
@@ -177,5 +185,5 @@ def _elastic(written: TrackedDescription, scaling: Scaling) -> Json:
     if hpa.get("metrics"):
         found["scaleTrigger"] = {"hpa": hpa}
     else:
-        written.add_loss("scaling", "names no metric, and llmaz's runtimes have none of their own")
+        written.add_loss("scaling", "names no metric, and llmaz's runtimes have no default metric")
     return found

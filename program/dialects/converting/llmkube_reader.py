@@ -43,7 +43,7 @@ def read_llmkube(cr: Json, look: Lookup) -> Description:
     desired = parse_service(cr, model, draft=draft)
     engine = desired.engine
     if engine.kind not in ("llamacpp", "vllm", "sglang", "tgi", "tensorrt-llm", "ollama", "generic"):
-        raise SpecInvalid(field="spec.runtime", why=f"{engine.kind} exists with LLMKube only")
+        raise SpecInvalid(field="spec.runtime", why=f"only LLMKube has engine {engine.kind}")
     for name in ("runtime", "replicas", "image", "command", "env", "suspend", *fields_of_runtime(engine.kind)):
         fields.read(name)
     for name in ("source", "files", "format", "quantization", "sha256", "resources"):

@@ -159,7 +159,9 @@ def _arguments(written: TrackedDescription, model: str) -> Json:
         if config := CONFIGS.get(d.engine):
             spec.setdefault(config, {})["hfTokenSecretRef"] = dict(token)
         else:
-            written.add_loss("hub_token", f"LLMKube gives no token to {d.engine}; set sourceSecretRef of the Model")
+            written.add_loss(
+                "hub_token", f"LLMKube has no field for a token of {d.engine}; set sourceSecretRef of the Model"
+            )
     if rest:
         spec["extraArgs"] = rest
     return spec
@@ -181,7 +183,7 @@ def _resources(written: TrackedDescription) -> Json:
         if asked or limit:
             found[wire] = asked or limit
         if limit and name != "ephemeral-storage":
-            written.add_loss(f"limits.{name}", "LLMKube has requests and no limits")
+            written.add_loss(f"limits.{name}", "LLMKube has fields for requests and none for limits")
     gpus, resource = written.use("gpus"), written.use("gpu_resource")
     if gpus and resource == GPU_RESOURCES[GpuVendor.NVIDIA]:
         found["gpu"] = gpus

@@ -243,9 +243,7 @@ def with_shared_memory(written: TrackedDescription, volumes: Iterable[Json], mou
     every, places = tuple(volumes), tuple(mounts)
     names = {each.get("name") for each in every}
     if strange := sorted({str(each.get("name")) for each in places if each.get("name") not in names}):
-        written.add_loss(
-            "volume_mounts", f"`{strange[0]}` is a volume that only pods of the service's own dialect have"
-        )
+        written.add_loss("volume_mounts", f"`{strange[0]}` is a volume that exists only in pods of the source dialect")
         places = tuple(each for each in places if each.get("name") in names)
     size = written.use("shared_memory")
     if not size:

@@ -85,13 +85,19 @@ def to_kserve(written: TrackedDescription) -> Json | None:
         return None
     if written.description.replicas == 0:
         written.add_loss(
-            "scaling", "the service is stopped, and KServe has either a number of replicas or an autoscaler"
+            "scaling",
+            "the service is stopped (0 replicas), and KServe cannot have a number of replicas together with an "
+            "autoscaler",
         )
         return None
     triggers = [trigger for metric in scaling.metrics if (trigger := _trigger(metric)) is not None]
     if len(triggers) < len(scaling.metrics) or not triggers:
         named = ", ".join(sorted({_name(metric) for metric in scaling.metrics if _trigger(metric) is None}))
-        what = f"and {named} can be none without a Prometheus to ask" if named else "and this names no metric"
+        what = (
+            f"and {named} needs the address of a Prometheus for that"
+            if named
+            else "and this autoscaler names no metric"
+        )
         written.add_loss("scaling", f"KServe scales by KEDA's triggers, {what}")
     if not triggers:
         return None
@@ -148,11 +154,15 @@ def to_llmkube(written: TrackedDescription) -> Json | None:
         written.add_loss("scaling", "LLMKube's autoscalers have no behavior")
     if not metrics and not default_metric:
         written.add_loss(
-            "scaling", f"names no metric that LLMKube has, and runtime {written.description.engine} has none"
+            "scaling",
+            f"names no metric that LLMKube has, and runtime {written.description.engine} has no default metric",
         )
         return None
     if not metrics:
-        why = f"names no metric that LLMKube knows; there {default_metric} is followed, {DEFAULT_TARGET} per pod"
+        why = (
+            f"names no metric that LLMKube knows; the converted service scales on {default_metric}, "
+            f"{DEFAULT_TARGET} per pod"
+        )
         written.add_loss("scaling", why)
     numbers = {"minReplicas": scaling.min_replicas, "maxReplicas": scaling.max_replicas}
     for name, number in numbers.items():

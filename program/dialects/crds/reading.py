@@ -39,9 +39,9 @@ _WORDS = {
     "string_pattern_mismatch": "is not of the form {pattern}",
     "string_too_long": "is longer than {max_length} characters",
     "string_too_short": "is shorter than {min_length} characters",
-    "string_type": "is not a text; put it into quotes",
-    "too_long": "has {actual_length} entries, and may have {max_length}",
-    "too_short": "has {actual_length} entries, and must have {min_length}",
+    "string_type": "is not a string; put it in quotes",
+    "too_long": "has {actual_length} entries; at most {max_length} are allowed",
+    "too_short": "has {actual_length} entries; at least {min_length} are required",
 }
 """pydantic's errors, in words for the author of a manifest."""
 
@@ -86,7 +86,7 @@ def _in_words(error: ErrorDetails, *, either: bool) -> str:
             else "is not a quantity; write for example `10Gi`"
         )
     if either:
-        return "is neither a whole number nor a text"
+        return "is neither a whole number nor a string"
     if kind == "string_too_short" and limits["min_length"] == 1:
         return "is empty"
     if words := _WORDS.get(kind):
@@ -198,7 +198,7 @@ def _check_texts(value: Any, field: str) -> None:
 
 def _check_finalizers(value: Any) -> None:
     if value is not None and (not isinstance(value, list) or not all(isinstance(each, str) for each in value)):
-        raise SpecInvalid(field="metadata.finalizers", why="is not a list of texts")
+        raise SpecInvalid(field="metadata.finalizers", why="is not a list of strings")
 
 
 def _check_owners(value: Any) -> None:

@@ -89,14 +89,14 @@ class _Settings:
             return ""
         shown = flag.name or flag.words[0][:64]
         if self._chosen != self._from:
-            theirs = f"is for {self._from}" if self._from else "is for another engine"
-            return f"`{shown}` {theirs}; on the host {self._chosen} serves the model"
+            theirs = f"is an argument for {self._from}" if self._from else "is an argument for another engine"
+            return f"`{shown}` {theirs}, and on the host {self._chosen} serves the model"
         if any(word.startswith(POD_PATHS) or f"={path}" in word for word in flag.words for path in POD_PATHS):
-            return f"`{shown}` names a path that only the pod has"
+            return f"`{shown}` names a path that exists only in pods"
         if flag.name in _SERVED_BY_US:
             return ""
         if self._chosen in ("ollama", "omlx"):
-            return f"`{shown}` means nothing to {self._chosen}"
+            return f"`{shown}` is not an argument of {self._chosen}"
         self._extra += flag.words
         return ""
 

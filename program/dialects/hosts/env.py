@@ -14,7 +14,7 @@ from program.dialects.annotations import is_name, is_secret_key
 
 SHARED_ENGINES = frozenset({"ollama", "omlx"})
 """Engines whose process serves all services of a host. Therefore it gets no Secret of one namespace."""
-_ONLY_SECRETS = "cannot be resolved on a host; of valueFrom a host takes secretKeyRef only"
+_ONLY_SECRETS = "cannot be resolved on a host, which supports only secretKeyRef in valueFrom"
 
 
 def hosted_env(variables: Iterable[Json], *, field: str) -> tuple[Json, ...]:
@@ -39,7 +39,7 @@ def lost_env(variables: Sequence[Json], *, field: str, engine: str) -> Iterator[
             continue
         why = "" if _is_from_secret(variable) else _ONLY_SECRETS
         if not why and engine in SHARED_ENGINES:
-            why = f"does not reach {engine}, whose process all services of the host share"
+            why = f"has no effect on {engine}, because all services of a host share one {engine} process"
         if why:
             yield unsupported_field(f"{field}[{index}].valueFrom", why)
 

@@ -51,7 +51,7 @@ def model_of(model: HostedModel, annotations: Mapping[str, str], *, of: str) -> 
     if written not in ("", "gguf", "mlx", "safetensors"):
         raise SpecInvalid(
             field=f"metadata.annotations[{keys.ANNOTATION_MODEL_FORMAT}]",
-            why=f"`{written[:64]}` is none of gguf, mlx, safetensors",
+            why=f"`{written[:64]}` is not one of gguf, mlx, safetensors",
         )
     address = _with_file(_KSERVE_REVISION.sub(r"hf://\1@\2", model.address), wanted_file, field=model.field)
     model_format = ModelFormat(written) if written else _format_of(address)
@@ -77,7 +77,7 @@ def engine_of(model: DesiredModel, *, asked: str, field: str) -> HostEngine:
         return "ollama"
     if model.format in _READERS:
         if model.format is ModelFormat.MLX and source.kind not in (SourceKind.FILE, SourceKind.REPOSITORY):
-            why = f"oMLX serves a directory of MLX weights, a repository or one of the host, not `{source.address}`"
+            why = f"oMLX serves MLX weights from a repository or a directory of the host, not `{source.address}`"
             raise SpecInvalid(field=field, why=why)
         return _READERS[model.format]
     if asked in ("vllm", ""):
@@ -85,7 +85,8 @@ def engine_of(model: DesiredModel, *, asked: str, field: str) -> HostEngine:
     raise SpecInvalid(
         field=field,
         why=f"`{source.address}` is neither a GGUF nor an MLX model, and {asked} does not run on hosts; name a GGUF "
-        f"file (annotation {keys.ANNOTATION_MODEL_FILE}), or say the format by {keys.ANNOTATION_MODEL_FORMAT}",
+        f"file (annotation {keys.ANNOTATION_MODEL_FILE}), or set the format by annotation "
+        f"{keys.ANNOTATION_MODEL_FORMAT}",
     )
 
 
@@ -107,7 +108,9 @@ def _with_file(address: str, file: str, *, field: str) -> str:
     scheme = address.partition("://")[0]
     if scheme not in ("hf", "s3"):
         raise SpecInvalid(
-            field=field, why=f"`{address}` has no file `{file[:64]}` to choose; only hf:// and s3:// have"
+            field=field,
+            why=f"`{address}` is not a repository or prefix from which file `{file[:64]}` could be chosen; use hf:// "
+            f"or s3://",
         )
     if scheme == "hf" and address.removeprefix("hf://").partition("@")[0].count("/") > 1:
         return address  # it names a file already
@@ -137,9 +140,9 @@ def _source(address: str, model_format: ModelFormat, *, field: str) -> ModelSour
     except SpecInvalid as error:
         raise SpecInvalid(field=field, why=f"on a host: {error.why}") from None
     if source.kind is SourceKind.CLAIM:
-        raise SpecInvalid(field=field, why="weights on a PersistentVolumeClaim cannot be read on a host")
+        raise SpecInvalid(field=field, why="is on a PersistentVolumeClaim, which a host cannot mount")
     if model_format is ModelFormat.GGUF and source.kind is SourceKind.S3 and not source.path.endswith(".gguf"):
-        raise SpecInvalid(field=field, why=f"names no file; say which by {keys.ANNOTATION_MODEL_FILE}")
+        raise SpecInvalid(field=field, why=f"names no file; set the file by annotation {keys.ANNOTATION_MODEL_FILE}")
     return source
 
 

@@ -144,11 +144,12 @@ def _written(args: HostedArgs, variables: Sequence[Json], env_field: str, model_
 def _of_draft(draft: HostedModel | None, used: DesiredModel | None, engine: EngineSettings) -> Iterator[Problem]:
     if draft is not None and used is None:
         yield unsupported_field(
-            draft.field, f"is no draft for engine {engine.kind} on a host; llama.cpp takes a GGUF file"
+            draft.field,
+            f"cannot be the draft for engine {engine.kind} on a host; only llama.cpp takes a draft, as a GGUF file",
         )
 
 
 def _of_place(replicas: int, desired: DesiredService) -> Iterator[Problem]:
     if desired.host_placement is not None and desired.host_placement.pinned and replicas > 1:
-        why = f"a host runs one replica of a service, and {keys.ANNOTATION_HOST} names one host, not {replicas}"
+        why = f"is {replicas}, but a host runs one replica of a service and {keys.ANNOTATION_HOST} names one host"
         yield unsupported_field("spec.replicas", why)

@@ -209,7 +209,7 @@ class _Key:
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise self.wrong("", f"is not JSON: {error}; write a JSON object, or take the key out") from None
+            raise self.wrong("", f"is not JSON: {error}; write a JSON object, or remove the key") from None
         if not isinstance(value, dict):
             raise self.wrong("", "is not a JSON object")
         return value
@@ -223,7 +223,7 @@ class _Key:
     def texts(self, name: str, default: tuple[str, ...]) -> tuple[str, ...]:
         value = self._of(list, name, [], "a list")
         if not all(isinstance(word, str) for word in value):
-            raise self.wrong(name, "holds something that is not a text")
+            raise self.wrong(name, "holds a value that is not a string")
         return tuple(value) or default
 
     def flag(self, name: str, default: bool) -> bool:

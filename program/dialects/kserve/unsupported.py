@@ -26,17 +26,19 @@ _OF_PICKER = ("template", "config", "replicas", "tokenizer", "labels", "annotati
 def unsupported_fields(subject: Subject, own: ServiceSpec, weights: Weights | None) -> Iterator[Problem]:
     """List the fields without effect. `own` is the service's own spec as it was read."""
     for path, _ in unknown_fields(own, field="spec"):
-        yield unsupported_field(path, "is no field of an LLMInferenceService")
+        yield unsupported_field(path, "is not a field of an LLMInferenceService")
     for name in subject.annotations:
         if name.startswith(DEVICE_PREFIX) and name not in DEVICE_ANNOTATIONS:
             known = ", ".join(each.removeprefix(DEVICE_PREFIX) for each in DEVICE_ANNOTATIONS)
-            yield unsupported_field(f"metadata.annotations[{name}]", f"is not known; there are {known}")
+            yield unsupported_field(
+                f"metadata.annotations[{name}]", f"is not a known annotation; the known ones are {known}"
+            )
     if (
         weights is not None
         and value_at(subject.at("model", "confidential"), "enabled")
         and not weights.model.is_fetched
     ):
-        why = f"has no effect on `{weights.model.scheme}://`: only a model that is fetched is decrypted"
+        why = f"has no effect with `{weights.model.scheme}://`, because only downloaded models are decrypted"
         yield unsupported_field("spec.model.confidential", why)
     yield from _initializers(subject, weights)
     yield from _router(subject)
@@ -54,7 +56,7 @@ def _initializers(subject: Subject, weights: Weights | None) -> Iterator[Problem
             for name in ("command", "args") if container.get("name") == INITIALIZER else ():
                 if container.get(name):
                     field = f"{'.'.join(('spec', *path))}.initContainers[{index}].{name}"
-                    yield unsupported_field(field, f"has no effect: {INITIALIZER} is told what to fetch by model.uri")
+                    yield unsupported_field(field, f"has no effect: model.uri sets what {INITIALIZER} fetches")
 
 
 def _picker(subject: Subject) -> Iterator[Problem]:
@@ -69,8 +71,11 @@ def _picker(subject: Subject) -> Iterator[Problem]:
     is_told = inline is not None or any(word.startswith(CONFIG_FLAGS) for word in words)
     if not is_told and version is not None and version < DEFAULT_SINCE:
         old, new = (".".join(map(str, each)) for each in (version, DEFAULT_SINCE))
-        why = f"is missing: the default is written for endpoint pickers from {new}, and the image is of {old}; say one"
-        yield unsupported_field(FIELD, f"{why} that it knows, or do without the preset that has this image")
+        why = (
+            f"is missing: the default configuration needs an endpoint picker from version {new}, and the image has "
+            f"version {old}; write one"
+        )
+        yield unsupported_field(FIELD, f"{why} for that version, or use a preset with a newer image")
     if inline is None or value_at(scheduler, "tokenizer", "template"):
         return  # with a tokenizer, old plugins are rewritten
     for told in deprecations(inline, version):
@@ -81,15 +86,18 @@ def _router(subject: Subject) -> Iterator[Problem]:
     route, scheduler = subject.at("router", "route"), subject.at("router", "scheduler")
     if subject.at("router", "ingress") is not None:
         service = naming.workload_service(subject.name)
-        why = f"has no effect: an Ingress is its owner's to point at Service {service}, port 8000"
+        why = (
+            f"has no effect: Herdsman does not change Ingresses; point the Ingress at Service {service}, port "
+            f"8000, yourself"
+        )
         yield unsupported_field("spec.router.ingress", why)
     if subject.at("router", "gateway") is not None and route is None:
-        why = "has no effect without a route; add `route: {}` to spec.router for one from these gateways"
+        why = "has no effect without a route; add `route: {}` to spec.router to create a route from these gateways"
         yield unsupported_field("spec.router.gateway", why)
     if subject.at("prefill") is not None and scheduler is None and not value_at(route, "http", "refs"):
         why = (
-            "has no use without an endpoint picker, which sends prompts there: its pods get whole requests like the "
-            "others; add `scheduler: {}` to spec.router"
+            "has no effect without an endpoint picker, which would send prompts to these pods: they get whole "
+            "requests like the other pods; add `scheduler: {}` to spec.router"
         )
         yield unsupported_field("spec.prefill", why)
     if value_at(scheduler, "pool", "ref"):
@@ -97,5 +105,5 @@ def _router(subject: Subject) -> Iterator[Problem]:
         if value_at(scheduler, "pool", "spec") is not None:
             beside.append("pool.spec")
         for name in beside:
-            why = "has no effect beside pool.ref: that pool is there already, with an endpoint picker of its own"
+            why = "has no effect together with pool.ref, because an existing pool already has an endpoint picker"
             yield unsupported_field(f"spec.router.scheduler.{name}", why)

@@ -264,4 +264,4 @@ def test_models_of_one_name_that_are_not_the_same_are_written_under_two() -> Non
     with pytest.raises(SpecInvalid) as raised:
         writing.write(service("chat", "one", "acme/d"))
     assert raised.value.field == "metadata.name"
-    assert "Playground `chat` is already what InferenceService `chat` becomes" in raised.value.why
+    assert "the conversion of InferenceService `chat` already makes Playground `chat`" in raised.value.why

@@ -240,7 +240,7 @@ def test_where_a_server_of_the_users_own_listens_is_kept_or_told() -> None:
     assert spec_of(converted("llmkube", open_model(), service), "InferenceService")["containerPort"] == 9000
     (loss,) = converted("kserve", open_model(), service).losses
     assert loss.field == "spec.workloadTemplate.workerTemplate.spec.containers[0].ports"
-    assert "port 8000, and this server listens at 9000" in loss.why
+    assert "port 8000, and this server listens on port 9000" in loss.why
 
 
 def test_fields_that_are_none_and_annotations_of_one_dialect_are_named() -> None:

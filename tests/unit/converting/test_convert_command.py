@@ -200,7 +200,7 @@ def test_every_example_is_written_so_that_it_can_be_read_or_is_refused_for_its_s
             "needs an absolute path",
             "only",
             "presets start",
-            "pulls its own",
+            "pulls its weights itself",
             "groups of",
         )
         assert refusals
@@ -232,7 +232,7 @@ def test_paths_of_the_weights_are_named_since_they_lie_elsewhere_there() -> None
         },
     }
     result = convert("-f", "-", "--to", "llmaz", text=yaml.safe_dump(service))
-    assert "`/mnt/models/chat.jinja` names a path that only the pods of KServe have" in result.stderr
+    assert "`/mnt/models/chat.jinja` names a path that exists only in the pods of KServe" in result.stderr
 
 
 def test_a_group_of_pods_stays_one_where_there_are_groups_and_else_its_leader_is_written() -> None:

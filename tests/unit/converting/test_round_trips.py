@@ -32,10 +32,10 @@ _OF_THE_READING = {
 """Where a description comes from, names that dialects fill in by themselves, and what the weights tell."""
 CANNOT = (
     "cannot fetch",
-    "which pulls its own",
-    "no runtime of its own",
-    "exists with LLMKube only",
-    "is no name for",
+    "which pulls its weights itself",
+    "brings no BackendRuntime for it",
+    "only LLMKube has engine",
+    "is not a valid name with",
     "presets start vLLM",
 )
 """Why a service may have no counterpart at all."""

@@ -126,7 +126,7 @@ def test_an_engine_without_a_host_is_refused_with_what_to_do() -> None:
 
 
 def test_a_format_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(SpecInvalid, match="none of gguf, mlx, safetensors"):
+    with pytest.raises(SpecInvalid, match="not one of gguf, mlx, safetensors"):
         parsed(annotations={"herdsman.dev/model-format": "onnx"})
 
 

@@ -112,7 +112,7 @@ def _check(cr: Json, spec: Json) -> None:
     except SpecInvalid as error:
         raise SpecInvalid(
             field=error.field,
-            why=f"{error.why} (in what presets and base configs make of the service)",
+            why=f"{error.why} (in the spec that results from presets, base configs and the service)",
             reason="InvalidRenderedConfig",
         ) from None
 
@@ -147,7 +147,7 @@ def _base(at: int, ref: Any, namespace: str, look: Lookup, counted: bool) -> _Co
         raise SpecInvalid(
             field=field,
             why=f"there is no LLMInferenceServiceConfig `{name[:253]}` in namespace `{namespace}` or "
-            f"`{naming.SYSTEM_NAMESPACE}`; create it, or take the reference out",
+            f"`{naming.SYSTEM_NAMESPACE}`; create it, or remove the reference",
             reason="ConfigNotFound",
         )
     return found
@@ -158,16 +158,17 @@ def _preset(name: str, namespace: str, look: Lookup, prefix: str, counted: bool)
     if found is None and name.startswith(prefix) and prefix != Settings.config_prefix:
         raise SpecInvalid(
             field=f"ConfigMap {naming.SYSTEM_NAMESPACE}/{naming.SETTINGS_NAME} herdsman.configPrefix",
-            why=f"presets begin with `{prefix[:64]}` by it, and there is no LLMInferenceServiceConfig `{name[:253]}` "
+            why=f"it sets the prefix `{prefix[:64]}` for the names of presets, and there is no "
+            f"LLMInferenceServiceConfig `{name[:253]}` "
             f"in namespace `{namespace}` or `{naming.SYSTEM_NAMESPACE}`; create it, or correct the prefix",
             reason="ConfigNotFound",
         )
     if found is None:
         raise SpecInvalid(
             field="status.annotations",
-            why=f"the service keeps preset `{name[:253]}`, which is in neither namespace `{namespace}` nor "
-            f"`{naming.SYSTEM_NAMESPACE}`, nor one that Herdsman brings; put the LLMInferenceServiceConfig back, or "
-            "remove the annotation from the status to take today's",
+            why=f"the service uses preset `{name[:253]}`, which exists neither in namespace `{namespace}` or "
+            f"`{naming.SYSTEM_NAMESPACE}` nor in Herdsman; create the LLMInferenceServiceConfig again, or remove "
+            f"the annotation from the status to use the present preset",
             reason="ConfigNotFound",
         )
     return found
@@ -195,7 +196,7 @@ def _spec_of(config: Json, name: str) -> Json:
     if spec.get("baseRefs"):
         raise SpecInvalid(
             field=f"LLMInferenceServiceConfig {name}: spec.baseRefs",
-            why="a config cannot refer to others; name them all in the service",
+            why="a config cannot refer to other configs; name all of them in baseRefs of the service",
             reason="CombineBaseError",
         )
     return spec

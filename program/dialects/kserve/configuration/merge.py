@@ -130,7 +130,7 @@ def _by_name(members: list[Any], keys: tuple[str, ...], field: str) -> dict[tupl
         if not isinstance(member, dict):
             raise _wrong(f"{field}[{at}]", "is not an object")
         if not isinstance(member.get(keys[0]), str | int) or member[keys[0]] == "":
-            raise _wrong(f"{field}[{at}]", f"has no `{keys[0]}`, by which it would be merged")
+            raise _wrong(f"{field}[{at}]", f"has no `{keys[0]}`, the key by which entries are merged")
         found[tuple(str(member.get(key) or _DEFAULTS.get(key, "")) for key in keys)] = (at, member)
     return found
 

@@ -142,7 +142,7 @@ def _config_text(ref: Json, namespace: str, look: Lookup) -> str | None:
         return text
     if ref.get("optional") is True:
         return None
-    otherwise = "or set `optional: true` to go on with the default configuration"
+    otherwise = "or set `optional: true` to use the default configuration"
     if found is None:
         where = " or ".join(f"`{place}`" for place in places)
         raise _wrong("name", f"there is no ConfigMap `{name[:253]}` in namespace {where}; create it, {otherwise}")

@@ -94,8 +94,8 @@ def missing_certificates(subject: Subject, schemes: Iterable[Scheme], account: s
         return None
     return unsupported_field(
         "spec.model.uri",
-        f"the settings name ConfigMap {naming.SYSTEM_NAMESPACE}/{name} for the certificates of stores; pods "
-        f"wait until namespace {subject.namespace} has it too, as ConfigMap {BUNDLE}",
+        f"the settings name ConfigMap {naming.SYSTEM_NAMESPACE}/{name} for the certificates of stores; copy it into "
+        f"namespace {subject.namespace} as ConfigMap {BUNDLE}, or the pods do not start",
     )
 
 
@@ -109,7 +109,7 @@ def ambiguous_credentials(subject: Subject, account: str) -> Problem | None:
     return unsupported_field(
         "spec.template.serviceAccountName",
         f"ServiceAccount {account or DEFAULT_ACCOUNT} has several secrets ({', '.join(names)}), and only "
-        f"{names[0]} is used for the model's store; name the right one in annotation {SECRET_NAME}",
+        f"{names[0]} is used for the model's store; name another one in annotation {SECRET_NAME}",
     )
 
 

@@ -63,7 +63,7 @@ def scaler_fault(subject: Subject, workload: Json, *, field: str) -> Problem | N
     if wva.get("keda") is None or subject.settings.prometheus.url:
         return None
     why = (
-        "needs a Prometheus, and the cluster's settings name none; the number of pods stays as it is. Set "
+        "needs a Prometheus, and the cluster's settings name none, so the number of pods does not change. Set "
         "`prometheus.url` in key `autoscaling-wva-controller-config` of ConfigMap kserve/inferenceservice-config"
     )
     return Problem(reason=NO_PROMETHEUS, message=why, field=f"{field}.scaling.wva.keda")

@@ -56,7 +56,7 @@ def parse_service(cr: Json, look: Lookup) -> Parsed:
     if not is_dns_label(name):
         raise SpecInvalid(
             field="metadata.name",
-            why=f"`{name[:64]}` cannot be the name of its Services; take up to 63 of a-z, 0-9 and `-`",
+            why=f"`{name[:64]}` cannot be part of the names of its Services; use up to 63 of a-z, 0-9 and `-`",
         )
     own = check(cr)
     annotations: dict[str, str] = metadata.get("annotations") or {}
@@ -155,7 +155,7 @@ def _weights(subject: Subject, loaded: tuple[Adapter, ...]) -> Weights | None:
         return None
     uri = str(subject.at("model", "uri") or "")
     if not uri:
-        raise SpecInvalid(field="spec.model.uri", why="is missing; say it in the service, or in a config of baseRefs")
+        raise SpecInvalid(field="spec.model.uri", why="is missing; set it in the service, or in a config of baseRefs")
     address = model_address(uri, subject.annotations, subject.settings.storage, field="spec.model.uri")
     return Weights(model=address, adapters=loaded)
 

@@ -70,7 +70,7 @@ def read_address(written: str, *, field: str) -> Address:
             return address
     raise SpecInvalid(
         field=field,
-        why=f"`{match['scheme']}` is a scheme that models are not fetched from; use {', '.join(SCHEMES)}",
+        why=f"`{match['scheme']}` is not a supported scheme; use {', '.join(SCHEMES)}",
     )
 
 
@@ -84,8 +84,8 @@ def model_address(written: str, annotations: Mapping[str, str], storage: Storage
     if not storage.modelcar and storage.oci_model_mode != "modelcar":
         raise SpecInvalid(
             field=field,
-            why="is an image, and this cluster's settings turn the sidecar for images off (`enableModelcar`); write "
-            "`oci+native://`, or turn it on",
+            why="is an image, and this cluster's settings turn the sidecar that mounts images off "
+            "(`enableModelcar`); write `oci+native://`, or turn the sidecar on",
         )
     return address
 
@@ -125,9 +125,9 @@ def _check(address: Address, field: str) -> None:
         why = f"`{address.claim[:64]}` is not the name of a claim; write `pvc://claim` or `pvc://claim/path`"
         raise SpecInvalid(field=field, why=why)
     if address.scheme == "s3" and address.rest.startswith("/"):
-        raise SpecInvalid(field=field, why=f"`{address.written[:64]}` names no bucket; write `s3://bucket/path`")
+        raise SpecInvalid(field=field, why=f"`{address.written[:64]}` has no bucket; write `s3://bucket/path`")
     if address.scheme in ("pvc", "s3") and any(part == ".." for part in address.rest.split("/")):
-        raise SpecInvalid(field=field, why=f"`{address.written[:64]}` leaves its place by `..`")
+        raise SpecInvalid(field=field, why=f"`{address.written[:64]}` leaves its directory by `..`")
 
 
 def _cached(written: str, annotations: Mapping[str, str]) -> str:

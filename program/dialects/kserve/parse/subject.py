@@ -90,4 +90,6 @@ def main_container(pod_spec: Json | None, *, field: str) -> Json:
         if container.get("name") == MAIN:
             found: Json = container
             return found
-    raise SpecInvalid(field=f"{field}.containers", why=f"has no container named `{MAIN}`; the one that serves needs it")
+    raise SpecInvalid(
+        field=f"{field}.containers", why=f"has no container named `{MAIN}`; give this name to the container that serves"
+    )

@@ -19,7 +19,8 @@ VERSION = "app.kubernetes.io/version"
 DEPRECATED = {
     "precise-prefix-cache-scorer": (
         (0, 9),
-        "is three plugins since version 0.9: token-producer, precise-prefix-cache-producer and prefix-cache-scorer",
+        "was split into three plugins in version 0.9: token-producer, precise-prefix-cache-producer and "
+        "prefix-cache-scorer",
     ),
 }
 """Plugins that cannot be rewritten from the configuration alone: the version that removed them, and their

@@ -78,8 +78,8 @@ def _check_paths(rules: Sequence[Json], subject: Subject) -> None:
             if published in str(value_at(match, "path", "value") or ""):
                 raise SpecInvalid(
                     field="spec.model.name",
-                    why=f"`{subject.model_name[:64]}` cannot stand in a route's path, by which clients name the model; "
-                    "take letters, digits and any of -._~/:@+ for it",
+                    why=f"`{subject.model_name[:64]}` cannot be part of the route's path, which contains the model's "
+                    f"name; use letters, digits and any of -._~/:@+",
                 )
 
 
@@ -139,7 +139,7 @@ def _left_out(count: int, adapters: int) -> tuple[Problem, ...]:
         unsupported_field(
             "spec.model.lora.adapters",
             f"a rule of a route holds {MOST_MATCHES} matches, so requests that name one of the last {count} of "
-            f"{adapters} adapters by header are not led past the endpoint picker; ask for those by path",
+            f"{adapters} adapters by header go through the endpoint picker; name these adapters in the path instead",
         ),
     )
 
@@ -172,7 +172,7 @@ def _too_many(count: int, group: str) -> tuple[Problem, ...]:
         unsupported_field(
             "spec.router.route.group",
             f"a rule of a route holds {MOST_BACKENDS} backends, so the last {count} members of group {group}, "
-            "by name, get no requests from this route; use fewer",
+            "by name, get no requests from this route; use fewer members",
         ),
     )
 

@@ -75,7 +75,7 @@ def service_conditions(
         conditions.set(WORKLOADS, "Unknown", "PresetsNotCombined", "Nothing is made before the presets are combined")
         conditions.set(ROUTER, "Unknown", "PresetsNotCombined", "Nothing is made before the presets are combined")
     else:
-        conditions.set(PRESETS, "True", "PresetsCombined", "The service is laid over its presets and configs")
+        conditions.set(PRESETS, "True", "PresetsCombined", "The service was combined with its presets and configs")
         if desired is not None and desired.suspended:
             for kind in _STOPPED:
                 conditions.set(kind, "False", "Stopped", "The service is stopped by its annotation")
@@ -241,7 +241,7 @@ def _unready(found: WorkloadFacts, pods: list[PodFacts], facts: ServiceFacts, *,
     unscheduled = next((p.unschedulable for p in pods if p.unschedulable), "")
     if unscheduled:
         return RouterProblem("Progressing", f"{counted}; not scheduled: {unscheduled}")
-    return RouterProblem("Progressing", f"{counted}; a rollout is under way" if surplus > 0 else counted)
+    return RouterProblem("Progressing", f"{counted}; a rollout is in progress" if surplus > 0 else counted)
 
 
 def _scaler_finding(subject: Subject, pods: PodSet, facts: ServiceFacts) -> RouterProblem:

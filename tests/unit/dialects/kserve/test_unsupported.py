@@ -21,8 +21,8 @@ def told(cr: Json, *objects: Json) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("spec", "field", "word"),
     [
-        ({"replica": 2}, "spec.replica", "no field"),
-        ({"router": {"scheduler": {"foo": 1}}}, "spec.router.scheduler.foo", "no field"),
+        ({"replica": 2}, "spec.replica", "not a field"),
+        ({"router": {"scheduler": {"foo": 1}}}, "spec.router.scheduler.foo", "not a field"),
         ({"router": {"ingress": {}}}, "spec.router.ingress", "chat-kserve-workload-svc"),
         ({"router": {"gateway": {}}}, "spec.router.gateway", "route: {}"),
         ({"router": {"gateway": {"refs": [{"name": "g"}]}}}, "spec.router.gateway", "route: {}"),
@@ -46,7 +46,7 @@ def told(cr: Json, *objects: Json) -> dict[str, str]:
         (
             {"model": {"uri": "pvc://claim", "confidential": {"enabled": True}}},
             "spec.model.confidential",
-            "fetched",
+            "downloaded",
         ),
     ],
 )
