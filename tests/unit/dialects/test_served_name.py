@@ -106,8 +106,14 @@ def test_where_an_engine_takes_a_name_it_gets_it(documents: tuple[Json, ...], fl
     [
         (llmkube("tgi"), "runtime tgi has no option for the model's name"),
         (llmkube("generic", image="i", source=GGUF), "runtime generic has no option for the model's name"),
-        (llmkube("vllm", extraArgs=["--served-model-name", "a"]), "the arguments of the service already set the model's name"),
-        (llmkube("llamacpp", source=GGUF, extraArgs=["-a", "b"]), "the arguments of the service already set the model's name"),
+        (
+            llmkube("vllm", extraArgs=["--served-model-name", "a"]),
+            "the arguments of the service already set the model's name",
+        ),
+        (
+            llmkube("llamacpp", source=GGUF, extraArgs=["-a", "b"]),
+            "the arguments of the service already set the model's name",
+        ),
         (kserve(), "describes its pods itself"),
         (llmaz(), "describes its pods itself"),
         (llmaz_service(), "describes its pods itself"),
