@@ -42,7 +42,10 @@ def _of_scaling(desired: DesiredService, options: RenderOptions) -> Iterator[Pro
     if keda_scales(desired, scaling, options):
         for index, metric in enumerate(scaling.metrics):
             if not scaling.query and metric.type == "Pods" and not is_in_prometheus(metric):
-                why = f"`{metric.name[:64]}` is not the name of a metric in Prometheus; the service scales without it"
+                why = (
+                    f"`{metric.name[:64]}` is not a valid name of a Prometheus metric, so the autoscaler does not "
+                    f"use it"
+                )
                 at = f"spec.autoscaling.metrics[{index}].name"
                 yield Problem(reason="NotHonoured", message=why, field=at, terminal=True)
         return
@@ -51,12 +54,16 @@ def _of_scaling(desired: DesiredService, options: RenderOptions) -> Iterator[Pro
     elif not options.prometheus_url:
         cause = "no Prometheus is configured for KEDA (HERDSMAN_PROMETHEUS_URL)"
     else:
-        cause = f"runtime {desired.engine.kind} has no metric for it; name one in spec.autoscaling.metrics"
+        cause = (
+            f"runtime {desired.engine.kind} has no default metric for KEDA; name a metric in spec.autoscaling.metrics"
+        )
     if scaling.min_replicas == 0:
-        yield _problem("spec.autoscaling.minReplicas", f"0 needs KEDA, and {cause}; one replica stays")
+        yield _problem(
+            "spec.autoscaling.minReplicas", f"is 0, which needs KEDA, and {cause}; one replica keeps running"
+        )
     if scaling.query:
         field = f"metadata.annotations[{keys.ANNOTATION_SCALE_QUERY}]"
-        yield _problem(field, f"needs KEDA, and {cause}; the service scales by its metrics")
+        yield _problem(field, f"needs KEDA, and {cause}; the autoscaler uses spec.autoscaling.metrics instead")
 
 
 def _of_exposure(desired: DesiredService, options: RenderOptions) -> Iterator[Problem]:
@@ -65,7 +72,9 @@ def _of_exposure(desired: DesiredService, options: RenderOptions) -> Iterator[Pr
         return
     # Only LLMKube's own field routes by the name of the model.
     field = "spec.endpoint.gateway" if expose.model_name else f"metadata.annotations[{keys.ANNOTATION_EXPOSE}]"
-    yield _problem(field, "needs the Gateway API, which is not installed; only the cluster itself reaches the service")
+    yield _problem(
+        field, "needs the Gateway API, which is not installed; the service is reachable only inside the cluster"
+    )
 
 
 def _of_slo(desired: DesiredService, options: RenderOptions) -> Iterator[Problem]:
@@ -75,7 +84,7 @@ def _of_slo(desired: DesiredService, options: RenderOptions) -> Iterator[Problem
     if not options.is_installed(kinds.SERVICE_LEVEL_OBJECTIVES):
         yield _problem("spec.slo", "needs Pyrra, which is not installed")
     elif slo.indicator == "latency" and not measures_latency(desired.engine):
-        why = f"runtime {desired.engine.kind} does not say how long its requests take; use indicator availability"
+        why = f"runtime {desired.engine.kind} has no metric for the duration of requests; use indicator availability"
         yield Problem(reason="NotHonoured", message=why, field="spec.slo.indicator", terminal=True)
 
 
@@ -84,17 +93,20 @@ def _of_workloads(workloads: Workloads | None, options: RenderOptions) -> Iterat
         return
     asked: list[tuple[Kind, str, str, str]] = []
     if (route := workloads.route) is not None:
-        why = "needs the Gateway API, which is not installed; only the cluster itself reaches the service"
+        why = "needs the Gateway API, which is not installed; the service is reachable only inside the cluster"
         asked.append((kinds.HTTP_ROUTES, route.name, route.asked_by, why))
     if (pool := workloads.pool) is not None:
         why = f"needs {kinds.INFERENCE_POOLS.full_name} (Gateway API inference extension), which is not installed"
         asked.append((kinds.INFERENCE_POOLS, pool.name, pool.asked_by, why))
     for template in workloads.claim_templates:
-        why = f"needs {kinds.CLAIM_TEMPLATES.full_name}, which this Kubernetes does not serve; the pods wait for it"
+        why = (
+            f"needs {kinds.CLAIM_TEMPLATES.full_name}, which this API server does not serve; the pods cannot start "
+            f"without it"
+        )
         asked.append((kinds.CLAIM_TEMPLATES, template.name, template.asked_by, why))
     for pods in workloads.pods:
         if (scaler := pods.scaler) is not None and scaler.kind == kinds.SCALED_OBJECTS.kind:
-            why = "needs KEDA, which is not installed; the number of pods stays as it is"
+            why = "needs KEDA, which is not installed; the number of pods does not change"
             asked.append((kinds.SCALED_OBJECTS, scaler.name, scaler.asked_by, why))
     for kind, name, field, why in asked:
         if not options.may_have(kind):

@@ -141,7 +141,7 @@ def host_files(desired: DesiredService) -> Files:
 def _of_model(model: DesiredModel, *, field: str) -> tuple[FilePlan | None, dict[str, FilePlan]]:
     source = model.source
     if source.kind is SourceKind.CLAIM:
-        raise SpecInvalid(field=field, why="weights on a PersistentVolumeClaim cannot be read on a host")
+        raise SpecInvalid(field=field, why="is on a PersistentVolumeClaim, which a host cannot mount")
     if source.kind is SourceKind.REPOSITORY and not model.files:
         # llama.cpp and vLLM download a repository themselves. An MLX engine needs its files in one directory.
         return (_repository(model) if model.format is ModelFormat.MLX else None), {}

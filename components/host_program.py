@@ -77,7 +77,8 @@ def host_program(desired: DesiredService) -> HostProgram:
         case Generic():
             if not desired.command:
                 raise SpecInvalid(
-                    field="spec.command", why="on a host runtime `generic` needs a command: no image brings one"
+                    field="spec.command",
+                    why="is required for runtime `generic` on a host, because no image supplies a command",
                 )
             return HostProgram("generic", (*desired.command, *engine.args), health_path="/", idle=_idle(desired))
         case _:
@@ -140,8 +141,8 @@ def check_allowed(
     namespace = desired.key.namespace
     if not allowance.admits(namespace, labels or {}):
         why = (
-            f"host `{host}` does not allow namespace `{namespace}`; its owner can, by spec.allow.namespaces or "
-            "spec.allow.namespaceSelector of the Host"
+            f"host `{host}` does not allow namespace `{namespace}`; the host's owner can allow it in "
+            f"spec.allow.namespaces or spec.allow.namespaceSelector of the Host"
         )
         raise SpecInvalid(field="metadata.namespace", reason=NOT_ALLOWED, why=why)
     need = allowance.refused(needs)
@@ -154,7 +155,7 @@ def check_any_allowed(desired: DesiredService, needs: Sequence[Need], allowances
     lacking = [need for allowance in allowances if (need := allowance.refused(needs)) is not None]
     if allowances and len(lacking) == len(allowances):
         need = lacking[0]
-        why = f"no host allows {need}; the owner of one can, by {need.granted_by} of its Host"
+        why = f"no host allows {need}; the owner of a host can allow it in {need.granted_by} of the Host"
         raise SpecInvalid(field=field_of(desired, need), reason=NOT_ALLOWED, why=why)
 
 

@@ -52,7 +52,7 @@ def _resolved(manifest: Json, patterns: Iterable[str]) -> Iterator[str]:
         if any(covers(pattern, path) for path in _PROTECTED):
             raise SpecInvalid(
                 field=f"metadata.annotations[{ANNOTATION_DRIFT_IGNORE}]",
-                why=f"`{text}` must stay as it is made: by it Herdsman finds its objects again; name single fields",
+                why=f"`{text}` cannot be ignored, because Herdsman finds its objects by it; name single fields",
             )
         for path in _found(manifest, pattern, ()):
             yield path_text(path)

@@ -107,7 +107,7 @@ def _image(desired: DesiredService, runtime: Runtime, options: RenderOptions) ->
     configured = options.runtime_images.get(vendor) or options.runtime_images.get(runtime.name)
     image = desired.image or configured or runtime.default_image(desired)
     if not image:
-        raise SpecInvalid(field="spec.image", why=f"runtime `{runtime.name}` has no image of its own; name one")
+        raise SpecInvalid(field="spec.image", why=f"runtime `{runtime.name}` has no default image; set spec.image")
     return image
 
 
@@ -225,7 +225,8 @@ def _node_selector(desired: DesiredService, options: RenderOptions) -> dict[str,
     if not options.shared_gpu_selector:
         raise SpecInvalid(
             field="spec.resources.gpuSharing.mode",
-            why="mode `shared` needs nodes whose GPUs are time-shared; none are named (HERDSMAN_SHARED_GPU_SELECTOR)",
+            why="mode `shared` needs nodes with time-shared GPUs; name them in the operator's setting "
+            "HERDSMAN_SHARED_GPU_SELECTOR",
         )
     return {**options.shared_gpu_selector, **desired.pod.node_selector}
 

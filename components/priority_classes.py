@@ -31,7 +31,7 @@ def _document(priority: str, value: int) -> Json:
         "value": value,
         "preemptionPolicy": "Never" if waits else "PreemptLowerPriority",
         "description": f"Inference services of priority `{priority}`"
-        + (", which wait for room and take nobody's place." if waits else "."),
+        + (", which wait for free resources and preempt no other pods." if waits else "."),
     }
 
 

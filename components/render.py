@@ -105,7 +105,7 @@ def _require_groups(workloads: Workloads, options: RenderOptions) -> None:
             raise NotYet(
                 reason=REASON,
                 field=pods.group.asked_by or "spec",
-                why=f"the pods of {pods.name} live in groups and need {kinds.LEADER_WORKER_SETS.full_name}, which this "
+                why=f"the pods of {pods.name} run in groups and need {kinds.LEADER_WORKER_SETS.full_name}, which this "
                 f"cluster does not serve; install LeaderWorkerSet ({LWS_DOCS})",
                 retry_after_s=RETRY_S,
             )

@@ -93,7 +93,7 @@ def _pods_metric(name: str, average: str) -> Json:
 
 def _target_average(metric: ScalingMetric, field: str) -> str:
     if not metric.target_average_value:
-        raise SpecInvalid(field=f"{field}.targetAverageValue", why="a metric of type `Pods` needs it")
+        raise SpecInvalid(field=f"{field}.targetAverageValue", why="is required for a metric of type `Pods`")
     return metric.target_average_value
 
 

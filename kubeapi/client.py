@@ -55,7 +55,7 @@ class Watch(Iterator[tuple[str, dict[str, Any]]]):
             # ValueError: an incomplete line, or a file that was closed during the read.
             if not self._stopped:
                 silent = isinstance(error, urllib3.exceptions.ReadTimeoutError)
-                message = f"the watch of {self._kind.plural} broke off: {error}"
+                message = f"the watch of {self._kind.plural} ended early: {error}"
                 raise Unreachable(message, reset=True, timed_out=silent) from error
         finally:
             # A stream that was not read to its end must not return to the pool.

@@ -40,7 +40,7 @@ class Access:
         self._endpoint = load()
         server: object = self._endpoint.server
         if not isinstance(server, str) or not server.startswith(("https://", "http://")):
-            raise ConfigInvalid(f"the server {str(server)[:200]!r} is no http(s) URL")
+            raise ConfigInvalid(f"the server {str(server)[:200]!r} is not an http or https URL")
 
     @property
     def server(self) -> str:
@@ -79,7 +79,7 @@ class Access:
         """
         endpoint = self._load()
         if endpoint.server.rstrip("/") != self.server:
-            raise ConfigInvalid(f"the kubeconfig names {endpoint.server} now and no longer {self.server}")
+            raise ConfigInvalid(f"the kubeconfig now names server {endpoint.server} instead of {self.server}")
         self._endpoint = endpoint
 
     def tls_identity(self) -> str:
@@ -127,7 +127,7 @@ def kubeconfig_access(path: str | None = None, context: str | None = None) -> Ac
     names = [name for name in files.split(os.pathsep) if name]
     found = [file for name in names if (file := pathlib.Path(name).expanduser()).is_file()]
     if not found:
-        raise ConfigInvalid(f"no kubeconfig at {files}")
+        raise ConfigInvalid(f"there is no kubeconfig at {files}")
 
     def load() -> Endpoint:
         return read_kubeconfigs(found, context)

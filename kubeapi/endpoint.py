@@ -55,7 +55,7 @@ def _escaped(key: str) -> str:
 def _checked(header: str, value: object) -> str:
     text = str(value)
     if not text.isprintable() or text != text.strip():
-        raise ConfigInvalid(f"the value of {header} holds a character that no header may hold")
+        raise ConfigInvalid(f"the value of {header} has a character that is not allowed in a header")
     # A header carries bytes; the API server reads them as UTF-8.
     return text.encode().decode("latin-1")
 

@@ -47,7 +47,7 @@ def read_bounded(response: urllib3.BaseHTTPResponse, max_bytes: int, deadline: f
         raise Unreachable("the answer did not end in time", timed_out=True) from error
     except (urllib3.exceptions.HTTPError, OSError) as error:
         response.close()
-        raise Unreachable(f"the answer broke off: {error}", reset=True) from error
+        raise Unreachable(f"the answer ended early: {error}", reset=True) from error
     except Unreachable:
         response.close()
         raise

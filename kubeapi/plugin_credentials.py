@@ -72,11 +72,11 @@ class ExecCredentials:
         token, expiry = status.get("token") or None, status.get("expirationTimestamp")
         certificate, key = status.get("clientCertificateData") or "", status.get("clientKeyData") or ""
         if token is not None and not isinstance(token, str):
-            raise self._failed("its token is no text")
+            raise self._failed("its token is not a string")
         if not (isinstance(certificate, str) and isinstance(key, str)) or bool(certificate) != bool(key):
-            raise self._failed("it gave a client certificate or a key that is not usable")
+            raise self._failed("its client certificate or key is not valid")
         if not token and not certificate:
-            raise self._failed("it gave neither a token nor a client certificate")
+            raise self._failed("its answer has neither a token nor a client certificate")
         life = self._life(expiry)
         self._token = token
         self._certificate = ClientCertificate(certificate, key) if certificate else None
@@ -110,7 +110,7 @@ class ExecCredentials:
             expires: datetime = parse_rfc3339(expiry)
             return (expires - datetime.now(UTC)).total_seconds()
         except Exception as error:  # both its regular expression and datetime raise several types
-            raise self._failed(f"its expirationTimestamp {str(expiry)[:64]!r} is no time") from error
+            raise self._failed(f"its expirationTimestamp {str(expiry)[:64]!r} is not a time") from error
 
     def _failed(self, why: str) -> ConfigInvalid:
         command = self._section.get("command") if isinstance(self._section, Mapping) else None
@@ -125,7 +125,9 @@ def provider_authorization(provider: Any) -> Callable[[], str]:
     """
     name = provider.get("name") if isinstance(provider, Mapping) else None
     if name not in _PROVIDERS:
-        raise ConfigInvalid(f"`auth-provider` is {name!r}; {' and '.join(_PROVIDERS)} are known. Use an exec plugin")
+        raise ConfigInvalid(
+            f"`auth-provider` is {name!r}; {' and '.join(_PROVIDERS)} are supported. Use an exec plugin"
+        )
     from kubernetes import client, config
 
     # Only the user's section: `kubeapi.kubeconfig` reads server and certificates.

@@ -108,7 +108,9 @@ def evict(client: KubeClient, namespace: str, pod: str, *, uid: str) -> None:
 def _checked(path: str) -> str:
     route = path.partition("?")[0]
     if not _PATH.match(path) or any(step in (".", "..") for step in route.split("/")):
-        raise PathRefused(f"`{path}` is no plain path below a pod's port: write /word/word, without dots and escapes")
+        raise PathRefused(
+            f"`{path}` is not a plain path below a pod's port: write /word/word, without dots and escapes"
+        )
     return path
 
 

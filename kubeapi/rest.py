@@ -119,9 +119,9 @@ class RestClient:
         try:
             answer = json.loads(data) if data else {}
         except ValueError as error:
-            raise Unreachable(f"{method} {path} was answered with something that is no JSON") from error
+            raise Unreachable(f"{method} {path} was answered with data that is not JSON") from error
         if not isinstance(answer, dict):
-            raise Unreachable(f"{method} {path} was answered with JSON that is no object")
+            raise Unreachable(f"{method} {path} was answered with JSON that is not an object")
         return answer
 
     def text(self, path: str, *, query: Mapping[str, str | None] | None = None, timeout_s: float = 30.0) -> str:
@@ -140,7 +140,7 @@ class RestClient:
             while piece := response.read1(65536):
                 yield piece
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise Unreachable(f"the stream of {path} broke off: {error}") from error
+            raise Unreachable(f"the stream of {path} ended early: {error}") from error
         finally:
             response.close()
 
@@ -247,7 +247,7 @@ class RestClient:
         for name, value in self._access.impersonation:
             headers.add(name, value)
         if method != "GET" and self.may_write is not None and not self.may_write():
-            raise NotLeading(f"{method} {path} was not sent: the lease may be another's by now")
+            raise NotLeading(f"{method} {path} was not sent, because another process may hold the Lease now")
         with self._lock:
             self._requests_total += 1
         status = 0
@@ -327,4 +327,4 @@ def _error(response: urllib3.BaseHTTPResponse) -> ApiError:
     try:
         return error_of_response(response.status, response.headers, response.data)
     except (urllib3.exceptions.HTTPError, OSError) as error:
-        return Unreachable(f"the answer broke off: {error}", reset=True)
+        return Unreachable(f"the answer ended early: {error}", reset=True)

@@ -132,7 +132,7 @@ class _Loader(yaml.SafeLoader):
             # JSON writes a character beyond 16 bits as two escapes.
             return found.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
         except UnicodeDecodeError:
-            raise _refused("a text has half of a character (`\\ud800` to `\\udfff`)", node) from None
+            raise _refused("a string has half of a character (`\\ud800` to `\\udfff`)", node) from None
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         text = str(self.construct_scalar(node))
@@ -140,16 +140,16 @@ class _Loader(yaml.SafeLoader):
             raise _refused(f"`{text[:64]}` is not a whole number", node)
         found = super().construct_yaml_int(node) if len(text) <= _MOST_DIGITS else _LARGEST_NUMBER + 1
         if not _SMALLEST_NUMBER <= found <= _LARGEST_NUMBER:
-            raise _refused("a number has more than 64 bits; put it into quotes", node)
+            raise _refused("a number has more than 64 bits; put it in quotes", node)
         return int(found)
 
     def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
         text = str(self.construct_scalar(node))
         if _FLOAT.match(text) is None:
-            raise _refused(f"`{text[:64]}` is not a number with a point", node)
+            raise _refused(f"`{text[:64]}` is not a decimal number", node)
         found = float(super().construct_yaml_float(node))
         if not math.isfinite(found):
-            raise _refused(f"`{text[:64]}` is not a number that JSON has; put it into quotes", node)
+            raise _refused(f"`{text[:64]}` is not a number in JSON; put it in quotes", node)
         return found
 
     def construct_yaml_bool(self, node: yaml.ScalarNode) -> bool:
@@ -160,7 +160,7 @@ class _Loader(yaml.SafeLoader):
 
     def refuse_tag(self, node: yaml.Node) -> NoReturn:
         """Refuse a value of a type that JSON does not have."""
-        raise _refused(f"tag !!{node.tag.removeprefix(_TAG)} is not known here; write a text in quotes", node)
+        raise _refused(f"tag !!{node.tag.removeprefix(_TAG)} is not supported; write a string in quotes", node)
 
     def _key(self, node: yaml.Node) -> str:
         key = self.construct_object(node, deep=True)
@@ -171,17 +171,19 @@ class _Loader(yaml.SafeLoader):
         if isinstance(key, int | float):
             return str(key)
         kind = "null" if key is None else "a list" if isinstance(key, list) else "an object"
-        raise _refused(f"a key is {kind}; write a text", node)
+        raise _refused(f"a key is {kind}; write a string", node)
 
     def _count_alias(self, event: Any) -> None:
         if not self._may_alias:
-            raise AliasRefused(problem="it has aliases; write out what they stand for", problem_mark=event.start_mark)
+            raise AliasRefused(problem="it has aliases; replace each alias by its value", problem_mark=event.start_mark)
         size = self._anchored.get(event.anchor)
         if size is None:
-            raise _refused(f"an alias stands inside of what its anchor `{event.anchor}` names", event)
+            raise _refused(f"an alias is inside the value of its anchor `{event.anchor}`", event)
         self._aliased += size
         if self._aliased > MOST_ALIASED:
-            raise _refused(f"its aliases stand for more than {MOST_ALIASED} values; write them out", event)
+            raise _refused(
+                f"its aliases expand to more than {MOST_ALIASED} values; replace each alias by its value", event
+            )
         self._sizes[-1] += size
 
 

@@ -75,8 +75,10 @@ def checkpoint_hint(fleet: Fleet, environment: Mapping[str, str]) -> str:
     if count <= MANY_OBJECTS or environment.get(SKIP_CHECKPOINTS, "").lower() in ("true", "1"):
         return ""
     return (
-        f"The fleet has {count} objects, and Pulumi writes the whole state after each. {SKIP_CHECKPOINTS}=true writes "
-        "it once, at the end of a run; docs/how-to/static-fleets.md says what that gives up"
+        f"The fleet has {count} objects, and Pulumi writes the whole state after each. With "
+        f"{SKIP_CHECKPOINTS}=true Pulumi writes it once, at the end of a run; docs/how-to/static-fleets.md describes "
+        f"the "
+        "risk"
     )
 
 

@@ -122,7 +122,7 @@ class Manifests:
         A file that is found twice is read once.
         """
         if "\0" in name:
-            self.errors.append(f"{name[:200]!r}: has a NUL, which no name of a file has")
+            self.errors.append(f"{name[:200]!r}: has a NUL character, which a file name cannot contain")
             return
         try:
             paths = self._paths(name)
@@ -168,7 +168,7 @@ class Manifests:
             except _ModelInvalid:
                 continue  # the error of the Model is in `errors` already
             except ModelNotReady as error:
-                why = f"no Model `{error.model}` of namespace `{document.namespace}` is among the files"
+                why = f"the files have no Model `{error.model}` of namespace `{document.namespace}`"
                 self.errors.append(f"{document}: {error.field}: {why}")
                 continue
             except DesiredError as error:
@@ -187,7 +187,7 @@ class Manifests:
         identity = (kind.group, kind.kind, namespace or "", name)
         self._asked_for.add(identity)
         if identity in self._invalid:
-            raise _ModelInvalid(field="", why=f"{kind.kind} `{name}` is wrong")
+            raise _ModelInvalid(field="", why=f"{kind.kind} `{name}` is invalid")
         return found.cr if (found := self._find(identity)) is not None else None
 
     def listed(self, kind: Kind, namespace: str) -> tuple[Json, ...]:
@@ -276,7 +276,7 @@ class Manifests:
 
     def _put(self, shelf: dict[Any, Document], key: Any, document: Document) -> None:
         if key in shelf:
-            self.errors.append(f"{document}: metadata.name: is taken already by {shelf[key]}")
+            self.errors.append(f"{document}: metadata.name: is already used by {shelf[key]}")
         else:
             shelf[key] = document
 
@@ -288,7 +288,7 @@ class Manifests:
             try:
                 spec = read(ModelSpec, without_nulls(document.cr.get("spec")), field="spec")
                 for path, _ in unknown_fields(spec, field="spec"):
-                    self.notes.append(f"Warning: {document}: {path}: is not known to this version")
+                    self.notes.append(f"Warning: {document}: {path}: is not known to this version of Herdsman")
                 model_of(document.cr)
             except DesiredError as error:
                 self.errors.append(f"{document}: {error}")

@@ -107,7 +107,7 @@ def one_build_at_a_time(stream: TextIO) -> Iterator[int]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print("Waiting for another build to end", file=stream, flush=True)
+            print("Waiting for the end of another build", file=stream, flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         # The lock is released when all processes that inherited the open file have ended.
         yield lock.fileno()

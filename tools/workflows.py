@@ -43,7 +43,7 @@ def github_findings(paths: list[Path]) -> str:
     """
     shellcheck = shutil.which("shellcheck")
     if shellcheck is None:
-        raise ToolMissing("shellcheck", "checks the scripts of workflows and is not on PATH", HINT)
+        raise ToolMissing("shellcheck", "is needed to check the scripts of workflows and is not on PATH", HINT)
     # The tests run the steps of all workflows. pyflakes is turned off, because not every machine has it.
     command = [str(locate("actionlint")), "-oneline", "-no-color", "-shellcheck", shellcheck, "-pyflakes", ""]
     return _findings([*command, *map(str, paths)]) if paths else ""

@@ -95,7 +95,7 @@ class Targets:
         )
 
 
-_FOREIGN = "exists and is not ours"
+_FOREIGN = "already exists and belongs to"
 """A phrase in the error messages of the embedded provider."""
 _MAX_LINES = 12
 _LONGEST_EVENT = 900

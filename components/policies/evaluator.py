@@ -156,7 +156,7 @@ class Evaluator:
             raise
         except (OSError, ValueError) as error:
             self._end()
-            raise _Silent(f"the process that evaluates rules ended ({type(error).__name__})") from None
+            raise _Silent(f"the process that evaluates rules exited ({type(error).__name__})") from None
 
     @staticmethod
     def _read(descriptor: int, timeout_s: float) -> bytes:

@@ -127,10 +127,12 @@ def _built_in(policy: Policy, subject: Subject) -> Iterator[Violation]:
 def _failed(policy: str, what: str, why: str, *, mandatory: bool) -> Violation:
     return Violation(
         policy,
-        f"{what} cannot be evaluated, which counts as violated",
+        f"{what} cannot be evaluated, which counts as a violation",
         "the policy itself",
         why[: 2 * LONGEST_VALUE],
-        "correct the rule; until then nothing that it is about is changed" if mandatory else "correct the rule",
+        "correct the rule; until then Herdsman does not change the services that the rule applies to"
+        if mandatory
+        else "correct the rule",
         mandatory=mandatory,
         failed=True,
     )
@@ -138,17 +140,17 @@ def _failed(policy: str, what: str, why: str, *, mandatory: bool) -> Violation:
 
 def _of_cel(rule: OwnRule, cel: CelRule, subject: Subject) -> Violation:
     field = cel.field or "the service"
-    value = value_at(subject.cr, cel.field) if cel.field else "not as the rule asks"
+    value = value_at(subject.cr, cel.field) if cel.field else "not as the rule requires"
     return Violation(rule.policy, f"{cel.message} (rule `{cel.name}`)", field, value, cel.fix, mandatory=rule.mandatory)
 
 
 def _of_python(rule: OwnRule, answer: Answer) -> Violation:
     return Violation(
         rule.policy,
-        answer.rule or "the rule is not kept",
+        answer.rule or "the rule is violated",
         answer.field or "the service",
-        answer.value or "not as the rule asks",
-        answer.fix or "change the service, or ask who made the policy",
+        answer.value or "not as the rule requires",
+        answer.fix or "change the service, or ask the author of the policy",
         mandatory=rule.mandatory,
     )
 

@@ -128,7 +128,9 @@ def _compile(expressions: Sequence[str]) -> list[Any]:
         except Exception as error:
             raise _Unusable(number, _last_line(error)) from None
         if unknown:
-            raise _Unusable(number, f"knows no `{min(unknown)}`; there are {', '.join(VARIABLES)}")
+            raise _Unusable(
+                number, f"uses `{min(unknown)}`, which is not a variable; the variables are {', '.join(VARIABLES)}"
+            )
         programs.append(program)
     return programs
 
@@ -175,7 +177,7 @@ def _ask(
         if number < len(programs):
             kept = programs[number].execute(context)
             if not isinstance(kept, bool):
-                return f"gives {type(kept).__name__} and not true or false"
+                return f"returns {type(kept).__name__}, not true or false"
             return [] if kept else [[]]
         # Each rule gets a copy, because a rule may change its arguments.
         given = copy.deepcopy(given)
@@ -194,7 +196,7 @@ def _answers(found: object) -> list[Answer]:
     if isinstance(found, (str, Mapping)):
         found = [found]
     if not isinstance(found, Iterable):
-        raise TypeError(f"the rule gave {found!r:.64}; None, a sentence, a dict or a list of these is expected")
+        raise TypeError(f"the rule returned {found!r:.64}; it must return None, a sentence, a dict or a list of these")
     answers = []
     for each in list(found)[:MOST_FINDINGS]:
         if isinstance(each, Mapping):
@@ -203,7 +205,7 @@ def _answers(found: object) -> list[Answer]:
         elif isinstance(each, str):
             answers.append(Answer(each[:LONGEST_WORDS]))
         else:
-            raise TypeError(f"the rule found {each!r:.64}; a sentence or a dict is expected")
+            raise TypeError(f"the rule returned a list with {each!r:.64}; its entries must be sentences or dicts")
     return answers
 
 

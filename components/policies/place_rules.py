@@ -20,8 +20,8 @@ def sources(subject: Subject, rule: Sources) -> Iterator[RuleViolation]:
             address = artifact.address
             yield from _address(f"{artifact.role} model {artifact.name}", address, _scheme_of(address), rule, {address})
         if rule.require_sha256:
-            fix = "serve it by an InferenceService, whose Model names a SHA-256, or have the policy exempt it"
-            yield RuleViolation("spec", "not set", "models are pinned by their SHA-256", fix)
+            fix = "use an InferenceService, whose Model has spec.sha256, or exempt the service in the policy"
+            yield RuleViolation("spec", "not set", "models must have a SHA-256", fix)
         return
     for model in (subject.desired.model, subject.desired.draft):
         if model is not None:
@@ -36,7 +36,7 @@ def _source(model: DesiredModel, rule: Sources) -> Iterator[RuleViolation]:
         yield RuleViolation(
             f"Model/{model.name} spec.sha256",
             "not set",
-            "models are pinned by their SHA-256",
+            "models must have a SHA-256",
             "set spec.sha256 of the Model to that of the file",
         )
 
@@ -45,18 +45,16 @@ def _address(field: str, address: str, scheme: str, rule: Sources, fetched: set[
     value = told_source(address)
     if rule.schemes and scheme not in rule.schemes:
         allowed = ", ".join(rule.schemes)
-        yield RuleViolation(
-            field, value, f"models come by {allowed}", f"use a source that begins with one of {allowed}"
-        )
+        yield RuleViolation(field, value, f"sources of models must begin with {allowed}", "use one of these sources")
     if rule.hosts and scheme in ("http", "https"):
         unknown = sorted(host for host in map(_host, fetched) if not fits(host, rule.hosts))
         if unknown:
             allowed = ", ".join(rule.hosts)
-            words = f"models come from hosts {allowed}"
+            words = f"models must come from hosts {allowed}"
             yield RuleViolation(field, value, words, f"use a copy of the model on one of them instead of {unknown[0]}")
     if rule.patterns and not fits(address, rule.patterns):
         allowed = ", ".join(rule.patterns)
-        yield RuleViolation(field, value, f"sources of models look like {allowed}", "use a source that does")
+        yield RuleViolation(field, value, f"sources of models must match {allowed}", "use a source that matches")
 
 
 def _scheme(model: DesiredModel) -> str:
@@ -82,21 +80,21 @@ def namespaces(subject: Subject, rule: Namespaces) -> Iterator[RuleViolation]:
     namespace = subject.key.namespace
     if rule.allowed and not fits(namespace, rule.allowed):
         allowed = ", ".join(rule.allowed)
-        words = f"services are in namespaces {allowed}"
-        yield RuleViolation("metadata.namespace", namespace, words, "make the service in one of them")
+        words = f"services must be in namespaces {allowed}"
+        yield RuleViolation("metadata.namespace", namespace, words, "create the service in one of these namespaces")
     if not rule.priority_classes or subject.desired.host_placement is not None:
         return
-    words = f"pods have one of the PriorityClasses {', '.join(rule.priority_classes)}"
+    words = f"pods must have one of the PriorityClasses {', '.join(rule.priority_classes)}"
     if subject.desired.workloads is not None:
         for path, pod in subject.pods():
             own = str(pod.get("priorityClassName") or "")
             if own not in rule.priority_classes:
-                yield RuleViolation(f"{path}.priorityClassName", own or "not set", words, "choose one of them")
+                yield RuleViolation(f"{path}.priorityClassName", own or "not set", words, "choose one of these classes")
         return
     wanted = subject.desired.pod.priority_class_name
     if wanted not in rule.priority_classes:
         field = "spec.priorityClassName" if (subject.cr.get("spec") or {}).get("priorityClassName") else "spec.priority"
-        yield RuleViolation(field, wanted, words, "choose one of them")
+        yield RuleViolation(field, wanted, words, "choose one of these classes")
 
 
 def hosts(subject: Subject, rule: Hosts) -> Iterator[RuleViolation]:
@@ -106,10 +104,12 @@ def hosts(subject: Subject, rule: Hosts) -> Iterator[RuleViolation]:
         return
     field = f"metadata.annotations[{ANNOTATION_HOST if placement.pinned else ANNOTATION_HOST_SELECTOR}]"
     if not rule.allowed:
-        yield RuleViolation(field, placement.host or "a host", "no service runs on a host", "let it run in pods")
+        yield RuleViolation(
+            field, placement.host or "a host", "services must not run on hosts", "run the service in pods"
+        )
         return
     allowed = ", ".join(rule.allowed)
     for host in dict.fromkeys(filter(None, placement.hosts)):
         if not fits(host, rule.allowed):
             fix = f"choose hosts among {allowed}"
-            yield RuleViolation(field, host, f"services run on hosts {allowed} only", fix)
+            yield RuleViolation(field, host, f"services may run only on hosts {allowed}", fix)

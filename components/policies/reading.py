@@ -109,7 +109,7 @@ def _documents(name: str, text: str) -> Iterator[tuple[int, Any]]:
         loaded = list(load_all(text, aliases=False))
     except AliasRefused:
         raise PolicyUnreadable(
-            f"{name}: has YAML aliases, which can be made to fill any memory; write out what they stand for"
+            f"{name}: has YAML aliases, which can expand to any size; replace each alias by its value"
         ) from None
     except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
@@ -127,14 +127,16 @@ def _policy(where: str, document: Any) -> Policy:
     kind, version = document.get("kind"), document.get("apiVersion")
     if kind != KIND or version != API_VERSION:
         told = f"{str(version)[:_LONGEST_TOLD]}, kind {str(kind)[:_LONGEST_TOLD]}"
-        raise PolicyUnreadable(f"{where}: is {told}; only {API_VERSION}, kind {KIND} belongs into this folder")
+        raise PolicyUnreadable(f"{where}: is {told}; only {API_VERSION}, kind {KIND} is allowed in this folder")
     try:
         read = PolicyDocument.model_validate(document)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = _path(first["loc"])
         if first["type"] == "extra_forbidden":
-            raise PolicyUnreadable(f"{where}: {field}: is no field of a policy; see docs/how-to/policies.md") from None
+            raise PolicyUnreadable(
+                f"{where}: {field}: is not a field of a policy; see docs/how-to/policies.md"
+            ) from None
         given = first["input"]
         told = f"`{str(given)[:_LONGEST_TOLD]}`: " if isinstance(given, (str, int, float)) else ""
         raise PolicyUnreadable(f"{where}: {field}: {told}{first['msg'][:1].lower()}{first['msg'][1:]}") from None

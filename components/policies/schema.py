@@ -117,7 +117,7 @@ class CelRule(Strict):
     message: str = Field(min_length=1, max_length=1024)
     field: str = ""
     """Path of the field that the rule is about (`spec.contextSize`); messages contain its value."""
-    fix: str = "change the service, or ask who made the policy"
+    fix: str = "change the service, or ask the author of the policy"
 
 
 class PolicySpec(Strict):

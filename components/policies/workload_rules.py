@@ -82,7 +82,7 @@ def images(subject: Subject, rule: ImageRegistries) -> Iterator[RuleViolation]:
             yield RuleViolation(
                 "spec.image" if own else f"{path}.image",
                 image[:LONGEST_VALUE],
-                f"images come from {allowed}",
+                f"images must come from {allowed}",
                 f"use {where} from one of these registries",
             )
 
@@ -123,7 +123,7 @@ def resources(subject: Subject, rule: Resources) -> Iterator[RuleViolation]:
             if name not in (stated.get("requests") or {}) and name not in (stated.get("limits") or {}):
                 field = f"{path}.resources.requests.{name}"
                 ask = _ASK[name] if desired.workloads is None else f"set {name} in the container's resources"
-                yield RuleViolation(field, "not set", f"every engine says how much {name} it needs", ask)
+                yield RuleViolation(field, "not set", f"every engine must set its {name}", ask)
 
 
 def _of_sets(workloads: Workloads, rule: Resources) -> Iterator[RuleViolation]:
@@ -146,19 +146,19 @@ def _amounts(subject: Subject, name: str, bounds: Bounds) -> Iterator[RuleViolat
         asked = demand.of_pod(pod, lambda container: demand.stated(container, name, "limits", "requests"))
         field = f"{path}: {name}"
         if bounds.max is not None and asked > bounds.max:
-            rule = f"one pod has at most {_written(bounds.max, name)} {name}"
-            yield RuleViolation(field, _written(asked, name), rule, f"ask for less in {where}")
+            rule = f"one pod may have at most {_written(bounds.max, name)} {name}"
+            yield RuleViolation(field, _written(asked, name), rule, f"request less in {where}")
         if bounds.min is not None and asked < bounds.min:
-            rule = f"one pod asks for at least {_written(bounds.min, name)} {name}"
-            yield RuleViolation(field, _written(asked, name), rule, f"ask for more in {where}")
+            rule = f"one pod must request at least {_written(bounds.min, name)} {name}"
+            yield RuleViolation(field, _written(asked, name), rule, f"request more in {where}")
     for rendered in subject.rendered.objects:
         if rendered.kind != kinds.HOST_PROCESSES.kind or name != "memory":
             continue
         memory = rendered.manifest["spec"].get("memoryBytes")
         if memory is not None and bounds.max is not None and memory > bounds.max:
-            rule = f"one replica has at most {_written(bounds.max, name)} memory"
+            rule = f"one replica may have at most {_written(bounds.max, name)} memory"
             field = "HostProcess/spec.memoryBytes"
-            yield RuleViolation(field, _written(Decimal(memory), name), rule, "ask for less in spec.resources.memory")
+            yield RuleViolation(field, _written(Decimal(memory), name), rule, "request less in spec.resources.memory")
 
 
 def _counted(field: str, count: int, least: int | None, most: int | None, what: str) -> Iterator[RuleViolation]:
@@ -180,7 +180,7 @@ def _written(amount: Decimal, name: str) -> str:
 
 # --- what pods may do -------------------------------------------------------------------------------------------------
 
-_NOT_HOSTED = "take it out of the spec"
+_NOT_HOSTED = "remove it from the spec"
 
 
 def pods(subject: Subject, rule: Pods) -> Iterator[RuleViolation]:
@@ -189,7 +189,7 @@ def pods(subject: Subject, rule: Pods) -> Iterator[RuleViolation]:
         if rule.forbid_host_network:
             for field in ("hostNetwork", "hostPID", "hostIPC"):
                 if pod.get(field):
-                    words = "pods have a network, processes and IPC of their own"
+                    words = "pods must not share the node's network, processes or IPC"
                     yield RuleViolation(f"{path}.{field}", "true", words, _NOT_HOSTED)
         if rule.forbid_host_path:
             for volume in pod.get("volumes") or ():
@@ -197,7 +197,7 @@ def pods(subject: Subject, rule: Pods) -> Iterator[RuleViolation]:
                     where = f"{path}.volumes[{volume.get('name', '')}].hostPath"
                     value = str((volume["hostPath"] or {}).get("path", ""))[:LONGEST_VALUE]
                     fix = "use a claim or a downloaded model instead of spec.extraVolumes or a file:// source"
-                    yield RuleViolation(where, value, "pods mount nothing of their node", fix)
+                    yield RuleViolation(where, value, "pods must not mount paths of their node", fix)
         for container_path, container in subject.containers():
             if container_path.startswith(path):
                 yield from _security(container_path, container, pod, rule)
@@ -209,18 +209,18 @@ def _security(path: str, container: Json, pod: Json, rule: Pods) -> Iterator[Rul
     if rule.forbid_privileged:
         for field in ("privileged", "allowPrivilegeEscalation"):
             if own.get(field):
-                words = "no container is privileged, or may become so"
-                yield RuleViolation(f"{at}.{field}", "true", words, f"take {field} out of spec.securityContext")
+                words = "containers must not be privileged or be able to become privileged"
+                yield RuleViolation(f"{at}.{field}", "true", words, f"remove {field} from spec.securityContext")
     if rule.forbid_added_capabilities and (added := (own.get("capabilities") or {}).get("add")):
         value = ", ".join(map(str, added))[:LONGEST_VALUE]
-        fix = "take capabilities.add out of spec.securityContext"
-        yield RuleViolation(f"{at}.capabilities.add", value, "no container gets capabilities", fix)
+        fix = "remove capabilities.add from spec.securityContext"
+        yield RuleViolation(f"{at}.capabilities.add", value, "containers must not add capabilities", fix)
     if rule.require_run_as_non_root:
         user = own.get("runAsUser", of_pod.get("runAsUser"))
         non_root = own.get("runAsNonRoot", of_pod.get("runAsNonRoot"))
         if user == 0:
-            fix = "name another user in spec.podSecurityContext.runAsUser"
-            yield RuleViolation(f"{at}.runAsUser", "0", "no container runs as root", fix)
+            fix = "set another user in spec.podSecurityContext.runAsUser"
+            yield RuleViolation(f"{at}.runAsUser", "0", "containers must not run as root", fix)
         elif not non_root and not user:
             fix = "set spec.podSecurityContext.runAsNonRoot to true"
-            yield RuleViolation(f"{at}.runAsNonRoot", "not set", "no container runs as root", fix)
+            yield RuleViolation(f"{at}.runAsNonRoot", "not set", "containers must not run as root", fix)

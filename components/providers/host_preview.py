@@ -39,7 +39,7 @@ class Preview:
                 return
             outcomes = host.changes(key, ProcessPlan.model_validate(given["plan"]))
         except HostError as error:
-            self._log(urn, f"What would change on the host is not known: {error.message}", engine_pb2.WARNING)
+            self._log(urn, f"The changes on the host are not known: {error.message}", engine_pb2.WARNING)
             return
         failed = any(outcome.state is State.FAILED for outcome in outcomes)
         self._log(urn, steps_text(key, outcomes), engine_pb2.WARNING if failed else engine_pb2.INFO)
@@ -52,7 +52,7 @@ class Preview:
                 request = engine_pb2.LogRequest(severity=severity, message=message, urn=urn)
                 engine_pb2_grpc.EngineStub(channel).Log(request, timeout=5.0)
         except grpc.RpcError as error:
-            _log.warning("Could not tell the engine what would change", error=str(error))
+            _log.warning("Could not send the preview to the engine", error=str(error))
 
 
 def steps_text(key: str, outcomes: list[Outcome]) -> str:

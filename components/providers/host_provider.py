@@ -303,7 +303,9 @@ def _refuse_foreign(host: HostClient, key: str, plan: ProcessPlan) -> None:
     except ProcessNotFound:
         return
     if existing is not None and existing != plan:
-        raise HostError("AlreadyExists", f"process `{key}` runs on the host by another plan; remove it there first")
+        raise HostError(
+            "AlreadyExists", f"process `{key}` already runs on the host with another plan; remove it there first"
+        )
 
 
 def _plan_or_none(plan: Any) -> ProcessPlan | None:

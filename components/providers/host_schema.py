@@ -26,8 +26,8 @@ _TEXT = {"type": "string"}
 BASTION: dict[str, Any] = {
     "address": {**_TEXT, "description": "Name or IP address."},
     "port": {"type": "integer", "description": "Its SSH port, 22 by default."},
-    "user": {**_TEXT, "description": "User there; the host's by default."},
-    "knownHosts": {**_TEXT, "description": "File with its host key; the host's by default."},
+    "user": {**_TEXT, "description": "User on the bastion; the host's user by default."},
+    "knownHosts": {**_TEXT, "description": "File with the bastion's host key; the host's file by default."},
 }
 SSH: dict[str, Any] = {
     "address": {**_TEXT, "description": "Name or IP address of the host."},
@@ -36,13 +36,17 @@ SSH: dict[str, Any] = {
     "identityFile": {**_TEXT, "description": "File on this machine with the private key, without a passphrase."},
     "knownHosts": {
         **_TEXT,
-        "description": "File on this machine with the host's key, ~/.ssh/known_hosts by default; it is only read.",
+        "description": "File on this machine with the host's key, ~/.ssh/known_hosts by default; Herdsman only reads "
+        "it.",
     },
-    "bastion": {"$ref": "#/types/herdsman:index:Bastion", "description": "Where the connection goes through."},
-    "sudo": {"type": "boolean", "description": "Make system units by `sudo -n`; else units are the user's own."},
+    "bastion": {"$ref": "#/types/herdsman:index:Bastion", "description": "Machine that the connection goes through."},
+    "sudo": {
+        "type": "boolean",
+        "description": "Create system units with `sudo -n`; otherwise Herdsman creates units of the user.",
+    },
     "allowRoot": {
         "type": "boolean",
-        "description": "Processes may run as root, where that is the user; by default they are refused.",
+        "description": "Let processes run as root if the user is root; by default Herdsman refuses to start them.",
     },
     "store": {**_TEXT, "description": "Directory on the host, ~/.local/share/herdsman by default."},
     "secrets": {
@@ -61,24 +65,34 @@ def package_schema() -> dict[str, Any]:
     """Return the schema of the package for `pulumi package` and the documentation of its SDKs."""
     text = _TEXT
     inputs: dict[str, Any] = {
-        "transport": {**text, "description": "`agent` or `ssh`; where it is missing, `ssh` decides by being there."},
+        "transport": {
+            **text,
+            "description": "`agent` or `ssh`; when absent, `ssh` if property `ssh` is set, else `agent`.",
+        },
         "endpoint": {**text, "description": "URL of the agent's HTTP API: https, or http on loopback."},
         "tokenFile": {**text, "description": "File on this machine with the agent's bearer token."},
-        "caFile": {**text, "description": "File on this machine with the authority of the agent's certificate, or it."},
-        "fingerprint": {**text, "description": "SHA-256 of the agent's certificate, hex: that one alone is trusted."},
-        "ssh": {"$ref": "#/types/herdsman:index:Ssh", "description": "How a host without an agent is reached."},
-        "namespace": {**text, "description": "Groups processes; part of their key."},
+        "caFile": {
+            **text,
+            "description": "File on this machine with the agent's certificate or with that of its certificate "
+            "authority.",
+        },
+        "fingerprint": {
+            **text,
+            "description": "SHA-256 of the agent's certificate, in hex. Herdsman trusts only this certificate.",
+        },
+        "ssh": {"$ref": "#/types/herdsman:index:Ssh", "description": "SSH connection to a host without an agent."},
+        "namespace": {**text, "description": "Namespace of the process; part of its key."},
         "name": {**text, "description": "Name of the process, unique in its namespace."},
         "plan": {
             "type": "object",
             "additionalProperties": {"$ref": "pulumi.json#/Any"},
-            "description": "What is to run: a ProcessPlan, as the spec of the HostProcess CRD.",
+            "description": "Plan of the process, in the format of the HostProcess CRD's spec.",
         },
     }
     observed: dict[str, Any] = {
-        "address": {**text, "description": "Where the process listens."},
-        "port": {"type": "integer", "description": "The port that the host gave it."},
-        "phase": {**text, "description": "Where it is in its life."},
+        "address": {**text, "description": "URL that the process listens on."},
+        "port": {"type": "integer", "description": "Port that the host assigned to the process."},
+        "phase": {**text, "description": "Phase of the process."},
     }
     return {
         "name": PACKAGE,
@@ -113,15 +127,15 @@ def version() -> str:
 
 
 Faults = list[tuple[str, str]]
-_NO_TEXT, _NO_PORT, _NO_BOOLEAN = "must be a text", "must be a port number", "must be true or false"
+_NO_TEXT, _NO_PORT, _NO_BOOLEAN = "must be a string", "must be a port number", "must be true or false"
 
 
 def input_faults(token: str, given: Properties) -> Faults:
     """Return the errors in the inputs of a resource, as (property path, reason); unknown values are not checked."""
     if token != TYPE:
-        return [("", f"`{token}` is not a resource of this plugin; it has `{TYPE}`")]
+        return [("", f"`{token}` is not a resource of this plugin, which has `{TYPE}`")]
     faults = [(name, "is required") for name in REQUIRED if given.get(name) in (None, "")]
-    faults += [(n, "is no property of a HostProcess") for n in given if n not in INPUTS and n not in OBSERVED]
+    faults += [(n, "is not a property of a HostProcess") for n in given if n not in INPUTS and n not in OBSERVED]
     faults += [(n, _NO_TEXT) for n in (*REQUIRED, *AGENT, *AGENT_TLS) if n != "plan" and not _is_text(given.get(n))]
     return faults + _way_faults(given) + _plan_faults(given.get("plan"))
 
@@ -129,21 +143,21 @@ def input_faults(token: str, given: Properties) -> Faults:
 def _way_faults(given: Properties) -> Faults:
     transport, ssh = given.get("transport"), given.get("ssh")
     if transport not in (None, "agent", "ssh", UNKNOWN):
-        return [("transport", "is `agent` or `ssh`")]
+        return [("transport", "must be `agent` or `ssh`")]
     if UNKNOWN in (transport, ssh):
         return []
     if transport == "ssh" or (transport is None and ssh is not None):
         agents = [name for name in (*AGENT, *AGENT_TLS) if given.get(name)]
-        faults = [(name, "belongs to an agent; this host is reached over SSH") for name in agents]
+        faults = [(name, "is a property of transport `agent`; this host has transport `ssh`") for name in agents]
         return faults + _ssh_faults(ssh)
     if ssh is not None:
-        return [("ssh", "belongs to transport `ssh`")]
+        return [("ssh", "is a property of transport `ssh`; this host has transport `agent`")]
     return [(name, "is required") for name in AGENT if given.get(name) in (None, "")]
 
 
 def _ssh_faults(ssh: Any) -> Faults:
     if not isinstance(ssh, Mapping):
-        return [("ssh", "is required: it says how the host is reached")]
+        return [("ssh", "is required, because it has the connection to the host")]
     faults = _members(ssh, SSH, ("address", "user", "identityFile"), "ssh")
     bastion = ssh.get("bastion")
     if bastion in (None, UNKNOWN):
@@ -158,7 +172,7 @@ def _members(said: Mapping[str, Any], known: Mapping[str, Any], required: tuple[
     for name, value in said.items():
         kind = known.get(name, {}).get("type")
         if kind is None and name not in known:
-            faults.append((f"{at}.{name}", "is no property of it"))
+            faults.append((f"{at}.{name}", "is not a property of it"))
         elif value in (None, UNKNOWN):
             continue
         elif kind == "string" and not isinstance(value, str):

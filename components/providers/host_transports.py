@@ -83,5 +83,6 @@ def _keys(path: str, address: str, port: int) -> KnownHosts:
     except KnownHostsInvalid as error:
         look = f"ssh-keyscan -p {port} {address}"
         raise HostRefused(
-            "HostKeyUnknown", f"{path}: {error}; compare what `{look}` prints with the host's own key, then add it"
+            "HostKeyUnknown",
+            f"{path}: {error}; compare the output of `{look}` with the host's key, then add it to the file",
         ) from error

@@ -202,7 +202,7 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
         failures = []
         for key, value in (("apiVersion", token.api_version), ("kind", token.kind)):
             if plain(inputs.get(key)) not in (None, value):
-                reason = f"`{plain(inputs[key])}` contradicts the type of the resource, which says `{value}`"
+                reason = f"`{plain(inputs[key])}` contradicts the type of the resource, `{value}`"
                 failures.append(provider_pb2.CheckFailure(property=key, reason=reason))
         inputs = {**inputs, "apiVersion": token.api_version, "kind": token.kind}
         metadata = inputs.get("metadata", {})

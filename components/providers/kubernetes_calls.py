@@ -216,7 +216,7 @@ class KubernetesCalls(KubernetesLooks):
 
     def _apply(self, call: Call, kind: Kind, obj: Json, *, force: bool) -> Json:
         if not call.alive():
-            raise Refused(Code.CANCELLED, "the engine went away before this was applied; nothing was changed")
+            raise Refused(Code.CANCELLED, "the engine exited before Herdsman applied this; nothing was changed")
         namespace = Identity.of(obj).namespace
         live = again_if_cut(
             lambda: self._client.apply(
@@ -273,14 +273,22 @@ class KubernetesCalls(KubernetesLooks):
                 self._refuse_of_loop(asked, live)
             reason = self._reason_to_leave(live, uid, was_applied, old_inputs, urn)
             if reason:
-                log.warning("Left an object alone", kind=token.kind, object=resource_id, urn=urn, reason=reason)
+                log.warning(
+                    "Kept an object instead of deleting it", kind=token.kind, object=resource_id, urn=urn, reason=reason
+                )
                 return
             live_uid = live["metadata"]["uid"]
             again_if_cut(lambda: self._client.delete(kind, identity.namespace, identity.name, uid=live_uid))
         except NotFound:
             return
         except Conflict:
-            log.warning("Left an object alone", kind=token.kind, object=resource_id, urn=urn, reason="made anew")
+            log.warning(
+                "Kept an object instead of deleting it",
+                kind=token.kind,
+                object=resource_id,
+                urn=urn,
+                reason="made anew",
+            )
         except ApiError as error:
             raise refusal(error, asked) from error
 
@@ -292,20 +300,20 @@ class KubernetesCalls(KubernetesLooks):
             last = self._last_urn.get(live_uid)
         if last is not None and last != urn:
             # A resource that was renamed in the program keeps its object: the new name has just applied it.
-            return f"it belongs to {last} now"
+            return f"{last} owns it now"
         if elsewhere := held_elsewhere(live, old_inputs):
-            return f"it belongs to {elsewhere} now"
+            return f"{elsewhere} owns it now"
         if self._leads_to_host(live):
-            return "it leads to a process on a host now, or is about to"
+            return "it now belongs to a process on a host, or will soon"
         if is_orphaned(live, old_inputs):
             return "its owner was deleted with the propagation policy Orphan, which keeps it"
         owner = owner_of(live, old_inputs, self._manager)
         if owner.ours:
             return None
         if uid and live_uid != uid:
-            return f"it was made anew by someone else, {owner.words}"
+            return f"someone else created it again: {owner.words}"
         if was_applied and live["metadata"].get("managedFields"):
-            return f"it was taken over by {owner.words}"
+            return f"{owner.words} took it over"
         return None
 
     def _leads_to_host(self, live: Json) -> bool:

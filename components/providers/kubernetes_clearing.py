@@ -156,10 +156,11 @@ def _set(wanted: Json, key: str, path: str) -> Json:
 
 def _words(obj: Json, identity: Identity, theirs: Iterable[Held]) -> str:
     what = f"{obj['kind']} `{identity.id}`"
-    lines = [f"could not update {what}: fields of another manager exclude the wanted ones"]
+    lines = [f"could not update {what}: fields of another manager conflict with the wanted fields"]
     lines += [f"  - {path_text(each.path)}: conflict with field manager `{each.manager}`" for each in theirs]
     lines.append(
-        "It was left as it is. Remove the fields named above from what that manager applies, or from the object."
+        "The object was not changed. Remove the fields named above from it, or from the configuration that this "
+        "manager applies."
     )
     return "\n".join(lines)
 

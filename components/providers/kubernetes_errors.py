@@ -130,7 +130,7 @@ def about_uid(error: errors.ApiError) -> bool:
 
 def _headline(error: errors.ApiError) -> str:
     if causes(error):
-        return "the API server finds it invalid"
+        return "the API server refused it as invalid"
     return _first_line(error.message)
 
 
@@ -147,27 +147,27 @@ def _class_of(error: errors.ApiError) -> tuple[Code, str]:
     if isinstance(error, errors.NotFound):
         if text.startswith("namespaces "):
             return Code.NOT_FOUND, "Create the namespace first, and let this resource depend on it."
-        return Code.NOT_FOUND, "Someone deleted it meanwhile; run again."
+        return Code.NOT_FOUND, "Another client deleted it in the meantime; run again."
     if isinstance(error, errors.Unauthorized):
         return Code.UNAUTHENTICATED, "The credentials were refused: renew the kubeconfig or the service account token."
     if isinstance(error, errors.Forbidden):
         return Code.PERMISSION_DENIED, _forbidden_advice(text)
     if isinstance(error, errors.AlreadyExists):
-        return Code.ALREADY_EXISTS, "Choose another name, or delete the object in the way."
+        return Code.ALREADY_EXISTS, "Choose another name, or delete the existing object."
     if isinstance(error, errors.Conflict):
-        return Code.ABORTED, "Somebody wrote at the same moment; run again."
+        return Code.ABORTED, "Another client changed it at the same time; run again."
     if isinstance(error, errors.TooManyRequests):
         return Code.RESOURCE_EXHAUSTED, "The API server is overloaded; run again later."
     if isinstance(error, errors.Unreachable):
-        return Code.UNAVAILABLE, "Whether it took effect is not known; running again is safe."
-    return Code.UNAVAILABLE, "The API server failed; running again is safe."
+        return Code.UNAVAILABLE, "The request may have taken effect; you can safely run again."
+    return Code.UNAVAILABLE, "The API server failed; you can safely run again."
 
 
 def _forbidden_advice(text: str) -> str:
     if "exceeded quota" in text:
-        return "Raise the ResourceQuota, or ask for less."
+        return "Raise the ResourceQuota, or request less."
     if "being terminated" in text:
-        return "The namespace is being deleted; wait until it is gone and create it again."
+        return "The namespace is being deleted; wait for the end of its deletion and create it again."
     if "cannot " in text and " resource " in text:
         return "Grant this verb on this resource to the user named above by RBAC."
-    return "An admission rule of the cluster refuses it; ask who administers it."
+    return "An admission rule of the cluster refuses it; ask the administrator of the cluster."

@@ -25,7 +25,7 @@ def foreign_words(kind: str, identity: Identity, held_by: str, *, live: Json, wa
     advice = advice or (
         f'Delete it, choose another name, or set the annotation {ADOPT_ANNOTATION}: "true" to take it over.'
     )
-    return f"{kind} `{identity.id}` exists and is not ours: it is held by {held_by}. It was left as it is. {advice}"
+    return f"{kind} `{identity.id}` already exists and belongs to {held_by}. Herdsman did not change it. {advice}"
 
 
 def is_of_loop(live: Json) -> bool:
@@ -38,10 +38,10 @@ def of_loop_words(asked: str, live: Json) -> str:
     """Return the message that a loop manages an object, with the advice."""
     controller = controller_of(live) or {}
     return (
-        f"could not {asked}: a loop in the cluster looks after it, for {controller.get('kind')} "
+        f"could not {asked}: a loop in the cluster manages it, for {controller.get('kind')} "
         f"`{controller.get('name')}`. Nothing was changed. To move the service into a static fleet, run "
         f"`herdsman fleet take {_named(controller)}{_namespaced(live)} --into FILE`. Where this stack is a copy that "
-        "`herdsman export` made, `pulumi stack rm --force` drops it and leaves the cluster as it is."
+        "`herdsman export` made, `pulumi stack rm --force` removes the stack and does not change the cluster."
     )
 
 
@@ -51,7 +51,7 @@ def _moved_by_command(live: Json, wanted: Json) -> str:
     holder, owner = controller_of(live), controller_of(wanted)
     if ours and holder is not None and dialect_of(holder):
         return (
-            "A loop in the cluster looks after that service. To move it into the static fleet, run "
+            "A loop in the cluster manages that service. To move it into the static fleet, run "
             f"`herdsman fleet take {_named(holder)}{_namespaced(wanted)} --into FILE`; to leave it to the loop, take "
             "its document out of the fleet's files."
         )
@@ -60,7 +60,7 @@ def _moved_by_command(live: Json, wanted: Json) -> str:
         this = f"{owner.get('kind')} `{owner.get('name')}`"
         if mark == naming.FLEET_TO_COME:
             return (
-                "`herdsman fleet take` let go of it, and no static fleet has it yet. To give it to the fleet, run "
+                "`herdsman fleet take` released it, and no static fleet has it yet. To give it to the fleet, run "
                 f"`pulumi up` there and delete {this}; to give it to the loop, run `{give}`."
             )
         return (
@@ -76,8 +76,8 @@ def _between_fleets(live: Json, wanted: Json) -> str:
         return ""
     forget = f"herdsman fleet forget SERVICE{_namespaced(live)} --stack {mark.rpartition('/')[2]}"
     return (
-        "Take the service out of the files of one of the two fleets. To move it to this one, take it out of the other "
-        f"one's files, have that stack forget it by `{forget}`, and set the annotation "
+        "Remove the service from the files of one of the two fleets. To move it to this fleet, remove it from the "
+        f"files of the other fleet, run `{forget}`, and set the annotation "
         f'{ADOPT_ANNOTATION}: "true" here.'
     )
 

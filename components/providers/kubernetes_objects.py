@@ -48,21 +48,22 @@ class Token:
         """Parse a type token. Raises NotSupported if it is not the type of a single Kubernetes object."""
         parts = text.split(":")
         if len(parts) != 3 or not parts[1] or not parts[2]:
-            raise NotSupported(f"`{text}` is no type of a Kubernetes object")
+            raise NotSupported(f"`{text}` is not a type of a Kubernetes object")
         _, module, kind = parts
         if module in _PROGRAM_MODULES:
             raise NotSupported(
-                f"`{text}` is not supported by the embedded provider: it stands for many objects. "
+                f"`{text}` is not supported by the embedded provider: it contains many objects. "
                 "Register each object by itself, or use the official provider"
             )
         if kind.endswith("Patch") and kind != "Patch":
             raise NotSupported(
-                f"`{text}` is not supported by the embedded provider: it never writes to objects of somebody else. "
+                f"`{text}` is not supported by the embedded provider: the provider never writes to objects of other "
+                f"owners. "
                 f'Register the whole object, with the annotation {ADOPT_ANNOTATION}: "true" to take it over'
             )
         if kind.endswith("List"):
             raise NotSupported(
-                f"`{text}` is not supported by the embedded provider: a list is no object of its own. "
+                f"`{text}` is not supported by the embedded provider: a list is not an object. "
                 "Register each item by itself"
             )
         return Token("v1" if module == "core/v1" else module, kind)

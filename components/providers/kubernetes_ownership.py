@@ -89,14 +89,16 @@ def held_elsewhere(live: Json, wanted: Json) -> str:
     """
     mark, ours = fleet_of(live), fleet_of(wanted)
     if mark and mark != ours and not (mark == naming.FLEET_TO_COME and ours):
-        return "a static fleet that is to come" if mark == naming.FLEET_TO_COME else f"static fleet `{mark}`"
+        return (
+            "a static fleet that has not created it yet" if mark == naming.FLEET_TO_COME else f"static fleet `{mark}`"
+        )
     controller = controller_of(live)
     if ours and controller is not None and controller_of(wanted) is None:
         return _controller_words(controller)
     if ours and not mark and not (live.get("metadata") or {}).get("namespace"):
         # An object without a namespace has no owner, so one of a loop has no controller. The missing mark identifies
         # it.
-        return "a loop, or whoever took the mark of a static fleet off it"
+        return "a loop, or a client that removed the mark of a static fleet"
     return ""
 
 

@@ -49,7 +49,7 @@ class KubernetesPlugin(KubernetesProvider):
         ]
         kubeconfig = news.get("kubeconfig")
         if isinstance(kubeconfig, str) and ("\n" in kubeconfig or kubeconfig.lstrip().startswith("{")):
-            why = "give the path of a kubeconfig: what it holds would stand in the stack's state"
+            why = "must be the path of a kubeconfig; its content would be written into the stack's state"
             failures.append(provider_pb2.CheckFailure(property="kubeconfig", reason=why))
         return provider_pb2.CheckResponse(inputs=request.news, failures=failures)
 

@@ -126,9 +126,9 @@ class RetryPolicy:
         finalizers = ", ".join(f"`{name}`" for name in live["metadata"].get("finalizers") or []) or "none"
         raise Refused(
             Code.DEADLINE_EXCEEDED,
-            f"{kind.kind} `{identity.id}` is being deleted since {live['metadata'].get('deletionTimestamp')} and still "
-            f"there; finalizers: {finalizers}. End what holds it (pods that use a claim, the controller of a "
-            "finalizer); running again then makes it anew.",
+            f"{kind.kind} `{identity.id}` is being deleted since {live['metadata'].get('deletionTimestamp')} and "
+            f"still exists; finalizers: {finalizers}. Remove the cause (pods that use a claim, a finalizer whose "
+            f"controller does not run), then run again to create it.",
         )
 
 

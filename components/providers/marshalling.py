@@ -79,7 +79,7 @@ def _decode_signed(signature: str, struct: struct_pb2.Struct) -> Any:
         return Secret(value) if "secret" in fields and fields["secret"].bool_value else value
     if signature == RESOURCE_SIGNATURE:
         return _decode_value(fields["id"] if "id" in fields else fields["urn"])
-    raise Unsupported("assets, archives and values of other providers cannot stand in a Kubernetes object")
+    raise Unsupported("assets, archives and values of other providers cannot be part of a Kubernetes object")
 
 
 def encode(properties: Properties) -> struct_pb2.Struct:
@@ -119,4 +119,4 @@ def _encode_value(target: struct_pb2.Value, value: Any) -> None:
         fields[SIGNATURE_KEY].string_value = SECRET_SIGNATURE
         _encode_value(fields["value"], value.value)
     else:
-        raise Unsupported(f"a value of type {type(value).__name__} has no wire form")
+        raise Unsupported(f"a value of type {type(value).__name__} cannot be sent to the engine")

@@ -203,7 +203,7 @@ def split_name(name: str) -> tuple[str | None, str]:
     dialect = dialect_by_word(word)
     if dialect is None or not rest:
         known = ", ".join(qualified(each, "NAME") for each in DIALECTS)
-        raise ValueError(f"`{name}` names no kind of service; write one of {known}")
+        raise ValueError(f"`{name}` is not a kind of service; write one of {known}")
     return dialect, rest
 
 

@@ -175,8 +175,8 @@ def refusal(plan: ProcessPlan, allowance: Allowance, *, namespace: str, labels: 
     """
     if not allowance.admits(namespace, labels if labels is not None else {}):
         return (
-            f"host `{plan.host}` does not allow namespace `{namespace}`; its owner can, by spec.allow.namespaces or "
-            "spec.allow.namespaceSelector of the Host"
+            f"host `{plan.host}` does not allow namespace `{namespace}`; the host's owner can allow it in "
+            f"spec.allow.namespaces or spec.allow.namespaceSelector of the Host"
         )
     need = allowance.refused(needs_of(plan))
     return f"host `{plan.host}` {not_allowed(need)}" if need is not None else ""
@@ -184,7 +184,7 @@ def refusal(plan: ProcessPlan, allowance: Allowance, *, namespace: str, labels: 
 
 def not_allowed(need: Need) -> str:
     """Return the end of an error about a host: what it does not allow, and how its owner can allow it."""
-    return f"does not allow {need}; its owner can, by {need.granted_by} of the Host"
+    return f"does not allow {need}; the host's owner can allow it in {need.granted_by} of the Host"
 
 
 def needs_of(plan: ProcessPlan) -> tuple[Need, ...]:

@@ -111,7 +111,9 @@ def misfit(engine: str, arguments: Sequence[str], gpus: int) -> str:
         return ""
     sizes = " x ".join(f"{way} {size}" for way, size in ranks.sizes if way != "nodes" and size > 1) or "tensor 1"
     if ranks.total > gpus:
-        return f"{ranks.total} ranks ({sizes}) need as many GPUs, and a pod has {gpus}: the engine cannot start"
+        return (
+            f"{ranks.total} ranks ({sizes}) need {ranks.total} GPUs, and a pod has {gpus}, so the engine cannot start"
+        )
     return f"{ranks.total} ranks ({sizes}) use {ranks.total} of the {gpus} GPUs of a pod"
 
 

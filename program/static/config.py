@@ -109,7 +109,7 @@ def read_config(values: Mapping[str, str], root: Path) -> FleetConfig:
     """
     found = FleetConfig()
     given = {name: _value(text) for name, text in values.items()}
-    found.notes += [f"{PROJECT}:{name}: is not known to this version" for name in given if name not in KEYS]
+    found.notes += [f"{PROJECT}:{name}: is not known to this version of Herdsman" for name in given if name not in KEYS]
     found.namespace = _namespace(given.get("namespace") or "default", "namespace", found.errors)
     options = _options(given.get("options"), found.errors)
     clusters: list[Cluster] = []
@@ -149,7 +149,7 @@ def _plugin(value: Any, errors: list[str]) -> KubernetesPlugin:
     try:
         return KubernetesPlugin(value)
     except ValueError:
-        errors.append(f"{PROJECT}:kubernetesPlugin: `{str(value)[:64]}` is none of `herdsman` and `pulumi`")
+        errors.append(f"{PROJECT}:kubernetesPlugin: `{str(value)[:64]}` is neither `herdsman` nor `pulumi`")
         return KubernetesPlugin.HERDSMAN
 
 
@@ -175,7 +175,7 @@ def _objects(value: Any, key: str, errors: list[str]) -> list[tuple[str, Json]]:
     if value is None or value == "":
         return []
     if not isinstance(value, dict):
-        errors.append(f"{PROJECT}:{key}: is not an object of names and what belongs to them")
+        errors.append(f"{PROJECT}:{key}: is not an object with a name and an object in each entry")
         return []
     entries = []
     for name, entry in value.items():
@@ -249,9 +249,9 @@ def _host_inputs(name: str, value: Json, root: Path, errors: list[str]) -> Json 
         errors.append(f"{key}.{where.removeprefix('ssh.')}: {why}")
     if transport == "agent" and not faults:
         strange = [k for k in given if k in SSH]
-        errors += [f"{key}.{k}: belongs to transport `ssh`" for k in strange]
+        errors += [f"{key}.{k}: is a setting of transport `ssh`; this host has transport `agent`" for k in strange]
         if str(given["endpoint"]).startswith("http://") and any(given.get(k) for k in AGENT_TLS):
-            errors.append(f"{key}.endpoint: is http, where no certificate is checked; write https")
+            errors.append(f"{key}.endpoint: is http, which checks no certificate; write https")
     return None if faults else inputs
 
 
@@ -275,7 +275,7 @@ def _faults(error: ValidationError, key: str, *, alias: Any = str) -> list[str]:
     found: dict[str, str] = {}
     for fault in error.errors(include_url=False):
         name = alias(str(fault["loc"][0])) if fault["loc"] else ""
-        known = {"extra_forbidden": "is no property of it", "missing": "is required"}
+        known = {"extra_forbidden": "is not a property of it", "missing": "is required"}
         why = known.get(fault["type"], fault["msg"][:1].lower() + fault["msg"][1:])
         found.setdefault(f"{PROJECT}:{key}.{name}", why)
     return [f"{where}: {why}" for where, why in found.items()]

@@ -65,6 +65,6 @@ async def _asked(
     except Exception as error:
         if plugin is KubernetesPlugin.HERDSMAN:
             raise pulumi.RunError(other_plugin_words(str(error))) from None
-        pulumi.log.debug(f"the provider did not say what stands in the cluster: {error}")
+        pulumi.log.debug(f"the provider did not return the existing objects: {error}")
         return {}
     return answer if isinstance(answer, dict) else {}

@@ -30,9 +30,11 @@ class KubernetesPlugin(StrEnum):
 
 
 _WHAT_TO_DO = (
-    'put Herdsman\'s first on PATH, in CI as well, and run again: export PATH="$(herdsman provider path):$PATH". To '
-    "have Pulumi's own plugin work on this stack, set `herdsman:kubernetesPlugin: pulumi`. "
-    "docs/how-to/static-fleets.md lists what changes then"
+    "put Herdsman's plugin first on PATH, in CI as well, and run again: "
+    'export PATH="$(herdsman provider path):$PATH". '
+    "To use Pulumi's plugin for this stack, set `herdsman:kubernetesPlugin: pulumi`; docs/how-to/static-fleets.md "
+    "describes "
+    "the differences"
 )
 _ATTACHED = "PULUMI_DEBUG_PROVIDERS"
 _NOT_FROM_PATH = "PULUMI_IGNORE_AMBIENT_PLUGINS"
@@ -55,6 +57,6 @@ def missing_plugin_words(environment: Mapping[str, str]) -> str:
 def other_plugin_words(why: str) -> str:
     """Return the error that Herdsman's plugin does not answer, with its remedy. `why` is the engine's message."""
     return (
-        f"Herdsman's Kubernetes plugin does not answer, so nothing is made or changed: {why.strip()}\n"
-        f"If another plugin speaks here, {_WHAT_TO_DO}"
+        f"Herdsman's Kubernetes plugin does not answer, so nothing was created or changed: {why.strip()}\n"
+        f"If another plugin answered, {_WHAT_TO_DO}"
     )

@@ -115,7 +115,7 @@ class _Reader:
             host = str(rendered.objects[0].manifest["spec"].get("host", "")) if rendered.objects else ""
             process = rendered.objects[0].name if rendered.objects else name
             other = self.on_hosts.setdefault((host, namespace, process), document)
-            return None if other is document else f"is taken already on host `{host}` by {other}"
+            return None if other is document else f"is already used on host `{host}` by {other}"
         needed = [
             (each.kind, str(each.manifest["metadata"].get("namespace", "")), each.name) for each in rendered.objects
         ]
@@ -125,7 +125,7 @@ class _Reader:
         for kind, where, each in needed:
             other = self.owners.setdefault((cluster.name, kind, where, each), document)
             if other is not document:
-                return f"needs the {kind} `{each}`, which {other} has already"
+                return f"needs the {kind} `{each}`, which {other} also has; rename one of the two"
         return None
 
 
@@ -140,5 +140,6 @@ def _check_host(desired: DesiredService) -> None:
     if desired.host_placement is not None and desired.host_placement.host is None:
         raise SpecInvalid(
             field=f"metadata.annotations[{ANNOTATION_HOST}]",
-            why=f"Model `{desired.model.name}` needs a host; name it here, for in a static fleet no loop chooses one",
+            why=f"Model `{desired.model.name}` needs a host; name it here, because a static fleet has no loop that "
+            f"chooses one",
         )

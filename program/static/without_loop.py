@@ -12,17 +12,17 @@ from program.desired.facts import Problem
 from program.desired.service import DesiredService
 
 _LOOP_ONLY = {
-    keys.ANNOTATION_ROLLBACK: "a rollout that fails stays as it is",
-    keys.ANNOTATION_MODE: "say `pulumi preview` first",
-    keys.ANNOTATION_APPROVED: "say `pulumi preview` first",
-    keys.ANNOTATION_DRIFT: "`pulumi up` repairs, `pulumi preview` reports",
-    keys.ANNOTATION_CONTROLLER: "the stack that names the file looks after it",
-    keys.ANNOTATION_KEPT_TEMPLATE: "nothing is adopted from another controller here",
-    keys.ANNOTATION_HOST_SELECTOR: f"no loop chooses a host; name one by {keys.ANNOTATION_HOST}",
-    keys.ANNOTATION_PREFERRED_HOSTS: f"no loop chooses a host; name one by {keys.ANNOTATION_HOST}",
-    keys.ANNOTATION_EXCLUDED_HOSTS: f"no loop chooses a host; name one by {keys.ANNOTATION_HOST}",
-    keys.ANNOTATION_HOST_STRATEGY: f"no loop chooses a host; name one by {keys.ANNOTATION_HOST}",
-    keys.ANNOTATION_HOST_MOVES: "without a loop nothing moves",
+    keys.ANNOTATION_ROLLBACK: "only the loop rolls back a failed rollout",
+    keys.ANNOTATION_MODE: "use `pulumi preview` to see a change first",
+    keys.ANNOTATION_APPROVED: "use `pulumi preview` to see a change first",
+    keys.ANNOTATION_DRIFT: "`pulumi preview` reports changes by others, and `pulumi up` reverts them",
+    keys.ANNOTATION_CONTROLLER: "the stack that lists the file manages the service",
+    keys.ANNOTATION_KEPT_TEMPLATE: "a static fleet adopts nothing from another controller",
+    keys.ANNOTATION_HOST_SELECTOR: f"only the loop chooses a host; name one by {keys.ANNOTATION_HOST}",
+    keys.ANNOTATION_PREFERRED_HOSTS: f"only the loop chooses a host; name one by {keys.ANNOTATION_HOST}",
+    keys.ANNOTATION_EXCLUDED_HOSTS: f"only the loop chooses a host; name one by {keys.ANNOTATION_HOST}",
+    keys.ANNOTATION_HOST_STRATEGY: f"only the loop chooses a host; name one by {keys.ANNOTATION_HOST}",
+    keys.ANNOTATION_HOST_MOVES: "only the loop moves services",
 }
 _SLEEP = (keys.ANNOTATION_IDLE_TIMEOUT, keys.ANNOTATION_WAKE_TIMEOUT, keys.ANNOTATION_MAX_HELD_REQUESTS)
 _OVER_SSH = (*_SLEEP, keys.ANNOTATION_MODEL_GROUP, keys.ANNOTATION_MEMORY_CHECK)
@@ -31,7 +31,7 @@ _OVER_SSH = (*_SLEEP, keys.ANNOTATION_MODEL_GROUP, keys.ANNOTATION_MEMORY_CHECK)
 def unsupported_without_loop(
     annotations: dict[str, str], desired: DesiredService, *, over_ssh: bool = False
 ) -> Iterator[Problem]:
-    """Yield the fields that have no effect without a loop; with `over_ssh` also those that need an agent on the
+    """Yield the fields that have no effect without a loop; with `over_ssh` also the fields that need an agent on the
     host.
     """
     for name, why in _LOOP_ONLY.items():
@@ -40,16 +40,21 @@ def unsupported_without_loop(
     in_pods = desired.host_placement is None
     for name in _SLEEP if in_pods else _OVER_SSH if over_ssh else ():
         if annotations.get(name):
-            yield _problem(name, "it takes a loop to wake pods" if in_pods else "it takes an agent on the host")
+            yield _problem(name, "only the loop wakes pods" if in_pods else "only an agent on the host applies it")
     if in_pods and desired.readiness_gate:
         # No loop would open the gate, and no replica would get a request.
-        why = "nobody opens the gate, so no replica gets a request; take the annotation away"
+        why = "only the loop opens the gate, so no replica would get a request; remove the annotation"
         yield _problem(keys.ANNOTATION_READINESS_GATE, why)
     if desired.workloads is not None and (certificate := desired.workloads.certificate) is not None:
-        why = f"no loop issues its certificate; make Secret `{certificate.secret}` of type kubernetes.io/tls yourself"
+        why = (
+            f"only the loop issues its certificate; create Secret `{certificate.secret}` of type kubernetes.io/tls "
+            f"yourself"
+        )
         yield Problem(reason="NotHonoured", field="spec", message=_words(why))
     if desired.max_pod_lifetime_s:
-        yield Problem(reason="NotHonoured", field="spec.maxPodLifetimeSeconds", message=_words("pods stay as they are"))
+        yield Problem(
+            reason="NotHonoured", field="spec.maxPodLifetimeSeconds", message=_words("only the loop replaces old pods")
+        )
 
 
 def _problem(annotation: str, why: str) -> Problem:

@@ -128,7 +128,7 @@ def test_a_model_whose_source_is_gone_stays_ready_for_its_cached_copies(cluster:
     cluster.look_anew()
     after = cluster.settle("m")
     assert (after["phase"], after["path"]) == ("Ready", before["path"])
-    assert "the source is gone" in next(c["message"] for c in after["conditions"] if c["type"] == "Ready")
+    assert "the source no longer exists" in next(c["message"] for c in after["conditions"] if c["type"] == "Ready")
 
 
 def test_a_claim_is_followed(cluster: Cluster, client: KubeClient) -> None:

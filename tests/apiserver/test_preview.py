@@ -220,7 +220,7 @@ def test_objects_of_others_are_refused_and_what_cannot_change_is_replaced(
     assert service["refused"]
     assert ops(service) == {"Service/chat": "update", "Deployment/chat": "replace"}
     refusal = next(each["refused"] for each in service["objects"] if each["kind"] == "Service")
-    assert "exists and is not ours" in refusal
+    assert "already exists and belongs to" in refusal
     assert "`helm`" in refusal
     assert changes(service)["Deployment"][0] == "spec.selector cannot change in place"
     assert service["restarts"] == ["1 pod of Deployment chat"]

@@ -166,9 +166,9 @@ def test_one_refusal_does_not_hold_up_the_others(stack: Stack, client: KubeClien
 @pytest.mark.parametrize(
     ("token", "words"),
     [
-        ("kubernetes:core/v1:ConfigMapList", "a list is no object of its own"),
-        ("kubernetes:apps/v1:DeploymentPatch", "never writes to objects of somebody else"),
-        ("kubernetes:helm.sh/v3:Release", "stands for many objects"),
+        ("kubernetes:core/v1:ConfigMapList", "a list is not an object"),
+        ("kubernetes:apps/v1:DeploymentPatch", "never writes to objects of other owners"),
+        ("kubernetes:helm.sh/v3:Release", "contains many objects"),
     ],
 )
 def test_what_is_not_supported_says_so(stack: Stack, token: str, words: str) -> None:
@@ -214,8 +214,8 @@ def test_a_kind_that_contradicts_its_type_is_refused(stack: Stack, namespace: st
         pulumi.CustomResource("kubernetes:core/v1:ConfigMap", "c", inputs)
 
     said = stack.fails(program)
-    assert "`Secret` contradicts the type of the resource, which says `ConfigMap`" in said
-    assert "`v2` contradicts the type of the resource, which says `v1`" in said
+    assert "`Secret` contradicts the type of the resource, `ConfigMap`" in said
+    assert "`v2` contradicts the type of the resource, `v1`" in said
 
 
 def test_yaml_copied_from_a_cluster_can_be_registered(stack: Stack, client: KubeClient, namespace: str) -> None:

@@ -77,7 +77,7 @@ def controller(kind: str, name: str, uid: str) -> list[dict[str, Any]]:
 def test_a_foreign_object_is_refused_by_its_managers_name(stack: Stack, client: KubeClient, namespace: str) -> None:
     before = theirs(client, namespace, {"a": "theirs"})
     said = stack.fails(settings(namespace, {"b": "ours"}))
-    assert f"ConfigMap `{namespace}/settings` exists and is not ours" in said
+    assert f"ConfigMap `{namespace}/settings` already exists and belongs to" in said
     assert "`argocd-controller`" in said
     assert "herdsman.dev/adopt" in said
     live = client.get(CONFIG_MAPS, namespace, "settings")
@@ -240,7 +240,7 @@ def test_an_object_that_goes_to_a_fleet_is_not_changed(stack: Stack, client: Kub
     stack.up(settings(namespace, {"a": "1"}))
     mark = {"metadata": {"annotations": {naming.ANNOTATION_FLEET: naming.FLEET_TO_COME}}}
     client.patch(CONFIG_MAPS, namespace, "settings", mark)
-    assert "a static fleet that is to come" in stack.fails(settings(namespace, {"a": "2"}))
+    assert "a static fleet that has not created it yet" in stack.fails(settings(namespace, {"a": "2"}))
     assert client.get(CONFIG_MAPS, namespace, "settings")["data"] == {"a": "1"}
 
 

@@ -135,7 +135,7 @@ def test_an_api_server_that_does_not_answer_leaves_no_doubt_about_the_state(tmp_
     # INTERNAL and UNKNOWN would make the engine keep a pending operation that asks for a repair by hand.
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     assert "create ConfigMap `default/c`" in caught.value.details()
-    assert "running again is safe" in caught.value.details()
+    assert "you can safely run again" in caught.value.details()
 
 
 def test_many_creates_at_once_make_each_object_once(

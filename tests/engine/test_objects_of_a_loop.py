@@ -18,7 +18,7 @@ from kubeapi.client import KubeClient
 from tests.engine.stacks import Stack
 from tests.support.loop import owner_reference
 
-SAID = "a loop in the cluster looks after it, for InferenceService `chat`. Nothing was changed."
+SAID = "a loop in the cluster manages it, for InferenceService `chat`. Nothing was changed."
 
 
 @pytest.fixture

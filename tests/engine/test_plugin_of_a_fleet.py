@@ -133,7 +133,7 @@ def test_a_plugin_that_does_not_know_the_question_makes_nothing(
     fleet.stack.select(fleet.program).remove_config("herdsman:clusters")
     with EmbeddedPlugins({"kubernetes": Other(client)}) as other:
         said = fleet.stack.served_by({**environment, **other.environment()}).fails(fleet.program)
-    assert "Herdsman's Kubernetes plugin does not answer, so nothing is made or changed" in said
+    assert "Herdsman's Kubernetes plugin does not answer, so nothing was created or changed" in said
     assert "unknown Invoke type" in said and WHAT_TO_DO in said
     assert seen() == {}
 
@@ -188,7 +188,7 @@ def test_pulumis_own_plugin_is_not_taken_unless_the_config_says_so(
     fleet.stack.up(fleet.program)
     before = seen()
     said = fleet.stack.served_by(official).fails(fleet.program)
-    assert "Herdsman's Kubernetes plugin does not answer, so nothing is made or changed" in said
+    assert "Herdsman's Kubernetes plugin does not answer, so nothing was created or changed" in said
     assert WHAT_TO_DO in said
 
     # The folder in which the CLI keeps downloaded plugins, under the version of the SDK.

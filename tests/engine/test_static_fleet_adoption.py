@@ -50,13 +50,13 @@ def test_all_that_is_in_the_way_is_told_at_once_and_nothing_is_made(
     foreign(client, kinds.SERVICES, namespace, "c", ownerReferences=[loops])
     for name in ("a", "b", "c", "free"):
         fleet.write(service(name))
-    with pytest.raises(Exception, match="exists and is not ours") as caught:
+    with pytest.raises(Exception, match="already exists and belongs to") as caught:
         fleet.stack.preview(fleet.program)
     for said in (str(caught.value), fleet.stack.fails(fleet.program)):
         text = " ".join(said.split())
-        assert f"Service `{namespace}/a` exists and is not ours: it is held by field manager `helm`" in text
-        assert f"Deployment `{namespace}/b` exists and is not ours" in text
-        assert f"Service `{namespace}/c` exists and is not ours: it is held by controller InferenceService `c`" in text
+        assert f"Service `{namespace}/a` already exists and belongs to field manager `helm`" in text
+        assert f"Deployment `{namespace}/b` already exists and belongs to" in text
+        assert f"Service `{namespace}/c` already exists and belongs to controller InferenceService `c`" in text
         assert "Traceback" not in said
     assert names(client, namespace) == {"b"}
     assert names(client, namespace, kinds.SERVICES) == {"a", "c"}

@@ -252,13 +252,13 @@ def test_all_that_is_wrong_with_the_config_is_said_at_once(attached: Project) ->
     for words in (
         "herdsman:clusters.eu.context: input should be a valid string",
         "herdsman:clusters.eu.manifests: is required",
-        "herdsman:clusters.eu.manifest: is no property of it",
+        "herdsman:clusters.eu.manifest: is not a property of it",
         "herdsman:clusters: `us@1` is not a name",
         "herdsman:hosts.studio.address: is required",
         "herdsman:hosts.studio.identityFile: is required",
         "herdsman:hosts.mac.tokenFile: is required",
         "herdsman:extensions: is not a list of kinds",
-        "herdsman:options.initimage: is no property of it",
+        "herdsman:options.initimage: is not a property of it",
         "herdsman:typo: is not known to this version",
         "InferenceService `dot-ted`: metadata.name: needs the Service `dot-ted`",
     ):

@@ -269,7 +269,7 @@ def test_a_refused_autoscaler_is_named_and_the_pods_are_made(client: KubeClient,
         )
         for of, name, pods, kind, scaler in refused:
             made(client, kinds.DEPLOYMENTS, where, pods)
-            words = (f"{kind.kind} {scaler}", "exists and is not ours")
+            words = (f"{kind.kind} {scaler}", "already exists and belongs to")
             await_said(client, of, where, name, "ObjectsApplied", "False", *words, reason="ForeignObject")
             if of == llm:
                 await_said(client, of, where, name, "ScalingReady", "False", *words, reason="ReconcileScalingError")

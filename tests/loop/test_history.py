@@ -89,7 +89,7 @@ def test_what_failed_is_recorded_as_that_and_put_right_when_it_goes_well(
     client.create(kinds.SERVICES, namespace, blocker)
     service(client, namespace, runtime="vllm", skipModelInit=True)
     failed = revisions(client, namespace, 1)[0]
-    assert not failed.is_applied and "not ours" in failed.result
+    assert not failed.is_applied and "already exists and belongs to" in failed.result
     client.delete(kinds.SERVICES, namespace, "svc")
     edit(client, namespace, replicas=1)
     eventually(lambda: revisions(client, namespace, 1)[0].is_applied, what="the version to be applied")

@@ -260,4 +260,4 @@ def test_a_loop_refuses_policies_that_make_no_sense(loop_kubeconfig: Path, tmp_p
     with loop_process(loop_kubeconfig, tmp_path / "loop", *arguments, start=False) as other:
         other.start(ready=False)
         assert other.wait() == 1
-        assert "p.yaml: spec.pods.forbidEverything: is no field of a policy" in other.log.read_text()
+        assert "p.yaml: spec.pods.forbidEverything: is not a field of a policy" in other.log.read_text()

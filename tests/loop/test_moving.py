@@ -159,7 +159,7 @@ def test_services_move_to_a_fleet_and_back_and_nothing_restarts(
     assert "llmkube/chat/deployment" in held and "llmkube/code/deployment" not in held
 
     # A stack that means them still changes nothing, and deletes nothing.
-    assert "it is held by controller InferenceService" in project.stack.fails(project.program)
+    assert "belongs to controller InferenceService" in project.stack.fails(project.program)
     assert looks(client, namespace) == before
     project.stack.destroy()
     assert looks(client, namespace) == before

@@ -121,7 +121,7 @@ def test_a_foreign_autoscaler_does_not_keep_the_pods_from_being_made(
     deployed(client, namespace)
     deployed(client, namespace, "other")
     said = await_condition(client, namespace, "svc", "AutoscalerReady", "False", saying="HorizontalPodAutoscaler svc")
-    assert said["reason"] == "ForeignObject" and "exists and is not ours" in said["message"]
+    assert said["reason"] == "ForeignObject" and "already exists and belongs to" in said["message"]
     said = await_condition(client, namespace, "svc", "ObjectsApplied", "False", saying="HorizontalPodAutoscaler svc")
     assert said["reason"] == "ForeignObject"
     assert status(client, namespace)["phase"] == "Creating"

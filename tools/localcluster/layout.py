@@ -151,6 +151,6 @@ def pick_ports(names: Iterable[str], *, taken: Iterable[int] = ()) -> dict[str, 
     for name in names:
         port = next((port for port in candidates if port not in used and is_free(port)), None)
         if port is None:
-            raise OSError(f"no free port between {_FIRST_PORT} and {_LAST_PORT} for {name}")
+            raise OSError(f"there is no free port between {_FIRST_PORT} and {_LAST_PORT} for {name}")
         chosen[name] = port
     return chosen

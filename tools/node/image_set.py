@@ -61,5 +61,5 @@ def _curl() -> dict[str, Entry]:
 def _program(name: str, remedy: str) -> Path:
     found = shutil.which(name)
     if found is None:
-        raise ToolMissing(name, "goes into the images of a local node and is not on PATH", remedy)
+        raise ToolMissing(name, "is needed for the images of a local node and is not on PATH", remedy)
     return Path(found).resolve()

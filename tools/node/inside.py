@@ -86,7 +86,7 @@ def _supervise(layout: NodeLayout, commands: dict[str, list[str]], keeper: socke
             os.read(wakeup, 4096)
         for pid in _ended():
             if name := running.pop(pid, ""):
-                print(f"{name} ended and is started again", flush=True)
+                print(f"{name} exited and is started again", flush=True)
                 due[name] = time.monotonic() + _RESTART_S
 
 

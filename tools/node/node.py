@@ -203,7 +203,7 @@ class Node:
     def _await(self, look: Callable[[], bool], program: str, deadline: float) -> None:
         while not look():
             if not lifecycle.runs(self.layout):
-                raise ClusterError(f"the node ended right after its start; {self._last_words('node')}")
+                raise ClusterError(f"the node exited right after its start; {self._last_words('node')}")
             if time.monotonic() > deadline:
                 raise ClusterError(f"the node's {program} was not ready in time; {self._last_words(program)}")
             time.sleep(_POLL_S)
@@ -225,7 +225,7 @@ def _turn(deadline: float) -> Iterator[None]:
                 break
             except OSError as error:
                 if time.monotonic() > deadline:
-                    raise ClusterError("another node was being started for all the time given") from error
+                    raise ClusterError("timed out while waiting for the start of another node") from error
                 time.sleep(_POLL_S)
         yield
 
@@ -240,4 +240,4 @@ def _free_index() -> int:
         network = Network(index)
         if not Path("/sys/class/net", network.device).exists() and cgroups.remove(network.cgroup):
             return index
-    raise ClusterError(f"{MAX_NODES} nodes run on this machine already")
+    raise ClusterError(f"this machine already runs {MAX_NODES} nodes, the maximum")

@@ -36,7 +36,7 @@ def missing(directory: Path) -> str | None:
     if sys.platform != "linux":
         return f"a node runs on Linux only, and this is {sys.platform}"
     if os.geteuid() != 0:
-        return "a node needs root, for namespaces and control groups"
+        return "a node needs root, to create namespaces and control groups"
     if absent := [name for name in PROGRAMS if shutil.which(name) is None]:
         packages = sorted({PROGRAMS[name] for name in absent})
         return f"{', '.join(absent)} not on PATH: `apt-get install {' '.join(packages)}`"
@@ -46,7 +46,10 @@ def missing(directory: Path) -> str | None:
         return f"the control groups {', '.join(controllers)} are not mounted"
     for path in (directory, cache_dir(), Path(sys.prefix), Path(__file__).parent):
         if any(path.resolve().is_relative_to(folder) for folder in _OWN_FOLDERS):
-            return f"a node cannot see {path}: it has a {path.resolve().parts[1]} of its own; choose another folder"
+            return (
+                f"a node cannot see {path}, because it has its own {path.resolve().parts[1]} folder; choose "
+                f"another folder"
+            )
     return _refused()
 
 
@@ -68,12 +71,12 @@ def _refused() -> str | None:
         check=False,
     )
     if attempt.returncode != 0:
-        return f"no namespaces may be made here: {attempt.stderr.strip()}"
+        return f"this machine does not allow to create namespaces: {attempt.stderr.strip()}"
     trial = f"herdsman-trial-{os.getpid()}"
     try:
         cgroups.make(trial)
     except OSError as error:
-        return f"no control groups may be made here: {error}"
+        return f"this machine does not allow to create control groups: {error}"
     finally:
         cgroups.remove(trial)
     return None

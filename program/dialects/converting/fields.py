@@ -87,7 +87,7 @@ def kept_metadata(cr: Json, document: str) -> tuple[dict[str, str], dict[str, st
         words: dict[str, str] = {}
         for name, value in ((cr.get("metadata") or {}).get(part) or {}).items():
             if name.startswith(PEER_PREFIXES) or name in OF_ONE_DIALECT:
-                lost.append(Loss(document, f"metadata.{part}[{name}]", "means something in its own dialect only"))
+                lost.append(Loss(document, f"metadata.{part}[{name}]", "has a meaning only in its dialect"))
             elif name not in NOT_LOST:
                 words[name] = str(value)
         kept.append(words)

@@ -186,7 +186,7 @@ class _Container(CrdModel):
     args: list[str] = optional("Its arguments.", [])
     command: list[str] = optional("Its entrypoint.", [])
     env: list[Named] = optional("Its environment.", [])
-    resources: _Resources | None = optional("What it asks for.")
+    resources: _Resources | None = optional("The requested resources.")
     security_context: dict[str, Any] | None = optional("As Kubernetes writes it.")
     volume_mounts: list[VolumeMount] = optional("Its volumes.", [])
     startup_probe: _Handler | None = optional("As Kubernetes writes it.")

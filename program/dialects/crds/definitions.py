@@ -53,7 +53,7 @@ def _always() -> list[Json]:
             kind="Model",
             plural="models",
             short_name="mdl",
-            description="A model's weights and the hardware that they want.",
+            description="A model: the source of its weights, and the hardware for it.",
             spec=structural_schema(model.ModelSpec),
             status=structural_schema(model.ModelStatus),
             columns=(
@@ -69,7 +69,7 @@ def _always() -> list[Json]:
             kind="InferenceService",
             plural="inferenceservices",
             short_name="isvc",
-            description="A Model served over HTTP by an inference engine.",
+            description="A service in which an inference engine serves a Model over HTTP.",
             spec=structural_schema(service.ServiceSpec),
             status=structural_schema(service.ServiceStatus),
             scale=True,
@@ -89,7 +89,7 @@ def _always() -> list[Json]:
             kind="GPUQuota",
             plural="gpuquotas",
             short_name="gq",
-            description="GPUs and memory that the services of some namespaces may take together.",
+            description="A limit of GPUs and memory for the services of some namespaces together.",
             spec=structural_schema(gpu_quota.GpuQuotaSpec),
             status=structural_schema(gpu_quota.GpuQuotaStatus),
             columns=(
@@ -105,7 +105,7 @@ def _always() -> list[Json]:
             kind="HostProcess",
             plural="hostprocesses",
             short_name="hp",
-            description="One process that an agent runs on its host; made by Herdsman for a host-placed service.",
+            description="One process that an agent runs on its host. Herdsman creates it for a service on a host.",
             spec=_described(ProcessPlan),
             status=_described(HostProcessStatus),
             columns=(

@@ -71,10 +71,11 @@ def hosted_pods(
 ) -> Parsed:
     """Return a Service as processes, with the arguments and variables of its serving container that a host supports."""
     if not models:
-        raise SpecInvalid(field="spec.modelClaims", why="is missing; a host must know which model it serves")
+        raise SpecInvalid(field="spec.modelClaims", why="is missing; name the model that the host serves")
     if spec.workload_template.size > 1:
         raise SpecInvalid(
-            field="spec.workloadTemplate.size", why="a group of pods cannot run on hosts, which serve by one process"
+            field="spec.workloadTemplate.size",
+            why="cannot run on hosts: a host serves with one process, not with a group of pods",
         )
     field = "spec.workloadTemplate.workerTemplate.spec.containers"
     containers = template["spec"]["containers"]
@@ -130,5 +131,6 @@ def _of_pods(cr: Json, choice: Choice, models: Sequence[Model]) -> Iterator[Prob
     if any(flavor.node_selector for flavor in choice.flavors):
         yield unsupported_field(
             models[0].claim.field,
-            "names a model with flavors; their nodeSelector chooses no host, herdsman.dev/host-selector does",
+            "names a model with flavors, whose nodeSelector has no effect on hosts; choose hosts by annotation "
+            "herdsman.dev/host-selector",
         )

@@ -42,7 +42,7 @@ def global_config(look: Lookup) -> GlobalConfig:
         return GlobalConfig(problems=(_problem("is not a YAML object"),))
     image, scheduler = read.get("init-container-image") or LOADER_IMAGE, read.get("scheduler-name") or ""
     if not isinstance(image, str) or not isinstance(scheduler, str):
-        return GlobalConfig(problems=(_problem("names no image or no scheduler"),))
+        return GlobalConfig(problems=(_problem("has no image or no scheduler"),))
     return GlobalConfig(loader_image=image, scheduler=scheduler)
 
 

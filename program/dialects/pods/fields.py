@@ -49,7 +49,7 @@ def _check_many(value: Any, of: str, kind: str, field: str) -> None:
     for name, entry in value.items():
         # The values may be texts or quantities, which may be numbers.
         if isinstance(entry, dict | list | bool):
-            raise SpecInvalid(field=f"{field}[{str(name)[:_MOST_SHOWN]}]", why="is not a text")
+            raise SpecInvalid(field=f"{field}[{str(name)[:_MOST_SHOWN]}]", why="is not a string")
 
 
 def _check_object(value: Any, kind: str, field: str) -> None:
@@ -65,10 +65,12 @@ def _check_object(value: Any, kind: str, field: str) -> None:
 def _unknown(name: str, kind: str, known: dict[str, str]) -> str:
     what = re.sub(r"V\d+((alpha|beta)\d+)?", "", kind)
     if kind == POD_SPEC and name in ("spec", "metadata"):
-        return "is no field of a PodSpec, which this is itself; move what is below `spec` one level up"
+        return (
+            "is not a field of a PodSpec; this field is itself a PodSpec, so move the fields below `spec` one level up"
+        )
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
     hint = f"; did you mean `{near[0]}`?" if near else "; the API server would refuse it"
-    return f"is no field of a {what}{hint}"
+    return f"is not a field of a {what}{hint}"
 
 
 @functools.cache

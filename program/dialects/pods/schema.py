@@ -34,7 +34,7 @@ class KeySelector(CrdModel):
     model_config = _ATOMIC
     key: str = required("Key to read.")
     name: str = optional("Name of the Secret or ConfigMap.", "")
-    optional: bool | None = optional("True: a missing object or key is no error.")
+    optional: bool | None = optional("True: a missing object or key is not an error.")
 
 
 class FieldSelector(CrdModel):
@@ -46,7 +46,7 @@ class FieldSelector(CrdModel):
 class FileKeySelector(CrdModel):
     model_config = _ATOMIC
     key: str = required("Key within the env file.")
-    optional: bool = optional("True: a missing file or key is no error.", False)
+    optional: bool = optional("True: a missing file or key is not an error.", False)
     path: str = required("Path of the file within the volume; relative, without `..`.")
     volume_name: str = required("Name of the volume mount that holds the file.")
 
@@ -76,7 +76,9 @@ class Toleration(CrdModel):
     effect: str | None = optional("Taint effect that is tolerated; empty means all.")
     key: str | None = optional("Taint key; empty with operator Exists means all.")
     operator: str | None = optional("Exists or Equal (the default).")
-    toleration_seconds: Int64 | None = optional("How long a NoExecute taint is tolerated; for ever when absent.")
+    toleration_seconds: Int64 | None = optional(
+        "Seconds that a NoExecute taint is tolerated; without limit when absent."
+    )
     value: str | None = optional("Taint value, for operator Equal.")
 
 
@@ -198,19 +200,19 @@ class LabelSelector(CrdModel):
     match_expressions: list[LabelSelectorRequirement] = optional(
         "Requirements that all must hold.", [], x_kubernetes_list_type="atomic"
     )
-    match_labels: dict[str, str] = optional("Labels that all must be there.", {})
+    match_labels: dict[str, str] = optional("Labels that an object must have, all of them.", {})
 
 
 class TopologySpreadConstraint(CrdModel):
     label_selector: LabelSelector | None = optional("Pods that are counted.")
     match_label_keys: list[str] = optional(
-        "Labels of the pod itself that choose more closely.", [], x_kubernetes_list_type="atomic"
+        "Label keys of the pod whose values select the pods too.", [], x_kubernetes_list_type="atomic"
     )
-    max_skew: int = required("Most by which two places may differ.")
-    min_domains: int | None = optional("Fewest places to spread over.")
+    max_skew: int = required("Maximum difference between the pods of two topology domains.")
+    min_domains: int | None = optional("Minimum number of topology domains.")
     node_affinity_policy: str | None = optional("Honor (the default) or Ignore the pod's node affinity.")
     node_taints_policy: str | None = optional("Honor or Ignore (the default) the nodes' taints.")
-    topology_key: str = required("Label of nodes whose values are the places.")
+    topology_key: str = required("Node label whose values are the topology domains.")
     when_unsatisfiable: str = required("DoNotSchedule or ScheduleAnyway.")
 
 
@@ -222,10 +224,10 @@ class Volume(CrdModel):
 
 
 class VolumeMount(CrdModel):
-    mount_path: str = required("Where it is mounted.")
+    mount_path: str = required("Path of the volume in the container.")
     mount_propagation: str | None = optional("None (the default), HostToContainer or Bidirectional.")
     name: str = required("Name of the volume.")
     read_only: bool | None = optional("Mount it read-only.")
     recursive_read_only: str | None = optional("Disabled, IfPossible or Enabled.")
     sub_path: str | None = optional("Path within the volume.")
-    sub_path_expr: str | None = optional("The same, with `$(NAME)` expanded.")
+    sub_path_expr: str | None = optional("Path within the volume, with `$(NAME)` expanded.")

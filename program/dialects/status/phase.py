@@ -96,7 +96,7 @@ def is_suspended(cr: Json, desired: DesiredService | None) -> bool:
 def approval_text(cr: Json, pending: PendingChange) -> str:
     """Return which change is held back, and how to apply it."""
     if pending.paused:
-        return f"{pending.summary}; nothing is changed in mode Paused (annotation {ANNOTATION_MODE})"
+        return f"{pending.summary}; in mode Paused (annotation {ANNOTATION_MODE}) Herdsman changes nothing"
     metadata = cr["metadata"]
     # Names are unique only within a kind. A name without a kind means an InferenceService.
     dialect = dialect_of(cr)
@@ -117,8 +117,8 @@ def memory_shortage(memory: MemoryFacts | None) -> tuple[str, str]:
     if memory.asked_bytes is not None and on_device > memory.asked_bytes:
         if memory.host_bytes:
             need += f", {gib(on_device)} of it on the GPU"
-        message = f"{need}, and asks for {gib(memory.asked_bytes)}"
-        return "EstimateExceedsRequest", f"{message}; ask for more, or use a smaller model or context"
+        message = f"{need}, and requests {gib(memory.asked_bytes)}"
+        return "EstimateExceedsRequest", f"{message}; request more, or use a smaller model or context"
     return "", ""
 
 
@@ -152,7 +152,7 @@ def _model_not_ready(cr: Json, facts: ServiceFacts, phase: Phase) -> PhaseDecisi
 def _suspended(facts: ServiceFacts) -> PhaseDecision:
     running = max(facts.ready_replicas, len(facts.pods))
     if running:
-        message = f"Suspended by spec.suspend; {running} replica{'s' if running > 1 else ''} still to stop"
+        message = f"Suspended by spec.suspend; {running} replica{'s' if running > 1 else ''} not stopped yet"
         return PhaseDecision(phase="Suspended", outcome="reconciling", reason=Reason.REPLICAS_STOPPING, message=message)
     message = "Suspended by spec.suspend; no replica runs"
     return PhaseDecision(phase="Suspended", outcome="idle", reason=Reason.SUSPENDED, message=message)
@@ -164,7 +164,7 @@ def _sleeping(facts: ServiceFacts, replicas: PhaseDecision) -> PhaseDecision:
     The reason why a replica does not start is reported as usual.
     """
     if facts.sleep == "asleep":
-        message = "Nobody uses the service: no replica runs, and the next request starts them"
+        message = "The service is idle: no replica runs, and the next request starts them"
         return PhaseDecision(phase="Ready", outcome="ready", reason=Reason.ASLEEP, message=message)
     if replicas.reason in _WAKING:
         message = f"Requests wait for the replicas to start: {replicas.message}"
@@ -212,7 +212,7 @@ def _of_replicas(desired: DesiredService | None, facts: ServiceFacts) -> PhaseDe
     if ready == target > 0:
         if facts.behind:
             # The numbers describe the pods before the change.
-            message = f"{counted}; {facts.behind} was changed, and its controller has not looked at that yet"
+            message = f"{counted}; {facts.behind} was changed, and its controller has not observed the change yet"
             return PhaseDecision(
                 phase="Progressing", outcome="reconciling", reason=Reason.REPLICAS_STARTING, message=message
             )
@@ -227,7 +227,7 @@ def _of_replicas(desired: DesiredService | None, facts: ServiceFacts) -> PhaseDe
         )
     if target == 0:
         scaled = desired is not None and desired.autoscaling is not None
-        message = "The autoscaler wants no replica now" if scaled else "Zero replicas are wanted"
+        message = "The autoscaler has set zero replicas" if scaled else "The service is set to zero replicas"
         return PhaseDecision(phase="Stopped", outcome="idle", reason=Reason.STOPPED, message=message)
     waiting = _on_host(facts.hosted, desired, counted) if facts.hosted else _in_pods(facts, desired, counted)
     # If some replicas are ready, the service serves, whatever the others wait for.
@@ -265,7 +265,7 @@ def _on_host(hosted: HostedFacts, desired: DesiredService | None, counted: str) 
 def _in_pods(facts: ServiceFacts, desired: DesiredService | None, counted: str) -> PhaseDecision:
     """Return the decision for missing replicas, with the most important cause."""
     if facts.replica_failure:
-        return _creating(Reason.PODS_REFUSED, f"{counted}; the API refuses the pods: {facts.replica_failure}")
+        return _creating(Reason.PODS_REFUSED, f"{counted}; the API server refuses the pods: {facts.replica_failure}")
     cause = worst_cause(facts.pods, facts.memory)
     if cause is not None:
         creating = _creating(cause.reason, f"{counted}; {cause.text}")
@@ -299,7 +299,7 @@ def _in_pods(facts: ServiceFacts, desired: DesiredService | None, counted: str) 
         name, node, why = left_behind[0]
         return _creating(
             Reason.NODE_LOST,
-            f"{counted}; pod {name} is replaced, and cannot end: its node {node} is lost: {why}",
+            f"{counted}; pod {name} is replaced, and cannot end because its node {node} is lost: {why}",
         )
     _, shortage = memory_shortage(facts.memory)
     if shortage:
@@ -308,7 +308,7 @@ def _in_pods(facts: ServiceFacts, desired: DesiredService | None, counted: str) 
     if fetching:
         return _creating(Reason.MODEL_DOWNLOADING, f"{counted}; pod {fetching[0]} fetches the model")
     unproved = facts.unproved_replicas
-    tested = f"; {unproved} healthy, not yet proved by a completion" if unproved else ""
+    tested = f"; {unproved} healthy, but not yet checked by a completion" if unproved else ""
     return _creating(Reason.REPLICAS_STARTING, f"{counted}{tested}")
 
 

@@ -120,9 +120,9 @@ def cause_of(pod: PodFacts, memory: MemoryFacts | None = None) -> Cause | None:
         message = f"{where}: the node's {driver} driver is too old for the image: {_last_line(words, _DRIVER)}"
         return _cause(pod, Reason.DRIVER_TOO_OLD, message)
     if pod.exit_code in _KILLED and pod.waiting_reason in ("", "CrashLoopBackOff", "Error"):
-        message = f"{where} was stopped from outside{_restarts(pod)}, as the kubelet does when probes fail{_end(pod)}"
+        message = f"{where} was killed{_restarts(pod)}, as the kubelet does when probes fail{_end(pod)}"
         return _cause(pod, Reason.PROBES_FAILING, message)
-    return _cause(pod, Reason.CRASH_LOOPING, f"{where} ends by itself{_restarts(pod)}{_end(pod)}")
+    return _cause(pod, Reason.CRASH_LOOPING, f"{where} exits{_restarts(pod)}{_end(pod)}")
 
 
 def fetches_model(pod: PodFacts) -> bool:
@@ -171,14 +171,14 @@ def _restarts(pod: PodFacts) -> str:
 def _end(pod: PodFacts) -> str:
     code = f" with exit code {pod.exit_code}" if pod.exit_code is not None else ""
     words = pod.waiting_message.strip()
-    return f"{code}; it said last: {words}" if words else code
+    return f"{code}; its last output: {words}" if words else code
 
 
 def _out_of_memory(pod: PodFacts, where: str, memory: MemoryFacts | None) -> str:
     asked = pod.requests.get("memory") or (gib(memory.asked_bytes) if memory and memory.asked_bytes else "")
-    message = f"{where} was killed for want of memory{_restarts(pod)}"
+    message = f"{where} was killed because it ran out of memory{_restarts(pod)}"
     if asked:
-        message += f"; it asks for {asked}"
+        message += f"; it requests {asked}"
     if memory is not None and not pod.init:
         message += f"; the engine is estimated to need {gib(memory.total_bytes)}"
     return f"{message}: raise spec.resources.memory, or lower spec.contextSize or spec.parallelSlots"

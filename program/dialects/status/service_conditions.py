@@ -117,7 +117,7 @@ def decide_service_phase(cr: Json, desired: DesiredService | None, facts: Servic
     """
     verdict = decide_phase(cr, desired, facts.model_copy(update={"model_found": True, "model_ready": True}))
     if verdict.reason is Reason.SUSPENDED:
-        return verdict.model_copy(update={"message": "Stopped by its annotation; nothing runs"})
+        return verdict.model_copy(update={"message": "Stopped by its annotation; no replica runs"})
     return verdict
 
 
@@ -167,7 +167,7 @@ def _set_spec_honoured(conditions: ConditionSet, desired: DesiredService | None,
         reason = reasons.pop() if len(reasons) == 1 else "FieldsNotHonoured"
         conditions.set(Type.SPEC_HONOURED, "False", reason or "FieldsNotHonoured", message)
     elif desired is not None:
-        conditions.set(Type.SPEC_HONOURED, "True", "AllFieldsHonoured", "Every field that is set has its effect")
+        conditions.set(Type.SPEC_HONOURED, "True", "AllFieldsHonoured", "All fields that are set have an effect")
 
 
 def _room(conditions: ConditionSet, verdict: PhaseDecision, facts: ServiceFacts) -> None:
@@ -180,7 +180,7 @@ def _room(conditions: ConditionSet, verdict: PhaseDecision, facts: ServiceFacts)
     elif verdict.reason is Reason.MEMORY_INSUFFICIENT:
         conditions.set(Type.MEMORY_FITS, "False", "EstimateExceedsNodes", verdict.message)
     else:
-        message = "By the estimate a replica has the memory that it needs"
+        message = "A replica has at least its estimated memory"
         conditions.set(Type.MEMORY_FITS, "True", "EstimateFits", message)
 
 
@@ -195,7 +195,7 @@ def set_autoscaler(conditions: ConditionSet, facts: ServiceFacts) -> None:
         message = f"{autoscaler.kind}: {autoscaler.problem}"
         conditions.set(Type.AUTOSCALER_READY, "False", "ScalingFailed", message)
     else:
-        message = f"The {autoscaler.kind} decides the number of replicas"
+        message = f"The {autoscaler.kind} sets the number of replicas"
         conditions.set(Type.AUTOSCALER_READY, "True", "ScalingActive", message)
 
 
@@ -203,7 +203,7 @@ def set_refused(conditions: ConditionSet, facts: ServiceFacts) -> None:
     """Set the condition for objects that the API server refuses and the service serves without."""
     if facts.refused:
         message = "; ".join(refusal_text(each) for each in facts.refused)
-        conditions.set(Type.OBJECTS_APPLIED, "False", facts.refused[0].reason, f"{message}; it is tried again")
+        conditions.set(Type.OBJECTS_APPLIED, "False", facts.refused[0].reason, f"{message}; Herdsman tries again")
     else:
         conditions.drop(Type.OBJECTS_APPLIED)
 
@@ -241,7 +241,7 @@ def set_rollout(conditions: ConditionSet, facts: ServiceFacts) -> None:
     if rollout.deferred is not None:
         conditions.set(Type.ROLLOUT_DEFERRED, "True", rollout.deferred.reason, rollout.deferred.message)
     elif rollout.timed_out:
-        message = "Replicas stayed busy for as long as spec.rolloutPolicy allows; the change was made regardless"
+        message = "Replicas stayed busy for the time that spec.rolloutPolicy allows, so Herdsman made the change anyway"
         conditions.set(Type.ROLLOUT_DEFERRED, "False", "IdleTimeoutExceeded", message)
     else:
         conditions.drop(Type.ROLLOUT_DEFERRED)

@@ -70,7 +70,7 @@ def _between_preemption_and_return(facts: ServiceFacts, lost: str) -> Scheduling
     gone = min((pod.name for pod in facts.pods if pod.preempted), default="")
     if not lost and not gone:
         return None
-    told = lost or f"pod {gone} gave its place to one of higher priority"
+    told = lost or f"pod {gone} was preempted by a pod of higher priority"
     return SchedulingState(reason=Reason.PREEMPTED, status="Preempted", message=told, scheduler_said=told)
 
 
@@ -144,7 +144,7 @@ def wait_for_host(hosted: HostedFacts, desired: DesiredService | None) -> Wait:
         return Wait(reason=Reason.NO_HOST_FITS, status="NoHostFits", message=hosted.refusal)
     if hosted.host is None:
         wish = "metal" if desired is not None and desired.model.accelerator == "metal" else "this service"
-        message = f"No live host for {wish}; start `herdsman agent run` on one"
+        message = f"No live host for {wish}; start `herdsman agent run` on a host"
         return Wait(reason=Reason.WAITING_FOR_HOST, status=_WAITING, message=message)
     host = f"Host `{hosted.host}`"
     if hosted.lost:
@@ -152,7 +152,7 @@ def wait_for_host(hosted: HostedFacts, desired: DesiredService | None) -> Wait:
         message = f"{host} is lost: it does not renew its Lease{stuck}"
         return Wait(reason=Reason.HOST_LOST, status=_STALE, message=message)
     if hosted.heartbeat_age_s is not None and hosted.heartbeat_age_s > STALE_HEARTBEAT_S:
-        message = f"{host} was last heard of more than {STALE_HEARTBEAT_S / 60:.0f} minutes ago"
+        message = f"{host} sent its last heartbeat more than {STALE_HEARTBEAT_S / 60:.0f} minutes ago"
         return Wait(reason=Reason.HOST_LOST, status=_STALE, message=message)
     if hosted.reason in _TOLD:
         reason, status, phase = _TOLD[hosted.reason]
@@ -162,7 +162,7 @@ def wait_for_host(hosted: HostedFacts, desired: DesiredService | None) -> Wait:
         message = f"{host}: {hosted.reason or hosted.phase}: {hosted.message}"
         return Wait(reason=Reason.HOST_PROCESS_FAILING, status=_WAITING, message=message)
     if hosted.phase == "Ready":
-        message = f"{host}: the process is up, and its endpoint takes no requests: its EndpointSlice says not ready"
+        message = f"{host}: the process runs, but its EndpointSlice is not ready, so it gets no requests"
         return Wait(reason=Reason.WAITING_FOR_HOST, status=_WAITING, message=message)
     if hosted.phase:
         detail = f": {hosted.message}" if hosted.message else ""

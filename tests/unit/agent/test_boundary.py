@@ -39,7 +39,10 @@ def test_a_plan_with_a_refused_argument_starts_nothing(host: Supervised, tmp_pat
     supervisor = host.start(waits=boundary.waits, refusal=boundary.refusal)
     supervisor.put(KEY, HARMLESS.model_copy(update={"argv": SHELL}))
     told = host.because(KEY, "NotAllowed")
-    assert told.message == "host `h` does not allow flag `--tools`; its owner can, by spec.allow.flags of the Host"
+    assert (
+        told.message
+        == "host `h` does not allow flag `--tools`; the host's owner can allow it in spec.allow.flags of the Host"
+    )
     assert not (tmp_path / "started").exists()
     supervisor.put("prod/variable", HARMLESS.model_copy(update={"env": {"LD_PRELOAD": "/tmp/x.so"}}))
     assert "LD_PRELOAD" in host.because("prod/variable", "NotAllowed").message

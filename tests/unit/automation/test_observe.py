@@ -160,7 +160,7 @@ def test_a_service_is_not_ready_before_the_deployments_controller_has_seen_its_l
     assert verdict.outcome == ("ready" if phase == "Ready" else "reconciling")
     if phase != "Ready":
         assert verdict.message == (
-            "2 of 2 replicas ready; Deployment a was changed, and its controller has not looked at that yet"
+            "2 of 2 replicas ready; Deployment a was changed, and its controller has not observed the change yet"
         )
 
 

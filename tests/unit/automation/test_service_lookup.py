@@ -70,6 +70,6 @@ def test_a_kind_that_the_cluster_does_not_know_is_named_with_what_brings_it(
 
 def test_a_word_that_is_no_kind_and_a_name_that_nobody_has(capsys: pytest.CaptureFixture[str]) -> None:
     client: Any = Client(kinds.INFERENCE_SERVICES, kinds.PLAYGROUNDS)
-    assert "names no kind of service" in complaint(capsys, client, "deployment/chat")
+    assert "is not a kind of service" in complaint(capsys, client, "deployment/chat")
     assert "no Playground `chat`" in complaint(capsys, client, "playground/chat")
     assert "`herdsman get` shows the services of all kinds" in complaint(capsys, client, "chat")

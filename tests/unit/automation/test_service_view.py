@@ -93,7 +93,7 @@ def test_a_pending_change_is_read_out_of_a_condition_and_not_of_a_paused_one() -
     approve = "1 to change; approve it with `herdsman approve chat -n ns --digest 0a1b`"
     waiting = cr(kinds.PLAYGROUNDS, CLAIM, {"conditions": [condition("ChangePending", "True", "x", approve)]})
     assert pending_of(waiting) == {"digest": "0a1b", "summary": "1 to change"}
-    paused = condition("ChangePending", "True", "Paused", "1 to change; nothing is changed in mode Paused")
+    paused = condition("ChangePending", "True", "Paused", "1 to change; in mode Paused")
     assert pending_of(cr(kinds.PLAYGROUNDS, CLAIM, {"conditions": [paused]})) is None
     own = {"pendingChange": {"digest": "ff", "summary": "s", "changes": ["c"]}}
     assert pending_of(cr(kinds.INFERENCE_SERVICES, {}, own)) == own["pendingChange"]

@@ -113,7 +113,7 @@ def test_an_endpoint_that_is_taken_out_of_a_ready_process_is_told_as_that() -> N
     _, gone = told(facts(ready=1), facts(hosted=withdrawn))
     entry = next(entry for entry in gone if entry.reason == "Unavailable")
     assert not entry.message.endswith("Ready")
-    assert "Host `mac`: the process is up, and its endpoint takes no requests" in entry.message
+    assert "Host `mac`: the process runs, but its EndpointSlice is not ready" in entry.message
 
 
 def test_replicas_that_come_and_go_beside_others_are_no_news() -> None:

@@ -96,7 +96,7 @@ def test_an_engine_that_keda_can_look_nothing_up_of_keeps_one_replica() -> None:
     assert objects(desired, KEDA)["hpa"]["spec"]["minReplicas"] == 1
     (problem,) = unsupported_by_cluster(desired, KEDA)
     assert problem.field == "spec.autoscaling.minReplicas"
-    assert "runtime generic has no metric" in problem.message
+    assert "runtime generic has no default metric" in problem.message
     named = desired.model_copy(update={"autoscaling": Autoscaling(min_replicas=0, max_replicas=4, metrics=(REQUESTS,))})
     assert "scaler" in objects(named, KEDA)
 

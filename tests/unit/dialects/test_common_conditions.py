@@ -111,7 +111,7 @@ def test_what_there_is_to_say_is_said_and_taken_back(
 def test_a_service_that_is_stopped_is_idle_and_says_so() -> None:
     stopped = DESIRED.model_copy(update={"suspended": True})
     verdict = decide_service_phase(playground(), stopped, ServiceFacts(desired_replicas=0, objects_exist=True))
-    assert (verdict.outcome, verdict.message) == ("idle", "Stopped by its annotation; nothing runs")
+    assert (verdict.outcome, verdict.message) == ("idle", "Stopped by its annotation; no replica runs")
 
 
 def test_conditions_are_listed_in_one_order_the_dialects_own_first() -> None:

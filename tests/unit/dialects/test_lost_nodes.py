@@ -39,7 +39,7 @@ def test_a_service_that_serves_elsewhere_stays_available() -> None:
 @pytest.mark.parametrize(
     ("other", "reason", "told"),
     [
-        ({"name": "svc-2"}, "NodeLost", "pod svc-1 is replaced, and cannot end: its node gpu-1 is lost"),
+        ({"name": "svc-2"}, "NodeLost", "pod svc-1 is replaced, and cannot end because its node gpu-1 is lost"),
         ({"name": "svc-2", "unschedulable": "0/1 nodes are available"}, "Unschedulable", "svc-2 is not scheduled"),
         ({"name": "svc-2", "container": "c", "waiting_reason": "ErrImagePull"}, "ImagePullFailed", "svc-2"),
     ],

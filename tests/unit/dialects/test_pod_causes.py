@@ -58,13 +58,13 @@ WHERE = "https://example.com/m.gguf"
         pytest.param(
             PodFacts(**ENGINE, waiting_reason="CrashLoopBackOff", oom_killed=True, exit_code=137, restarts=2),
             Reason.OUT_OF_MEMORY,
-            ("killed for want of memory", "2 restarts", "spec.resources.memory"),
+            ("killed because it ran out of memory", "2 restarts", "spec.resources.memory"),
             id="killed-in-a-crash-loop",
         ),
         pytest.param(
             PodFacts(**ENGINE, waiting_reason="OOMKilled", exit_code=137, requests={"memory": "512Mi"}),
             Reason.OUT_OF_MEMORY,
-            ("it asks for 512Mi",),
+            ("it requests 512Mi",),
             id="killed-just-now",
         ),
         pytest.param(
@@ -103,7 +103,7 @@ WHERE = "https://example.com/m.gguf"
         pytest.param(
             PodFacts(**ENGINE, waiting_reason="CrashLoopBackOff", exit_code=137, restarts=3),
             Reason.PROBES_FAILING,
-            ("stopped from outside", "3 restarts", "probes fail"),
+            ("was killed", "3 restarts", "probes fail"),
             id="killed-by-the-kubelet",
         ),
         pytest.param(
@@ -227,7 +227,7 @@ def test_want_of_memory_is_set_beside_the_estimate() -> None:
     memory = MemoryFacts(weights_bytes=4 << 30, cache_bytes=1 << 30, compute_bytes=512 << 20, asked_bytes=2 << 30)
     cause = cause_of(PodFacts(**ENGINE, waiting_reason="OOMKilled", oom_killed=True), memory)
     assert cause is not None
-    assert "it asks for 2.0 GiB; the engine is estimated to need 5.5 GiB" in cause.message
+    assert "it requests 2.0 GiB; the engine is estimated to need 5.5 GiB" in cause.message
 
 
 def test_the_most_telling_cause_counts_whatever_the_order_of_pods() -> None:

@@ -50,13 +50,13 @@ def test_a_pod_spec_as_kubernetes_takes_it_passes() -> None:
     [
         ({"nodeSelectr": {}}, "nodeSelectr", "did you mean `nodeSelector`?"),
         ({"spec": {"containers": []}}, "spec", "one level up"),
-        ({"nothingLikeIt": 1}, "nothingLikeIt", "no field of a PodSpec; the API server would refuse it"),
+        ({"nothingLikeIt": 1}, "nothingLikeIt", "not a field of a PodSpec; the API server would refuse it"),
         ({"containers": [{"name": "a", "resorces": {}}]}, "containers[0].resorces", "`resources`"),
         ({"containers": [{"env": [{"name": "A", "vale": "1"}]}]}, "containers[0].env[0].vale", "`value`"),
         ({"containers": [{"livenessProbe": {"httpGet": {"prot": 1}}}]}, "containers[0].livenessProbe.httpGet.prot", ""),
         ({"containers": {}}, "containers", "is not a list"),
         ({"tolerations": [{"tolerationSeconds": [5]}]}, "tolerations[0].tolerationSeconds", "plain value"),
-        ({"nodeSelector": {"a": ["b"]}}, "nodeSelector[a]", "not a text"),
+        ({"nodeSelector": {"a": ["b"]}}, "nodeSelector[a]", "not a string"),
         ({"volumes": [{"name": "a", "hostPath": "/x"}]}, "volumes[0].hostPath", "not an object"),
     ],
 )

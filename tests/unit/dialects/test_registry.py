@@ -63,7 +63,7 @@ def test_a_name_alone_means_any_kind_and_a_wrong_word_is_told() -> None:
     for dialect in ("llmkube", "kserve", "llmaz", "llmaz-service"):
         assert split_name(qualified(dialect, "chat")) == (dialect, "chat")
     for wrong in ("deployment/chat", "kserve/", "/chat"):
-        with pytest.raises(ValueError, match="names no kind of service"):
+        with pytest.raises(ValueError, match="is not a kind of service"):
             split_name(wrong)
 
 

@@ -74,7 +74,7 @@ def test_a_resumed_service_starts_as_any_other() -> None:
 
 def test_an_autoscaler_may_want_no_replica() -> None:
     status = status_with(facts(desired=0), {"autoscaling": Autoscaling(min_replicas=0, max_replicas=3)})
-    assert (status["phase"], message(status, "Ready")) == ("Stopped", "The autoscaler wants no replica now")
+    assert (status["phase"], message(status, "Ready")) == ("Stopped", "The autoscaler has set zero replicas")
 
 
 # --- the queue for GPUs -----------------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ def test_a_model_on_its_way_is_told() -> None:
 def test_replicas_that_have_not_answered_yet_do_not_count() -> None:
     status = status_of(facts(desired=2, unproved_replicas=2))
     assert (status["phase"], status["unprovedReplicas"]) == ("Creating", 2)
-    assert "2 healthy, not yet proved by a completion" in message(status, "Ready")
+    assert "2 healthy, but not yet checked by a completion" in message(status, "Ready")
 
 
 # --- pods that fail ---------------------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ def test_a_failing_pod_gives_the_service_its_reason() -> None:
     status = status_of(facts(pods=(CRASHING,)))
     assert (status["phase"], protocol(status)) == ("Creating", ("False", "True", "False", "CrashLooping"))
     assert message(status, "Progressing") == (
-        "0 of 1 replicas ready; pod svc-1: container llama-server ends by itself (3 restarts) with exit code 1"
+        "0 of 1 replicas ready; pod svc-1: container llama-server exits (3 restarts) with exit code 1"
     )
 
 

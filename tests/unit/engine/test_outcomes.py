@@ -81,7 +81,7 @@ def test_a_dropped_part_that_could_not_be_deleted_fails_its_service() -> None:
 
 def test_a_foreign_object_has_a_reason_of_its_own() -> None:
     urn = urns.object_urn(A.key, A.objects[0], STACK.name)
-    log = RunLog(failures={urn: "Service `default/a` exists and is not ours: it is held by field manager `helm`."})
+    log = RunLog(failures={urn: "Service `default/a` already exists and belongs to field manager `helm`."})
     error = outcomes.service_outcomes(targets(A), log, result(), preview=False)[A.key].error
     assert error is not None
     assert error.reason == "ForeignObject"
@@ -99,7 +99,10 @@ def test_a_refused_accessory_fails_its_service_as_a_whole_only_beside_something_
     at = {obj.kind: urns.object_urn(scaled.key, obj, STACK.name) for obj in scaled.objects}
     scaler, last = at["HorizontalPodAutoscaler"], at["Deployment"]
     standing = {urn: change for urn, change in done(scaled).items() if urn != scaler}
-    log = RunLog(done=standing, failures={scaler: "HorizontalPodAutoscaler scaled exists and is not ours"})
+    log = RunLog(
+        done=standing,
+        failures={scaler: "HorizontalPodAutoscaler scaled already exists and belongs to field manager `helm`"},
+    )
     error = outcomes.service_outcomes(targets(scaled), log, result(), preview=False)[scaled.key].error
     assert isinstance(error, AccessoriesRefused)
     assert [(each.kind, each.name, each.reason) for each in error.refused] == [

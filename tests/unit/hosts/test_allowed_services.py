@@ -101,7 +101,9 @@ def test_what_a_host_allows_is_placed_there() -> None:
     made = watched(("mac", {}), ("box", {"flags": ["--path"]}))
     error = refused(made, engine=TOOLS)
     assert error.field == "spec.extraArgs[2]"
-    assert error.why == "no host allows flag `--tools`; the owner of one can, by spec.allow.flags of its Host"
+    assert (
+        error.why == "no host allows flag `--tools`; the owner of a host can allow it in spec.allow.flags of the Host"
+    )
     assert made.registry.allocations.waiting() == (ServiceKey("llmkube", "ns", "svc"),)
     made.registry.host_changed(host("box", allow={"flags": ["--path"]}), host("box", allow={"flags": ["--tools"]}))
     assert "svc" in made.told()

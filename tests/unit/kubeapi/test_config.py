@@ -266,7 +266,7 @@ def test_renewed_credentials_are_not_sent_to_another_server(write: Write) -> Non
     path = write()
     access = kubeconfig_access(path)
     write(server="https://evil.example", user={"token": "new"})
-    with pytest.raises(ConfigInvalid, match=r"names https://evil\.example now"):
+    with pytest.raises(ConfigInvalid, match=r"now names server https://evil\.example"):
         access.reload()
     assert access.authorization() == "Bearer t0ken"
 

@@ -34,11 +34,11 @@ def test_aliases_and_merges_of_a_usual_size_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (BOMB, "aliases stand for more than"),
-        (MERGES, "aliases stand for more than"),
-        ("---\n".join(["a: &a [1, 2]\nb: [" + "*a, " * 9000 + "]\n"] * 10), "aliases stand for more than"),
-        ("a: &a [*a]", "an alias stands inside"),
-        ("a: &a {<<: *a}", "an alias stands inside"),
+        (BOMB, "aliases expand to more than"),
+        (MERGES, "aliases expand to more than"),
+        ("---\n".join(["a: &a [1, 2]\nb: [" + "*a, " * 9000 + "]\n"] * 10), "aliases expand to more than"),
+        ("a: &a [*a]", "an alias is inside"),
+        ("a: &a {<<: *a}", "an alias is inside"),
         ("[" * 5000 + "]" * 5000, "nested more than"),
         ("{a: " * 5000, "nested more than"),
         ("- " * 5000, "nested more than"),

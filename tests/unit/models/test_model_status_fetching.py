@@ -168,7 +168,7 @@ def test_a_restart_of_the_loop_unmakes_no_prefetch() -> None:
         ({"source": SET, "files": ["a.gguf"]}, ""),
         ({"source": SET}, "nothing to cache"),
         ({"source": "pvc://claim/x.gguf"}, "nothing to cache"),
-        ({"source": "/srv/x.gguf"}, "file on a node"),
+        ({"source": "/srv/x.gguf"}, "pods of a node copy its file"),
         ({"source": URL, "hardware": {"accelerator": "metal"}}, "host"),
     ],
 )

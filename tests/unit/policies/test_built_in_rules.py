@@ -83,7 +83,7 @@ def test_bounds_of_resources(found: Found) -> None:
 def test_at_least_so_much(found: Found) -> None:
     violations = found(service(pod=PodSettings(cpu_request="500m")), resources={"cpu": {"min": 1}, "gpu": {"min": 1}})
     assert {(v.value, v.rule) for v in violations} == {
-        ("500m", "one pod asks for at least 1 cpu"),
+        ("500m", "one pod must request at least 1 cpu"),
         ("0", "at least 1 GPUs of one replica"),
     }
 
@@ -168,7 +168,7 @@ def test_hosts_that_a_service_may_run_on(found: Found) -> None:
     assert (violation.field, violation.value) == ("metadata.annotations[herdsman.dev/host]", "studio")
     assert found(on_host, hosts={"allowed": ["stud*"]}) == ()
     (violation,) = found(on_host, hosts={"allowed": []})
-    assert "no service runs on a host" in violation.rule
+    assert "services must not run on hosts" in violation.rule
     assert found(hosts={"allowed": []}) == ()
 
 
@@ -227,7 +227,8 @@ def test_mandatory_violations_come_first(tmp_path: Path) -> None:
     given = policies(tmp_path, a_yaml=document("a", enforcement="advisory", **rule), b_yaml=document("b", **rule))
     assert [(v.policy, v.mandatory) for v in check(given)] == [("b", True), ("a", False)]
     assert str(check(given)[0]) == (
-        "policy `b`: metadata.namespace is ns: services are in namespaces nowhere; make the service in one of them"
+        "policy `b`: metadata.namespace is ns: services must be in namespaces nowhere; create the service in one of "
+        "these namespaces"
     )
 
 

@@ -50,7 +50,7 @@ def test_an_expression_that_is_not(tmp_path: Path) -> None:
     ("expression", "why"),
     [
         ("service.spec.absent == 1", "absent"),
-        ("service.spec.replicas + 1", "gives int and not true or false"),
+        ("service.spec.replicas + 1", "returns int, not true or false"),
         ("1 / 0 == 1", "zero"),
         ("nosuch(service)", "nosuch"),
         ("'a'.matches('(')", "unclosed group"),
@@ -68,7 +68,7 @@ def test_what_cannot_be_evaluated_counts_as_violated(tmp_path: Path, expression:
     ("expression", "why"),
     [
         ("service.spec.replicas <=", "Syntax error"),
-        ("serivce.spec.replicas < 3", "knows no `serivce`"),
+        ("serivce.spec.replicas < 3", "uses `serivce`, which is not a variable"),
         ("(" * 1500 + "true" + ")" * 1500, ""),
         ("1" * 5000, "at most 4096 characters"),
     ],
@@ -89,7 +89,7 @@ def test_an_expression_that_never_ends_stops_nobody(tmp_path: Path) -> None:
     ]
     given = policies(tmp_path, p_yaml=document(rules=kind))
     violations = {v.rule: v for v in check(given)}
-    assert "took longer than" in violations["rule `endless` cannot be evaluated, which counts as violated"].value
+    assert "took longer than" in violations["rule `endless` cannot be evaluated, which counts as a violation"].value
     assert not violations["none (rule `sound`)"].failed, "the other rule is heard"
     began = time.monotonic()
     assert len(check(given)) == 2
@@ -195,7 +195,7 @@ def test_rules_get_no_credentials_from_the_environment(tmp_path: Path, monkeypat
 def test_hostile_words_in_a_service_are_only_data(tmp_path: Path) -> None:
     odd = {"metadata": {"name": "svc", "namespace": "ns"}, "spec": {"image": "\ud800'\"); os.exit()\n\0", "big": 2**70}}
     violations = check(policies(tmp_path, p_yaml=cel("has(service.spec.image)")), cr=odd)
-    assert all(v.failed for v in violations), "not convertible at worst, which counts as violated"
+    assert all(v.failed for v in violations), "not convertible at worst, which counts as a violation"
     text = PYTHON + "@rule('r')\ndef r(service, **_):\n    return str(len(service['spec']['image']))\n"
     (violation,) = check(policies(tmp_path / "python", rules_py=text), cr=odd)
     assert violation.rule == str(len(odd["spec"]["image"]))  # type: ignore[index]

@@ -55,4 +55,4 @@ def test_advice_does_not_fail(tmp_path: Path, manifests: str, capsys: pytest.Cap
 def test_policies_that_make_no_sense_fail(tmp_path: Path, manifests: str, capsys: pytest.CaptureFixture[str]) -> None:
     rules = str(folder(tmp_path / "p", p_yaml=document(nothing=1)))
     assert invoke(["policy", "check", "-f", manifests, "--policies", rules]) == 1
-    assert "p.yaml: spec.nothing: is no field of a policy" in capsys.readouterr().err
+    assert "p.yaml: spec.nothing: is not a field of a policy" in capsys.readouterr().err

@@ -102,15 +102,15 @@ def test_documents_of_other_kinds_are_left_out_and_said(tmp_path: Path) -> None:
 def test_a_field_that_nobody_knows_is_a_note_on_its_document(tmp_path: Path) -> None:
     write(tmp_path, a=model().replace("spec: {", "spec: {typo: 1, "))
     manifests, _ = read(tmp_path, "a.yaml")
-    assert manifests.notes == ["Warning: a.yaml: Model `base`: spec.typo: is not known to this version"]
+    assert manifests.notes == ["Warning: a.yaml: Model `base`: spec.typo: is not known to this version of Herdsman"]
 
 
 @pytest.mark.parametrize(
     ("text", "error"),
     [
         ("a: [", "a.yaml line 1: is not YAML: "),
-        ("day: !!timestamp 2024-13-45", "a.yaml line 1: is refused: tag !!timestamp is not known here"),
-        ("a: b\nc: !!binary aGk=", "a.yaml line 2: is refused: tag !!binary is not known here"),
+        ("day: !!timestamp 2024-13-45", "a.yaml line 1: is refused: tag !!timestamp is not supported"),
+        ("a: b\nc: !!binary aGk=", "a.yaml line 2: is refused: tag !!binary is not supported"),
         ("? [a]\n: b", "a.yaml line 1: is refused: a key is a list"),
         ("kind: List\nitems: 5", "a.yaml: items: is not a list"),
         ("kind: ModelList\nitems: [5]", "a.yaml items[0]: is not an object with apiVersion, kind, metadata and spec"),
@@ -144,10 +144,13 @@ def test_a_field_that_nobody_knows_is_a_note_on_its_document(tmp_path: Path) -> 
         ),
         ("just words", "a.yaml: is not an object with apiVersion, kind, metadata and spec"),
         ("kind: Model", "a.yaml: metadata.name: is missing"),
-        (service(), "a.yaml: InferenceService `chat`: spec.modelRef: no Model `base` of namespace `prod` is among"),
+        (
+            service(),
+            "a.yaml: InferenceService `chat`: spec.modelRef: the files have no Model `base` of namespace `prod`",
+        ),
         (
             f"{model()}---{model()}",
-            "a.yaml document 2: Model `base`: metadata.name: is taken already by a.yaml document 1",
+            "a.yaml document 2: Model `base`: metadata.name: is already used by a.yaml document 1",
         ),
         (model().replace("https:", "gopher:"), "a.yaml: Model `base`: spec.source: "),
         (

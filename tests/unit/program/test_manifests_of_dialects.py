@@ -78,8 +78,8 @@ def test_a_preset_among_the_files_goes_before_ours_and_one_that_is_nowhere_is_to
     ("documents", "error"),
     [
         ((PLAYGROUND,), "a.yaml: Playground `chat`: "),
-        ((MODEL, MODEL), "a.yaml document 2: OpenModel `tiny`: metadata.name: is taken already by a.yaml document 1"),
-        ((LLM, LLM), "a.yaml document 2: LLMInferenceService `chat`: metadata.name: is taken already by a.yaml"),
+        ((MODEL, MODEL), "a.yaml document 2: OpenModel `tiny`: metadata.name: is already used by a.yaml document 1"),
+        ((LLM, LLM), "a.yaml document 2: LLMInferenceService `chat`: metadata.name: is already used by a.yaml"),
         ((MODEL, {**PLAYGROUND, "spec": {"modelClaim": 7}}), "a.yaml document 2: Playground `chat`: "),
         (
             ({**MODEL, "metadata": {"name": "tiny", "annotations": {"a": True}}},),

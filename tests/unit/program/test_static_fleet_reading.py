@@ -56,7 +56,7 @@ def test_a_fleet_is_for_herdsmans_plugin_unless_the_config_names_the_other(tmp_p
     for wrong in ("Pulumi", ["pulumi"], {"a": 1}):
         found = config(tmp_path, manifests="x", kubernetesPlugin=wrong)
         (error,) = found.errors
-        assert error.startswith("herdsman:kubernetesPlugin: ") and error.endswith("none of `herdsman` and `pulumi`")
+        assert error.startswith("herdsman:kubernetesPlugin: ") and error.endswith("neither `herdsman` nor `pulumi`")
 
 
 def test_an_engine_that_can_find_no_plugin_is_told_of(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_host_of_the_config_gets_no_object_of_a_cluster(tmp_path: Path) -> Non
     assert "annotations" not in placed.rendered.objects[0].manifest["metadata"] or (
         naming.ANNOTATION_FLEET not in placed.rendered.objects[0].manifest["metadata"]["annotations"]
     )
-    assert any("idle-timeout]: has no effect in a static fleet: it takes an agent" in note for note in read.notes)
+    assert any("idle-timeout]: has no effect in a static fleet: only an agent" in note for note in read.notes)
 
 
 def test_what_takes_a_loop_is_said(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_mark_and_a_controller_say_whose_an_object_is() -> None:
     assert held_elsewhere(obj("p/s"), obj("p/s")) == ""
     assert held_elsewhere(obj("taken"), obj("p/s")) == "", "a fleet takes what a loop let go of"
     assert held_elsewhere(obj(owner="chat"), obj(owner="chat")) == ""
-    assert held_elsewhere(obj("taken"), obj(owner="chat")) == "a static fleet that is to come"
+    assert held_elsewhere(obj("taken"), obj(owner="chat")) == "a static fleet that has not created it yet"
     assert held_elsewhere(obj("p/s"), obj(owner="chat")) == "static fleet `p/s`"
     assert held_elsewhere(obj("p/other"), obj("p/s")) == "static fleet `p/other`"
     assert held_elsewhere(obj(owner="chat"), obj("p/s")) == "controller InferenceService `chat`"

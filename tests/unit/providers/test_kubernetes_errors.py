@@ -81,7 +81,7 @@ def test_each_cause_stands_once_with_its_field_and_its_first_line() -> None:
     refused = refusal(error, "create Deployment `n/x`")
     assert refused.code is Code.INVALID_ARGUMENT
     assert refused.message.splitlines() == [
-        "could not create Deployment `n/x`: the API server finds it invalid",
+        "could not create Deployment `n/x`: the API server refused it as invalid",
         "  - spec.a: Required value",
         "  - spec.b: Too long",
         "Correct the fields named above.",
@@ -112,12 +112,12 @@ def test_fields_that_the_schema_does_not_know_are_named() -> None:
             "by RBAC",
         ),
         (errors.Forbidden(403, "Forbidden", "exceeded quota: q"), Code.PERMISSION_DENIED, "ResourceQuota"),
-        (errors.Forbidden(403, "Forbidden", "because it is being terminated"), Code.PERMISSION_DENIED, "wait until"),
+        (errors.Forbidden(403, "Forbidden", "because it is being terminated"), Code.PERMISSION_DENIED, "wait for the end"),
         (errors.Forbidden(403, "Forbidden", "denied by webhook"), Code.PERMISSION_DENIED, "admission rule"),
         (errors.Conflict(409, "Conflict", "x"), Code.ABORTED, "run again"),
         (errors.TooManyRequests(429, "TooManyRequests", "x"), Code.RESOURCE_EXHAUSTED, "overloaded"),
-        (errors.Unreachable("refused"), Code.UNAVAILABLE, "running again is safe"),
-        (errors.ServerError(503, "ServiceUnavailable", "x"), Code.UNAVAILABLE, "running again is safe"),
+        (errors.Unreachable("refused"), Code.UNAVAILABLE, "you can safely run again"),
+        (errors.ServerError(503, "ServiceUnavailable", "x"), Code.UNAVAILABLE, "you can safely run again"),
     ],
 )
 def test_each_refusal_says_what_to_do(error: errors.ApiError, code: Code, advice: str) -> None:

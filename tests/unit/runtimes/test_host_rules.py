@@ -243,7 +243,7 @@ def test_the_owner_widens_what_a_host_allows() -> None:
 
 def test_a_refusal_names_what_it_is_about_and_what_the_owner_can_do() -> None:
     assert refusal(plan("--tools", "all"), DEFAULT, namespace="prod") == (
-        "host `mac` does not allow flag `--tools`; its owner can, by spec.allow.flags of the Host"
+        "host `mac` does not allow flag `--tools`; the host's owner can allow it in spec.allow.flags of the Host"
     )
 
 

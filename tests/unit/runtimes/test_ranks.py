@@ -66,7 +66,7 @@ def test_arguments_that_name_the_tensor_size_leave_the_rest_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("words", "gpus", "told"),
     [
-        (["-tp", "2", "-pp", "2"], 2, "4 ranks (pipeline 2 x tensor 2) need as many GPUs, and a pod has 2"),
+        (["-tp", "2", "-pp", "2"], 2, "4 ranks (pipeline 2 x tensor 2) need 4 GPUs, and a pod has 2"),
         (["-pp", "2"], 4, "2 ranks (pipeline 2) use 2 of the 4 GPUs"),
         (["-tp", "4"], 4, ""),
         (["--seed", "1"], 4, ""),

@@ -113,7 +113,7 @@ def test_a_killed_builder_gives_its_lock_back(tmp_path: Path, cache: Path) -> No
         started = time.monotonic()
         with build.one_build_at_a_time(told):
             assert time.monotonic() - started >= 0.2
-    assert told.getvalue() == "Waiting for another build to end\n"
+    assert told.getvalue() == "Waiting for the end of another build\n"
 
 
 def test_a_compiler_that_outlives_its_killed_builder_keeps_the_next_one_waiting(cache: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_go_that_cannot_fetch_the_wanted_toolchain_is_refused(
 
 def test_the_module_says_where_each_program_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert build.main(["no-such-tool"]) == 1
-    assert "is not a tool of Herdsman" in capsys.readouterr().err
+    assert "is not a tool that Herdsman installs" in capsys.readouterr().err
 
 
 @needs_go

@@ -24,4 +24,4 @@ def test_a_layer_without_its_tool_is_skipped_with_the_reason_and_counted() -> No
     assert run.returncode == 0, run.stdout
     assert "3 skipped" in run.stdout
     assert "skipped in layer apiserver: 3" in run.stdout
-    assert "  3: `etcd` is not at /nowhere/etcd: HERDSMAN_ETCD says so; correct or unset it" in run.stdout
+    assert "  3: `etcd` is not at /nowhere/etcd: HERDSMAN_ETCD names this path; correct or unset it" in run.stdout

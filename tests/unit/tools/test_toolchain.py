@@ -87,7 +87,7 @@ def test_a_copy_that_is_there_and_is_not_taken_is_named(tmp_path: Path) -> None:
     own = program(tmp_path / "path" / "pulumi", code=1)
     with pytest.raises(NotBuilt) as caught:
         locate("pulumi")
-    assert f"is not on this machine, and {own} is older or did not say its version within 60 s: run" in str(
+    assert f"is not on this machine, and {own} is older or did not print its version within 60 s: run" in str(
         caught.value
     )
 

@@ -1,4 +1,4 @@
-"""The pods of an LLMInferenceService that serve, and those that prefill for them. Pure.
+"""The serving and the prefill pods of an LLMInferenceService. Pure.
 
 A replica of one pod is in a Deployment; a group of pods (`worker` is set) is a LeaderWorkerSet. A Deployment's selector
 has fixed labels only, because users change pods' labels and a selector cannot change. When prefill is added or removed,

@@ -21,7 +21,7 @@ import yaml
 from kubeapi.json_types import Json
 
 PREFIX = "kserve-config-llm-"
-"""What the names of presets start with."""
+"""The prefix of the names of presets."""
 
 _COUNTED = ".counted"
 _PARAMETER = re.compile(r"@([a-z_]+)@")

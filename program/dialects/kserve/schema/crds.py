@@ -25,7 +25,7 @@ _OWN_NAME = rule(
     "has(self.spec.model) && has(self.spec.model.name) && self.spec.model.name != '' || !has(self.spec.model)"
     " || !has(self.spec.model.lora) || !has(self.spec.model.lora.adapters)"
     " || self.spec.model.lora.adapters.all(a, a.name != self.metadata.name)",
-    "an adapter must not have the model's name, which is the service's own",
+    "an adapter must not have the model's name, which here is the service's name",
     field=".spec.model.lora.adapters",
 )
 
@@ -52,7 +52,7 @@ def _documents() -> list[Json]:
             kind="LLMInferenceService",
             plural="llminferenceservices",
             short_names=("llmisvc",),
-            description="A language model served by pods that presets describe, with the way to them.",
+            description="A language model that pods serve, with its router. Presets describe the pods and the router.",
             versions=tuple(
                 Version(spec, service_status, _SERVICE_COLUMNS, name, storage=name == "v1alpha2", rules=(_OWN_NAME,))
                 for name, spec in specs.items()
@@ -63,7 +63,7 @@ def _documents() -> list[Json]:
             kind="LLMInferenceServiceConfig",
             plural="llminferenceserviceconfigs",
             short_names=(),
-            description="Part of a service's spec that services are laid over.",
+            description="Part of a service's spec. Services that refer to it override its fields.",
             versions=tuple(
                 Version(
                     service.config_spec(spec),

@@ -18,9 +18,9 @@ SEGMENTS = rule("!self.split('/').exists(part, part == '.' || part == '..')", "m
 
 
 class LoraAdapter(CrdModel):
-    uri: str = required("Where it comes from.", min_length=1, max_length=URI_LENGTH, pattern=URI)
+    uri: str = required("Address of the adapter's weights.", min_length=1, max_length=URI_LENGTH, pattern=URI)
     name: str = required(
-        "The `model` of the requests that want it.",
+        "Value of `model` in requests that use the adapter.",
         min_length=1,
         max_length=NAME_LENGTH,
         x_kubernetes_validations=[SEGMENTS],
@@ -30,7 +30,7 @@ class LoraAdapter(CrdModel):
 LORA_RULES = (
     rule(
         "!has(self.adapters) || self.adapters.all(a, self.adapters.exists_one(b, a.name == b.name))",
-        "adapters must have names of their own",
+        "the names of adapters must differ",
         field=".adapters",
     ),
 )
@@ -41,15 +41,17 @@ class Lora(CrdModel):
 
     model_config = with_rules(*LORA_RULES)
     adapters: list[LoraAdapter] = optional("The adapters.", [], max_length=64)
-    max_rank: int | None = optional("Largest rank of an adapter.", ge=1)
-    max_adapters: int | None = optional("Most adapters on the device at once.", ge=1)
-    max_cpu_adapters: int | None = optional("Most adapters in memory at once.", name="maxCpuAdapters", ge=1)
+    max_rank: int | None = optional("Maximum rank of an adapter.", ge=1)
+    max_adapters: int | None = optional("Maximum number of adapters on the device at once.", ge=1)
+    max_cpu_adapters: int | None = optional(
+        "Maximum number of adapters in memory at once.", name="maxCpuAdapters", ge=1
+    )
 
 
 class Confidential(CrdModel):
     """The model is encrypted. A key broker releases the key to pods that it trusts."""
 
-    enabled: bool | None = optional("Fetch the model so.")
+    enabled: bool | None = optional("Decrypt the model after the download.")
     resource_id: str | None = optional(
         "The key, as `kbs:///<repository>/<type>/<tag>`.", max_length=1024, pattern=r"^kbs:///[^/]+/[^/]+/[^/]+$"
     )
@@ -70,24 +72,26 @@ class ModelSpec(CrdModel):
 
     model_config = with_rules(*MODEL_RULES)
     uri: str | None = optional(
-        "Where it comes from; required unless a base config says it.", max_length=URI_LENGTH, pattern=URI
+        "Address of the weights; required unless a base config sets it.", max_length=URI_LENGTH, pattern=URI
     )
-    name: str | None = optional("The `model` of requests; the service's name when absent.", max_length=NAME_LENGTH)
-    lora: Lora | None = optional("Adapters of it.")
-    confidential: Confidential | None = optional("It is encrypted.")
+    name: str | None = optional("Value of `model` in requests; the service's name when absent.", max_length=NAME_LENGTH)
+    lora: Lora | None = optional("LoRA adapters of the model.")
+    confidential: Confidential | None = optional("Settings for an encrypted model.")
 
 
 class StorageInitializer(CrdModel):
-    enabled: bool = optional("False: nothing is fetched, and the engine is told the URI's path as it stands.", True)
+    enabled: bool = optional(
+        "False: Herdsman downloads nothing and passes the path of the URI to the engine unchanged.", True
+    )
 
 
 class Tracing(CrdModel):
     """OpenTelemetry traces. An empty object uses the values of the presets."""
 
-    exporter_endpoint: str | None = optional("Where they go.", max_length=URI_LENGTH)
-    sampler: str | None = optional("Which requests are traced.", max_length=63)
-    sampler_arg: str | None = optional("The sampler's argument.", max_length=63)
-    exporter: str | None = optional("How they go.", max_length=63)
+    exporter_endpoint: str | None = optional("Address that traces are sent to.", max_length=URI_LENGTH)
+    sampler: str | None = optional("Sampler, which selects the requests to trace.", max_length=63)
+    sampler_arg: str | None = optional("Argument of the sampler.", max_length=63)
+    exporter: str | None = optional("Exporter of the traces, such as `otlp`.", max_length=63)
 
 
 _MODE = "(has({0}.scaling.wva) ? (has({0}.scaling.wva.hpa) ? 'wva-hpa' : 'wva-keda') : 'keda')"
@@ -97,21 +101,21 @@ SERVICE_RULES = (
     rule(
         "has(self.baseRefs) && size(self.baseRefs) > 0"
         " || has(self.model) && has(self.model.uri) && self.model.uri != ''",
-        "model.uri is required unless a base config says it",
+        "model.uri is required unless a base config sets it",
         field=".model.uri",
     ),
     rule(
         "!has(self.model) || !has(self.model.uri) || self.model.uri == ''"
         " || has(self.storageInitializer) && has(self.storageInitializer.enabled) && !self.storageInitializer.enabled"
         f" || self.model.uri.matches('^({_SCHEMES})://')",
-        f"a model cannot be fetched so; addresses begin with {', '.join(FETCHED_SCHEMES)}, and on hosts also with "
+        f"the scheme of model.uri is not supported; use {', '.join(FETCHED_SCHEMES)}, or on hosts also "
         f"{', '.join(HOST_SCHEMES)}",
         field=".model.uri",
     ),
     rule(
         "!has(self.scaling) || !has(self.prefill) || !has(self.prefill.scaling) || "
         f"{_MODE.format('self')} == {_MODE.format('self.prefill')}",
-        "both sets of pods must be scaled in the same way",
+        "spec.scaling and spec.prefill.scaling must use the same autoscaler",
         field=".prefill.scaling",
     ),
 )
@@ -122,11 +126,13 @@ class ServiceSpec(WorkloadSpec):
 
     model_config = with_rules(*SERVICE_RULES)
     model: ModelSpec | None = optional("The model.")
-    storage_initializer: StorageInitializer | None = optional("Whether the model is fetched for the pods.")
-    prefill: WorkloadSpec | None = optional("Pods of their own for the first step of each request.")
-    router: Router | None = optional("The way to the pods.")
-    tracing: Tracing | None = optional("Traces of requests.")
-    base_refs: list[ObjectRef] = optional("Configs that the spec is laid over, in order.", [], max_length=32)
+    storage_initializer: StorageInitializer | None = optional("Download of the model into the pods.")
+    prefill: WorkloadSpec | None = optional("Separate pods for prefill, the first step of each request.")
+    router: Router | None = optional("Router: how requests reach the pods.")
+    tracing: Tracing | None = optional("Tracing of requests.")
+    base_refs: list[ObjectRef] = optional(
+        "Configs whose fields the spec overrides, in order; later configs override earlier ones.", [], max_length=32
+    )
 
 
 _UNRELAXED = ("type", "description", "maximum", "format", "maxLength", "maxItems")
@@ -157,6 +163,6 @@ def config_spec(service_spec: Json) -> Json:
     found = relaxed(service_spec)
     found["description"] = "Part of a service's spec, whose strings may hold template expressions."
     found["x-kubernetes-validations"] = [
-        rule("!has(self.baseRefs)", "a config cannot be laid over others", field=".baseRefs")
+        rule("!has(self.baseRefs)", "a config cannot have baseRefs", field=".baseRefs")
     ]
     return found

@@ -16,7 +16,7 @@ Criticality = Literal["Critical", "Standard", "Sheddable"]
 
 
 class LoraAdapter(service.LoraAdapter):
-    criticality: Criticality | None = optional("How much it matters when there is too much to do.")
+    criticality: Criticality | None = optional("Importance of requests under overload.")
 
 
 class Lora(service.Lora):
@@ -24,8 +24,8 @@ class Lora(service.Lora):
 
 
 class ModelSpec(service.ModelSpec):
-    criticality: Criticality | None = optional("How much it matters when there is too much to do.")
-    lora: Lora | None = optional("Adapters of it.")
+    criticality: Criticality | None = optional("Importance of requests under overload.")
+    lora: Lora | None = optional("LoRA adapters of the model.")
 
 
 class ExtensionRef(CrdModel):
@@ -34,9 +34,11 @@ class ExtensionRef(CrdModel):
     group: str = optional("API group.", "", max_length=NAME_LENGTH)
     kind: str = optional("Kind.", "Service", max_length=63)
     name: str = required("Name.", min_length=1, max_length=NAME_LENGTH)
-    port_number: int | None = optional("Its port.", ge=1, le=65535)
+    port_number: int | None = optional("Port of the endpoint picker.", ge=1, le=65535)
     failure_mode: str = optional(
-        "What happens while it does not answer: FailOpen or FailClose.", "FailClose", max_length=63
+        "Handling of requests while the endpoint picker does not answer: FailOpen or FailClose.",
+        "FailClose",
+        max_length=63,
     )
 
 
@@ -44,20 +46,20 @@ class PoolSpec(CrdModel):
     """An InferencePool's spec in the format of inference.networking.x-k8s.io/v1alpha2."""
 
     selector: dict[str, str] | None = optional("Labels of the pods.")
-    target_port_number: int | None = optional("Their port.", ge=1, le=65535)
-    extension_ref: ExtensionRef | None = optional("Who picks one.")
+    target_port_number: int | None = optional("Port of the pods.", ge=1, le=65535)
+    extension_ref: ExtensionRef | None = optional("Endpoint picker that chooses a pod for each request.")
 
 
 class PoolChoice(router.PoolChoice):
-    spec: PoolSpec | None = optional("The InferencePool to be made.")  # type: ignore[assignment]
+    spec: PoolSpec | None = optional("Spec of the InferencePool that Herdsman creates.")  # type: ignore[assignment]
 
 
 class Scheduler(router.Scheduler):
-    pool: PoolChoice | None = optional("The pods that it chooses among.")
+    pool: PoolChoice | None = optional("The InferencePool with the pods that the endpoint picker chooses from.")
 
 
 class Router(router.Router):
-    scheduler: Scheduler | None = optional("Each request goes to the pod that suits it best.")
+    scheduler: Scheduler | None = optional("The endpoint picker, which chooses the best pod for each request.")
 
 
 class ServiceSpec(service.ServiceSpec):
@@ -65,5 +67,5 @@ class ServiceSpec(service.ServiceSpec):
 
     model_config = with_rules(*service.SERVICE_RULES)
     model: ModelSpec | None = optional("The model.")
-    prefill: workload.WorkloadSpec | None = optional("Pods of their own for the first step of each request.")
-    router: Router | None = optional("The way to the pods.")
+    prefill: workload.WorkloadSpec | None = optional("Separate pods for prefill, the first step of each request.")
+    router: Router | None = optional("Router: how requests reach the pods.")

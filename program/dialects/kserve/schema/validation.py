@@ -77,7 +77,7 @@ def check_config(config: Json) -> None:
     """Check a config alone. Its effect on a service is checked with the service."""
     spec = to_hub(config).get("spec") or {}
     if spec.get("baseRefs"):
-        raise SpecInvalid(field="spec.baseRefs", why="a config cannot be laid over others")
+        raise SpecInvalid(field="spec.baseRefs", why="a config cannot have baseRefs")
     replicas = ((spec.get("router") or {}).get("scheduler") or {}).get("replicas")
     if isinstance(replicas, int) and replicas < 1:
         raise SpecInvalid(field="spec.router.scheduler.replicas", why="must be greater than 0")
@@ -86,7 +86,7 @@ def check_config(config: Json) -> None:
 def _model(spec: service.ServiceSpec, name: str, annotations: Mapping[str, str]) -> None:
     model = spec.model or service.ModelSpec()
     if not model.uri and not spec.base_refs:
-        raise SpecInvalid(field="spec.model.uri", why="is missing; name the model, or a config that does in baseRefs")
+        raise SpecInvalid(field="spec.model.uri", why="is missing; set it, or add a config that sets it to baseRefs")
     if model.uri:
         _address(spec, model.uri, annotations)
     adapters = model.lora.adapters if model.lora is not None else []
@@ -111,15 +111,13 @@ def _address(spec: service.ServiceSpec, uri: str, annotations: Mapping[str, str]
     if found is None or found["scheme"] not in schemes:
         raise SpecInvalid(
             field="spec.model.uri",
-            why=f"`{uri[:64]}` cannot be fetched; addresses begin with {', '.join(f'{s}://' for s in schemes)}",
+            why=f"`{uri[:64]}` has a scheme that is not supported; use {', '.join(f'{s}://' for s in schemes)}",
         )
 
 
 def _workload(workload: WorkloadSpec, field: str) -> None:
     if workload.replicas is not None and workload.scaling is not None:
-        raise SpecInvalid(
-            field=field, why="set replicas for a fixed number or scaling for one that follows use, and not both"
-        )
+        raise SpecInvalid(field=field, why="set replicas (a fixed number) or scaling (an autoscaler), and not both")
     parallelism = workload.parallelism or Parallelism()
     if workload.worker is not None and not (parallelism.pipeline or parallelism.data or parallelism.data_local):
         raise SpecInvalid(field=f"{field}.worker", why="needs parallelism.pipeline, or parallelism.data and dataLocal")
@@ -141,7 +139,7 @@ def _parallelism(parallelism: Parallelism, field: str) -> None:
     if local is not None and data is None:
         raise SpecInvalid(field=f"{field}.data", why="is required with dataLocal")
     if data is not None and local is not None and data % local:
-        raise SpecInvalid(field=f"{field}.data", why=f"`{data}` is no multiple of dataLocal `{local}`")
+        raise SpecInvalid(field=f"{field}.data", why=f"`{data}` is not a multiple of dataLocal `{local}`")
 
 
 def _rollout(rollout: RolloutStrategy, field: str, *, groups: bool) -> None:
@@ -152,10 +150,10 @@ def _rollout(rollout: RolloutStrategy, field: str, *, groups: bool) -> None:
         return
     if rollout.max_surge in (0, "0%"):
         raise SpecInvalid(
-            field=field, why="maxUnavailable and maxSurge must not both be zero: no pod could ever be replaced"
+            field=field, why="maxUnavailable and maxSurge must not both be zero, because then no pod could be replaced"
         )
     if groups and rollout.max_surge is None:
-        raise SpecInvalid(field=f"{field}.maxSurge", why="is required with maxUnavailable 0 where pods come in groups")
+        raise SpecInvalid(field=f"{field}.maxSurge", why="is required with maxUnavailable 0 for groups of pods")
 
 
 def _kv_cache(offloading: KvCacheOffloading, field: str) -> None:
@@ -182,7 +180,7 @@ def _scaling(scaling: Scaling, field: str) -> None:
         if keda is not None and keda.advanced is not None and keda.advanced.scaling_modifiers is not None:
             raise SpecInvalid(
                 field=f"{where}.advanced.scalingModifiers",
-                why="must not be set: the metric is the workload variant autoscaler's own",
+                why="must not be set, because the workload variant autoscaler sets the metric",
             )
         _keda(keda, scaling, where, field)
     _keda(scaling.keda, scaling, f"{field}.keda", field)
@@ -202,7 +200,7 @@ def _alike(decode: Scaling | None, prefill: Scaling | None) -> None:
     if decode is not None and prefill is not None and _mode(decode) != _mode(prefill):
         raise SpecInvalid(
             field="spec.prefill.scaling",
-            why=f"both sets of pods must be scaled in the same way; the other is by {_mode(decode)}",
+            why=f"must use the same autoscaler as spec.scaling, {_mode(decode)}",
         )
 
 
@@ -220,18 +218,18 @@ def _router(router: Router) -> None:
     if http_refs and http_spec is not None:
         raise SpecInvalid(
             field="spec.router.route.http",
-            why="set refs to routes that are there or the spec of one to be made, and not both",
+            why="set refs (existing routes) or spec (a new route), and not both",
         )
     if http_refs and router.gateway is not None and not gateways:
         raise SpecInvalid(
             field="spec.router.route.http.refs",
-            why="cannot be led to the cluster's own gateway; name spec.router.gateway.refs, or leave gateway out",
+            why="cannot be attached to the cluster's default Gateway; set spec.router.gateway.refs, or remove gateway",
         )
     parents = {_parent(ref) for ref in http_spec.parent_refs} if http_spec is not None else set()
     if parents and gateways and parents != {_parent(ref) for ref in gateways}:
         raise SpecInvalid(
             field="spec.router.route.http.spec",
-            why="parentRefs name other gateways than spec.router.gateway.refs; leave one of them out",
+            why="parentRefs and spec.router.gateway.refs name different gateways; remove one of the two fields",
         )
     _group(router, route)
     config = router.scheduler.config if router.scheduler is not None else None
@@ -252,11 +250,12 @@ def _group(router: Router, route: Routing) -> None:
         raise SpecInvalid(field="spec.router.route.weight", why="is required with group")
     if router.ingress is not None:
         raise SpecInvalid(
-            field="spec.router.route.group", why="traffic is split by HTTPRoutes, which an Ingress knows nothing of"
+            field="spec.router.route.group",
+            why="an Ingress cannot split traffic; remove spec.router.ingress or spec.router.route.group",
         )
     if route.http is not None and route.http.refs:
         raise SpecInvalid(
-            field="spec.router.route.group", why="traffic is split by routes that are made for it, not by http.refs"
+            field="spec.router.route.group", why="a traffic split needs a route that Herdsman creates; remove http.refs"
         )
 
 
@@ -267,7 +266,10 @@ def _devices(annotations: Mapping[str, str]) -> None:
     name = f"{DRA_PREFIX}device-class"
     device_class = asked.get(name, "")
     if not device_class:
-        raise SpecInvalid(field=f"metadata.annotations[{name}]", why="is required with the others of its kind")
+        raise SpecInvalid(
+            field=f"metadata.annotations[{name}]",
+            why="is required, because another annotation of the same devices is set",
+        )
     if not is_name(device_class):
         raise SpecInvalid(field=f"metadata.annotations[{name}]", why=f"`{device_class[:64]}` is not a DNS name")
     name = f"{DRA_PREFIX}device-count"
@@ -290,7 +292,7 @@ def check_pod_spec(spec: Any, *, field: str) -> None:
             path = f"{field}.{name}[{index}]"
             _object(entry, path)
             if not isinstance(entry.get("name"), str) or not entry["name"]:
-                raise SpecInvalid(field=f"{path}.name", why="is missing, or is not a text")
+                raise SpecInvalid(field=f"{path}.name", why="is missing or is not a string")
             if name != "volumes":
                 _container(entry, path)
     _text(spec, "serviceAccountName", field)
@@ -322,15 +324,15 @@ def _container(container: Any, field: str) -> None:
             _object(entry, f"{field}.{name}[{index}]")
             value = entry.get(needed)
             if value is None or isinstance(value, bool | list | dict):
-                raise SpecInvalid(field=f"{field}.{name}[{index}].{needed}", why="is missing, or makes no sense")
+                raise SpecInvalid(field=f"{field}.{name}[{index}].{needed}", why="is missing or invalid")
             if name == "env" and entry.get("value") is not None and not isinstance(entry["value"], str):
-                raise SpecInvalid(field=f"{field}.env[{index}].value", why="is not a text; put it into quotes")
+                raise SpecInvalid(field=f"{field}.env[{index}].value", why="is not a string; put it in quotes")
             if needed == "containerPort" and not (isinstance(value, int) and 0 < value < 65536):
                 raise SpecInvalid(field=f"{field}.{name}[{index}].{needed}", why="is not a port from 1 to 65535")
     for name in _TEXTS:
         for index, word in _listed(container, name, field):
             if not isinstance(word, str):
-                raise SpecInvalid(field=f"{field}.{name}[{index}]", why="is not a text; put it into quotes")
+                raise SpecInvalid(field=f"{field}.{name}[{index}]", why="is not a string; put it in quotes")
     resources = container.get("resources")
     if resources is not None:
         _object(resources, f"{field}.resources")
@@ -358,4 +360,4 @@ def _object(value: Any, field: str) -> None:
 
 def _text(holder: Any, name: str, field: str) -> None:
     if holder.get(name) is not None and not isinstance(holder[name], str):
-        raise SpecInvalid(field=f"{field}.{name}", why="is not a text")
+        raise SpecInvalid(field=f"{field}.{name}", why="is not a string")

@@ -33,7 +33,7 @@ def with_rules(*rules: Json) -> ConfigDict:
 
 
 class Parallelism(CrdModel):
-    """How a model is spread over devices."""
+    """The distribution of a model over devices."""
 
     model_config = with_rules(
         rule(
@@ -48,61 +48,63 @@ class Parallelism(CrdModel):
             field=".data",
         ),
     )
-    tensor: int | None = optional("Devices that share each layer.", ge=1)
-    pipeline: int | None = optional("Pods that share the layers.", ge=1)
-    data: int | None = optional("Copies of the model in one group.", ge=1)
-    data_local: int | None = optional("Copies of the model in one pod.", ge=1)
-    data_rpc_port: int | None = optional("Port by which copies find each other.", name="dataRPCPort", ge=1, le=65535)
-    expert: bool | None = optional("Experts are spread over the devices.")
+    tensor: int | None = optional("Number of devices that each layer is split over.", ge=1)
+    pipeline: int | None = optional("Number of pods that the layers are split over.", ge=1)
+    data: int | None = optional("Number of copies of the model in one group.", ge=1)
+    data_local: int | None = optional("Number of copies of the model in one pod.", ge=1)
+    data_rpc_port: int | None = optional(
+        "Port on which the copies exchange messages.", name="dataRPCPort", ge=1, le=65535
+    )
+    expert: bool | None = optional("Spread the experts over the devices.")
 
 
 _SHARE = [rule("type(self) != int || self >= 0", "must not be negative")]
 
 
 class RolloutStrategy(CrdModel):
-    """How pods are replaced."""
+    """Limits for the replacement of pods in a rollout."""
 
     model_config = with_rules(
         rule(
             "!(has(self.maxUnavailable) && has(self.maxSurge)"
             " && (type(self.maxUnavailable) == int ? self.maxUnavailable == 0 : self.maxUnavailable == '0%')"
             " && (type(self.maxSurge) == int ? self.maxSurge == 0 : self.maxSurge == '0%'))",
-            "maxUnavailable and maxSurge must not both be zero: no pod could ever be replaced",
+            "maxUnavailable and maxSurge must not both be zero, because then no pod could be replaced",
         )
     )
     max_unavailable: Share | None = optional(
-        "Most replicas that may be missing, a number or a percentage.",
+        "Maximum number or percentage of replicas that may be unavailable during a rollout.",
         x_kubernetes_validations=_SHARE,
     )
     max_surge: Share | None = optional(
-        "Most replicas beyond those wanted, a number or a percentage.",
+        "Maximum number or percentage of replicas above the wanted number during a rollout.",
         x_kubernetes_validations=_SHARE,
     )
 
 
 class EmptyDirTier(CrdModel):
-    size: Quantity = required("Most that it may hold, a quantity.")
+    size: Quantity = required("Maximum size, a quantity.")
 
 
 class PvcTierRef(CrdModel):
     name: str = required("Name of a PersistentVolumeClaim in the same namespace.", min_length=1, max_length=NAME_LENGTH)
-    path: str | None = optional("Directory in it.", max_length=1024)
+    path: str | None = optional("Directory in the claim.", max_length=1024)
 
 
 class PvcTier(CrdModel):
     model_config = with_rules(rule("has(self.spec) != has(self.ref)", "set spec or ref, and not both"))
-    spec: dict[str, Any] | None = optional("A claim that is made for each pod, as core/v1 writes its spec.")
-    ref: PvcTierRef | None = optional("A claim that is there already.")
+    spec: dict[str, Any] | None = optional("Spec of a claim that is created for each pod, in the format of core/v1.")
+    ref: PvcTierRef | None = optional("An existing claim.")
 
 
 class FileSystemTier(CrdModel):
     model_config = with_rules(rule("has(self.emptyDir) != has(self.pvc)", "set emptyDir or pvc, and not both"))
-    empty_dir: EmptyDirTier | None = optional("Disk of the node.")
+    empty_dir: EmptyDirTier | None = optional("Directory on the disk of the node.")
     pvc: PvcTier | None = optional("A volume.")
 
 
 class SecondaryTier(CrdModel):
-    file_system: FileSystemTier = required("Files that hold what does not fit in memory.")
+    file_system: FileSystemTier = required("Files for entries that do not fit in memory.")
 
 
 class KvCacheOffloading(CrdModel):
@@ -115,24 +117,28 @@ class KvCacheOffloading(CrdModel):
             field=".cpu",
         )
     )
-    cpu: Quantity | None = optional("Memory of the pod that holds it, a quantity.")
-    eviction_policy: Literal["lru", "arc"] = optional("What goes first when it is full.", "lru")
-    secondary: list[SecondaryTier] = optional("Slower tiers behind it, in order.", [], max_length=16)
+    cpu: Quantity | None = optional("Memory of the pod for offloaded entries, a quantity.")
+    eviction_policy: Literal["lru", "arc"] = optional(
+        "Policy that selects the entries to drop when memory is full.", "lru"
+    )
+    secondary: list[SecondaryTier] = optional("Slower tiers, in order.", [], max_length=16)
 
 
 class HpaActuator(CrdModel):
-    behavior: dict[str, Any] | None = optional("How fast it scales, as autoscaling/v2 writes it.")
+    behavior: dict[str, Any] | None = optional("Speed of scaling, in the format of autoscaling/v2.")
 
 
 class HorizontalPodAutoscalerConfig(CrdModel):
     model_config = ConfigDict(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
-    name: str | None = optional("Its name; must not be set.", max_length=NAME_LENGTH)
-    behavior: dict[str, Any] | None = optional("How fast it scales, as autoscaling/v2 writes it.")
+    name: str | None = optional("Name of the HPA; must not be set.", max_length=NAME_LENGTH)
+    behavior: dict[str, Any] | None = optional("Speed of scaling, in the format of autoscaling/v2.")
 
 
 class KedaAdvanced(CrdModel):
     model_config = ConfigDict(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
-    restore_to_original_replica_count: bool | None = optional("Deleting it restores the number of replicas.")
+    restore_to_original_replica_count: bool | None = optional(
+        "True: when the ScaledObject is deleted, KEDA restores the earlier number of replicas."
+    )
     horizontal_pod_autoscaler_config: HorizontalPodAutoscalerConfig | None = optional("The HPA that KEDA makes.")
     scaling_modifiers: dict[str, Any] | None = optional("A formula over several triggers.")
 
@@ -149,17 +155,19 @@ class KedaSettings(CrdModel):
     """KEDA's settings, which do not depend on the source of the number of replicas."""
 
     model_config = with_rules(_HPA_NAME)
-    polling_interval: int | None = optional("Seconds between two looks at the triggers.", ge=0)
+    polling_interval: int | None = optional("Seconds between two checks of the triggers.", ge=0)
     cooldown_period: int | None = optional("Seconds without use before scaling to idleReplicaCount.", ge=0)
-    initial_cooldown_period: int | None = optional("The same after the start.", ge=0)
+    initial_cooldown_period: int | None = optional(
+        "Seconds after the creation of the ScaledObject during which KEDA does not scale to idleReplicaCount.", ge=0
+    )
     idle_replica_count: int | None = optional("Replicas while no trigger is active; fewer than minReplicas.", ge=0)
-    fallback: dict[str, Any] | None = optional("What to do while triggers fail, as KEDA writes it.")
-    advanced: KedaAdvanced | None = optional("More, as KEDA writes it.")
+    fallback: dict[str, Any] | None = optional("Behaviour while triggers fail, in KEDA's format.")
+    advanced: KedaAdvanced | None = optional("Advanced settings, in KEDA's format.")
 
 
 class KedaScaling(KedaSettings):
     model_config = with_rules(_HPA_NAME)
-    triggers: list[dict[str, Any]] = required("What to scale on, as KEDA writes it.", min_length=1, max_length=100)
+    triggers: list[dict[str, Any]] = required("Triggers to scale on, in KEDA's format.", min_length=1, max_length=100)
 
 
 class WvaScaling(CrdModel):
@@ -169,16 +177,16 @@ class WvaScaling(CrdModel):
         rule("has(self.hpa) != has(self.keda)", "set hpa or keda, and not both"),
         rule(
             "!has(self.keda) || !has(self.keda.advanced) || !has(self.keda.advanced.scalingModifiers)",
-            "keda.advanced.scalingModifiers must not be set: the metric is the autoscaler's own",
+            "keda.advanced.scalingModifiers must not be set, because the workload variant autoscaler sets the metric",
         ),
     )
-    variant_cost: str = optional("What a replica costs beside other variants.", "10.0", pattern=r"^\d+(\.\d+)?$")
-    hpa: HpaActuator | None = optional("By a HorizontalPodAutoscaler.")
-    keda: KedaSettings | None = optional("By a ScaledObject of KEDA's.")
+    variant_cost: str = optional("Cost of a replica in relation to other variants.", "10.0", pattern=r"^\d+(\.\d+)?$")
+    hpa: HpaActuator | None = optional("Scale by a HorizontalPodAutoscaler.")
+    keda: KedaSettings | None = optional("Scale by KEDA's ScaledObject.")
 
 
 class Scaling(CrdModel):
-    """The number of replicas follows use."""
+    """Autoscaler for the number of replicas."""
 
     model_config = with_rules(
         rule("has(self.wva) != has(self.keda)", "set wva or keda, and not both"),
@@ -197,10 +205,10 @@ class Scaling(CrdModel):
             "idleReplicaCount must be less than minReplicas",
         ),
     )
-    min_replicas: int = optional("Fewest replicas.", 1, ge=1)
-    max_replicas: int = required("Most replicas.", ge=1)
-    wva: WvaScaling | None = optional("The workload variant autoscaler decides.")
-    keda: KedaScaling | None = optional("KEDA decides by triggers.")
+    min_replicas: int = optional("Minimum number of replicas.", 1, ge=1)
+    max_replicas: int = required("Maximum number of replicas.", ge=1)
+    wva: WvaScaling | None = optional("Scale by the workload variant autoscaler.")
+    keda: KedaScaling | None = optional("Scale by KEDA's triggers.")
 
 
 def _group_size(of: str) -> str:
@@ -217,7 +225,7 @@ def _group_size(of: str) -> str:
 WORKLOAD_RULES = (
     rule(
         "!has(self.replicas) || !has(self.scaling)",
-        "set replicas for a fixed number or scaling for one that follows use, and not both",
+        "set replicas (a fixed number) or scaling (an autoscaler), and not both",
     ),
     rule(
         "!has(self.worker) || has(self.parallelism) && (has(self.parallelism.pipeline) || has(self.parallelism.data)"
@@ -227,14 +235,14 @@ WORKLOAD_RULES = (
     ),
     rule(
         f"!has(self.worker) || !has(oldSelf.worker) || {_group_size('self')} == {_group_size('oldSelf')}",
-        "the number of pods in a group cannot change; make another service",
+        "the number of pods in a group cannot change; create another service",
         field=".parallelism",
     ),
     rule(
         "!has(self.worker) || !has(self.rolloutStrategy) || !has(self.rolloutStrategy.maxUnavailable)"
         " || !(type(self.rolloutStrategy.maxUnavailable) == int ? self.rolloutStrategy.maxUnavailable == 0"
         " : self.rolloutStrategy.maxUnavailable == '0%') || has(self.rolloutStrategy.maxSurge)",
-        "maxUnavailable 0 needs maxSurge where pods come in groups",
+        "groups of pods with maxUnavailable 0 need maxSurge",
         field=".rolloutStrategy.maxSurge",
     ),
 )
@@ -244,12 +252,18 @@ class WorkloadSpec(CrdModel):
     """Identical pods with one task."""
 
     model_config = with_rules(*WORKLOAD_RULES)
-    replicas: int | None = optional("Pods, or groups of pods; as many as there are when absent.", ge=0)
-    scaling: Scaling | None = optional("The number of replicas follows use.")
-    parallelism: Parallelism | None = optional("How the model is spread over devices.")
+    replicas: int | None = optional(
+        "Number of pods, or of groups of pods; when absent, the present number stays.", ge=0
+    )
+    scaling: Scaling | None = optional("Autoscaler for the number of replicas.")
+    parallelism: Parallelism | None = optional("Distribution of the model over devices.")
     labels: dict[str, str] | None = optional("Labels of the pods.")
     annotations: dict[str, str] | None = optional("Annotations of the pods.")
-    template: PodSpec | None = optional("The pod, or the first of each group, over what the presets say; a PodSpec.")
-    worker: PodSpec | None = optional("The other pods of each group; a PodSpec. Its presence makes groups.")
-    kv_cache_offloading: KvCacheOffloading | None = optional("Where the KV cache goes that has no room.")
-    rollout_strategy: RolloutStrategy | None = optional("How pods are replaced.")
+    template: PodSpec | None = optional(
+        "PodSpec of the pods, or of the first pod of each group; overrides the PodSpec of the presets."
+    )
+    worker: PodSpec | None = optional("PodSpec of the other pods of each group. If it is set, pods run in groups.")
+    kv_cache_offloading: KvCacheOffloading | None = optional(
+        "Storage for entries of the KV cache that do not fit on the device."
+    )
+    rollout_strategy: RolloutStrategy | None = optional("Limits for the replacement of pods in a rollout.")

@@ -72,8 +72,12 @@ def service_conditions(
         problem = facts.problem
         reason = problem.reason if problem is not None and problem.reason in _PRESET_REASONS else "CombineBaseError"
         conditions.set(PRESETS, "False", reason, verdict.message)
-        conditions.set(WORKLOADS, "Unknown", "PresetsNotCombined", "Nothing is made before the presets are combined")
-        conditions.set(ROUTER, "Unknown", "PresetsNotCombined", "Nothing is made before the presets are combined")
+        conditions.set(
+            WORKLOADS, "Unknown", "PresetsNotCombined", "Herdsman creates no objects before the presets are combined"
+        )
+        conditions.set(
+            ROUTER, "Unknown", "PresetsNotCombined", "Herdsman creates no objects before the presets are combined"
+        )
     else:
         conditions.set(PRESETS, "True", "PresetsCombined", "The service was combined with its presets and configs")
         if desired is not None and desired.suspended:
@@ -154,16 +158,18 @@ def _workloads(
             if pods is None:
                 continue
             conditions.find(
-                grouped if pods.group is not None else single, _pods_problem(pods, facts), "The pods are as wanted"
+                grouped if pods.group is not None else single, _pods_problem(pods, facts), "The pods are ready"
             )
             if pods.scaler is not None:
-                conditions.find(scaling, _scaler_finding(subject, pods, facts), "The number of replicas follows use")
+                conditions.find(
+                    scaling, _scaler_finding(subject, pods, facts), "The autoscaler sets the number of replicas"
+                )
             elif (fault := _scaler_fault(part, facts)) is not None:
                 conditions.set(scaling, "False", "ReconcileScalingError", f"{fault.field}: {fault.message}")
         if (problem := facts.problem) is not None and not _is_of_router(problem.field):
             kind = WORKER if desired.workloads.main.group is not None else MAIN
             conditions.set(kind, "False", _reason_of_failure(subject, problem.field), verdict.message)
-    conditions.gather(WORKLOADS, _OF_PODS, "All pods are as wanted")
+    conditions.gather(WORKLOADS, _OF_PODS, "All pods are ready")
 
 
 def _unmade(conditions: _Conditions, subject: Subject, facts: ServiceFacts, verdict: PhaseDecision) -> None:
@@ -193,9 +199,7 @@ def _is_of_router(field: str) -> bool:
 def _pods_problem(pods: PodSet, facts: ServiceFacts) -> RouterProblem:
     found = next((w for w in facts.workloads if w.part == pods.part), None)
     if found is None or not found.found:
-        return RouterProblem(
-            "Progressing", f"{'The pods are' if found is None else found.name + ' is'} still to be made"
-        )
+        return RouterProblem("Progressing", f"{'The pods do' if found is None else found.name + ' does'} not exist yet")
     problem = _unready(found, [p for p in facts.pods if _part(p) == pods.part], facts, scaled=pods.scaler is not None)
     return problem or RouterProblem()
 
@@ -210,7 +214,8 @@ def _unready(found: WorkloadFacts, pods: list[PodFacts], facts: ServiceFacts, *,
     changed = found.behind and found.replicas == found.wanted_replicas
     if changed or (not found.seen and not scaled):
         return RouterProblem(
-            "Progressing", f"{found.kind} {found.name} is new or changed, and its controller has yet to see it"
+            "Progressing",
+            f"{found.kind} {found.name} is new or changed, and its controller has not observed the change yet",
         )
     available = found.available is not None and found.available.status == "True"
     surplus = found.replicas - found.updated_replicas
@@ -225,9 +230,11 @@ def _unready(found: WorkloadFacts, pods: list[PodFacts], facts: ServiceFacts, *,
         return None
     counted = f"{found.ready_replicas} of {found.wanted_replicas} replicas of {found.name} ready"
     if unproved:
-        counted += f"; {unproved} healthy, not yet proved by a completion"
+        counted += f"; {unproved} healthy, but not yet checked by a completion"
     if found.replica_failure:
-        return RouterProblem(Reason.PODS_REFUSED, f"{counted}; the API refuses the pods: {found.replica_failure}")
+        return RouterProblem(
+            Reason.PODS_REFUSED, f"{counted}; the API server refuses the pods: {found.replica_failure}"
+        )
     cause = worst_cause(pods, facts.memory)
     if cause is not None:
         return RouterProblem(cause.reason, f"{counted}; {cause.text}")
@@ -258,11 +265,11 @@ def _scaler_finding(subject: Subject, pods: PodSet, facts: ServiceFacts) -> Rout
     if live is None:
         if missing is not None:
             return RouterProblem("ScalingCRDNotFound", missing.message)
-        return RouterProblem(waiting, f"{scaler.kind} {scaler.name} is still to be made")
+        return RouterProblem(waiting, f"{scaler.kind} {scaler.name} does not exist yet")
     problem, told = _scaler_says(live)
     if problem:
         return RouterProblem(waiting, f"{scaler.kind} {scaler.name}: {problem}")
-    return RouterProblem() if told else RouterProblem(waiting, f"{scaler.kind} {scaler.name} has not said anything yet")
+    return RouterProblem() if told else RouterProblem(waiting, f"{scaler.kind} {scaler.name} has no conditions yet")
 
 
 def _scaler_fault(part: str, facts: ServiceFacts) -> Problem | None:
@@ -287,7 +294,7 @@ def _scaler_says(live: Json) -> tuple[str, bool]:
 def _router(conditions: _Conditions, subject: Subject, desired: DesiredService | None, facts: ServiceFacts) -> None:
     hosted = desired is not None and desired.host_placement is not None
     if hosted or subject.at("router") is None:
-        conditions.set(ROUTER, "True", "NoRouter", "No router is asked for")
+        conditions.set(ROUTER, "True", "NoRouter", "The service configures no router")
         return
     problem = facts.problem
     if desired is None and problem is not None and _is_of_router(problem.field):
@@ -296,7 +303,7 @@ def _router(conditions: _Conditions, subject: Subject, desired: DesiredService |
         conditions.set(kind, "False", reason, f"{problem.field}: {problem.message}")
     else:
         _way_in(conditions, subject, desired, facts)
-    conditions.gather(ROUTER, _OF_ROUTER, "Requests find their way")
+    conditions.gather(ROUTER, _OF_ROUTER, "Requests reach the service")
 
 
 def _way_in(conditions: _Conditions, subject: Subject, desired: DesiredService | None, facts: ServiceFacts) -> None:
@@ -319,7 +326,7 @@ def _way_in(conditions: _Conditions, subject: Subject, desired: DesiredService |
         if pods is not None:
             refused = find_refused(facts, kinds.DEPLOYMENTS.kind, name=pods.name)
             problem = RouterProblem(refused.reason, refusal_text(refused)) if refused else _pods_problem(pods, facts)
-            conditions.find(kind, problem, "The pods are as wanted")
+            conditions.find(kind, problem, "The pods are ready")
 
 
 def _refused_route(facts: ServiceFacts) -> RouterProblem | None:
@@ -335,13 +342,14 @@ def _refused_pool(facts: ServiceFacts) -> RouterProblem | None:
 def _group(conditions: _Conditions, subject: Subject) -> None:
     if not group_of(subject):
         return
-    conditions.set(GROUP, "True", GROUP, "The route shares requests among the members of the group")
+    conditions.set(GROUP, "True", GROUP, "The route distributes requests over the members of the group")
     if others := router.diverging(subject):
         conditions.set(
             DEGRADED,
             "True",
             "MemberDivergence",
-            f"Requests for `{subject.model_name}` are not shared with {', '.join(others)}, which serve another model",
+            f"Requests for `{subject.model_name}` are not distributed to {', '.join(others)}, which serve another "
+            f"model",
         )
 
 

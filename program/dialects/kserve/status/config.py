@@ -86,19 +86,19 @@ def config_status(cr: Json, users: Iterable[ServiceKey], problem: DesiredError |
     by_name = sorted(users, key=lambda key: (key.namespace, key.name))
     conditions = ConditionSet(cr, _TYPES, now=now)
     if problem is None:
-        reason, message = "ConfigValid", "Services can be laid over it"
+        reason, message = "ConfigValid", "Services can use it"
     else:
         reason, message = problem.reason, str(problem)
     conditions.set(Type.READY, "True" if problem is None else "False", reason, message)
     conditions.set(Type.RECONCILING, "False", reason, message)
     conditions.set(Type.STALLED, "False" if problem is None else "True", reason, message)
     if not by_name:
-        conditions.set(IN_USE, "False", "NotInUse", "No service is made of it")
+        conditions.set(IN_USE, "False", "NotInUse", "No service uses it")
     elif is_held_by_peer(cr) and "deletionTimestamp" in cr["metadata"]:
-        message = f"It is deleted once no service is made of it any more; now {_named(by_name)}"
+        message = f"The API server deletes it when no service uses it; now used by {_named(by_name)}"
         conditions.set(IN_USE, "True", "DeletionBlocked", message)
     else:
-        conditions.set(IN_USE, "True", "InUse", f"Made of it: {_named(by_name)}")
+        conditions.set(IN_USE, "True", "InUse", f"Used by {_named(by_name)}")
     status: Json = {
         "observedGeneration": int(cr["metadata"].get("generation") or 0),
         "conditions": [_as_the_peer_writes(condition) for condition in conditions.listed()],

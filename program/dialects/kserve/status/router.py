@@ -93,7 +93,7 @@ def pool_finding(subject: Subject) -> RouterProblem | None:
         if not _route_names(subject):
             # A gateway accepts a pool because of a route to it, and the service asks for no route.
             return RouterProblem()
-        return RouterProblem("WaitingForGateway", f"{where} waits for a gateway's controller to accept it")
+        return RouterProblem("WaitingForGateway", f"{where} is not accepted by a gateway controller yet")
     if not any(_holds(parent, "Accepted", pool) and not _is_false(parent, "ResolvedRefs") for parent in parents):
         return RouterProblem("InferencePoolNotReady", f"{where} is not accepted: {_why(parents)}")
     return RouterProblem()
@@ -198,7 +198,7 @@ def _not_accepted(route: Json) -> str:
     """Return why a route is not accepted; empty once all gateways that it names have accepted its generation."""
     parents = _parents(route)
     if not parents:
-        return "no gateway's controller has looked at it"
+        return "no gateway controller has reported on it"
     if all(_holds(parent, "Accepted", route) and not _is_false(parent, "ResolvedRefs") for parent in parents):
         return ""
     return _why(parents)
@@ -226,7 +226,7 @@ def _why(parents: list[Json]) -> str:
             if found.get("status") == "False":
                 return ": ".join(str(found[key]) for key in ("reason", "message") if found.get(key))
     stale = any(_condition(parent, "Accepted") for parent in parents)
-    return "its gateway has not seen the last change yet" if stale else "nothing is said of it yet"
+    return "its gateway has not observed the last change yet" if stale else "its gateway has not reported on it yet"
 
 
 def _is_true(gateway: Json, kind: str) -> bool:

@@ -162,7 +162,7 @@ def _printf(form: Any, *values: Any) -> str:
             return json.dumps(text_of(value))
         if verb in "sv" or (verb == "d" and isinstance(value, int)):
             return text_of(value)
-        raise TemplateError(f"`printf` knows %s, %d, %v, %q and %%, not `%{verb}`")
+        raise TemplateError(f"`printf` supports %s, %d, %v, %q and %%, not `%{verb}`")
 
     text = _VERB.sub(written, form)
     if left:

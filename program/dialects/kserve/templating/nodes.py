@@ -20,7 +20,7 @@ LONGEST_OUTPUT = 512 * 1024
 MOST_STEPS = 20_000
 """Evaluations of all templates of one service. The presets need fewer than 1,000."""
 
-LITERAL_BRACES = "Braces that begin no template are {{ `{{` }}"
+LITERAL_BRACES = "For braces that do not begin a template, write {{ `{{` }}"
 """Hint for a text that is a template of another program, such as a model's prompt."""
 
 Function = Callable[..., Any]

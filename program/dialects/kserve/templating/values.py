@@ -65,7 +65,7 @@ def field_of(value: Any, name: str, path: str) -> Any:
             raise TemplateError(f"`{path}` has no entry `{name}`")
         return wrap(value[name], MAP)
     if value is None:
-        raise TemplateError(f"`{path}` is not set, so it has no `.{name}`; ask with `if` or `with` first")
+        raise TemplateError(f"`{path}` is not set, so it has no `.{name}`; test it with `if` or `with` first")
     raise TemplateError(f"`{path}` is {_kind(value)}, which has no fields")
 
 
@@ -107,8 +107,8 @@ def text_of(value: Any) -> str:
     if isinstance(value, float):
         return json.dumps(value)
     if value is None:
-        raise TemplateError("has no value; ask with `if` first, or give one with `default`")
-    raise TemplateError(f"is {_kind(value)}, which has no text; write it with `toJson`")
+        raise TemplateError("has no value; test it with `if` first, or set one with `default`")
+    raise TemplateError(f"is {_kind(value)}, which cannot be written as text; use `toJson`")
 
 
 def _kind(value: Any) -> str:

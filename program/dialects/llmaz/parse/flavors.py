@@ -81,7 +81,7 @@ def lost_of(model: Model, choice: Choice, arguments: Sequence[str]) -> Iterator[
         if flavor.limits and {name: str(value) for name, value in flavor.limits.items()} != choice.limits:
             yield unsupported_field(
                 model.claim.field,
-                f"{where}[{flavor.name}].limits have no effect: pods ask for those of the first flavor, "
+                f"{where}[{flavor.name}].limits have no effect: pods request those of the first flavor, "
                 f"`{choice.flavors[0].name}`, on whichever node they run",
             )
     text = " ".join(arguments)
@@ -90,8 +90,8 @@ def lost_of(model: Model, choice: Choice, arguments: Sequence[str]) -> Iterator[
         if value != "1" and not any(flag in text for flag in (f".{name} ", f".{name}}}", *flags)):
             yield unsupported_field(
                 model.claim.field,
-                f"{where}[{choice.flavors[0].name}].params.{name}={value[:16]} has no effect: no argument "
-                f"names it; add `{flags[0]}` (the args of a BackendRuntime may say `{{{{ .{name} }}}}`)",
+                f"{where}[{choice.flavors[0].name}].params.{name}={value[:16]} has no effect, because no argument "
+                f"uses it; add `{flags[0]}` (the args of a BackendRuntime may contain `{{{{ .{name} }}}}`)",
             )
 
 

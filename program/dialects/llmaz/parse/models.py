@@ -86,7 +86,7 @@ def claims_of(claim: ModelClaim | None, claims: ModelClaims | None) -> tuple[tup
     )
     field = "spec.modelClaims.models"
     if any(each.role == "draft" for each in found) and len(found) != 2:
-        raise SpecInvalid(field=field, why=f"has {len(found)} models; a draft needs exactly one model beside it")
+        raise SpecInvalid(field=field, why=f"has {len(found)} models; a draft needs exactly one other model")
     mains = sum(each.role == "main" for each in found)
     if mains != 1:
         raise SpecInvalid(field=field, why=f"has {mains} models with the role main; exactly one must have it")
@@ -130,16 +130,18 @@ def _check_address(raw: Any) -> None:
 def _source(spec: OpenModelSpec) -> Source:
     hub, uri = spec.source.model_hub, spec.source.uri
     if hub is not None and uri is not None:
-        raise SpecInvalid(field="spec.source", why="sets modelHub and uri, and only one can be meant; drop the other")
+        raise SpecInvalid(field="spec.source", why="sets modelHub and uri; remove one of them")
     if hub is not None:
         if hub.filename and hub.name != "Huggingface":
             raise SpecInvalid(
-                field="spec.source.modelHub.filename", why=f"one file cannot be fetched from {hub.name}; drop it"
+                field="spec.source.modelHub.filename",
+                why=f"works with Huggingface only, not with {hub.name}; remove it",
             )
         for name, patterns in (("allowPatterns", hub.allow_patterns), ("ignorePatterns", hub.ignore_patterns)):
             if hub.filename and patterns:
                 raise SpecInvalid(
-                    field=f"spec.source.modelHub.{name}", why="chooses among files, and filename has chosen one"
+                    field=f"spec.source.modelHub.{name}",
+                    why="has no effect together with filename, which selects one file; remove one of them",
                 )
         return hub_source(hub)
     if uri is None:

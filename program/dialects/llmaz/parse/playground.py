@@ -77,7 +77,7 @@ def parse_playground(cr: Json, look: Lookup) -> Parsed:
     args = fill(recommended, variables, field=f"BackendRuntime `{runtime.name}` args of `{chosen['name']}`")
     own = [str(argument) for argument in config.get("args") or []]  # unchanged, as in llmaz
     unknown = (
-        *(unsupported_field(path, "is no field of a Playground") for path, _ in unknown_fields(spec, field="spec")),
+        *(unsupported_field(path, "is not a field of a Playground") for path, _ in unknown_fields(spec, field="spec")),
         *unfilled(own, variables, field="spec.backendRuntimeConfig.args"),
     )
     if on_host(annotated):
@@ -162,8 +162,8 @@ def _check_free(cr: Json, key: ServiceKey, look: Lookup) -> None:
         raise NotYet(
             reason=Reason.FOREIGN_OBJECT,
             field="metadata.name",
-            why=f"Service.inference.llmaz.io `{key.name}` has the same name, and its objects would be the same; rename "
-            "or delete one of them",
+            why=f"Service.inference.llmaz.io `{key.name}` has the same name, so its objects would have the same "
+            f"names too; rename or delete one of the two",
         )
 
 
@@ -239,5 +239,6 @@ def _scaler(
 
 def _without_trigger(chosen: Json) -> Iterator[Problem]:
     yield unsupported_field(
-        "spec.elasticConfig", f"has no effect: neither it nor recommended config `{chosen['name']}` has a scaleTrigger"
+        "spec.elasticConfig",
+        f"has no effect: neither elasticConfig nor recommended config `{chosen['name']}` has a scaleTrigger",
     )

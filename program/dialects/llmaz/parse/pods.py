@@ -86,8 +86,8 @@ def unlabelled(plan: PodPlan) -> Iterator[Problem]:
         if not is_label_value(value):
             yield unsupported_field(
                 main.claim.field,
-                f"OpenModel `{main.name[:64]}` {field} `{value[:64]}` cannot be label {label}, and the pods go "
-                "without it; use at most 63 letters, digits, `-`, `_` and `.`",
+                f"OpenModel `{main.name[:64]}` {field} `{value[:64]}` is not valid as label {label}, so the pods do "
+                f"not get this label; use at most 63 letters, digits, `-`, `_` and `.`",
             )
 
 

@@ -70,7 +70,8 @@ def find_runtime(name: str, look: Lookup) -> Runtime:
         raise NotYet(
             reason=Reason.DEPENDENCY_MISSING,
             field=FIELD,
-            why=f"there is no BackendRuntime `{name[:64]}` yet; without one there are {', '.join(SHIPPED)}",
+            why=f"there is no BackendRuntime `{name[:64]}` yet; create it, or use one that Herdsman has: "
+            f"{', '.join(SHIPPED)}",
         )
     raw: dict[str, Any] = without_nulls(found.get("spec") or {})
     try:
@@ -188,8 +189,8 @@ def unfilled(arguments: Sequence[str], variables: Mapping[str, str], *, field: s
         if names:
             yield unsupported_field(
                 f"{field}[{index}]",
-                f"`{{{{ .{names[0]} }}}}` is handed to the engine as it is: variables are filled into the "
-                "arguments of a BackendRuntime only; write the value here, or add a recommended config there",
+                f"`{{{{ .{names[0]} }}}}` is passed to the engine unchanged: only the arguments of a BackendRuntime "
+                f"may have variables; write the value here, or add a recommended config to the BackendRuntime",
             )
 
 
@@ -200,7 +201,7 @@ def fill(arguments: Sequence[str], variables: Mapping[str, str], *, field: str) 
         name = found["name"]
         if not variables.get(name):
             known = ", ".join(sorted(key for key, text in variables.items() if text))
-            raise SpecInvalid(field=field, why=f"`{found[0]}` has no value here; there are {known}")
+            raise SpecInvalid(field=field, why=f"`{found[0]}` has no value here; the variables are {known}")
         return variables[name]
 
     return [_VARIABLE.sub(value, argument) for argument in arguments]

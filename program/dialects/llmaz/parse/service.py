@@ -48,7 +48,7 @@ def parse_service(cr: Json, look: Lookup) -> Parsed:
     if not any(container["name"] == RUNNER for container in worker["spec"]["containers"]):
         raise SpecInvalid(
             field=f"{_TEMPLATE}.workerTemplate.spec.containers",
-            why=f"none is named `{RUNNER}`; name the one that serves so",
+            why=f"has no container named `{RUNNER}`; give this name to the container that serves",
         )
     models, choice = _models(spec, look)
     annotations: Mapping[str, str] = cr["metadata"].get("annotations") or {}
@@ -56,7 +56,7 @@ def parse_service(cr: Json, look: Lookup) -> Parsed:
     single = leader if leader is not None else worker
     engine = _engine_of(single)
     unknown = tuple(
-        unsupported_field(path, "is no field of a Service") for path, _ in unknown_fields(spec, field="spec")
+        unsupported_field(path, "is not a field of a Service") for path, _ in unknown_fields(spec, field="spec")
     )
     if on_host(annotated):
         return hosted_pods(cr, key, annotated, spec, models, engine, choice, single, problems=unknown)
@@ -94,7 +94,8 @@ def _check_not_derived(cr: Json) -> None:
             raise SpecInvalid(
                 reason=Reason.FOREIGN_OBJECT,
                 field="metadata.ownerReferences",
-                why=f"llmaz's controller made it for Playground `{owner.get('name')}`, which is served without it",
+                why=f"llmaz's controller made this Service for Playground `{owner.get('name')}`; Herdsman serves the "
+                f"Playground without it",
             )
 
 

@@ -97,7 +97,7 @@ def uri_source(uri: str) -> Source:
             return Source(kind="ollama", address=uri, path=path, remote=uri)
         case "host":
             if not address.startswith("/") or ".." in address.split("/"):
-                raise ValueError(f"`{uri[:128]}` names no absolute path of a node; write host:///path, without `..`")
+                raise ValueError(f"`{uri[:128]}` has no absolute path; write host:///path, without `..`")
             return Source(kind="host", address=uri, path=address, remote=address, host_path=address)
         case "oss":
             where, _, key = address.partition("/")

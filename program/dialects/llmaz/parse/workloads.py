@@ -51,8 +51,8 @@ def key_of(cr: Json, dialect: str) -> ServiceKey:
     if len(name) > LONGEST_SERVICE or re.fullmatch(SERVICE_LABEL, name) is None:
         raise SpecInvalid(
             field="metadata.name",
-            why=f"`{name[:64]}` makes no name for Service `{front_name('<name>')}`: it must begin with a letter, "
-            f"consist of lower-case letters, digits and `-`, and have at most {LONGEST_SERVICE} characters",
+            why=f"`{name[:64]}` cannot be part of the name of Service `{front_name('<name>')}`: it must begin with a "
+            f"letter, consist of lower-case letters, digits and `-`, and have at most {LONGEST_SERVICE} characters",
         )
     return ServiceKey(dialect, str(metadata.get("namespace") or "default"), name)
 

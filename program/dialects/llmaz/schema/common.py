@@ -62,37 +62,37 @@ class Resources(CrdModel):
             ]
         }
     )
-    limits: ResourceList = optional("Most that the container may use.", {}, max_length=MOST)
-    requests: ResourceList = optional("What a node must have free.", {}, max_length=MOST)
+    limits: ResourceList = optional("Maximum resources of the container.", {}, max_length=MOST)
+    requests: ResourceList = optional("Resources that the scheduler reserves on a node.", {}, max_length=MOST)
 
 
 class HpaTrigger(CrdModel):
-    behavior: dict[str, Any] | None = optional("How fast to scale, as a HorizontalPodAutoscaler writes it.")
-    metrics: list[dict[str, Any]] = optional("What to scale on, as a HorizontalPodAutoscaler writes it.", [])
+    behavior: dict[str, Any] | None = optional("Speed of scaling, in the format of autoscaling/v2.")
+    metrics: list[dict[str, Any]] = optional("Metrics to scale on, in the format of autoscaling/v2.", [])
 
 
 class ScaleTrigger(CrdModel):
-    hpa: HpaTrigger = required("A HorizontalPodAutoscaler decides.")
+    hpa: HpaTrigger = required("Scale by a HorizontalPodAutoscaler.")
 
 
 class Status(CrdModel):
-    """What there is."""
+    """The observed state."""
 
     conditions: list[Condition] = optional(
-        "Available and Progressing as llmaz says them, then Herdsman's own.",
+        "Available and Progressing as in llmaz, then Herdsman's conditions.",
         [],
         x_kubernetes_list_type="map",
         x_kubernetes_list_map_keys=["type"],
     )
     replicas: int | None = optional("Replicas that exist.")
-    selector: str | None = optional("Label selector of the pods that count, for autoscalers.")
+    selector: str | None = optional("Label selector of the pods, for autoscalers.")
 
 
 class BareStatus(CrdModel):
-    """What is said of it."""
+    """The conditions."""
 
     conditions: list[Condition] = optional(
-        "Nothing is said yet.",
+        "Conditions; at present no controller writes any.",
         [],
         x_kubernetes_list_type="map",
         x_kubernetes_list_map_keys=["type"],

@@ -24,7 +24,7 @@ def documents() -> list[Json]:
             kind="OpenModel",
             plural="openmodels",
             short_names=("om",),
-            description="Weights that can be served.",
+            description="A model: the source of its weights, and the hardware for it.",
             namespaced=False,
             versions=(
                 Version(
@@ -46,7 +46,7 @@ def documents() -> list[Json]:
             kind="BackendRuntime",
             plural="backendruntimes",
             short_names=("br",),
-            description="An engine and the ways to start it.",
+            description="An inference engine, and configurations to start it with.",
             namespaced=False,
             versions=(
                 Version(
@@ -61,7 +61,7 @@ def documents() -> list[Json]:
             kind="Playground",
             plural="playgrounds",
             short_names=("pl",),
-            description="A model served by an engine.",
+            description="A model that an inference engine serves.",
             versions=(
                 Version(
                     spec=structural_schema(PlaygroundSpec),
@@ -77,7 +77,7 @@ def documents() -> list[Json]:
             kind="Service",
             plural="services",
             short_names=("isvc",),
-            description="Pods as their user wrote them, with models fetched.",
+            description="Pods that the user describes, with models that Herdsman downloads for them.",
             versions=(
                 Version(
                     spec=structural_schema(ServiceSpec),

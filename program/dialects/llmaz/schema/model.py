@@ -42,7 +42,7 @@ class ModelHub(CrdModel):
         }
     )
     allow_patterns: list[str] = optional("Only files that match one of these are fetched.", [])
-    filename: str | None = optional("The one file to fetch; of Huggingface only.")
+    filename: str | None = optional("The one file to fetch; for Huggingface only.")
     ignore_patterns: list[str] = optional("Files that match one of these are not fetched.", [])
     model_id: str = required("The repository, `org/name`.", name="modelID", min_length=1)
     name: Literal["Huggingface", "ModelScope"] = optional("The hub.", "Huggingface")
@@ -73,10 +73,10 @@ class ModelSourceSpec(CrdModel):
 
 
 class Flavor(CrdModel):
-    limits: ResourceList = optional("What a replica takes of the node, as request and limit.", {}, max_length=MOST)
+    limits: ResourceList = optional("Resources of a replica, as request and limit.", {}, max_length=MOST)
     name: str = required("Name by which services choose it.", min_length=1)
-    node_selector: dict[str, str] = optional("Labels of the nodes that have it.", {})
-    params: dict[str, str] = optional("Values that arguments may name, such as TP and PP.", {})
+    node_selector: dict[str, str] = optional("Labels of the nodes that have this hardware.", {})
+    params: dict[str, str] = optional("Values for variables in arguments, such as TP and PP.", {})
 
 
 class InferenceConfig(CrdModel):
@@ -86,8 +86,8 @@ class InferenceConfig(CrdModel):
 class OpenModelSpec(CrdModel):
     """The model."""
 
-    created_at: Time | None = optional("When the model was made, for lists of models.")
-    family_name: str = required("The family that it belongs to, such as `llama`.", min_length=1)
-    inference_config: InferenceConfig | None = optional("How it is served.")
-    owned_by: str = optional("Whose it is, for lists of models.", "llmaz")
-    source: ModelSourceSpec = required("Where its weights come from.")
+    created_at: Time | None = optional("Creation time of the model, for lists of models.")
+    family_name: str = required("Family of the model, such as `llama`.", min_length=1)
+    inference_config: InferenceConfig | None = optional("Settings for serving the model.")
+    owned_by: str = optional("Owner of the model, for lists of models.", "llmaz")
+    source: ModelSourceSpec = required("Source of the weights.")

@@ -14,7 +14,7 @@ Role = Literal["main", "draft"]
 
 class ModelReference(CrdModel):
     name: str = required("Name of an OpenModel.", min_length=1)
-    role: Role = optional("The model that serves, or the draft that speculates for it.", "main")
+    role: Role = optional("`main` for the model that serves, `draft` for its draft model.", "main")
 
 
 class ModelClaims(CrdModel):
@@ -23,7 +23,7 @@ class ModelClaims(CrdModel):
             "x-kubernetes-validations": [
                 rule(
                     "!self.models.exists(m, has(m.role) && m.role == 'draft') || self.models.size() == 2",
-                    "a draft needs exactly one model beside it",
+                    "a draft needs exactly one other model",
                     field=".models",
                 ),
                 rule(
@@ -49,8 +49,8 @@ class BackendRuntimeConfig(CrdModel):
     config_name: str | None = optional(
         "Name of a recommended config; `default`, or `speculative-decoding` with a draft, when absent."
     )
-    envs: list[Env] = optional("Environment; wins over the runtime's.", [])
-    resources: Resources | None = optional("What the container asks for; wins over the recommended config's.")
+    envs: list[Env] = optional("Environment variables; they override those of the runtime.", [])
+    resources: Resources | None = optional("Resources of the container; they override those of the recommended config.")
     shared_memory_size: Quantity | None = optional("Size of /dev/shm.")
     version: str | None = optional("Tag of the image instead of the runtime's.")
 
@@ -67,13 +67,13 @@ class ElasticConfig(CrdModel):
             ]
         }
     )
-    max_replicas: int = required("Most replicas.", ge=1)
-    min_replicas: int = optional("Fewest replicas.", 1, ge=1)
-    scale_trigger: ScaleTrigger | None = optional("What to scale on; that of the runtime when absent.")
+    max_replicas: int = required("Maximum number of replicas.", ge=1)
+    min_replicas: int = optional("Minimum number of replicas.", 1, ge=1)
+    scale_trigger: ScaleTrigger | None = optional("Metrics to scale on; those of the runtime when absent.")
 
 
 class PlaygroundSpec(CrdModel):
-    """What is served."""
+    """The wanted model, engine and number of replicas."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -83,32 +83,34 @@ class PlaygroundSpec(CrdModel):
             ]
         }
     )
-    backend_runtime_config: BackendRuntimeConfig | None = optional("The engine, where it is not vllm as it comes.")
-    elastic_config: ElasticConfig | None = optional("An autoscaler decides the number of replicas.")
-    model_claim: ModelClaim | None = optional("The one model.")
-    model_claims: ModelClaims | None = optional("Several models: one with a draft.")
-    replicas: int = optional("Pods that serve.", 1, ge=0)
+    backend_runtime_config: BackendRuntimeConfig | None = optional(
+        "Engine and its settings; vllm with its default settings when absent."
+    )
+    elastic_config: ElasticConfig | None = optional("Autoscaler for the number of replicas.")
+    model_claim: ModelClaim | None = optional("The model, if there is one.")
+    model_claims: ModelClaims | None = optional("The models, if there are several: a model and its draft.")
+    replicas: int = optional("Number of pods.", 1, ge=0)
 
 
 class RecommendedConfig(CrdModel):
     args: list[str] = optional("Arguments, with variables such as `{{ .ModelPath }}`.", [])
     name: str = required("Name by which Playgrounds choose it.", min_length=1)
-    resources: Resources | None = optional("What the container asks for.")
-    scale_trigger: ScaleTrigger | None = optional("What an elastic Playground scales on, where it says nothing itself.")
+    resources: Resources | None = optional("Resources of the container.")
+    scale_trigger: ScaleTrigger | None = optional("Default metrics for elastic Playgrounds.")
     shared_memory_size: Quantity | None = optional("Size of /dev/shm.")
 
 
 class BackendRuntimeSpec(CrdModel):
     """The engine."""
 
-    command: list[str] = optional("The container's entrypoint; the image's own when absent.", [])
+    command: list[str] = optional("Entrypoint of the container; that of the image when absent.", [])
     envs: list[Env] = optional("Environment of the container.", [])
     image: str = required("Image without its tag.", min_length=1)
-    lifecycle: dict[str, Any] | None = optional("Hooks of the container, as Kubernetes writes them.")
+    lifecycle: dict[str, Any] | None = optional("Lifecycle hooks of the container, in Kubernetes' format.")
     liveness_probe: dict[str, Any] | None = optional("As Kubernetes writes it.")
     readiness_probe: dict[str, Any] | None = optional("As Kubernetes writes it.")
     recommended_configs: list[RecommendedConfig] = optional(
-        "Ways to start the engine: `default`, `speculative-decoding`, and others that Playgrounds name.",
+        "Configurations to start the engine with: `default`, `speculative-decoding`, and others that Playgrounds name.",
         [],
         max_length=MOST,
         x_kubernetes_list_type="map",

@@ -17,36 +17,36 @@ class Named(CrdModel):
     """As Kubernetes writes it."""
 
     model_config = KEPT
-    name: str = required("Its name.", min_length=1)
+    name: str = required("Name of the entry.", min_length=1)
 
 
 class ContainerPort(CrdModel):
     """As Kubernetes writes it."""
 
     model_config = KEPT
-    container_port: int = required("Where the container listens.", ge=1, le=65535)
-    name: str | None = optional("Its name.")
+    container_port: int = required("Port that the container listens on.", ge=1, le=65535)
+    name: str | None = optional("Name of the port.")
 
 
 class VolumeMount(Named):
-    mount_path: str = required("Where the volume is in the container.", min_length=1)
+    mount_path: str = required("Path of the volume in the container.", min_length=1)
 
 
 class ContainerResources(CrdModel):
     """As Kubernetes writes them."""
 
     model_config = KEPT
-    limits: ResourceList = optional("Most that the container may use.", {})
-    requests: ResourceList = optional("What a node must have free.", {})
+    limits: ResourceList = optional("Maximum resources of the container.", {})
+    requests: ResourceList = optional("Resources that the scheduler reserves on a node.", {})
 
 
 class Container(Named):
-    args: list[str] = optional("Arguments; variables in braces are not filled in.", [])
+    args: list[str] = optional("Arguments. Variables in braces are not replaced.", [])
     command: list[str] = optional("Entrypoint.", [])
     env: list[Named] = optional("Environment.", [])
     image: str | None = optional("Image.")
     ports: list[ContainerPort] = optional("Ports.", [])
-    resources: ContainerResources | None = optional("What the container asks for.")
+    resources: ContainerResources | None = optional("Resources of the container.")
     volume_mounts: list[VolumeMount] = optional("Volumes in the container.", [])
 
 
@@ -54,7 +54,7 @@ class NodeSelectorTerm(CrdModel):
     """As Kubernetes writes it."""
 
     model_config = KEPT
-    match_expressions: list[dict[str, Any]] = optional("What the node's labels must be.", [])
+    match_expressions: list[dict[str, Any]] = optional("Labels that a node must have.", [])
 
 
 class NodeSelector(CrdModel):
@@ -83,12 +83,12 @@ class PodSpec(CrdModel):
     """The pod's spec, as Kubernetes writes it."""
 
     model_config = KEPT
-    affinity: Affinity | None = optional("Where the pods may run.")
+    affinity: Affinity | None = optional("Affinity of the pods.")
     containers: list[Container] = required(
         "Containers; `model-runner` is the one that serves.", min_length=1, max_length=MOST
     )
-    init_containers: list[Named] = optional("Containers that end before the others start.", [])
-    scheduler_name: str | None = optional("Who schedules the pods.")
+    init_containers: list[Named] = optional("Init containers, which end before the other containers start.", [])
+    scheduler_name: str | None = optional("Name of the scheduler of the pods.")
     volumes: list[Named] = optional("Volumes.", [])
 
 
@@ -122,28 +122,28 @@ class WorkerTemplate(PodTemplate):
 class WorkloadTemplate(CrdModel):
     leader_template: PodTemplate | None = optional("The leader of a group; like the workers when absent.")
     restart_policy: RestartPolicy = optional(
-        "What a restarted container means to its group.", "RecreateGroupOnPodRestart"
+        "Restart policy of a group after one of its containers restarts.", "RecreateGroupOnPodRestart"
     )
-    size: int = optional("Pods of a group, the leader among them.", 1, ge=1)
-    sub_group_policy: dict[str, Any] | None = optional("Parts of a group, as a LeaderWorkerSet writes them.")
-    worker_template: WorkerTemplate = required("The workers, or the one pod.")
+    size: int = optional("Number of pods in a group, including the leader.", 1, ge=1)
+    sub_group_policy: dict[str, Any] | None = optional("Subgroups of a group, in the format of a LeaderWorkerSet.")
+    worker_template: WorkerTemplate = required("Template of the workers, or of the only pod.")
 
 
 class RollingUpdateConfiguration(CrdModel):
-    max_surge: int | str = optional("Replicas beyond the number while a change rolls out.", 0)
-    max_unavailable: int | str = optional("Replicas that may be away while a change rolls out.", 1)
+    max_surge: int | str = optional("Maximum number of replicas above the wanted number during a rollout.", 0)
+    max_unavailable: int | str = optional("Maximum number of replicas that may be unavailable during a rollout.", 1)
     partition: int | None = optional("Groups below this index keep the old template.", ge=0)
 
 
 class RolloutStrategy(CrdModel):
-    rolling_update_configuration: RollingUpdateConfiguration | None = optional("How a change rolls out.")
+    rolling_update_configuration: RollingUpdateConfiguration | None = optional("Strategy of rollouts.")
     type: Literal["RollingUpdate"] = optional("Replicas are replaced in steps.", "RollingUpdate")
 
 
 class ServiceSpec(CrdModel):
-    """What is served."""
+    """The wanted pods and their models."""
 
-    model_claims: ModelClaims | None = optional("The models that pods fetch.")
-    replicas: int = optional("Pods, or groups of pods.", 1, ge=0)
-    rollout_strategy: RolloutStrategy | None = optional("How a change rolls out.")
+    model_claims: ModelClaims | None = optional("Models that the pods download.")
+    replicas: int = optional("Number of pods, or of groups of pods.", 1, ge=0)
+    rollout_strategy: RolloutStrategy | None = optional("Strategy of rollouts.")
     workload_template: WorkloadTemplate = required("The pods.")

@@ -212,7 +212,9 @@ def _personaplex(config: PersonaPlexSpec) -> PersonaPlex:
 
 def _at_least_one(value: int | None, field: str) -> None:
     if value is not None and value < 1:
-        raise SpecInvalid(field=field, why=f"must be at least 1, is {value}; leave it out for the engine's own choice")
+        raise SpecInvalid(
+            field=field, why=f"is {value}, and must be at least 1; leave it out to use the engine's default"
+        )
 
 
 def secret_key(reference: KeySelector | None, field: str) -> SecretKey | None:
@@ -360,7 +362,7 @@ def _draft_path(path: str, model: DesiredModel) -> str:
         return path
     raise SpecInvalid(
         field=f"{_DRAFT}.draftModel",
-        why=f"`{path[:64]}` is not among spec.files of Model `{model.name}`, nor absolute",
+        why=f"`{path[:64]}` is neither one of spec.files of Model `{model.name}` nor an absolute path",
     )
 
 
@@ -374,6 +376,7 @@ def check_ranks(ranks: int, gpu: Gpu | None, *, field: str) -> None:
         return
     raise SpecInvalid(
         field=field,
-        why=f"{ranks} ranks need as many GPUs, and a replica has {gpus}; set spec.resources.gpu or the Model's "
+        why=f"is {ranks} ranks, which need {ranks} GPUs, and a replica has {gpus}; set spec.resources.gpu or the "
+        f"Model's "
         "spec.hardware.gpu.count",
     )

@@ -92,7 +92,8 @@ def _check_sharing(sharing: GpuSharingSpec, wish: ModelGpu, *, count: int) -> No
     if wish.claims:
         raise SpecInvalid(
             field=f"{_SHARING}.mode",
-            why=f"{sharing.mode} cannot go with the Model's resource claims, which choose the device; use exclusive",
+            why=f"{sharing.mode} cannot be combined with the Model's resource claims, which select the device; use "
+            f"exclusive",
         )
     if count != 1:
         raise SpecInvalid(
@@ -102,12 +103,12 @@ def _check_sharing(sharing: GpuSharingSpec, wish: ModelGpu, *, count: int) -> No
         return
     if wish.vendor is not GpuVendor.NVIDIA:
         raise SpecInvalid(
-            field=f"{_SHARING}.mode", why=f"partitioned is for NVIDIA's MIG, and the Model's vendor is {wish.vendor}"
+            field=f"{_SHARING}.mode", why=f"is partitioned (NVIDIA's MIG), and the Model's vendor is {wish.vendor}"
         )
     if wish.resource:
         raise SpecInvalid(
             field=f"{_SHARING}.profile",
-            why=f"chooses the resource, and so does the Model's resourceName `{wish.resource}`; keep one of the two",
+            why=f"selects the resource, and the Model's resourceName `{wish.resource}` does too; remove one of the two",
         )
     if not sharing.profile:
         raise SpecInvalid(field=f"{_SHARING}.profile", why="is required when mode is partitioned")
@@ -146,7 +147,7 @@ def _layer_split(wish: ModelGpu, *, count: int) -> tuple[tuple[int, ...], tuple[
         if last < first:
             return (), (f"[{index}]", f"`{text[:64]}` is not a range of layers such as `0-19`")
         if first <= end and problem is None:
-            why = "begins before the range in front of it ends; the sizes of the ranges are the shares of the GPUs"
+            why = "overlaps the range before it; Herdsman uses only the sizes of the ranges, as the shares of the GPUs"
             problem = (f"[{index}]", f"`{text}` {why}")
         sizes.append(last - first + 1)
         end = max(end, last)

@@ -144,12 +144,14 @@ def _model_gpu(spec: GpuSpec, raw: Json) -> ModelGpu:
     claims = tuple(raw.get("resourceClaims") or ())
     if claims and spec.resource_name:
         # The CRD has this rule too, but the API server has not checked manifests from files.
-        raise SpecInvalid(field="spec.hardware.gpu.resourceClaims", why="excludes resourceName; keep one of the two")
+        raise SpecInvalid(
+            field="spec.hardware.gpu.resourceClaims", why="cannot be combined with resourceName; remove one of the two"
+        )
     for index, claim in enumerate(claims):
         if ("resourceClaimName" in claim) == ("resourceClaimTemplateName" in claim):
             raise SpecInvalid(
                 field=f"spec.hardware.gpu.resourceClaims[{index}]",
-                why="names either a resourceClaimName or a resourceClaimTemplateName",
+                why="must have either resourceClaimName or resourceClaimTemplateName",
             )
     return ModelGpu(
         enabled=spec.enabled,

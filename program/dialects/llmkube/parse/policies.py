@@ -50,7 +50,7 @@ def exposure(annotated: Annotated, endpoint: EndpointSpec | None, *, model_ref: 
     if annotated.expose is not None:
         raise SpecInvalid(
             field="spec.endpoint.gateway",
-            why=f"is said in annotation {keys.ANNOTATION_EXPOSE} too; keep one of the two",
+            why=f"conflicts with annotation {keys.ANNOTATION_EXPOSE}; remove one of the two",
         )
     for part, value in (("name", gateway.gateway_ref.name), ("namespace", gateway.gateway_ref.namespace)):
         if value is not None and not is_name(value):
@@ -74,12 +74,12 @@ def autoscaling_faults(spec: AutoscalingSpec) -> Iterator[tuple[str, str]]:
     """Yield the fields of the autoscaler that are ignored, with the cause."""
     at = "spec.autoscaling"
     if spec.min_replicas > spec.max_replicas:
-        why = f"{spec.min_replicas} is more than maxReplicas {spec.max_replicas}; {spec.max_replicas} replicas run"
+        why = f"is {spec.min_replicas}, more than maxReplicas ({spec.max_replicas}); {spec.max_replicas} replicas run"
         yield f"{at}.minReplicas", why
     for index, metric in enumerate(spec.metrics):
         if fault := _metric_fault(metric):
             field, why = fault
-            yield f"{at}.metrics[{index}].{field}", f"{why}; the autoscaler is made without this metric"
+            yield f"{at}.metrics[{index}].{field}", f"{why}; the autoscaler does not use this metric"
 
 
 def _metric(metric: Metric) -> ScalingMetric:
@@ -144,7 +144,7 @@ def storage(spec: ModelCacheSpec | None) -> ModelStorage:
     if spec.persistence == "Ephemeral" and spec.claim_name is not None:
         raise SpecInvalid(
             field="spec.modelCache.claimName",
-            why="names a volume to keep weights on, and persistence Ephemeral keeps none",
+            why="names a volume for the weights, but persistence Ephemeral keeps no weights; remove one of the two",
         )
     return ModelStorage(persistence=spec.persistence or "Cached", claim_name=spec.claim_name or "")
 

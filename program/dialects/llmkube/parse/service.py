@@ -64,11 +64,11 @@ def parse_service(
     elif spec.runtime in HOST_ONLY_RUNTIMES:
         raise SpecInvalid(
             field="spec.runtime",
-            why=f"{spec.runtime} runs on hosts only: name one by the annotation {ANNOTATION_HOST}, or some by "
+            why=f"{spec.runtime} runs on hosts only: name a host by annotation {ANNOTATION_HOST}, select hosts by "
             f"{ANNOTATION_HOST_SELECTOR}, or give Model `{model.name}` the accelerator metal",
         )
     elif spec.runtime in ("generic", "personaplex") and not spec.image:
-        raise SpecInvalid(field="spec.image", why=f"runtime {spec.runtime} has no image of its own; name one")
+        raise SpecInvalid(field="spec.image", why=f"runtime {spec.runtime} has no default image; set spec.image")
     gpu = gpu_of(spec.resources, model)
     desired = DesiredService(
         key=ServiceKey(DIALECT, str(metadata.get("namespace") or "default"), str(metadata["name"])),
@@ -148,7 +148,8 @@ def _of_pods(desired: DesiredService, spec: ServiceSpec, annotated: Annotated) -
 def _check_names(name: str, model_ref: str) -> None:
     if not is_label_value(name):
         raise SpecInvalid(
-            field="metadata.name", why=f"`{name}` has {len(name)} characters; labels carry the name and hold at most 63"
+            field="metadata.name",
+            why=f"`{name}` has {len(name)} characters; its labels contain the name, and a label has at most 63",
         )
     if not is_dns_label(service_dns_name(name)):
         raise SpecInvalid(
@@ -177,7 +178,9 @@ def _check_host(spec: ServiceSpec, model: DesiredModel, hosting: HostPlacement) 
             f"use {' or '.join(HOST_RUNTIMES)}",
         )
     if spec.runtime == "generic" and not spec.command:
-        raise SpecInvalid(field="spec.command", why="runtime generic needs a command on a host, which has no image")
+        raise SpecInvalid(
+            field="spec.command", why="is required for runtime generic on a host, because no image supplies a command"
+        )
     if spec.runtime in ("llamacpp", "ollama") and model.format is ModelFormat.MLX:
         engine = "llama-server" if spec.runtime == "llamacpp" else "Ollama"
         why = f"Model `{model.name}` has format mlx, which {engine} cannot read; use runtime omlx"

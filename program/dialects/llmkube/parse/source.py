@@ -67,7 +67,7 @@ def parse_source(
         return _hub_address(address, rest)
     if scheme == "s3":
         return _s3(address, rest, format, prefix=files)
-    raise _invalid(f"scheme `{scheme}` is not served; use https, http, file, pvc, hf or s3")
+    raise _invalid(f"scheme `{scheme}` is not supported; use https, http, file, pvc, hf or s3")
 
 
 def file_set(source: ModelSource, files: Sequence[str], mmproj: str) -> tuple[str, ...]:
@@ -78,23 +78,26 @@ def file_set(source: ModelSource, files: Sequence[str], mmproj: str) -> tuple[st
     """
     if not files:
         if mmproj:
-            raise _unsafe("spec.mmproj", "needs spec.files: name the model's own files there, the one to open first")
+            raise _unsafe(
+                "spec.mmproj",
+                "needs spec.files: list the files of the model there, first the one that the engine opens",
+            )
         return ()
     if source.kind not in (SourceKind.REPOSITORY, SourceKind.S3):
-        raise _unsafe("spec.files", "needs a source `hf://org/repo` or `s3://bucket/prefix` below which the files lie")
+        raise _unsafe("spec.files", "needs a source `hf://org/repo` or `s3://bucket/prefix` that contains the files")
     if len(files) > _LONGEST_SET:
-        raise _unsafe("spec.files", f"has {len(files)} entries; up to {_LONGEST_SET} are fetched")
+        raise _unsafe("spec.files", f"has {len(files)} entries; at most {_LONGEST_SET} are allowed")
     for index, entry in enumerate(files):
         _check_entry(entry, field=f"spec.files[{index}]")
         if entry in files[:index]:
-            raise _unsafe(f"spec.files[{index}]", f"`{entry}` is there twice")
+            raise _unsafe(f"spec.files[{index}]", f"`{entry}` is listed twice")
     if mmproj:
         _check_entry(mmproj, field="spec.mmproj")
     entries = tuple(dict.fromkeys((*files, *([mmproj] if mmproj else []))))
     folders = {entry[:at] for entry in entries for at, character in enumerate(entry) if character == "/"}
     for entry in entries:
         if entry in folders:
-            raise _unsafe("spec.files", f"`{entry}` would be a file and a folder at once")
+            raise _unsafe("spec.files", f"`{entry}` would be both a file and a folder")
     return entries
 
 
@@ -164,14 +167,16 @@ def _check_entry(entry: str, *, field: str) -> None:
     if entry.startswith("/"):
         raise _unsafe(field, f"`{shown}` must be relative to the source")
     if "\\" in entry or not entry.isprintable() or entry != entry.strip():
-        raise _unsafe(field, f"{shown!r} holds a backslash, a control character or white space at an end")
+        raise _unsafe(field, f"{shown!r} contains a backslash, a control character or white space at an end")
     if _PATTERN.search(entry):
         raise _unsafe(field, f"`{shown}` looks like a pattern; name each file")
     for part in entry.split("/"):
         if part in ("", ".", ".."):
-            raise _unsafe(field, f"`{shown}` must not climb or have empty parts")
+            raise _unsafe(field, f"`{shown}` must not have empty, `.` or `..` parts")
         if part.startswith("."):
-            raise _unsafe(field, f"`{shown}` has a part that begins with a dot; such names are the downloader's own")
+            raise _unsafe(
+                field, f"`{shown}` has a part that begins with a dot; such names are reserved for the downloader"
+            )
         if len(part.encode()) > _LONGEST_PART:
             raise _unsafe(field, f"`{shown}…` has a part longer than {_LONGEST_PART} bytes")
 
@@ -185,7 +190,7 @@ def _web(address: str) -> ModelSource:
     try:
         parts = WebAddress.parse(address)
     except AddressInvalid as error:
-        hint = "; give a token by the Secret of spec.sourceSecretRef instead" if "password" in str(error) else ""
+        hint = "; put a token in the Secret of spec.sourceSecretRef instead" if "password" in str(error) else ""
         raise _invalid(f"{error}{hint}") from None
     if parts.host in HUB_HOSTS:
         return _hub_page(address, parts)
@@ -242,10 +247,10 @@ def _s3(address: str, rest: str, model_format: str, *, prefix: bool) -> ModelSou
     if any(part in (".", "..") for part in key.split("/")) or "//" in key or key.startswith("/"):
         raise _invalid("has a key with empty, `.` or `..` parts")
     if not key and not prefix:
-        raise _invalid(f"names no object in bucket `{bucket}`; write its key, or list spec.files")
+        raise _invalid(f"has no key in bucket `{bucket}`; write its key, or list spec.files")
     if key.endswith("/") and not prefix:
         kind = "; a gguf model is one file" if model_format == "gguf" else ""
-        raise _invalid(f"names a prefix{kind}; list spec.files to fetch several objects")
+        raise _invalid(f"names a prefix{kind}; to fetch several objects, list them in spec.files")
     return ModelSource(kind=SourceKind.S3, address=address, path=key, bucket=bucket)
 
 
@@ -284,13 +289,13 @@ def _claim(address: str, rest: str, model_format: str) -> ModelSource:
         raise _invalid(f"`{claim}` is not the name of a PersistentVolumeClaim")
     path = path.lstrip("/")
     if not path:
-        raise _invalid(f"names no file on the claim; write `pvc://{claim}/path/to/model.gguf`")
+        raise _invalid(f"has no file path; write `pvc://{claim}/path/to/model.gguf`")
     _check_path(path, model_format)
     return ModelSource(kind=SourceKind.CLAIM, address=address, path=path, claim=claim)
 
 
 def _check_path(path: str, model_format: str) -> None:
     if ".." in path.split("/"):
-        raise _invalid("must not climb with `..`")
+        raise _invalid("must not contain `..`")
     if model_format == "gguf" and path.endswith("/"):
         raise _invalid("names a directory; a gguf model is one file")

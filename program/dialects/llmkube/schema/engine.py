@@ -58,9 +58,9 @@ class SpeculativeDecodingSpec(CrdModel):
         max_length=253,
     )
     draft_model_ref: str | None = optional("Name of the Model with the draft weights, in the same namespace.")
-    n_draft_max: int | None = optional("Most tokens drafted per step (--spec-draft-n-max).", ge=1)
+    n_draft_max: int | None = optional("Maximum number of drafted tokens per step (--spec-draft-n-max).", ge=1)
     p_min: float | None = optional("Probability below which drafting stops (--spec-draft-p-min).", ge=0, le=1)
-    type: SpeculativeType = required("Method (--spec-type); mtp, draft and disabled are older words for some.")
+    type: SpeculativeType = required("Method (--spec-type). mtp, draft and disabled are older names of methods.")
 
 
 class RopeScalingSpec(CrdModel):
@@ -88,7 +88,9 @@ class VllmSpec(CrdModel):
     enable_prefix_caching: bool | None = optional("Cache repeated prompt prefixes.")
     gpu_memory_utilization: float | None = optional("Share of GPU memory that vLLM may use.", ge=0.1, le=0.99)
     hf_token_secret_ref: KeySelector | None = optional("Secret key with the Hugging Face token.")
-    kv_cache_custom_dtype: str | None = optional("A --kv-cache-dtype beyond the list; wins over kvCacheDtype.")
+    kv_cache_custom_dtype: str | None = optional(
+        "A --kv-cache-dtype that kvCacheDtype does not list; overrides kvCacheDtype."
+    )
     kv_cache_dtype: Literal["auto", "fp8_e5m2", "fp8_e4m3"] = optional("Type of KV cache elements.", "auto")
     max_model_len: int | None = optional("Longest context (--max-model-len).")
     max_num_batched_tokens: int | None = optional("Tokens per scheduler step (--max-num-batched-tokens).", ge=512)
@@ -108,22 +110,22 @@ class TgiSpec(CrdModel):
 
 
 class TensorRtLlmSpec(CrdModel):
-    backend: Literal["pytorch", "tensorrt", "_autodeploy"] | None = optional("What runs the model (--backend).")
+    backend: Literal["pytorch", "tensorrt", "_autodeploy"] | None = optional("Backend that runs the model (--backend).")
     expert_parallel_size: int | None = optional("Ranks that share the experts (--ep_size).", ge=1)
     extra_llm_api_options: str | None = optional(
-        "Path of a YAML file in the container that wins over the flags (--extra_llm_api_options).", min_length=1
+        "Path of a YAML file in the container whose values override the flags (--extra_llm_api_options).", min_length=1
     )
     hf_token_secret_ref: KeySelector | None = optional("Secret key with the Hugging Face token.")
     kv_cache_free_gpu_memory_fraction: float | None = optional(
         "Share of the GPU memory left by the weights that the KV cache takes.", ge=0.05, le=0.99
     )
-    max_batch_size: int | None = optional("Most requests at once (--max_batch_size).", ge=1)
-    max_num_tokens: int | None = optional("Most tokens in one batch (--max_num_tokens).", ge=1)
-    max_seq_len: int | None = optional("Longest prompt and answer together, in tokens (--max_seq_len).", ge=1)
+    max_batch_size: int | None = optional("Maximum number of concurrent requests (--max_batch_size).", ge=1)
+    max_num_tokens: int | None = optional("Maximum number of tokens in one batch (--max_num_tokens).", ge=1)
+    max_seq_len: int | None = optional("Maximum length of prompt and answer together, in tokens (--max_seq_len).", ge=1)
     pipeline_parallel_size: int | None = optional("GPUs that the layers are split over (--pp_size).", ge=1)
     reasoning_parser: str | None = optional("Parser of reasoning (--reasoning_parser).", min_length=1)
     tensor_parallel_size: int | None = optional("GPUs that each layer is split over (--tp_size).", ge=1)
-    trust_remote_code: bool | None = optional("Run code that comes with the model (--trust_remote_code).")
+    trust_remote_code: bool | None = optional("Run code from the model's repository (--trust_remote_code).")
 
 
 class PersonaPlexSpec(CrdModel):
@@ -141,15 +143,15 @@ class SglangSpeculativeSpec(CrdModel):
     )
     algorithm: Literal["EAGLE", "EAGLE3", "Medusa"] | None = optional("Algorithm (--speculative-algorithm).")
     draft_model_path: str | None = optional("Path or repository of the draft model (--speculative-draft-model-path).")
-    eagle_top_k: int | None = optional("Tokens tried per step (--speculative-eagle-topk).", ge=1)
+    eagle_top_k: int | None = optional("Candidate tokens per step (--speculative-eagle-topk).", ge=1)
     enabled: bool | None = optional("Turn speculative decoding on.")
     num_draft_tokens: int = optional("Tokens drafted at once (--speculative-num-draft-tokens).", 4, ge=1)
     num_steps: int | None = optional("Draft steps (--speculative-num-steps).", ge=1)
 
 
 class LoraAdapterSpec(CrdModel):
-    name: str = required("Name that requests use.", min_length=1)
-    path: str = required("Where the adapter lies in the container.", min_length=1)
+    name: str = required("Name of the adapter in requests.", min_length=1)
+    path: str = required("Path of the adapter in the container.", min_length=1)
 
 
 class SglangSpec(CrdModel):
@@ -160,17 +162,19 @@ class SglangSpec(CrdModel):
     chunked_prefill_size: int | None = optional("Tokens of a prefill chunk (--chunked-prefill-size).", ge=512)
     context_length: int | None = optional("Longest context (--context-length).", ge=128)
     data_parallel_size: int | None = optional("Data-parallel groups in one replica (--dp).", ge=1)
-    enable_prefix_caching: bool | None = optional("False turns the radix cache off; it is on without a word.")
+    enable_prefix_caching: bool | None = optional("False turns the radix cache off; the default is on.")
     expert_parallel_size: int | None = optional("Ranks that share the experts (--ep).", ge=1)
     hf_token_secret_ref: KeySelector | None = optional("Secret key with the Hugging Face token.")
-    kv_cache_custom_dtype: str | None = optional("A --kv-cache-dtype beyond the list; wins over kvCacheDtype.")
+    kv_cache_custom_dtype: str | None = optional(
+        "A --kv-cache-dtype that kvCacheDtype does not list; overrides kvCacheDtype."
+    )
     kv_cache_dtype: Literal["auto", "fp8_e5m2", "fp8_e4m3"] = optional("Type of KV cache elements.", "auto")
     log_level: Literal["debug", "info", "warning", "error"] | None = optional("Level of the log (--log-level).")
     lora_adapters: list[LoraAdapterSpec] = optional("Adapters loaded at the start (--lora-paths).", [])
     lora_modules: list[str] = optional("Older form of loraAdapters: name=path, or JSON with name and path.", [])
     lora_target_modules: list[str] = optional("Modules that adapters may change (--lora-target-modules).", [])
     max_lora_rank: int | None = optional("Highest rank of an adapter (--max-lora-rank).", ge=1)
-    max_running_requests: int | None = optional("Most requests at once (--max-running-requests).", ge=1)
+    max_running_requests: int | None = optional("Maximum number of concurrent requests (--max-running-requests).", ge=1)
     mem_fraction_static: float | None = optional("Share of GPU memory for weights and KV cache.", ge=0.1, le=0.99)
     quantization: str | None = optional("Quantization of the weights (--quantization).")
     reasoning_parser: Literal["qwen3", "deepseek-r1"] | None = optional("Parser of reasoning (--reasoning-parser).")
@@ -180,4 +184,4 @@ class SglangSpec(CrdModel):
     tool_call_parser: Literal["llama3", "qwen3", "qwen25", "hermes", "functionary", "mistral"] | None = optional(
         "Parser of tool calls (--tool-call-parser)."
     )
-    trust_remote_code: bool | None = optional("Run code that comes with the model (--trust-remote-code).")
+    trust_remote_code: bool | None = optional("Run code from the model's repository (--trust-remote-code).")

@@ -24,35 +24,35 @@ class GpuQuotaSpec(CrdModel):
             ]
         }
     )
-    cost_budget_ref: str | None = optional("Name of a budget; kept, and without effect.")
-    gpu_count: int | None = optional("Most GPUs of all services together; 0 allows none.", ge=0)
-    memory: str | None = optional("Most memory that all pods ask for together, a quantity.", pattern=QUANTITY)
+    cost_budget_ref: str | None = optional("Name of a budget; stored, without effect.")
+    gpu_count: int | None = optional("Maximum number of GPUs of all services together; 0 allows none.", ge=0)
+    memory: str | None = optional("Maximum memory request of all pods together, a quantity.", pattern=QUANTITY)
     min_priority: Literal["critical", "high", "normal", "low", "batch"] | None = optional(
-        "Services of lower priority get nothing."
+        "Minimum priority. Services of lower priority get no GPUs and no memory."
     )
     namespace_ref: str | None = optional("The one namespace that the quota is for.", min_length=1)
     selector: LabelSelector | None = optional("Labels of the namespaces that share the quota.")
-    vram_bytes: Int64 | None = optional("Most GPU memory in bytes; 0 is no bound.", name="vramBytes", ge=0)
+    vram_bytes: Int64 | None = optional("Maximum GPU memory in bytes; 0 sets no limit.", name="vramBytes", ge=0)
 
 
 class Denial(CrdModel):
-    message: str | None = optional("What was asked for, and what was left.")
+    message: str | None = optional("The requested and the remaining amount.")
     service: str | None = optional("The service, as `namespace/name`.")
     time: Time | None = optional("When.")
 
 
 class GpuQuotaStatus(CrdModel):
-    """What is used."""
+    """The observed use of a quota."""
 
-    admission_denials: Int64 | None = optional("Times that a service was refused.")
+    admission_denials: Int64 | None = optional("Number of refusals.")
     conditions: list[Condition] = optional(
-        "Ready, and why not.",
+        "Ready, with the reason if it is False.",
         [],
         x_kubernetes_list_type="map",
         x_kubernetes_list_map_keys=["type"],
     )
     last_denial: Denial | None = optional("The last refusal.")
-    observed_generation: Int64 | None = optional("Generation of the spec that this status judges.")
+    observed_generation: Int64 | None = optional("Generation of the spec that this status describes.")
     used_gpu_count: int | None = optional("GPUs in use.", name="usedGPUCount")
-    used_memory: str | None = optional("Memory that pods ask for, a quantity.")
+    used_memory: str | None = optional("Memory requests of the pods, a quantity.")
     used_vram_bytes: Int64 | None = optional("GPU memory in use, in bytes.", name="usedVRAMBytes")

@@ -18,7 +18,7 @@ _RESOURCE = r"^[a-z0-9.\-]+/[a-z0-9._\-]+$"
 
 class ShardingSpec(CrdModel):
     layer_split: list[str] = optional("Layers of each GPU as start-end, one range per GPU.", [])
-    strategy: Strategy = optional("How the model is split over GPUs.", "layer")
+    strategy: Strategy = optional("Strategy to split the model over GPUs.", "layer")
 
 
 class ResourceClaim(CrdModel):
@@ -53,50 +53,52 @@ class GpuSpec(CrdModel):
     count: int | None = optional("GPUs per replica.", ge=0, le=8)
     enabled: bool | None = optional("Whether to use GPUs; true without a count means one.")
     layers: int | None = optional("Layers kept on the GPU: -1 for all, 0 for none.", ge=-1)
-    memory: str | None = optional("GPU memory that the model expects, a quantity.")
+    memory: str | None = optional("GPU memory that the model needs, a quantity.")
     resource_claims: list[ResourceClaim] = optional(
         "Resource claims (dynamic resource allocation) instead of an extended resource.", [], max_length=16
     )
     resource_name: str | None = optional(
-        "Extended resource to ask for instead of the vendor's own: a MIG profile, a shared or custom one.",
+        "Extended resource to request instead of the vendor's default: a MIG profile, a shared or custom resource.",
         pattern=_RESOURCE,
     )
     runtime: Literal["vulkan", "rocm"] | None = optional("Backend of llama.cpp on AMD GPUs.")
-    sharding: ShardingSpec | None = optional("How the model is split over several GPUs.")
+    sharding: ShardingSpec | None = optional("Split of the model over several GPUs.")
     toleration_key: str | None = optional(
         "Taint of GPU nodes that pods tolerate; the resource's name when absent.", pattern=_RESOURCE
     )
-    vendor: Literal["nvidia", "amd", "intel"] = optional("Whose GPUs.", "nvidia")
+    vendor: Literal["nvidia", "amd", "intel"] = optional("Vendor of the GPUs.", "nvidia")
 
 
 class HardwareSpec(CrdModel):
     accelerator: Literal["cpu", "metal", "cuda", "rocm", "intel", "vulkan"] = optional(
-        "What computes; metal places services on a host.", "cpu"
+        "Kind of accelerator; metal places services on a host.", "cpu"
     )
     gpu: GpuSpec | None = optional("GPUs of one replica.")
-    memory_budget: str | None = optional("Most memory of the process on a host, a quantity; wins over memoryFraction.")
+    memory_budget: str | None = optional(
+        "Maximum memory of the process on a host, a quantity; overrides memoryFraction."
+    )
     memory_fraction: float | None = optional("Share of a host's memory that the process may use.", ge=0, le=1)
 
 
 class ModelResourcesSpec(CrdModel):
-    cpu: str | None = optional("CPU request; services take spec.resources of their own.")
-    memory: str | None = optional("Memory request; services take spec.resources of their own.")
+    cpu: str | None = optional("CPU request. It has no effect; set spec.resources of the InferenceService.")
+    memory: str | None = optional("Memory request. It has no effect; set spec.resources of the InferenceService.")
 
 
 class ModelSpec(CrdModel):
-    """Where a model's weights come from and what they need."""
+    """The source of a model's weights and its hardware."""
 
     files: list[str] = optional(
-        "Files below the source, relative, each by its name; the first is the one that the engine opens.", []
+        "Relative paths of files below the source, without patterns. The engine opens the first file.", []
     )
     format: Literal["gguf", "mlx", "safetensors", "pytorch", "custom"] = optional("Format of the weights.", "gguf")
-    hardware: HardwareSpec | None = optional("What the model runs on.")
+    hardware: HardwareSpec | None = optional("Hardware for the model.")
     mmproj: str | None = optional("Multimodal projector below the source, fetched with files.")
-    prefetch: bool | None = optional("Fetch the weights into the namespace's cache before a service asks for them.")
-    prefetch_tolerations: list[Toleration] = optional("Tolerations of the prefetch Job's pod alone.", [])
+    prefetch: bool | None = optional("Download the weights into the namespace's cache before a service needs them.")
+    prefetch_tolerations: list[Toleration] = optional("Tolerations of the pod of the prefetch Job.", [])
     quantization: str | None = optional("A label such as Q4_K_M; not checked.")
     refresh_policy: Literal["IfNotPresent", "OnChange"] = optional(
-        "OnChange: a pod that starts fetches the file again when the source has changed.", "IfNotPresent"
+        "OnChange: a starting pod downloads the file again if the source has changed.", "IfNotPresent"
     )
     resources: ModelResourcesSpec | None = optional("Kept for compatibility; see InferenceService spec.resources.")
     sha256: str | None = optional("SHA-256 that the file must have.", pattern=r"^[a-fA-F0-9]{64}$")
@@ -106,7 +108,7 @@ class ModelSpec(CrdModel):
         pattern=SOURCE,
     )
     source_secret_ref: LocalObjectReference | None = optional(
-        "Secret beside the Model whose keys the downloader gets as environment: AWS_ACCESS_KEY_ID, "
+        "Secret in the Model's namespace whose keys become environment variables of the downloader: AWS_ACCESS_KEY_ID, "
         "AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL, HF_TOKEN, SOURCE_TOKEN."
     )
 
@@ -132,7 +134,7 @@ class GgufStatus(CrdModel):
     model_name: str | None = optional("general.name")
     quantization: str | None = optional("Quantization that the header names.")
     sliding_window: int | None = optional("Tokens that sliding-window attention looks back.", format="int64")
-    sliding_window_layers: int | None = optional("Layers that look back only so far.", format="int64")
+    sliding_window_layers: int | None = optional("Layers with sliding-window attention.", format="int64")
     tensor_count: int | None = optional("Tensors in the file.", format="int64")
     value_length: int | None = optional("Numbers in the value of one head.", format="int64")
     vocabulary_size: int | None = optional("Tokens of the vocabulary.", format="int64")
@@ -142,34 +144,34 @@ class GgufStatus(CrdModel):
 class DownloadStatus(CrdModel):
     """A running download."""
 
-    bytes: int | None = optional("Bytes that are there.", format="int64")
-    eta: str | None = optional("Time that is left at the present rate, such as 2m10s.")
-    percent: int | None = optional("Share that is there.")
-    rate: str | None = optional("Bytes per second, for people.")
-    total: int | None = optional("Bytes in all.", format="int64")
-    where: str | None = optional("Who downloads: pod/<name> or job/<name>.")
+    bytes: int | None = optional("Downloaded bytes.", format="int64")
+    eta: str | None = optional("Remaining time at the present rate, such as 2m10s.")
+    percent: int | None = optional("Downloaded share.")
+    rate: str | None = optional("Rate of the download, for people.")
+    total: int | None = optional("Total bytes.", format="int64")
+    where: str | None = optional("Pod or Job that downloads: pod/<name> or job/<name>.")
 
 
 class ModelStatus(CrdModel):
-    """What is known of a model."""
+    """The observed state of a model."""
 
     accelerator_ready: bool | None = optional("Whether some node has the accelerator.")
     cache_key: str | None = optional("Directory of the model cache that holds the file.")
     conditions: list[Condition] = optional(
-        "Ready, Reconciling and Stalled; Available, Progressing, Degraded and more as the peer has them.",
+        "Ready, Reconciling and Stalled, and LLMKube's conditions, such as Available, Progressing and Degraded.",
         [],
         x_kubernetes_list_type="map",
         x_kubernetes_list_map_keys=["type"],
     )
-    download: DownloadStatus | None = optional("The download that is under way, if one is.")
-    gguf: GgufStatus | None = optional("What the GGUF header says.")
-    last_revalidated: Time | None = optional("When the source was last looked at.")
-    last_updated: Time | None = optional("When this status last changed.")
-    observed_generation: int | None = optional("Generation of the spec that this status judges.", format="int64")
+    download: DownloadStatus | None = optional("Progress of the running download, if there is one.")
+    gguf: GgufStatus | None = optional("Values from the GGUF header.")
+    last_revalidated: Time | None = optional("Time of the last check of the source.")
+    last_updated: Time | None = optional("Time of the last change of this status.")
+    observed_generation: int | None = optional("Generation of the spec that this status describes.", format="int64")
     path: str | None = optional("Path of the file in a pod that mounts the cache or the claim.")
-    phase: Literal["Pending", "Downloading", "Copying", "Ready", "Failed"] | None = optional("Where the model is.")
+    phase: Literal["Pending", "Downloading", "Copying", "Ready", "Failed"] | None = optional("State of the model.")
     sha256: str | None = optional("SHA-256 of the file, once known.")
     size: str | None = optional("Size for people; 0 until known.")
     source_content_length: int | None = optional("Size of the source in bytes.", format="int64")
     source_etag: str | None = optional("ETag of the source.", name="sourceETag")
-    staged_files: list[str] = optional("Files of the set that spec.files asks for, each once.", [])
+    staged_files: list[str] = optional("Files of spec.files, without repetitions.", [])

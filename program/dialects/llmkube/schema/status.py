@@ -10,11 +10,13 @@ Phase = Literal["Pending", "Creating", "Progressing", "Ready", "WaitingForGPU", 
 
 
 class Condition(CrdModel):
-    last_transition_time: Time = required("When `status` last changed.")
-    message: str = required("What happened, for people.", max_length=32768)
-    observed_generation: int | None = optional("Generation of the object that was judged.", ge=0, format="int64")
+    last_transition_time: Time = required("Time of the last change of `status`.")
+    message: str = required("Explanation for people.", max_length=32768)
+    observed_generation: int | None = optional(
+        "Generation of the object that this condition describes.", ge=0, format="int64"
+    )
     reason: str = required(
-        "What happened, for programs.",
+        "Cause as one CamelCase word, for programs.",
         min_length=1,
         max_length=1024,
         pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
@@ -41,15 +43,15 @@ class GatewayStatus(CrdModel):
 
     auth_enabled: bool | None = optional("Whether requests need a key.")
     endpoint: str | None = optional("URL that clients outside the cluster use.")
-    model_name: str | None = optional("Name by which requests choose this service.")
-    route_ready: bool | None = optional("Whether the gateway took the route.")
+    model_name: str | None = optional("Value of `model` in requests for this service.")
+    route_ready: bool | None = optional("Whether the gateway accepted the route.")
 
 
 class MemoryStatus(CrdModel):
     """The estimated memory of one replica's engine, as quantities."""
 
-    asked: str | None = optional("Memory, or GPU memory, that the service asks for.")
-    available: str | None = optional("Most memory that any node could give.")
+    asked: str | None = optional("Memory or GPU memory that the service requests.")
+    available: str | None = optional("Largest memory that a node could give a pod.")
     compute: str | None = optional("Buffers of the computation.")
     kv_cache: str | None = optional("KV cache.")
     total: str | None = optional("All together.")
@@ -59,37 +61,39 @@ class MemoryStatus(CrdModel):
 class PendingChangeStatus(CrdModel):
     """A change that mode Preview or Paused holds back."""
 
-    digest: str | None = optional("Names exactly this change; `herdsman approve` puts it into herdsman.dev/approved.")
-    summary: str | None = optional("How many objects, what restarts, what is downloaded.")
-    changes: list[str] | None = optional("What would happen to each object; long lists are cut.")
+    digest: str | None = optional("Digest of this change; `herdsman approve` writes it into herdsman.dev/approved.")
+    summary: str | None = optional("Number of objects, restarts and downloads.")
+    changes: list[str] | None = optional("Change of each object; long lists are truncated.")
 
 
 class ServiceStatus(CrdModel):
-    """What the service is."""
+    """The observed state of a service."""
 
-    acceleration: Acceleration | None = optional("What computes: a GPU by its kind, or the CPU.")
+    acceleration: Acceleration | None = optional("Kind of GPU, or CPU.")
 
     conditions: list[Condition] = optional(
-        "Ready, Reconciling and Stalled; Available, Progressing, Degraded and more as the peer has them.",
+        "Ready, Reconciling and Stalled, and LLMKube's conditions, such as Available, Progressing and Degraded.",
         [],
         x_kubernetes_list_type="map",
         x_kubernetes_list_map_keys=["type"],
     )
-    desired_replicas: int | None = optional("Replicas wanted now; an autoscaler's choice counts.")
-    effective_priority: int | None = optional("Value of the priority that applies.")
+    desired_replicas: int | None = optional("Wanted number of replicas, including the choice of an autoscaler.")
+    effective_priority: int | None = optional("Value of the effective priority.")
     endpoint: str | None = optional("URL that serves requests.")
-    gateway: GatewayStatus | None = optional("How clients outside the cluster reach the service.")
-    last_updated: Time | None = optional("When this status last changed.")
-    memory: MemoryStatus | None = optional("Estimated memory of one replica, next to what was asked for.")
-    mode: Literal["chat", "embedding", "rerank"] | None = optional("What the endpoint answers.")
+    gateway: GatewayStatus | None = optional("Access from outside the cluster.")
+    last_updated: Time | None = optional("Time of the last change of this status.")
+    memory: MemoryStatus | None = optional("Estimated memory of one replica, and the requested memory.")
+    mode: Literal["chat", "embedding", "rerank"] | None = optional("Use of the model: chat, embedding or rerank.")
     model_ready: bool | None = optional("Whether the Model is Ready.")
-    observed_generation: int | None = optional("Generation of the spec that this status judges.", format="int64")
-    pending_change: PendingChangeStatus | None = optional("What waits for approval.")
-    phase: Phase | None = optional("Where the service is in its life.")
+    observed_generation: int | None = optional("Generation of the spec that this status describes.", format="int64")
+    pending_change: PendingChangeStatus | None = optional("The change that waits for approval.")
+    phase: Phase | None = optional("Phase of the service.")
     queue_length: int | None = optional("Services that wait for the same resource.")
-    queue_position: int | None = optional("Place among the services that wait for a GPU; 0 when not waiting.")
-    ready_replicas: int | None = optional("Replicas that serve.")
-    replicas: int | None = optional("Replicas that exist.")
+    queue_position: int | None = optional(
+        "Position among the services that wait for a GPU; 0 if the service does not wait."
+    )
+    ready_replicas: int | None = optional("Replicas that serve requests.")
+    replicas: int | None = optional("Existing replicas.")
     scheduling_message: str | None = optional("Why pods are not scheduled, for people.")
     scheduling_status: str | None = optional("Why pods are not scheduled, for programs.")
     selector: str | None = optional("Label selector of the pods, for the scale subresource.")

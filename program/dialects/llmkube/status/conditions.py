@@ -46,9 +46,9 @@ def service_conditions(
     _available(conditions, verdict, facts)
     _progress(conditions, verdict, facts)
     if is_suspended(cr, desired):
-        conditions.set(Type.SUSPENDED, "True", "Suspended", "spec.suspend is set: no replica is to run")
+        conditions.set(Type.SUSPENDED, "True", "Suspended", "spec.suspend is set, so Herdsman runs no replica")
     else:
-        conditions.set(Type.SUSPENDED, "False", "NotSuspended", "The service may run")
+        conditions.set(Type.SUSPENDED, "False", "NotSuspended", "The service is not suspended")
     if desired is not None:
         _set_spec_honoured(conditions, facts)
         _vllm(conditions, cr, desired)
@@ -106,7 +106,7 @@ def _set_spec_honoured(conditions: ConditionSet, facts: ServiceFacts) -> None:
         message = "; ".join(f"{problem.field} {problem.message}" for problem in facts.unsupported)
         conditions.set(Type.SPEC_HONOURED, "False", "FieldsNotHonoured", message)
     else:
-        conditions.set(Type.SPEC_HONOURED, "True", "AllFieldsHonoured", "Every field that is set has its effect")
+        conditions.set(Type.SPEC_HONOURED, "True", "AllFieldsHonoured", "All fields that are set have an effect")
 
 
 # --- advice on an engine's settings: set while there is some, and True once the user followed it ----------------------
@@ -128,7 +128,7 @@ def _vllm(conditions: ConditionSet, cr: Json, desired: DesiredService) -> None:
         )
         conditions.set(Type.VLLM_SPEC_VALID, "False", "CPUOffloadUnverified", message)
     elif Type.VLLM_SPEC_VALID in conditions:
-        conditions.set(Type.VLLM_SPEC_VALID, "True", "ConfigValid", "Nothing to object to")
+        conditions.set(Type.VLLM_SPEC_VALID, "True", "ConfigValid", "The settings have no known problem")
 
 
 def _sglang(conditions: ConditionSet, cr: Json, desired: DesiredService) -> None:
@@ -145,7 +145,7 @@ def _sglang(conditions: ConditionSet, cr: Json, desired: DesiredService) -> None
         message = f"spec.sglangConfig.speculative.{thresholds[0]} has no effect while speculative decoding is off"
         conditions.set(Type.SGLANG_SPEC_VALID, "False", "SpeculativeAcceptThresholdUnused", message)
     elif Type.SGLANG_SPEC_VALID in conditions:
-        conditions.set(Type.SGLANG_SPEC_VALID, "True", "ConfigValid", "Nothing to object to")
+        conditions.set(Type.SGLANG_SPEC_VALID, "True", "ConfigValid", "The settings have no known problem")
 
 
 # --- replicas, rollout, and the state of other objects ----------------------------------------------------------------
@@ -182,9 +182,7 @@ def _memory(conditions: ConditionSet, facts: ServiceFacts) -> None:
     if reason:
         conditions.set(Type.MEMORY_FITS, "False", reason, message)
     elif memory is not None and (memory.asked_bytes is not None or memory.available_bytes is not None):
-        conditions.set(
-            Type.MEMORY_FITS, "True", "EstimateFits", "By the estimate a replica has the memory that it needs"
-        )
+        conditions.set(Type.MEMORY_FITS, "True", "EstimateFits", "A replica has at least its estimated memory")
     else:
         conditions.drop(Type.MEMORY_FITS)
 
@@ -198,5 +196,5 @@ def _gateway(conditions: ConditionSet, facts: ServiceFacts) -> None:
     elif gateway.accepted:
         conditions.set(Type.GATEWAY_READY, "True", "RouteAccepted", gateway.message or "The route was accepted")
     else:
-        message = gateway.message or "Nobody has accepted the route yet"
+        message = gateway.message or "No gateway or ingress controller has accepted the route yet"
         conditions.set(Type.GATEWAY_READY, "False", "RouteNotAccepted", message)

@@ -118,7 +118,7 @@ def failure_of(cr: Json) -> str:
         return ""
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     ready = conditions.get("Ready") or conditions.get("Degraded") or {}
-    return ": ".join(part for part in (ready.get("reason"), ready.get("message")) if part) or "its status says Failed"
+    return ": ".join(part for part in (ready.get("reason"), ready.get("message")) if part) or "its phase is Failed"
 
 
 def download_status(transfer: TransferFacts) -> dict[str, Any]:
@@ -262,7 +262,7 @@ def _drifted(subject: Subject, probe: ProbeFacts | None, same: Json) -> _Verifie
             "cached copies are of the earlier version"
         )
         return _Verified("True", "UpstreamChanged", message)
-    return _Verified("False", "InSync", "The source is as it was when it was first read")
+    return _Verified("False", "InSync", "The source has not changed since it was first read")
 
 
 def _verified(cr: Json, subject: Subject, probe: ProbeFacts | None, same: Json) -> _Verified | None:
@@ -283,12 +283,10 @@ def _verified(cr: Json, subject: Subject, probe: ProbeFacts | None, same: Json) 
     size = "of unknown size" if probe.size_bytes is None else f"of {probe.size_bytes} bytes"
     header = ", its GGUF header was read" if probe.gguf is not None else ""
     if not sha256:
-        return _Verified("True", "SourceRead", f"The source is there: a file {size}{header}; no SHA-256 is asked for")
+        return _Verified("True", "SourceRead", f"The source exists: a file {size}{header}; spec.sha256 is not set")
     if probe.sha256 and probe.sha256 == sha256.lower():
-        return _Verified(
-            "True", "ChecksumMatched", f"The source is there: a file {size} with the SHA-256 of spec.sha256"
-        )
-    message = f"The source is there: a file {size}{header}; its SHA-256 is checked when it is fetched"
+        return _Verified("True", "ChecksumMatched", f"The source exists: a file {size} with the SHA-256 of spec.sha256")
+    message = f"The source exists: a file {size}{header}; the downloader checks its SHA-256"
     return _Verified("False", "ChecksumPending", message)
 
 
@@ -346,7 +344,7 @@ def _conditions(
         found = next((c for c in conditions if c["type"] == kind), None)
         entry = wanted.get(kind)
         if entry is None and found is not None and found["reason"] in _LEFT_BY_PEER:
-            entry = _Verified("False", "Superseded", "An earlier step is over")
+            entry = _Verified("False", "Superseded", "A later step replaced this one")
         if entry is None:
             conditions = drop_conditions(conditions, kind)
         else:

@@ -59,11 +59,11 @@ def subject_of(cr: Json, facts: ModelFacts) -> tuple[Subject | None, Problem | N
 def prefetch_problem(model: DesiredModel) -> str:
     """Return why a model cannot be fetched before its services need it; empty if it can."""
     if model.accelerator == "metal":
-        return "the host that serves a metal Model keeps a store of its own"
+        return "the host that serves a metal Model has a store for its models"
     if model.source.directory:
         return "pods mount a directory of their node in place"
     if model.source.kind is SourceKind.FILE:
-        return "a file on a node is copied by the pods of that node"
+        return "the pods of a node copy its file themselves"
     if not model.cache_key:
         return "there is nothing to cache: the engine or a claim brings the weights; list spec.files to cache some"
     return ""
@@ -88,7 +88,7 @@ def judge_model(cr: Json, subject: Subject, facts: ModelFacts, probe: ProbeFacts
     if source.kind is SourceKind.REPOSITORY and not subject.cached:
         return _ready("RuntimeResolved", f"The engine fetches repository {source.repository} itself when it starts")
     if source.kind is SourceKind.FILE and is_metal(cr):
-        return _ready("MetalAgentManaged", f"The host that serves the model reads {source.path} where it lies")
+        return _ready("MetalAgentManaged", f"The host that serves the model reads {source.path} in place")
     if source.directory:
         return _ready("ModelReady", f"Pods mount directory {source.path} of their node")
     if probe is None:
@@ -118,9 +118,12 @@ def _of_missing(cr: Json, source: ModelSource, facts: ModelFacts, probe: ProbeFa
         return prefetched
     if prefetched is not None or same.get("phase") == "Ready":
         known = prefetched or _resolved(cr, source)
-        lost = f"but the source is gone: {probe.message}. Pods use a cached copy; a pod that has none cannot start"
+        lost = (
+            f"but the source no longer exists: {probe.message}. Pods use a cached copy; a pod that has none "
+            f"cannot start"
+        )
         return known.model_copy(update={"message": f"{known.message}, {lost}"})
-    message = f"spec.source: {probe.message}; name a file that is there, or put it there"
+    message = f"spec.source: {probe.message}; name an existing file, or add the missing one"
     return Verdict(phase="Failed", outcome="reconciling", reason=NOT_FOUND, message=message)
 
 
@@ -128,7 +131,7 @@ def _of_prefetch(prefetch: PrefetchFacts) -> Verdict:
     if prefetch.state == "done":
         return _ready(PREFETCHED, "The model is in its namespace's model cache")
     if prefetch.state == "failed":
-        again = f"; once the cause is gone, delete Job `{prefetch.job}` to try again"
+        again = f"; remove the cause, then delete Job `{prefetch.job}` to try again"
         return _stalled("PrefetchFailed", f"{prefetch.message or 'the Job failed'}{again}")
     reason = "PrefetchStarted" if prefetch.state == "started" else "PrefetchRunning"
     message = prefetch.message or f"Job `{prefetch.job}` fetches the model into its namespace's model cache"
@@ -160,7 +163,7 @@ def _not_probed(cr: Json, source: ModelSource, facts: ModelFacts, same: Json) ->
         phase="Pending",
         outcome="reconciling",
         reason="SourceProbing",
-        message="Looking at the source for the first time",
+        message="Reading the source for the first time",
     )
 
 

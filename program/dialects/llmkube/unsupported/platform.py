@@ -25,7 +25,7 @@ def wire_name(field: str) -> str:
 
 # --- pods --------------------------------------------------------------------------------------------------------
 
-_HOST_ONLY = {"eviction_protection": "protects processes on hosts; pods are kept by spec.priority"}
+_HOST_ONLY = {"eviction_protection": "has an effect on hosts only; for pods, set spec.priority"}
 
 # The kind of route of each annotation. The host name belongs to both kinds.
 _DETAIL_OF = {
@@ -45,7 +45,8 @@ def in_pods(spec: ServiceSpec, annotations: Mapping[str, str], desired: DesiredS
             yield unsupported_field("spec.flashAttention", "has no effect without a GPU")
         if not spec.flash_attention and desired.gpu is not None:
             yield unsupported_field(
-                "spec.flashAttention", "false leaves the choice to llama.cpp; set extraArgs --flash-attn off"
+                "spec.flashAttention",
+                "false leaves the choice to llama.cpp; to turn it off, set extraArgs --flash-attn off",
             )
     yield from _of_storage(spec, desired)
     yield from _of_rollouts(spec, desired)
@@ -64,7 +65,7 @@ def _of_scaling(spec: ServiceSpec, desired: DesiredService) -> Iterator[Problem]
         return
     if spec.replicas > 1:
         yield unsupported_field(
-            "spec.replicas", "has no effect beside spec.autoscaling, which sets the number of replicas"
+            "spec.replicas", "has no effect together with spec.autoscaling, which sets the number of replicas"
         )
     for field, why in autoscaling_faults(spec.autoscaling):
         yield unsupported_field(field, why)
@@ -72,8 +73,8 @@ def _of_scaling(spec: ServiceSpec, desired: DesiredService) -> Iterator[Problem]
     if follows_cpu and desired.pod.cpu_request is None:
         yield unsupported_field(
             "spec.autoscaling.metrics",
-            f"is empty, and runtime {spec.runtime} has no metric of its own, so the autoscaler follows the CPU; "
-            "set spec.resources.cpu, of which it takes the share, or name a metric",
+            f"is empty, and runtime {spec.runtime} has no default metric, so the autoscaler uses the CPU as a share "
+            f"of spec.resources.cpu; set spec.resources.cpu, or name a metric",
         )
 
 
@@ -90,7 +91,8 @@ def _of_rollouts(spec: ServiceSpec, desired: DesiredService) -> Iterator[Problem
     if waits and runtime_for(desired.engine).idle_probe(desired) is None:
         why = "with an API key" if desired.api_key else f"of runtime {spec.runtime}"
         yield unsupported_field(
-            "spec.rolloutPolicy.waitForIdle", f"replicas {why} cannot be asked whether they are idle"
+            "spec.rolloutPolicy.waitForIdle",
+            f"has no effect: replicas {why} have no endpoint that reports whether they are idle",
         )
     if spec.max_pod_lifetime_idle_timeout_seconds is not None:
         at = "spec.maxPodLifetimeIdleTimeoutSeconds"
@@ -115,17 +117,17 @@ def _of_access(spec: ServiceSpec, annotations: Mapping[str, str], desired: Desir
     if annotations.get(keys.ANNOTATION_API_KEY_SECRET) and desired.api_key is None:
         yield unsupported_field(
             f"metadata.annotations[{keys.ANNOTATION_API_KEY_SECRET}]",
-            f"runtime {spec.runtime} takes no API key from its environment: requests need none",
+            f"runtime {spec.runtime} takes no API key from its environment, so requests need no key",
         )
 
 
 def _of_checks(annotations: Mapping[str, str], desired: DesiredService) -> Iterator[Problem]:
     if runtime_for(desired.engine).completion(desired) is not None:
         return
-    why = "it would need the API key" if desired.api_key else f"runtime {desired.engine.kind} has no known request"
+    why = "the check has no API key" if desired.api_key else f"runtime {desired.engine.kind} has no known request"
     for name in (keys.ANNOTATION_COMPLETION_CHECK, keys.ANNOTATION_READINESS_GATE):
         if annotations.get(name) == "true":
-            yield unsupported_field(f"metadata.annotations[{name}]", f"no completion can be asked for: {why}")
+            yield unsupported_field(f"metadata.annotations[{name}]", f"the completion check cannot run: {why}")
 
 
 # --- hosts --------------------------------------------------------------------------------------------------------
@@ -180,10 +182,12 @@ def on_hosts(spec: ServiceSpec, annotations: Mapping[str, str], desired: Desired
     for index, toleration in enumerate(desired.pod.tolerations):
         if toleration.get("tolerationSeconds") is not None:
             yield unsupported_field(
-                f"spec.tolerations[{index}].tolerationSeconds", "is not counted on hosts: it is without end"
+                f"spec.tolerations[{index}].tolerationSeconds", "has no effect on a host: the toleration does not end"
             )
     if spec.endpoint and spec.endpoint.type != "ClusterIP":
-        yield unsupported_field("spec.endpoint.type", "on a host is always ClusterIP")
+        yield unsupported_field(
+            "spec.endpoint.type", "has no effect on a host, where the Service is always of type ClusterIP"
+        )
     if spec.endpoint and spec.endpoint.gateway and spec.endpoint.gateway.enabled:
         yield unsupported_field(_GATEWAY, _WHY)
     resources = spec.resources or ResourcesSpec()
@@ -205,5 +209,6 @@ def _of_files(desired: DesiredService) -> Iterator[Problem]:
         if model is not None and model.source_secret:
             yield unsupported_field(
                 f"Model/{model.name} spec.sourceSecretRef",
-                "does not reach a host, which fetches with credentials of its own (`herdsman agent run --credentials`)",
+                "has no effect on a host, which fetches with the host's credentials (`herdsman agent run "
+                "--credentials`)",
             )

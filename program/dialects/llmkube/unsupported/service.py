@@ -51,7 +51,7 @@ def _of_gpu(spec: ServiceSpec, desired: DesiredService) -> Iterator[Problem]:
     count = desired.gpu.count if desired.gpu else 0
     if resources.gpu is not None and resources.gpu != count:
         yield unsupported_field(
-            "spec.resources.gpu", f"asks for {resources.gpu}, and Model `{desired.model.name}` decides on {count}"
+            "spec.resources.gpu", f"is {resources.gpu}, but Model `{desired.model.name}` sets {count}, which wins"
         )
     if desired.gpu is not None:
         return
@@ -87,11 +87,11 @@ def _of_model(desired: DesiredService) -> Iterator[Problem]:
     if desired.host_placement is None:
         if model.memory_budget_bytes is not None:
             yield unsupported_field(
-                f"{at}.hardware.memoryBudget", "bounds processes on hosts; pods take spec.resources"
+                f"{at}.hardware.memoryBudget", "has an effect on hosts only; for pods, set spec.resources"
             )
         if model.memory_fraction is not None:
             yield unsupported_field(
-                f"{at}.hardware.memoryFraction", "bounds processes on hosts; pods take spec.resources"
+                f"{at}.hardware.memoryFraction", "has an effect on hosts only; for pods, set spec.resources"
             )
     gpu = model.gpu
     split = f"{at}.hardware.gpu.sharding.layerSplit"
@@ -101,7 +101,7 @@ def _of_model(desired: DesiredService) -> Iterator[Problem]:
         yield unsupported_field(split, "has no effect unless layers are split over GPUs")
     if gpu is not None and gpu.backend and engine not in _LLAMA_SERVERS:
         yield unsupported_field(
-            f"{at}.hardware.gpu.runtime", f"chooses a build of llama.cpp; runtime {engine} has none"
+            f"{at}.hardware.gpu.runtime", f"selects a build of llama.cpp and has no effect with runtime {engine}"
         )
     if model.mmproj and engine != "llamacpp":
         yield unsupported_field(f"{at}.mmproj", f"has no effect with runtime {engine}")
@@ -110,13 +110,13 @@ def _of_model(desired: DesiredService) -> Iterator[Problem]:
         for each in (model, *([draft] if draft is not None and draft.name != model.name else [])):
             source = each.source
             if source.kind is SourceKind.REPOSITORY and source.revision and not each.files:
-                why = f"llama-server takes no revision; `{source.revision}` is ignored"
+                why = f"names revision `{source.revision}`, which has no effect: llama-server cannot choose a revision"
                 yield unsupported_field(f"Model/{each.name} spec.source", why)
 
 
 def _unknown(spec: ServiceSpec) -> Iterator[Problem]:
     for path, _ in unknown_fields(spec, field="spec"):
-        yield unsupported_field(path, "is not known to this version", "UnknownField")
+        yield unsupported_field(path, "is not known to this version of Herdsman", "UnknownField")
 
 
 # --- by runtime -------------------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ def by_runtime(spec: ServiceSpec, desired: DesiredService) -> Iterator[Problem]:
     if desired.mode != "chat" and spec.runtime in _CHAT_ONLY:
         yield unsupported_field("spec.mode", f"has no effect with runtime {spec.runtime}")
     if desired.mode == "rerank" and spec.runtime == "ollama":
-        yield unsupported_field("spec.mode", "Ollama ranks nothing; it answers chats and embeddings")
+        yield unsupported_field("spec.mode", "rerank has no effect: Ollama serves only chats and embeddings")
     yield from lost_name(desired)
     if spec.runtime == "llamacpp" and spec.reasoning_budget_message and spec.reasoning_budget is None:
         yield unsupported_field("spec.reasoningBudgetMessage", "has no effect without reasoningBudget")
@@ -205,18 +205,18 @@ def _vllm(speculative: SpeculativeSpec) -> Iterator[Problem]:
 def _ollama(desired: DesiredService) -> Iterator[Problem]:
     model = desired.model
     if pulls_by_name(model):
-        why = f"Ollama pulls `{ollama_name(model)}` from its own library, whatever lies at this source"
+        why = f"has no effect: Ollama pulls `{ollama_name(model)}` from its library"
         yield unsupported_field(f"Model/{model.name} spec.source", why)
     if model.sha256:
         yield unsupported_field(
-            f"Model/{model.name} spec.sha256", "is not checked: Ollama verifies what it pulls by itself"
+            f"Model/{model.name} spec.sha256", "is not checked: Ollama verifies its downloads itself"
         )
 
 
 def _tensorrt_llm(config: TensorRtLlmSpec, desired: DesiredService) -> Iterator[Problem]:
     source = desired.model.source
     if source.kind is SourceKind.REPOSITORY and source.revision and not desired.model.files:
-        why = f"trtllm-serve takes no revision; `{source.revision}` is ignored"
+        why = f"names revision `{source.revision}`, which has no effect: trtllm-serve cannot choose a revision"
         yield unsupported_field(f"Model/{desired.model.name} spec.source", why)
     if desired.gpu is None and config.kv_cache_free_gpu_memory_fraction is not None:
         yield unsupported_field("spec.tensorRTLLMConfig.kvCacheFreeGpuMemoryFraction", "has no effect without a GPU")

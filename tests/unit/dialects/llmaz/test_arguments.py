@@ -140,4 +140,4 @@ def test_a_variable_in_a_playgrounds_own_arguments_is_handed_on_and_told() -> No
     told = {problem.field: problem.message for problem in parsed.unsupported}
     # A placeholder that is no variable of llmaz is kept as text.
     assert list(told) == ["spec.backendRuntimeConfig.args[0]", "spec.backendRuntimeConfig.args[3]"]
-    assert "`{{ .TP }}` is handed to the engine as it is" in told["spec.backendRuntimeConfig.args[3]"]
+    assert "`{{ .TP }}` is passed to the engine unchanged" in told["spec.backendRuntimeConfig.args[3]"]

@@ -134,7 +134,7 @@ def test_what_serves_goes_on_serving_while_its_model_is_away() -> None:
         (
             PodFacts(name="p", container="model-runner", waiting_reason="CrashLoopBackOff", restarts=4, exit_code=1),
             "CrashLooping",
-            "ends by itself",
+            "exits",
         ),
         (
             PodFacts(

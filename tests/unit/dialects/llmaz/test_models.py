@@ -156,7 +156,7 @@ def test_every_secret_may_be_missing() -> None:
         ({"modelHub": {"modelID": "a/b", "name": "Other"}}, "spec.source.modelHub.name"),
         (
             {"modelHub": {"modelID": "a/b", "name": "ModelScope", "filename": "x"}},
-            "spec.source.modelHub.filename: one file cannot be fetched from ModelScope",
+            "spec.source.modelHub.filename: works with Huggingface only, not with ModelScope",
         ),
         (
             {"modelHub": {"modelID": "a/b", "filename": "x", "allowPatterns": ["*"]}},
@@ -194,7 +194,7 @@ def test_the_main_model_comes_first_wherever_it_is_listed() -> None:
 @pytest.mark.parametrize(
     ("roles", "said"),
     [
-        (["draft"], "has 1 models; a draft needs exactly one model beside it"),
+        (["draft"], "has 1 models; a draft needs exactly one other model"),
         (["main", "draft", "draft"], "has 3 models; a draft"),
         (["draft", "draft"], "has 0 models with the role main"),
         (["main", "main"], "has 2 models with the role main"),
@@ -247,7 +247,7 @@ def test_what_cannot_be_a_label_is_left_off_the_pods_and_told(name: str, family:
         (problem,) = parsed.unsupported
         assert problem.field == "spec.modelClaims.models[0].name"
         assert told in problem.message
-        assert f"cannot be label {label}" in problem.message
+        assert f"is not valid as label {label}" in problem.message
 
 
 def test_an_address_that_nobody_knows_is_told_with_those_that_are_known() -> None:

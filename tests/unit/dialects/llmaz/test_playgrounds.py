@@ -195,7 +195,7 @@ def test_what_has_no_effect_is_named() -> None:
         "spec.elasticConfig",
         "metadata.annotations[herdsman.dev/expose]",
     ]
-    assert said[1][1] == "has no effect: neither it nor recommended config `default` has a scaleTrigger"
+    assert said[1][1] == "has no effect: neither elasticConfig nor recommended config `default` has a scaleTrigger"
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_a_name_of_which_no_service_can_be_made_is_refused(name: str) -> None:
         ({"recommendedConfigs": []}, "it has none"),
         (
             {"recommendedConfigs": [{"name": "default", "args": ["{{ .Nothing }}"]}]},
-            "`{{ .Nothing }}` has no value here; there are ModelName, ModelPath",
+            "`{{ .Nothing }}` has no value here; the variables are ModelName, ModelPath",
         ),
     ],
 )
