@@ -112,7 +112,11 @@ def test_fields_that_the_schema_does_not_know_are_named() -> None:
             "by RBAC",
         ),
         (errors.Forbidden(403, "Forbidden", "exceeded quota: q"), Code.PERMISSION_DENIED, "ResourceQuota"),
-        (errors.Forbidden(403, "Forbidden", "because it is being terminated"), Code.PERMISSION_DENIED, "wait for the end"),
+        (
+            errors.Forbidden(403, "Forbidden", "because it is being terminated"),
+            Code.PERMISSION_DENIED,
+            "wait for the end",
+        ),
         (errors.Forbidden(403, "Forbidden", "denied by webhook"), Code.PERMISSION_DENIED, "admission rule"),
         (errors.Conflict(409, "Conflict", "x"), Code.ABORTED, "run again"),
         (errors.TooManyRequests(429, "TooManyRequests", "x"), Code.RESOURCE_EXHAUSTED, "overloaded"),
