@@ -156,7 +156,7 @@ def test_a_missing_compiler_is_told_with_how_to_get_it(
     name: str, needs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ToolMissing, match=f"`{needs}` builds {name} and is not on PATH") as caught:
+    with pytest.raises(ToolMissing, match=f"`{needs}` is needed to build {name} and is not on PATH") as caught:
         build.ensure([name], stream=io.StringIO())
     assert "install" in caught.value.remedy
 

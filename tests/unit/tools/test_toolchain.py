@@ -65,7 +65,7 @@ def test_an_override_that_points_to_nothing_is_an_error_and_not_a_reason_to_buil
 ) -> None:
     program(cached_path(TOOLS["etcd"]))
     monkeypatch.setenv("HERDSMAN_ETCD", str(tmp_path / "typo"))
-    with pytest.raises(ToolMissing, match="HERDSMAN_ETCD says so") as caught:
+    with pytest.raises(ToolMissing, match="HERDSMAN_ETCD names this path") as caught:
         locate("etcd")
     assert not isinstance(caught.value, NotBuilt)
 

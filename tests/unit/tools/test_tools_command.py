@@ -59,7 +59,7 @@ def test_the_table_is_plain_text_when_nobody_watches() -> None:
 def test_install_says_what_is_missing_and_how_to_get_it() -> None:
     answer = runner.invoke(application(["tools"]), ["tools", "install", "kwok"])
     assert answer.exit_code == 1
-    assert "`go` builds kwok and is not on PATH" in answer.stderr
+    assert "`go` is needed to build kwok and is not on PATH" in answer.stderr
     assert "install Go 1.21 or later" in answer.stderr
 
 
