@@ -83,7 +83,7 @@ def test_standard_input_and_lists_are_read() -> None:
     [
         (
             (MODEL, service(spec="modelRef: other")),
-            "InferenceService `svc`: spec.modelRef: no Model `other` of namespace `default` is among the files",
+            "InferenceService `svc`: spec.modelRef: the files have no Model `other` of namespace `default`",
         ),
         ((MODEL, service(spec="modelRef: base, replicas: 11")), "InferenceService `svc`: spec.replicas: `11`"),
         ((MODEL.replace("https", "ftp"), service()), "Model `base`: spec.source: "),
