@@ -133,9 +133,7 @@ def test_wrong_manifests_are_all_named_and_nothing_is_made(fleet: Fleet, client:
     fleet.write(service("hosted", modelRef="mac"))
     said = fleet.stack.fails(fleet.program)
     assert "services/wrong.yaml: InferenceService `wrong`: spec.replicas: `many` is not a whole number" in said
-    assert (
-        "InferenceService `elsewhere`: spec.modelRef: no Model `base` of namespace `other` is among the files" in said
-    )
+    assert "InferenceService `elsewhere`: spec.modelRef: the files have no Model `base` of namespace `other`" in said
     assert "services/hosted.yaml: InferenceService `hosted`: metadata.annotations[herdsman.dev/host]:" in said
     assert "Traceback" not in said
     with pytest.raises(NotFound):
