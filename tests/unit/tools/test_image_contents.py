@@ -96,6 +96,8 @@ def test_no_module_imports_what_is_left_out() -> None:
         for name in imports(path)
         if any(name == one or name.startswith(f"{one}.") for one in absent)
     }
+    # MkDocs, if it is installed, calls this module.
+    found = {(path, name) for path, name in found if path != "tools/site_links.py"}
     # One makes the example model, for the demo and the tests; the other is imported where the SDK is installed.
     assert {path for path, _ in found} == {"tools/tiny_model.py", "components/sdk_resources.py"}
 

@@ -46,7 +46,9 @@ def test_no_workflow_escapes_the_checks() -> None:
     ]
     names = subprocess.run(listing, check=True, capture_output=True, text=True).stdout.split("\0")
     github, gitlab = set(), set()
-    for path in (ROOT / name for name in names if name and not name.startswith(("charts/", "program/", "tests/"))):
+    # mkdocs.yml names functions of Python by tags that a safe reader refuses.
+    others = ("charts/", "program/", "tests/", "mkdocs.yml")
+    for path in (ROOT / name for name in names if name and not name.startswith(others)):
         first: Any = next(iter(yaml.safe_load_all(path.read_text())), None)
         if not isinstance(first, dict):
             continue
