@@ -135,8 +135,8 @@ def _herdsman(words: list[str]) -> str | None:
     while hasattr(command, "commands") and words and words[0] in command.commands:
         found.append(words[0])
         command, words = command.commands[words[0]], words[1:]
-    if len(found) == 1:
-        return None
+    if hasattr(command, "commands"):
+        return None  # the name of a group
     known = options(command)
     if (command.context_settings or {}).get("ignore_unknown_options"):
         known = {**options(command_line().commands["agent"].commands["run"]), **known}
