@@ -95,7 +95,7 @@ class Demo:
 
     def _make_model(self) -> str:
         if self.model.is_file():
-            return f"is there: {self.model}"
+            return f"exists: {self.model}"
         self.model.parent.mkdir(parents=True, exist_ok=True)
         write_tiny_model(self.model)
         return f"made {self.model} ({self.model.stat().st_size // 1024} KB)"
@@ -131,7 +131,7 @@ class Demo:
         state.write(self.state_file)
         time.sleep(1.0)
         if find(record, self.directory) is None:
-            raise DemoFailed(f"the {name} ended at once; its log says why: {log}")
+            raise DemoFailed(f"the {name} ended at once; read its log: {log}")
         return f"started as process {record.pid}, log {log}"
 
     def _apply(self, client: KubeClient) -> str:
@@ -239,7 +239,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run `up` or `down`; returns 0, or 1 after an error message."""
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
     parser.add_argument("action", choices=("up", "down"))
-    parser.add_argument("--dir", type=Path, default=default_directory(), help="where everything is kept")
+    parser.add_argument("--dir", type=Path, default=default_directory(), help="directory of the demo")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     demo = Demo(options.dir.expanduser().resolve())

@@ -50,7 +50,7 @@ class HttpHost:
         token. It requires the fingerprint. Raises HostRefused.
         """
         if keep_token and not (fingerprint and endpoint.startswith("https://")):
-            why = f"`{endpoint}` is named without https:// or a fingerprint, so the token cannot be proven to it"
+            why = f"`{endpoint}` has neither https:// nor a fingerprint, so the client cannot send a proof of the token"
             raise HostRefused("NotPrivate", why)
         self._proven_to = fingerprint if keep_token else ""
         self._endpoint = endpoint.rstrip("/")
@@ -114,7 +114,7 @@ class HttpHost:
             try:
                 return json.loads(answer.data)
             except ValueError as error:
-                raise HostUnreachable("NotAnAgent", f"{method} {url}: the answer is no JSON") from error
+                raise HostUnreachable("NotAnAgent", f"{method} {url}: the answer is not JSON") from error
         reason, message = _error_of(answer.data)
         if answer.status == 404 and reason == "NotFound":
             raise ProcessNotFound(reason, message)
@@ -135,15 +135,16 @@ def _pool(endpoint: str, ca_file: Path | None, fingerprint: str) -> urllib3.Pool
         address = WebAddress.parse(endpoint)
     except AddressInvalid as error:
         raise HostRefused(
-            "NotPrivate", f"`{shown(endpoint)}` is no https:// URL of an agent: it {error}; write https://address:port"
+            "NotPrivate",
+            f"`{shown(endpoint)}` is not an https:// URL of an agent: it {error}; write https://address:port",
         ) from None
     if address.scheme == "http" and _is_loopback(address.host):
         return urllib3.PoolManager(maxsize=4)
     if address.scheme != "https":
         raise HostRefused(
             "NotPrivate",
-            f"`{endpoint}` is no https:// URL, and the token would be readable on the way; "
-            "have the agent listen with --http-address, which speaks TLS",
+            f"`{endpoint}` is not an https:// URL, so others could read the token; start the agent with "
+            f"--http-address, which uses TLS",
         )
     if fingerprint:
         digits = fingerprint.replace(":", "").lower()
@@ -164,7 +165,10 @@ def _is_loopback(name: str) -> bool:
 
 def _tls_words(error: Exception) -> str:
     if "ingerprint" in str(error):
-        return f"this is not the certificate that is pinned; was it renewed, or is it another machine? ({error})"
+        return (
+            f"the certificate differs from the pinned one; check whether it was renewed, or another machine answers "
+            f"({error})"
+        )
     return f"the certificate is not trusted: {error}; give the agent's certificate as CA file, or pin its fingerprint"
 
 

@@ -21,7 +21,7 @@ class FileMissing(Exception):
 def arguments(plan: ProcessPlan, *, address: str, port: int, model: str | None, files: Mapping[str, str]) -> list[str]:
     """Return the arguments after the binary, with all tokens replaced. Raises FileMissing."""
     if model is None and any("{model}" in argument for argument in plan.argv):
-        raise FileMissing("an argument names {model} and the plan has no file")
+        raise FileMissing("an argument contains {model}, but the plan has no file")
     # A file called `port`, `host` or `model` does not replace these tokens.
     values = {**files, "port": str(port), "host": address, "model": model or ""}
     return [_filled(argument, values) for argument in plan.argv[1:]]

@@ -84,7 +84,7 @@ class SecretValues:
         path = self._folder / namespace / reference.secret / reference.key
         parts = (namespace, reference.secret, reference.key)
         if not all(_PART.fullmatch(part) for part in parts):
-            raise SecretUnavailable(f"`{'/'.join(parts)[:200]}` names no namespace, Secret and key")
+            raise SecretUnavailable(f"`{'/'.join(parts)[:200]}` is not a namespace, Secret and key")
         raw = self._read_file(parts)
         if raw is not None:
             # Editors and `echo` end a file with a newline, which is not part of a token.
@@ -96,9 +96,9 @@ class SecretValues:
         try:
             value = raw.decode()
         except UnicodeDecodeError:
-            raise SecretUnavailable("the value is no UTF-8 text, as an environment variable must be") from None
+            raise SecretUnavailable("the value is not UTF-8 text, so it cannot be an environment variable") from None
         if "\0" in value or len(raw) > MAX_BYTES:
-            raise SecretUnavailable(f"the value has a NUL in it or more than {MAX_BYTES} bytes")
+            raise SecretUnavailable(f"the value contains a NUL or has more than {MAX_BYTES} bytes")
         return value
 
     def _of_secret(self, namespace: str, reference: SecretReference, path: PurePath) -> bytes | None:
@@ -106,7 +106,7 @@ class SecretValues:
         if api is None:
             if reference.optional:
                 return None
-            raise SecretUnavailable(f"there is no file {path}; put the value there, mode 0600")
+            raise SecretUnavailable(f"file {path} does not exist; write the value to it, mode 0600")
         try:
             data = self._read(api.client, namespace, reference.secret)
         except Forbidden:
@@ -119,7 +119,7 @@ class SecretValues:
         except NotFound:
             if reference.optional:
                 return None
-            raise SecretUnavailable(f"{where} does not exist; make it, or put the value into {path}") from None
+            raise SecretUnavailable(f"{where} does not exist; create it, or write the value to {path}") from None
         except KubeError as error:
             raise SecretUnavailable(f"{where} cannot be read now: {error}") from None
         if reference.key not in data:
@@ -169,7 +169,7 @@ def read_owned_file(folder: Path, parts: tuple[str, ...]) -> bytes | None:
         return None
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENOTDIR, errno.ENXIO):
-            raise SecretUnavailable(f"{path} is a link, or on its way is something that is no directory") from None
+            raise SecretUnavailable(f"{path} is a link, or a part of the path is not a directory") from None
         raise SecretUnavailable(f"{path} cannot be read: {error.strerror}") from None
     finally:
         for each in opened:
@@ -182,7 +182,8 @@ def _check_owner(descriptor: int, path: Path, *, forbidden: int) -> None:
         raise SecretUnavailable(f"{path} belongs neither to root nor to the agent's user; change its owner")
     if found.st_mode & forbidden:
         raise SecretUnavailable(
-            f"others may {'write' if forbidden == 0o022 else 'read'} {path} (mode {stat.S_IMODE(found.st_mode):04o}): "
+            f"other users may {'write' if forbidden == 0o022 else 'read'} {path} (mode "
+            f"{stat.S_IMODE(found.st_mode):04o}): "
             f"`chmod go-{'w' if forbidden == 0o022 else 'rwx'} {path}`"
         )
 
@@ -190,7 +191,7 @@ def _check_owner(descriptor: int, path: Path, *, forbidden: int) -> None:
 def _check_file(descriptor: int, path: Path) -> None:
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
-        raise SecretUnavailable(f"{path} is no plain file, or has a second name by a hard link")
+        raise SecretUnavailable(f"{path} is not a regular file, or has a second hard link")
     _check_owner(descriptor, path, forbidden=0o077)
 
 

@@ -32,7 +32,7 @@ class ProxyCollector(Collector):
         under_way = GaugeMetricFamily(
             "herdsman_proxy_requests_in_flight", "Requests in progress, including those that wait.", labels=LABELS
         )
-        requests = CounterMetricFamily("herdsman_proxy_requests", "Requests that came in.", labels=LABELS)
+        requests = CounterMetricFamily("herdsman_proxy_requests", "Received requests.", labels=LABELS)
         sleeps = CounterMetricFamily("herdsman_proxy_sleeps", "Times a service was put to sleep.", labels=LABELS)
         refused = CounterMetricFamily(
             "herdsman_proxy_refused_requests", "Requests answered with an error by the proxy.", labels=(*LABELS, "code")

@@ -107,7 +107,7 @@ class Chunked:
                 at += step
             elif self._left:
                 if data[at] != (0x0D if self._left == 2 else 0x0A):
-                    raise Malformed("a chunk is longer than it says")
+                    raise Malformed("a chunk is longer than its declared size")
                 self._left -= 1
                 at += 1
             else:
@@ -182,11 +182,11 @@ def read_request(head: bytes) -> RequestHead:
         if old or codings != [b"chunked"] or lengths:
             # Refuse a body with both a length and a coding, or with an unsupported coding, instead of guessing its
             # length.
-            raise Malformed("the length of the body is not clear", 400 if lengths or old else 501)
+            raise Malformed("the length of the body is ambiguous", 400 if lengths or old else 501)
         body = Chunked()
     elif lengths:
         if len(lengths) > 1:
-            raise Malformed("Content-Length stands there twice")
+            raise Malformed("there are two Content-Length headers")
         length = _length_of(lengths)
         body = Sized(length) if length else None
     keep_alive = b"keep-alive" in connection if old else b"close" not in connection
@@ -206,7 +206,7 @@ def read_response(head: bytes, method: bytes) -> ResponseHead:
         body = None
     elif codings:
         if lengths:
-            raise Malformed("the length of the body is not clear")
+            raise Malformed("the length of the body is ambiguous")
         body = Chunked() if codings[-1] == b"chunked" else UntilClose()
     elif lengths:
         length = _length_of(lengths)

@@ -233,7 +233,7 @@ class Service:
         if self._refusal:
             return 503, ErrorCode.START_FAILED, f"the service could not be started: {self._refusal}"
         if len(self._held) >= self.limits.max_held:
-            return 503, ErrorCode.TOO_MANY_HELD, f"{len(self._held)} requests wait for the service to start already"
+            return 503, ErrorCode.TOO_MANY_HELD, f"{len(self._held)} requests already wait for the service to start"
         self._held[client] = self.loop.time() + self.limits.wake_timeout_s
         self._arm_deadline()
         self._request_wake()
@@ -252,7 +252,7 @@ class Service:
             return 413, ErrorCode.BODY_TOO_LARGE, message
         if self.held_bytes > limits.held_bytes:
             self.release_request(client)
-            message = "the requests that wait for the service to start take all the memory that they may"
+            message = "the requests that wait for the service to start use all the memory for waiting requests"
             return 503, ErrorCode.TOO_MANY_HELD, message
         return None
 

@@ -66,7 +66,7 @@ class Boundary:
             try:
                 write_private(self._saved, json.dumps(said or {}))
             except OSError as error:
-                _log.warning("Failed to write down what the Host allows", error=str(error))
+                _log.warning("Failed to store the settings of spec.allow", error=str(error))
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ class Boundary:
         """Return a hold while the Host object was never read, else None."""
         if is_daemon_key(key) or self._of_host is not None:
             return None
-        why = "the Host object of this host has not been read yet, which says what it allows"
+        why = "the agent has not read spec.allow of this host's Host yet"
         return Hold(ProcessPhase.PENDING, ProcessReason.NOT_ALLOWED, why)
 
     def refusal(self, key: str, plan: ProcessPlan) -> str:

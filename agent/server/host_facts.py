@@ -40,7 +40,7 @@ def own_address() -> str:
     found = [a.address for addresses in psutil.net_if_addrs().values() for a in addresses if _is_ip(a.family)]
     address = best_address(found)
     if address is None:
-        raise NoAddress("this host has no address but loopback; name one with --address")
+        raise NoAddress("this host has only loopback addresses; name an address with --address")
     return address
 
 

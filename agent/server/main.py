@@ -60,7 +60,7 @@ class Agent:
     def __init__(self, settings: AgentSettings, client: KubeClient | None) -> None:
         """`client` is required if the plan comes from Kubernetes."""
         if settings.plan_source == "kubernetes" and client is None:
-            raise ValueError("the plan comes from Kubernetes and there is no client")
+            raise ValueError("the plan comes from Kubernetes, but there is no client")
         self.settings = settings
         self._client = client if settings.plan_source == "kubernetes" else None
         self._store = Store(settings.store)
@@ -126,7 +126,7 @@ class Agent:
                 try:
                     self._lease.acquire()
                 except (Unreachable, ServerError, TooManyRequests) as error:
-                    _log.warning("The API server does not answer; going on with the last plan", error=str(error))
+                    _log.warning("The API server does not answer; continuing with the last plan", error=str(error))
             self._start_parts(agent_id)
         except BaseException:
             self._store.close()
@@ -395,4 +395,4 @@ class Agent:
         try:
             self.space.sweep()
         except FileError as error:
-            _log.warning("Failed to look through the store", error=error.message)
+            _log.warning("Failed to check the store", error=error.message)

@@ -205,7 +205,7 @@ class ProcessSleep:
             try:
                 job()
             except Exception:
-                _log.exception("Failed to follow a process that may sleep")
+                _log.exception("Failed to update a process that may sleep")
 
     def _handle_report(self, key: str, desired: Desired, report: ProcessReport) -> None:
         asleep = self._asleep(key)
@@ -290,7 +290,7 @@ class ProcessSleep:
             save_records(self._store.root, self._records)
         except OSError as error:
             # The disk is full. Only the sleeping processes and ports would be lost if the agent restarted now.
-            _log.warning("Failed to write the processes that sleep", error=str(error))
+            _log.warning("Failed to store the sleeping processes", error=str(error))
 
 
 def _limits(plan: ProcessPlan) -> Limits:
@@ -303,7 +303,7 @@ def _limits(plan: ProcessPlan) -> Limits:
 
 def _hold(idle_s: float | None) -> Hold:
     after = f" for {idle_s:g} s" if idle_s is not None else " for a while"
-    message = f"No request came{after}; the next one starts it"
+    message = f"No request arrived{after}; the next one starts the process"
     return Hold(ProcessPhase.ASLEEP, ProcessReason.IDLE, message, drain_timeout_s=5.0)
 
 

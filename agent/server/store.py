@@ -84,7 +84,7 @@ class Store:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             held.close()
-            raise StoreInUse(f"another agent works in {self.root}; give each agent its own --store") from None
+            raise StoreInUse(f"another agent uses {self.root}; give each agent a separate --store") from None
         self._held = held
         return _once(self.root / ID_FILE, lambda: secrets.token_hex(8))
 

@@ -104,7 +104,7 @@ class Upkeep:
                 rotate_own_log(os.environ)
             except Exception as error:
                 # An error must not end the thread, because the next round may succeed.
-                _log.warning("Failed to keep the host in order", error=f"{type(error).__name__}: {error}")
+                _log.warning("Failed to maintain the host", error=f"{type(error).__name__}: {error}")
             self._done.wait(self._interval_s)
 
 

@@ -88,7 +88,7 @@ class SourcePolicy:
         allowed = tuple(text for text in resolved if self.allows(host, ipaddress.ip_address(text)))
         if not allowed:
             raise SourceRefused(
-                f"`{host}` leads to {', '.join(resolved)}, which is not a public address; "
+                f"`{host}` resolves to {', '.join(resolved)}, which is not a public address; "
                 "an operator can allow it with --allowed-remote-hosts"
             )
         return allowed
@@ -125,9 +125,9 @@ class SourcePolicy:
         try:
             real = Path(path).resolve(strict=True)
         except (OSError, RuntimeError):
-            raise SourceNotFound(f"`{path}` is not there") from None
+            raise SourceNotFound(f"`{path}` does not exist") from None
         if not self._is_below_a_root(real, resolve_roots=True):
-            raise SourceRefused(f"`{path}` leads to `{real}` by a symbolic link, which lies below none of the roots")
+            raise SourceRefused(f"`{path}` is a symbolic link to `{real}`, which is not below an allowed root")
         return real
 
     def path_is_allowed(self, path: str) -> bool:

@@ -76,7 +76,7 @@ def _target(handle: int, name: str, path: str) -> str:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     if link.st_uid != 0 or directory.st_uid != 0 or directory.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise MachineError(
-            f"{path} is a symbolic link that another user than root can point elsewhere",
-            hint="name the directory that it leads to",
+            f"{path} is a symbolic link that another user than root can change",
+            hint="name the target of the link",
         )
     return os.readlink(name, dir_fd=handle)

@@ -30,7 +30,7 @@ class File:
         if there is None:
             return Change("makes it", self._diff(None))
         if there.kind != "file":
-            raise MachineError(f"{self.path} is there and is no file", hint="move it away")
+            raise MachineError(f"{self.path} exists and is not a file", hint="move it away")
         before = machine.read(self.path, sudo=self.sudo)
         if before != self.content:
             return Change("changes its content", self._diff(before))
@@ -86,7 +86,7 @@ class Directory:
         if there is None:
             return Change("makes it")
         if there.kind != "directory":
-            raise MachineError(f"{self.path} is there and is no directory", hint="move it away")
+            raise MachineError(f"{self.path} exists and is not a directory", hint="move it away")
         if self.mode is not None and there.mode != self.mode:
             return Change(f"changes its mode from {there.mode:o} to {self.mode:o}")
         if self.owner is not None and there.owner != self.owner:

@@ -27,7 +27,7 @@ IO_ERROR = 5
 ALREADY_IN_PROGRESS = 37
 NOT_FOUND = 113
 EX_CONFIG = 78
-CONFIG_HINT = "launchd cannot start it: are its program, its user and the directory of its log there?"
+CONFIG_HINT = "launchd cannot start it: check that its program, its user and the directory of its log exist"
 DISABLED = 119
 REFUSED_AGENT = (
     "a LaunchAgent is cut off from the local network since macOS 15 (errno 65, no route to host) and ends at logout"
@@ -61,7 +61,7 @@ def plist(service: Service) -> bytes:
     try:
         return plistlib.dumps(keys, sort_keys=True)
     except ValueError as error:
-        raise NotExpressible(f"a property list cannot hold an argument of `{service.name}`: {error}") from error
+        raise NotExpressible(f"a property list cannot contain an argument of `{service.name}`: {error}") from error
 
 
 def _reading(environment_file: str) -> list[str]:
@@ -149,7 +149,7 @@ class ManagerRuns:
     def compare(self, machine: Machine) -> Change | None:
         asked = machine.run(["launchctl", "print-disabled", "system"])
         if asked.code == 127:
-            raise MachineError("there is no launchctl on this machine", hint="is it a Mac?")
+            raise MachineError("this machine has no launchctl", hint="launchctl exists only on a Mac")
         if asked.code != 0:
             raise failure(["launchctl", "print-disabled", "system"], asked)
         return None
@@ -196,7 +196,7 @@ class Running:
         if state is None:
             return Change("loads and starts it")
         if state.mark != self.mark:
-            return Change("loads and starts it again: what runs was started from another definition")
+            return Change("loads and starts it again: the running process has another definition")
         if not state.running:
             return Change("starts it")
         return None
@@ -234,14 +234,14 @@ class Running:
             state = job_state(machine, self.label)
             if state is None:
                 raise CommandFailed(
-                    f"`{self.label}` was loaded and is gone again", hint="`log show --last 5m` says why"
+                    f"`{self.label}` was loaded and has disappeared", hint="`log show --last 5m` shows the reason"
                 )
             late = time.monotonic() > end
             first = first or state.pid
             ended = (first and state.pid != first) or (fresh and state.exit_code is not None)
             if ended or (late and not state.running):
-                why = f"`{self.label}` does not stay up (last exit code: {state.last_exit or 'none'})"
-                raise CommandFailed(why, hint=CONFIG_HINT if state.exit_code == EX_CONFIG else "its log says why")
+                why = f"`{self.label}` exits after its start (last exit code: {state.last_exit or 'none'})"
+                raise CommandFailed(why, hint=CONFIG_HINT if state.exit_code == EX_CONFIG else "read its log")
             if late:
                 return
             time.sleep(min(0.5, self.settle_s))
@@ -274,5 +274,5 @@ def take_down(machine: Machine, label: str, stop_timeout_s: int) -> None:
     end = time.monotonic() + stop_timeout_s + 10.0
     while job_state(machine, label) is not None:
         if time.monotonic() > end:
-            raise CommandFailed(f"`{label}` is still there {stop_timeout_s + 10} s after it was told to end")
+            raise CommandFailed(f"`{label}` is still loaded {stop_timeout_s + 10} s after the request to stop")
         time.sleep(0.2)

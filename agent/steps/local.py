@@ -48,7 +48,7 @@ class LocalMachine:
         except FileNotFoundError:
             return Finished(127)
         except PermissionError:
-            return Finished(126, b"", f"{argv[0]} may not be run".encode())
+            return Finished(126, b"", f"{argv[0]} is not executable".encode())
         except subprocess.TimeoutExpired:
             raise CommandFailed(f"`{' '.join(argv)}` had not ended after {timeout_s:g} s") from None
         except OSError as error:
@@ -142,14 +142,14 @@ class LocalMachine:
 
     def _allow(self, sudo: bool, what: str) -> None:
         if sudo and not self.facts.is_root:
-            raise NotPermitted(f"user `{self.facts.user}` may not {what}: that takes root", hint=_AS_ROOT)
+            raise NotPermitted(f"user `{self.facts.user}` may not {what}: only root may", hint=_AS_ROOT)
 
 
 def _ids(owner: str) -> tuple[int, int]:
     try:
         entry = pwd.getpwnam(owner)
     except KeyError:
-        raise MachineError(f"there is no user `{owner}`", hint="name one that exists, or make it first") from None
+        raise MachineError(f"user `{owner}` does not exist", hint="name an existing user, or create it first") from None
     return entry.pw_uid, entry.pw_gid
 
 

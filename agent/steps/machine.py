@@ -125,6 +125,6 @@ def checked(machine: Machine, argv: Sequence[str], *, sudo: bool = False, timeou
 def failure(argv: Sequence[str], finished: Finished) -> CommandFailed:
     """Return the error for a failed command."""
     if finished.code == 127:
-        return CommandFailed(f"`{argv[0]}` was not found", hint=f"install what brings `{argv[0]}`, or set PATH")
+        return CommandFailed(f"`{argv[0]}` was not found", hint=f"install `{argv[0]}`, or set PATH")
     said = finished.complaint or "it said nothing"
     return CommandFailed(f"`{' '.join(argv)}` ended with {finished.code}: {said}")

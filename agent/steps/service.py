@@ -58,18 +58,18 @@ class Service:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", self.name):
-            raise NotExpressible(f"`{self.name}` is no service name: lower-case letters, digits, `-` and `.`")
+            raise NotExpressible(f"`{self.name}` is not a service name: use lower-case letters, digits, `-` and `.`")
         if not self.argv or not self.argv[0].startswith("/"):
             raise NotExpressible(
                 f"the program of `{self.name}` needs an absolute path, not `{' '.join(self.argv[:1])}`"
             )
         if self.user is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*\$?", self.user):
-            raise NotExpressible(f"`{self.user}` is no user name")
+            raise NotExpressible(f"`{self.user}` is not a user name")
         for name in self.environment:
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-                raise NotExpressible(f"`{name}` is no name of an environment variable")
+                raise NotExpressible(f"`{name}` is not the name of an environment variable")
         if any("\0" in text for text in (*self.argv, *self.environment.values(), self.description, self.log_file)):
-            raise NotExpressible(f"an argument or variable of `{self.name}` has a NUL in it")
+            raise NotExpressible(f"an argument or variable of `{self.name}` contains a NUL")
 
     @property
     def file_mode(self) -> int:
@@ -104,7 +104,7 @@ def environment_file_text(values: Mapping[str, str]) -> str:
     lines = []
     for name, value in sorted(values.items()):
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in value:
-            raise NotExpressible(f"`{name}` is no name of an environment variable, or its value has a NUL in it")
+            raise NotExpressible(f"`{name}` is not the name of an environment variable, or its value contains a NUL")
         escaped = re.sub(r'(["\\$`])', r"\\\1", value)
         lines.append(f'{name}="{escaped}"\n')
     return "".join(lines)

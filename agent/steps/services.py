@@ -16,7 +16,7 @@ def install_steps(service: Service, facts: Facts, *, own_user: bool = False) -> 
     """
     if facts.os == "darwin":
         if own_user:
-            raise MachineError(launchd.REFUSED_AGENT, hint="install it as a system service: it still runs as its user")
+            raise MachineError(launchd.REFUSED_AGENT, hint="install it as a system service; it still runs as its user")
         return launchd.install_steps(service)
     return systemd.install_steps(service, facts, own_user=own_user)
 

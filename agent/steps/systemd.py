@@ -226,11 +226,13 @@ class ManagerRuns:
     def compare(self, machine: Machine) -> Change | None:
         asked = machine.run(self.manager.argv("is-system-running"))
         if asked.code == 127:
-            raise MachineError("there is no systemctl on this machine", hint=_ELSEWHERE)
+            raise MachineError("this machine has no systemctl", hint=_ELSEWHERE)
         if asked.text.strip() not in _RUNNING_STATES:
             said = asked.complaint or "no answer"
             who = f"the systemd of user `{self.manager.facts.user}`" if self.manager.own_user else "systemd"
-            hint = "log in as that user, or `loginctl enable-linger` it" if self.manager.own_user else _ELSEWHERE
+            hint = (
+                "log in as that user, or run `loginctl enable-linger` for it" if self.manager.own_user else _ELSEWHERE
+            )
             raise MachineError(f"{who} does not run here: {said}", hint=hint)
         return None
 
@@ -238,7 +240,7 @@ class ManagerRuns:
         """Do nothing: no step can install systemd."""
 
 
-_ELSEWHERE = "run `herdsman agent run …` under whatever starts services here"
+_ELSEWHERE = "run `herdsman agent run …` under the service manager of this machine"
 
 
 @dataclass(frozen=True)
@@ -283,7 +285,7 @@ class Enabled:
         word = _enabled_word(self.manager, machine, self.name)
         if word.startswith("masked"):
             unmask = " ".join(self.manager.argv("unmask", f"{self.name}.service"))
-            raise MachineError(f"the unit `{self.name}` is masked: somebody wants it never to run", hint=f"`{unmask}`")
+            raise MachineError(f"the unit `{self.name}` is masked, which forbids every start", hint=f"`{unmask}`")
         return None if word == "enabled" else Change("enables it")
 
     def apply(self, machine: Machine) -> None:
@@ -329,9 +331,9 @@ class Running:
     def compare(self, machine: Machine) -> Change | None:
         state = self.manager.state(machine, self.name)
         if state.active != "active" or not state.main_pid:
-            return Change("starts it" if state.sub != "auto-restart" else "starts it: its last start failed")
+            return Change("starts it" if state.sub != "auto-restart" else "starts it again: its last start failed")
         if self.manager.mark_of(machine, state.main_pid) != self.mark:
-            return Change("restarts it: what runs was started from another definition")
+            return Change("restarts it: the running process has another definition")
         return None
 
     def apply(self, machine: Machine) -> None:
@@ -344,7 +346,7 @@ class Running:
         while True:
             state = self.manager.state(machine, self.name)
             if state.active != "active" or state.main_pid != first.main_pid:
-                raise CommandFailed(self._why(machine, state), hint=f"`journalctl -u {unit}` says more")
+                raise CommandFailed(self._why(machine, state), hint=f"read the log: `journalctl -u {unit}`")
             if time.monotonic() > end:
                 return
             time.sleep(min(0.5, self.settle_s))
@@ -352,7 +354,7 @@ class Running:
     def _why(self, machine: Machine, state: UnitState) -> str:
         words = " | ".join(line.strip() for line in self.manager.last_words(machine, self.name).splitlines()[-6:])
         how = f"it is {state.active} ({state.sub}, {state.result})" if state.active != "active" else "it started again"
-        return f"`{self.name}` does not stay up: {how}" + (f"; it said: {words}" if words else "")
+        return f"`{self.name}` exits after its start: {how}" + (f"; its log: {words}" if words else "")
 
 
 @dataclass(frozen=True)
@@ -370,7 +372,7 @@ class Stopped:
         active = self.manager.state(machine, self.name).active
         if active in ("active", "activating", "reloading", "deactivating"):
             return Change("stops it")
-        return Change("forgets that it failed") if active == "failed" else None
+        return Change("resets its failed state") if active == "failed" else None
 
     def apply(self, machine: Machine) -> None:
         unit = f"{self.name}.service"
@@ -390,7 +392,7 @@ class Lingering:
 
     def compare(self, machine: Machine) -> Change | None:
         there = machine.stat(f"/var/lib/systemd/linger/{self.user}")
-        return Change("lets its units run from boot on") if there is None else None
+        return Change("allows its units to run from boot on") if there is None else None
 
     def apply(self, machine: Machine) -> None:
         try:

@@ -83,7 +83,7 @@ def test_an_unbound_claim_is_told_and_no_pod_is_made(
     claim(client, namespace, bound=False)
     assert herdsman(kubeconfig, "list", "-n", namespace) == 1
     told = capsys.readouterr()
-    assert f"{namespace}/{CACHE_CLAIM} is Pending: nothing is on it yet" in told.err
+    assert f"{namespace}/{CACHE_CLAIM} is Pending and has no volume yet" in told.err
     assert client.list(kinds.PODS, namespace)["items"] == []
 
 

@@ -93,7 +93,7 @@ def test_a_host_is_made_changed_cordoned_drained_and_removed(
     )
     stuck = herdsman("drain", name, "--timeout", "1")
     assert stuck.returncode == 1
-    assert f"{namespace}/tiny is still there" in stuck.stderr
+    assert f"{namespace}/tiny is still on the host" in stuck.stderr
     assert herdsman("uncordon", name).returncode == 0
     assert client.get(kinds.HOSTS, None, name)["spec"]["unschedulable"] is False
 

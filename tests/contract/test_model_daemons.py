@@ -126,4 +126,4 @@ def test_nobody_there_and_somebody_else_there_are_told_apart(tmp_path: Path) -> 
         nobody.load("tiny", timeout_s=1)
     assert caught.value.reason == ProcessReason.DAEMON_UNREACHABLE
     with omlx(tmp_path) as other:
-        assert "is no Ollama" in (Ollama("127.0.0.1", other._connection.port).answers() or "")
+        assert "is not Ollama" in (Ollama("127.0.0.1", other._connection.port).answers() or "")

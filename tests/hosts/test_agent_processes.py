@@ -304,7 +304,7 @@ def test_a_second_agent_on_the_same_store_refuses_to_start(host: AgentProcess) -
     host.start()
     with agent(host.store, "--plan-source", "http", "--address", "127.0.0.1") as second:
         assert second.run() == 1
-        assert "another agent works in" in second.output
+        assert "another agent uses" in second.output
 
 
 def test_the_api_wants_the_token_and_a_plan_for_this_host(host: AgentProcess, tiny_model: Path) -> None:

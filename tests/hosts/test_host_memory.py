@@ -177,7 +177,7 @@ def test_the_host_object_sets_budget_and_eviction_and_tells_of_both(
         eventually(lambda: status(api, namespace, "low").get("reason") == "Evicted", what="the eviction")
         pressed = eventually(lambda: c if (c := condition())["status"] == "True" else None, what="the condition")
         assert pressed["reason"] == "Critical"
-        eventually(lambda: f"not yet back: {namespace}/low" in condition()["message"], what="who gave way")
+        eventually(lambda: f"not started again: {namespace}/low" in condition()["message"], what="who gave way")
         assert status(api, namespace, "high")["ready"]
         meminfo.available(55)
         until_ready(api, namespace, "low")

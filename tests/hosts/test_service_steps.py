@@ -204,7 +204,7 @@ def test_what_people_did_by_hand_is_mended_or_explained(machine: FakedMachine, s
     if machine.manager == "systemctl":
         (machine.units / "herdsman-probe.service").symlink_to("/dev/null")
         failed = next(each for each in run_steps(steps, machine) if each.state is State.FAILED)
-        assert "is no file" in failed.detail
+        assert "is not a file" in failed.detail
         (machine.state / "offline").touch()
         failed = run_steps(steps, machine)[0]
         assert failed.state is State.FAILED and "does not run here" in failed.detail and "agent run" in failed.hint

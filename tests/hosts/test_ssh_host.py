@@ -403,7 +403,7 @@ def test_sudo_is_asked_only_where_it_may_and_its_no_is_told(plain_server: Sshd) 
     assert connection.run(["false"], sudo=True).code == 1, "a command's own no is not sudo's"
     machine = SshMachine(SshConnection(plain_server.target()))
     if not machine.facts.is_root:
-        with pytest.raises(NotPermitted, match="takes root"):
+        with pytest.raises(NotPermitted, match="only root may"):
             machine.write("/etc/herdsman-test", b"", mode=0o600, sudo=True)
 
 

@@ -150,7 +150,10 @@ def test_hosts_that_are_cut_off_are_out_at_once_and_return_without_serving_twice
         eventually(lambda: far.address not in record.now("moves"), what="the other to be out", timeout_s=OUT_WITHIN_S)
         assert time.monotonic() - cut_at < OUT_WITHIN_S
         for host in ("near", "far"):
-            eventually(lambda host=host: ready_reason(client, host) == "HostLost", what=f"{host} to be called lost")
+            eventually(
+                lambda host=host: ready_reason(client, host) == "HostLost",
+                what=f"{host} to be considered this host lost",
+            )
         eventually(lambda: record.now("moves") == {spare.address}, what="the service on the spare host", timeout_s=60)
         assert host_of(client, namespace, "moves") == "spare"
         await_condition(client, namespace, "stays", "Ready", "False")
@@ -182,8 +185,8 @@ def test_hosts_that_are_cut_off_are_out_at_once_and_return_without_serving_twice
         since = [(at - crashed_at, *rest) for at, name, *rest in record.states if name == "moves" and at > crashed_at]
         assert all(ready for _, _, ready in since), since
         assert "Adopted" in crashed.output
-        assert "called lost" not in crashed.output
-        assert far_agent.output.count("called lost") >= 1
+        assert "considered this host lost" not in crashed.output
+        assert far_agent.output.count("considered this host lost") >= 1
         for _, running in fleet.values():
             assert "Forbidden" not in running.output
             assert "forbidden" not in running.output

@@ -124,8 +124,8 @@ class SshConnection:
             raise SudoRefused(f"there is no `sudo` on {name}; install it, or set `sudo: false`")
         if words.startswith("sudo:") or any(word in words for word in _SUDO_WORDS):
             raise SudoRefused(
-                f"sudo on {name} did not let {what} through: {tail(said)}; give `{self.target.server.user}` NOPASSWD "
-                "in /etc/sudoers.d, or set `sudo: false`"
+                f"sudo on {name} refused {what}: {tail(said)}; grant `{self.target.server.user}` NOPASSWD in "
+                f"/etc/sudoers.d, or set `sudo: false`"
             )
 
 

@@ -75,7 +75,7 @@ def read_facts(text: str) -> SshFacts:
             said.setdefault(name, value)
     missing = [name for name in ("os", "arch", "user", "uid", "home") if not said.get(name)]
     if missing:
-        raise FactsIncomplete(f"the host did not tell its {', '.join(missing)}")
+        raise FactsIncomplete(f"the host did not print its {', '.join(missing)}")
     if said["os"] not in ("Linux", "Darwin"):
         raise FactsIncomplete(f"`{said['os']}` is neither Linux nor macOS")
     memory = _int(said.get("memory_kib", "")) * 1024 or _int(said.get("memory", ""))

@@ -99,7 +99,7 @@ class Fetcher:
             return read_state(text, path, plan.sha256)
         seen = read_state(text, path, None)
         if not seen.there:
-            return FileState(path, False, failure=(Reason.NOT_FOUND, f"`{path}` is not there, or cannot be read"))
+            return FileState(path, False, failure=(Reason.NOT_FOUND, f"`{path}` does not exist, or cannot be read"))
         return seen
 
     def verify_local(self, plan: FilePlan, path: str) -> tuple[Reason, str] | None:

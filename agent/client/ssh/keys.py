@@ -99,13 +99,13 @@ def _parse(line: str) -> tuple[str, str, HostKey] | None:
             raise KnownHostsInvalid(f"`{marker}` is not supported: list the host's own keys")
     names = "" if words and words[0] in KEY_TYPES else words.pop(0) if words else ""
     if len(words) < 2 or words[0] not in KEY_TYPES:
-        raise KnownHostsInvalid(f"`{_short(line)}` is no host key; `ssh-keyscan` shows what one looks like")
+        raise KnownHostsInvalid(f"`{_short(line)}` is not a host key; `ssh-keyscan` prints keys in the right format")
     try:
         blob = base64.b64decode(words[1], validate=True)
     except binascii.Error:
-        raise KnownHostsInvalid(f"`{_short(line)}` is no host key: it is not base64") from None
+        raise KnownHostsInvalid(f"`{_short(line)}` is not a host key: it is not base64") from None
     if not blob.startswith(len(words[0]).to_bytes(4, "big") + words[0].encode()):
-        raise KnownHostsInvalid(f"`{_short(line)}` is no key of type {words[0]}")
+        raise KnownHostsInvalid(f"`{_short(line)}` is not a key of type {words[0]}")
     return marker, names, HostKey(words[0], blob)
 
 

@@ -60,7 +60,7 @@ def unit_name(key: str) -> str:
     namespace, _, name = key.partition("/")
     for part in (namespace, name):
         if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", part):
-            raise LayoutInvalid(f"`{key}` is no `namespace/name` of lower-case letters, digits, `-` and `.`")
+            raise LayoutInvalid(f"`{key}` is not a `namespace/name` of lower-case letters, digits, `-` and `.`")
     unit = f"{UNIT_PREFIX}{namespace}.{name}"
     if len(unit) <= _LONGEST_UNIT and "." not in namespace:
         return unit
@@ -78,7 +78,7 @@ class Layout:
         """Return the layout, with `~` resolved for the host's user. Raises LayoutInvalid."""
         path = home + store[1:] if store == "~" or store.startswith("~/") else store
         if not path.startswith("/") or "\n" in path:
-            raise LayoutInvalid(f"the store `{store}` is no absolute path")
+            raise LayoutInvalid(f"the store `{store}` is not an absolute path")
         return cls(path.rstrip("/") or "/")
 
     @property
@@ -119,7 +119,7 @@ class Layout:
             return local
         for part in (plan.cache_key, *plan.file_name.split("/")):
             if not part or part.startswith(".") or "\n" in part or "/" in part:
-                raise LayoutInvalid(f"`{part}` is no name of a file")
+                raise LayoutInvalid(f"`{part}` is not a name of a file")
         return f"{self.models}/{plan.cache_key}/{plan.file_name}"
 
     def named(self, plan: FilePlan) -> str:
@@ -139,7 +139,9 @@ def local_path(source: str) -> str | None:
     if scheme.lower() == "file":
         return rest.removeprefix("localhost")
     if scheme.lower() in ("hf", "s3"):
-        raise LayoutInvalid(f"`{shown(source)}` takes an agent on the host, which has the tools and credentials for it")
+        raise LayoutInvalid(
+            f"`{shown(source)}` needs an agent on the host, which has the tools and credentials for this source"
+        )
     if scheme.lower() not in ("http", "https"):
         raise LayoutInvalid(f"`{shown(source)}` is neither an http(s) URL, a `file://` URL nor an absolute path")
     web_address(source)

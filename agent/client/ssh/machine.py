@@ -29,9 +29,9 @@ class SshMachine:
     @property
     def facts(self) -> Facts:
         if self._facts is None:
-            lines = self._connection.shell(_FACTS, what="asking who we are").splitlines()
+            lines = self._connection.shell(_FACTS, what="asking for the user").splitlines()
             if len(lines) != 4 or not lines[1].isdigit():
-                raise MachineError(f"{self._connection.target.server.name} did not say who we are there")
+                raise MachineError(f"{self._connection.target.server.name} did not print the user of the connection")
             os = "darwin" if lines[0] == "Darwin" else "linux"
             self._facts = Facts(os=os, uid=int(lines[1]), user=lines[2], home=lines[3])  # type: ignore[arg-type]
         return self._facts
@@ -95,7 +95,7 @@ class SshMachine:
         if finished.code == _NOTHING_THERE:
             return None
         if finished.code != 0:
-            words = finished.complaint or f"it ended with {finished.code}"
+            words = finished.complaint or f"it exited with code {finished.code}"
             if "ermission denied" in words or "not permitted" in words:
                 raise NotPermitted(f"user `{self.facts.user}` may not {verb}: {words}")
             raise MachineError(f"could not {verb}: {words}")
@@ -103,7 +103,7 @@ class SshMachine:
 
     def _allow(self, sudo: bool, what: str) -> None:
         if sudo and not self.facts.is_root and not self._connection.target.sudo:
-            raise NotPermitted(f"user `{self.facts.user}` may not {what}: that takes root", hint="set `sudo: true`")
+            raise NotPermitted(f"user `{self.facts.user}` may not {what}: only root may", hint="set `sudo: true`")
 
 
 def _translated(error: CommandRefused | SudoRefused) -> MachineError:

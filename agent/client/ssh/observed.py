@@ -138,11 +138,11 @@ def phase_of(
     if seen is not None and not seen.runs and seen.installed == launch_hash:
         words = f"; its last lines:\n{last_words}" if last_words else ""
         if seen.active == "failed":
-            return ProcessPhase.FAILED, ProcessReason.CRASH_LOOP, f"it ended too often ({seen.result}){words}"
+            return ProcessPhase.FAILED, ProcessReason.CRASH_LOOP, f"the process ended too often ({seen.result}){words}"
         if seen.active == "activating":
             # launchd reports an exit code. 78 means that it cannot start the job at all.
             code = f" ({seen.result})" if seen.result.startswith("exit code") else ""
-            return ProcessPhase.BACKING_OFF, ProcessReason.EXITED, f"it ended{code} and is started again{words}"
+            return ProcessPhase.BACKING_OFF, ProcessReason.EXITED, f"the process ended{code} and starts again{words}"
     if status.attempts:
         return ProcessPhase.BACKING_OFF, status.reason, status.message
     if seen is not None and seen.runs:

@@ -53,7 +53,7 @@ class SecretFiles:
         if folder == "~" or folder.startswith("~/"):
             folder = facts.home + folder[1:]
         if not folder.startswith("/"):
-            raise SecretUnavailable(f"spec.ssh.secrets: `{folder}` is no absolute path")
+            raise SecretUnavailable(f"spec.ssh.secrets: `{folder}` is not an absolute path")
         argv = ["sh", "-c", script("secret_file"), "sh", folder, *parts, str(facts.uid), str(MAX_BYTES + 3)]
         ended = self._machine.run(argv, sudo=self._machine.may_be_root)
         if ended.code == _NOTHING_THERE:
@@ -81,7 +81,7 @@ def choose_port(key: str, taken: Collection[int], *, preferred: int | None = Non
         port = FIRST_PORT + (start + step) % PORTS
         if port not in taken:
             return port
-    raise NoPortFree(f"every port from {FIRST_PORT} to {FIRST_PORT + PORTS - 1} is taken on the host")
+    raise NoPortFree(f"every port from {FIRST_PORT} to {FIRST_PORT + PORTS - 1} of the host is in use")
 
 
 def read_ports(text: str) -> frozenset[int]:
@@ -147,14 +147,14 @@ class Preparation:
         """Return the facts of the host, read once per connection."""
         if self._remote is None or anew or self._remote_of != self._connection.opened:
             target = self._connection.target
-            text = self._connection.shell(script("facts"), what="asking what the host is", timeout_s=90.0)
+            text = self._connection.shell(script("facts"), what="reading the host's properties", timeout_s=90.0)
             try:
                 facts = read_facts(text)
                 layout = Layout.of(target.store, facts.home)
             except (FactsIncomplete, LayoutInvalid) as error:
                 raise HostRefused("HostUnsuitable", f"{target.server.name}: {error}") from error
             if not facts.address:
-                raise HostRefused("HostUnsuitable", f"{target.server.name} did not tell its address (SSH_CONNECTION)")
+                raise HostRefused("HostUnsuitable", f"{target.server.name} did not report its address (SSH_CONNECTION)")
             self._remote = RemoteHost(facts, self._machine.facts, layout, target.sudo)
             self._remote_of = self._connection.opened
             self._fetcher = Fetcher(self._connection, layout, self._policy)
@@ -257,7 +257,8 @@ class Preparation:
         """Raise StartDeferred for plans that require an agent."""
         if plan.runtime in SHARED or plan.daemon_model is not None:
             raise StartDeferred(
-                ProcessReason.PLAN_INVALID, f"runtime `{plan.runtime}` takes an agent on the host; this one is over SSH"
+                ProcessReason.PLAN_INVALID,
+                f"runtime `{plan.runtime}` needs an agent on the host; this host is managed over SSH",
             )
 
     def check_allowed(self, key: str, plan: ProcessPlan) -> None:
@@ -266,8 +267,8 @@ class Preparation:
         why = self._refusal(key, plan)
         if not why and remote.machine.is_root and not self._connection.target.allow_root:
             why = (
-                f"user `{remote.machine.user}` of host `{self._host}` is root, and processes do not run as root: "
-                "connect as another user (spec.ssh.user, with spec.ssh.sudo for system units), or set "
+                f"user `{remote.machine.user}` of host `{self._host}` is root, but processes may not run as root: "
+                f"connect as another user (spec.ssh.user, with spec.ssh.sudo for system units), or set "
                 "spec.ssh.allowRoot (`allowRoot` in a static fleet)"
             )
         if why:

@@ -116,7 +116,7 @@ class SshProcesses:
         remote = self.remote_host()
         manager = remote.facts.init or "systemd"
         arguments = [remote.layout.root, manager, "user" if remote.own_user else "system", remote.units]
-        text = self._connection.shell(script("look"), what="looking at the processes", arguments=arguments)
+        text = self._connection.shell(script("look"), what="reading the states of the processes", arguments=arguments)
         seen, _unread = read_processes(text)
         for gone in set(self._statuses) - set(seen):
             if not self._statuses[gone].retry_at:

@@ -54,7 +54,7 @@ class _StrictPolicy(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
         seen = f"{key.get_name()} {fingerprint(blob)}"
         if any(blob == revoked.blob for revoked in server.known_hosts.revoked):
             raise HostKeyRefused(
-                "HostKeyChanged", f"{server.name} shows a revoked host key, {seen}", fingerprint=fingerprint(blob)
+                "HostKeyChanged", f"{server.name} presents a revoked host key, {seen}", fingerprint=fingerprint(blob)
             )
         if any(blob == known.blob for known in server.known_hosts.keys):
             return
@@ -62,14 +62,15 @@ class _StrictPolicy(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
         if same_type:
             raise HostKeyRefused(
                 "HostKeyChanged",
-                f"{server.name} shows the host key {seen}, and {same_type[0].fingerprint} is known: somebody is in "
-                "between, or the host was set up anew. Correct its known hosts only if you know which",
+                f"{server.name} presents the host key {seen}, but the known key is {same_type[0].fingerprint}: either "
+                f"an attacker intercepts the connection, or the host was installed again. Correct its known hosts "
+                f"only after you have excluded an attack",
                 fingerprint=fingerprint(blob),
             )
         raise HostKeyRefused(
             "HostKeyUnknown",
-            f"{server.name} shows the host key {seen}, which is not among its known hosts; compare it with the host's "
-            "own (`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` there) and add it",
+            f"{server.name} presents the host key {seen}, which is not among its known hosts; compare it with the "
+            f"host's key (`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` there) and add it",
             fingerprint=fingerprint(blob),
         )
 
@@ -142,7 +143,7 @@ class Session:
             transport = self._connection.transport
             channel = transport.open_channel("direct-tcpip", (address, port), ("127.0.0.1", 0), timeout=timeout_s)
         except paramiko.ChannelException as error:
-            raise ConnectionRefusedError(f"nobody listens on {address}:{port}") from error
+            raise ConnectionRefusedError(f"no server listens on {address}:{port}") from error
         except (paramiko.SSHException, EOFError) as error:
             raise ConnectionError(_words(error)) from error
         channel.settimeout(timeout_s)
@@ -182,7 +183,7 @@ class Session:
             connection.client.close()
             source = self._target.identity_file or "the Secret's key"
             raise AuthenticationFailed(
-                f"{server.name} does not take the key ({source}, {self._key.fingerprint}): {_words(error)}; add its "
+                f"{server.name} refuses the key ({source}, {self._key.fingerprint}): {_words(error)}; add its "
                 "public half to ~/.ssh/authorized_keys there"
             ) from error
         except (paramiko.SSHException, EOFError, OSError) as error:
@@ -240,7 +241,7 @@ def _exchange(channel: Any, stdin: bytes, deadline: float) -> CommandResult:
             err += channel.recv_stderr(_CHUNK)
             moved = True
         if len(out) + len(err) > MOST_OUTPUT:
-            raise OSError("a command said too much")
+            raise OSError("the output of a command is too long")
         if channel.exit_status_ready() and channel.eof_received and not channel.recv_ready():
             break
         if channel.closed and not moved:
@@ -274,19 +275,21 @@ def _identity(target: SshTarget) -> Any:
             return kind.from_private_key(io.StringIO(text))
         except paramiko.PasswordRequiredException:
             raise AuthenticationFailed(
-                f"{where} is locked with a passphrase, and nobody is there to type it; use one without",
+                f"{where} is encrypted with a passphrase, which Herdsman cannot enter; use a key without a passphrase",
                 reason="IdentityUnusable",
             ) from None
         except (paramiko.SSHException, ValueError, IndexError, TypeError):
             continue
-    raise AuthenticationFailed(f"{where} holds no private key of type ed25519, ecdsa or rsa", reason="IdentityUnusable")
+    raise AuthenticationFailed(
+        f"{where} contains no private key of type ed25519, ecdsa or rsa", reason="IdentityUnusable"
+    )
 
 
 def _refuse_open_key(path: str) -> None:
     mode = os.stat(Path(path).expanduser()).st_mode
     if mode & 0o004:
         raise AuthenticationFailed(
-            f"everybody may read the private key {path} (mode {mode & 0o777:o}); `chmod 600` it",
+            f"all users may read the private key {path} (mode {mode & 0o777:o}); `chmod 600` it",
             reason="IdentityUnusable",
         )
 

@@ -119,7 +119,9 @@ def unit_steps(service: Service, remote: RemoteHost) -> list[Step]:
     """Return the steps that install a unit and enable it at boot. Raises MachineError."""
     if remote.facts.os == "darwin":
         if remote.own_user:
-            raise MachineError(launchd.REFUSED_AGENT, hint="set `sudo: true`: the process still runs as its user")
+            raise MachineError(
+                launchd.REFUSED_AGENT, hint="set `sudo: true`; the process still runs as the user of the connection"
+            )
         content = launchd.plist(service)
         mode = service.file_mode
         return [
@@ -127,7 +129,7 @@ def unit_steps(service: Service, remote: RemoteHost) -> list[Step]:
             launchd.Allowed(service.label),
         ]
     if remote.facts.init != "systemd":
-        raise MachineError("there is no systemd on the host", hint="run an agent there under whatever starts services")
+        raise MachineError("the host has no systemd", hint="run an agent there under the host's service manager")
     own_user, manager = remote.own_user, remote.manager
     path = systemd.unit_path(service.name, remote.machine, own_user=own_user)
     text = systemd.unit_text(service, own_user=own_user).encode()
@@ -201,8 +203,10 @@ class ModelFile:
         if state.there:
             return None
         if state.running:
-            return Change(f"goes on fetching it: {state.done_bytes} of {state.total_bytes or '?'} bytes are there")
-        return Change(f"fetches it from {shown(self.plan.source)}")
+            return Change(
+                f"continues the download: {state.done_bytes} of {state.total_bytes or '?'} bytes are on the host"
+            )
+        return Change(f"downloads it from {shown(self.plan.source)}")
 
     def apply(self, _machine: Machine) -> None:
         self.fetcher.start(self.plan)
@@ -227,7 +231,7 @@ class Started:
         if self.seen is None or not self.seen.runs:
             return Change("starts it")
         if self.seen.launch != self.service.environment[LAUNCH]:
-            return Change("restarts it once no request is under way: its plan changed")
+            return Change("restarts it after its running requests: its plan changed")
         return None
 
     def apply(self, machine: Machine) -> None:

@@ -171,7 +171,7 @@ def _handler(api: Api, *, guarded: bool) -> type[BoundedHandler]:
                 return
             except Exception:
                 _log.exception("Failed to answer a request", path=path)
-                told = {"reason": "InternalError", "message": "the agent's log says more"}
+                told = {"reason": "InternalError", "message": "see the agent's log"}
                 status, kind, content = 500, "application/json", json.dumps(told).encode()
             self.send_response(status)
             self.send_header("Content-Type", kind)
@@ -210,7 +210,7 @@ def _handler(api: Api, *, guarded: bool) -> type[BoundedHandler]:
                 return 200, plan.model_dump(mode="json", by_alias=True)
             if path == "/v1/ending" and method in ("GET", "PUT"):
                 return 200, {"processes": api.ending(_wish(body) if method == "PUT" else None)}
-            raise HttpError(404, "NotFound", f"no {method} {path} here")
+            raise HttpError(404, "NotFound", f"this API has no {method} {path}")
 
         def _authorize(self, method: str, path: str) -> None:
             scheme, _, given = self.headers.get("Authorization", "").partition(" ")
@@ -221,7 +221,7 @@ def _handler(api: Api, *, guarded: bool) -> type[BoundedHandler]:
                     if (method, path) == ("GET", "/metrics"):
                         return
                     self._leave_body()
-                    raise HttpError(403, "Forbidden", "this token is for /metrics alone")
+                    raise HttpError(403, "Forbidden", "this token is valid only for /metrics")
             if scheme.lower() == SCHEME.lower() and self._is_proven(method, given.strip()):
                 return
             self._leave_body()

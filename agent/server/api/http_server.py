@@ -72,7 +72,7 @@ class BoundedServer(ThreadingHTTPServer):
             if not full:
                 self._clients[client] += 1
         if full:
-            _log.warning("Turned a connection away: there are too many", client=client)
+            _log.warning("Refused a connection, because there are too many", client=client)
             self.shutdown_request(request)
             return
         try:
@@ -109,7 +109,7 @@ class BoundedServer(ThreadingHTTPServer):
         error = sys.exc_info()[1]
         # A client that disconnects, does not use TLS or is too slow is not an error of the agent. Everything else is.
         if isinstance(error, (ConnectionError, TimeoutError, ssl.SSLError, ClientLeft)):
-            _log.debug("A connection ended badly", client=str(client_address[0]), error=repr(error))
+            _log.debug("A connection ended with an error", client=str(client_address[0]), error=repr(error))
         else:
             _log.exception("Failed to serve a connection", client=str(client_address[0]))
 
@@ -176,7 +176,7 @@ class _Limit(io.RawIOBase):
             raise http.client.LineTooLong("head")
         remaining = self._deadline - time.monotonic()
         if remaining <= 0:
-            raise TimeoutError("the request was not there in time")
+            raise TimeoutError("the request did not arrive in time")
         self._connection.settimeout(remaining)
         count = self._connection.recv_into(memoryview(buffer))
         self._left -= count

@@ -126,7 +126,7 @@ class Certificate:
                     self._context, self.fingerprint = self._read()
                     _log.info("Read the API's new certificate", fingerprint=self.fingerprint)
             except TlsFailed as error:
-                _log.warning("Failed to read the API's new certificate; the last one goes on", error=str(error))
+                _log.warning("Failed to read the API's new certificate; still using the last one", error=str(error))
             return self._context
 
     def _renew(self) -> None:
@@ -135,7 +135,7 @@ class Certificate:
         self._checked = self._clock()
         try:
             if self._own.ensure():
-                _log.warning("Renewed the API's own certificate: clients that pin the last one must learn the new one")
+                _log.warning("Renewed the API's certificate; clients that pin the last one must pin the new one")
         except TlsFailed as error:
             _log.warning("Failed to renew the API's certificate", error=str(error))
 
@@ -155,20 +155,22 @@ class Certificate:
             return context, fingerprint(self._certificate.read_text())
         except ssl.SSLError as error:
             why = "the key does not belong to it" if "KEY_VALUES_MISMATCH" in str(error) else str(error)
-            raise TlsFailed(f"{self._certificate} with key {self._key} is no certificate to serve: {why}") from error
+            raise TlsFailed(
+                f"{self._certificate} with key {self._key} is not a valid server certificate: {why}"
+            ) from error
         except (OSError, ValueError) as error:
             raise TlsFailed(f"{self._certificate} with key {self._key} cannot be read: {error}") from error
 
 
 def _no_password() -> str:
     # Otherwise OpenSSL would ask on the terminal.
-    raise ValueError("the key is encrypted, and an agent has nobody to ask for the password")
+    raise ValueError("the key is encrypted with a password, which the agent cannot enter")
 
 
 def fingerprint(pem: str) -> str:
     """Return the SHA-256 of the first certificate in a PEM text, in lower-case hex. Raises ValueError."""
     begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
     if begin not in pem or end not in pem:
-        raise ValueError("there is no certificate in it")
+        raise ValueError("the file contains no certificate")
     first = pem[pem.index(begin) : pem.index(end) + len(end)]
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(first)).hexdigest()

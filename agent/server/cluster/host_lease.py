@@ -209,7 +209,7 @@ class HostLease:
         if lease is None or is_fenced(lease) or not holder_of(lease):
             # The loop considers this host lost. The processes here may already run elsewhere.
             self._trusted_until = -math.inf
-            _log.warning("This host was called lost; reading the plan before anything else", host=self._host)
+            _log.warning("The loop considered this host lost; reading the plan first", host=self._host)
             if not self._catch_up():
                 return False
             was_trusted = False
@@ -217,7 +217,7 @@ class HostLease:
         self._claim(lease)
         if not was_trusted:
             self._on_back()
-            _log.info("This host lives", host=self._host)
+            _log.info("This host renews its Lease", host=self._host)
         return True
 
     def _outwait(self, lease: Json) -> None:
@@ -227,7 +227,11 @@ class HostLease:
         """
         seen = (lease.get("spec") or {}).get("renewTime")
         lasts_s = float((lease.get("spec") or {}).get("leaseDurationSeconds") or self._duration_s)
-        _log.info("Another agent was this host; waiting whether it lives", holder=holder_of(lease), at_most_s=lasts_s)
+        _log.info(
+            "Another agent held the Lease of this host; waiting to see if it still renews the Lease",
+            holder=holder_of(lease),
+            at_most_s=lasts_s,
+        )
         deadline = self._clock() + lasts_s
         while self._clock() < deadline and not self._stop.wait(min(OBSERVE_POLL_S, lasts_s / 3)):
             now = self._read()
@@ -237,7 +241,7 @@ class HostLease:
                 raise HostInUse(self._taken(holder_of(now)))
 
     def _taken(self, holder: str) -> str:
-        return f"another agent ({holder}) is host `{self._host}`; stop it, or choose another --host"
+        return f"another agent ({holder}) already runs as host `{self._host}`; stop it, or choose another --host"
 
     def _claim(self, lease: Json | None) -> None:
         for _ in range(2):
@@ -247,7 +251,7 @@ class HostLease:
             except NotFound:
                 self._make_namespace()
                 lease = None
-        raise ApiError(409, "Conflict", f"Lease {lease_name(self._host)} comes and goes")
+        raise ApiError(409, "Conflict", f"Lease {lease_name(self._host)} is created and deleted repeatedly")
 
     def _read(self) -> Json | None:
         path = LEASES.path(self._namespace, lease_name(self._host))
@@ -287,5 +291,5 @@ class HostLease:
             raise Forbidden(
                 error.status,
                 error.reason,
-                f"namespace {self._namespace} is not there and may not be made by this agent: {error.message}",
+                f"namespace {self._namespace} does not exist, and this agent may not create it: {error.message}",
             ) from error

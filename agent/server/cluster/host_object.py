@@ -95,7 +95,7 @@ class HostObject:
             try:
                 self._apply(self._status(running=False))
             except KubeError as error:
-                _log.warning("Failed to say that this host's agent stops", error=str(error))
+                _log.warning("Failed to report that this host's agent stops", error=str(error))
 
     def _changed(self, old: Json | None, new: Json | None) -> None:
         if new is None or old is None or new.get("spec") != old.get("spec"):
@@ -125,9 +125,9 @@ class HostObject:
                     # The cluster has no Host objects, so nothing in it widens or narrows what this host allows.
                     self._wishes.allow({})
                 if not isinstance(error, KubeError):
-                    _log.exception("Failed to keep the Host object")
+                    _log.exception("Failed to update the Host object")
                 elif failures == 1 or failures % 100 == 0:
-                    _log.warning("Failed to keep the Host object", error=str(error), hint=_hint(error))
+                    _log.warning("Failed to update the Host object", error=str(error), hint=_hint(error))
             self._touched.wait(wait_s)
             self._touched.clear()
             if self._stop.wait(GAP_S):

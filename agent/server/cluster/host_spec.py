@@ -77,7 +77,7 @@ class HostSpecWatch:
         try:
             spec = HostSpec() if host is None else read_host_spec(host)
         except SpecInvalid as error:
-            _log.warning("Could not read what is said of this host", error=str(error))
+            _log.warning("Could not read the spec of this host's Host", error=str(error))
             return
         if spec == self.current:
             return
@@ -86,4 +86,4 @@ class HostSpecWatch:
             try:
                 listener(spec)
             except Exception:
-                _log.exception("Failed to heed what is said of this host")
+                _log.exception("Failed to apply the spec of this host's Host")

@@ -96,9 +96,9 @@ def _pressure(facts: HostFacts) -> tuple[str, str, str, str]:
 
 def _schedulable(spec: HostSpec) -> tuple[str, str, str, str]:
     if spec.drain:
-        return ("Schedulable", "False", "Draining", "spec.drain moves every service away that may move.")
+        return ("Schedulable", "False", "Draining", "spec.drain is set: all services that may move leave this host.")
     if spec.unschedulable:
-        return ("Schedulable", "False", "Cordoned", "spec.unschedulable keeps new services away.")
+        return ("Schedulable", "False", "Cordoned", "spec.unschedulable is set: this host gets no new services.")
     return ("Schedulable", "True", "Open", "New services may be placed here.")
 
 

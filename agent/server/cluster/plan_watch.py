@@ -43,7 +43,7 @@ def plan_of(process: Json, *, host: str) -> ProcessPlan:
         faults = "; ".join(f"spec.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise PlanInvalid(faults) from error
     if plan.host != host:
-        raise PlanInvalid(f"spec.host is `{plan.host}` and the label {LABEL_HOST} says `{host}`")
+        raise PlanInvalid(f"spec.host is `{plan.host}` but the label {LABEL_HOST} is `{host}`")
     return plan
 
 
@@ -153,7 +153,7 @@ class PlanWatch:
             if time.monotonic() > deadline:
                 # They are being stopped, and no endpoint leads to them. The processes of the plan need not wait for
                 # them.
-                _log.warning("Went on before everything had ended", processes=sorted(strays))
+                _log.warning("Continued before all processes outside of the plan had ended", processes=sorted(strays))
                 break
             if self._stop.wait(SYNC_POLL_S):
                 return False

@@ -143,7 +143,7 @@ class Publisher:
         deadline = self._clock() + ENDPOINTS_OUT_S
         while any(self.withdrawn(key) is False for key in keys):
             if self._clock() > deadline:
-                _log.warning("Stopped processes without waiting for the loop any longer")
+                _log.warning("Stopped processes before the loop confirmed the removal of their endpoints")
                 return
             time.sleep(POLL_S)
 
@@ -162,11 +162,11 @@ class Publisher:
         with self._condition:
             keys = sorted({*self._due, *self._written})
         if not self._may_speak():
-            _log.warning("Left statuses as they were: the loop may have called this host lost")
+            _log.warning("Did not update statuses, because the loop may consider this host lost")
             return []
         for key in keys:
             if self._clock() > deadline:
-                _log.warning("Left statuses as they were", process=key)
+                _log.warning("Did not update statuses", process=key)
                 break
             try:
                 self._publish(key)

@@ -49,8 +49,8 @@ class ReachabilityCheck:
             update={
                 "ready": False,
                 "reason": ProcessReason.ADDRESS_NOT_ANSWERING,
-                "message": f"the process listens on {self._listen}, and nobody answers at {published}:{report.port}, "
-                f"where its Service leads; start the agent with `--listen {published}`",
+                "message": f"the process listens on {self._listen}, but {published}:{report.port}, the address in its "
+                f"Service, does not answer; start the agent with `--listen {published}`",
             }
         )
 

@@ -30,7 +30,7 @@ class Ollama:
             return str(failure)
         if answer.status == 200 and isinstance(answer.value, dict) and "version" in answer.value:
             return None
-        return f"what answers at port {self._connection.port} is no Ollama: GET /api/version: {answer.error_text()}"
+        return f"the server at port {self._connection.port} is not Ollama: GET /api/version: {answer.error_text()}"
 
     def has(self, model: str) -> bool:
         answer = self._connection.ask("POST", "/api/show", {"model": model})
@@ -62,7 +62,7 @@ class Ollama:
         finally:
             stopper.set()
         if not succeeded:
-            raise DaemonFailed(f"Ollama stopped pulling `{model}` before it was whole")
+            raise DaemonFailed(f"Ollama stopped pulling `{model}` before the end")
 
     def load(self, model: str, *, timeout_s: float) -> None:
         """POST /api/generate without a prompt, which only loads the model."""

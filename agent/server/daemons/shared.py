@@ -89,7 +89,7 @@ class SharedDaemons:
                 return foreign
             _log.info("Starting a shared daemon", daemon=wanted.key)
             self._keeper.run_daemon(wanted.key, wanted.plan, wanted.port)
-            raise DaemonNotReady(f"{plan.runtime} is being started", soon=True)
+            raise DaemonNotReady(f"{plan.runtime} is starting", soon=True)
         if report.phase is not ProcessPhase.READY or report.port is None:
             if report.reason == ProcessReason.RUNTIME_MISSING:
                 # Remove the daemon's process. If a person starts the daemon in the meantime, the next call finds it.
@@ -192,8 +192,7 @@ class SharedDaemons:
         if address != "127.0.0.1" and _api(plan.runtime, "127.0.0.1", wanted.port).answers() is None:
             raise DaemonNotReady(
                 f"{plan.runtime} runs on this host and listens on loopback only, where the cluster cannot reach it: "
-                f"set {plans.OLLAMA_HOST}={address}:{wanted.port} for it, or end it and let "
-                "the agent start one"
+                f"set {plans.OLLAMA_HOST}={address}:{wanted.port} for it, or stop it, so that the agent starts one"
             )
         return None
 
@@ -209,7 +208,7 @@ class SharedDaemons:
                 others = [each for each, used in self._users.get(wanted.key, {}).items() if each != key]
                 taken = any(self._users[wanted.key][each] == canonical(model) for each in others)
             if taken:
-                why = f"another service of this host serves another model by the name `{model}`"
+                why = f"another service of this host serves another model with the name `{model}`"
                 raise DaemonNotReady(why, reason=ProcessReason.PLAN_INVALID)
             link.unlink(missing_ok=True)
             link.symlink_to(directory, target_is_directory=True)

@@ -67,8 +67,8 @@ def decide(
     if request.need is None:
         return Refusal(
             ProcessReason.MEMORY_UNKNOWN,
-            f"Nobody can tell how much memory the process will take: {request.unknown or 'it names no model file'}. "
-            "Say it (spec.resources.memory), or take the risk with herdsman.dev/memory-check: off",
+            f"The memory that the process needs is unknown: {request.unknown or 'it names no model file'}. Set "
+            f"spec.resources.memory, or skip this check with annotation herdsman.dev/memory-check: off",
         )
     others = {key: need for key, need in taken.items() if key != request.key}
     room = request.bound.room
@@ -92,7 +92,7 @@ def decide(
         if not request.need.within(free):
             return Refusal(
                 ProcessReason.INSUFFICIENT_MEMORY,
-                f"Needs {request.need}; the room that is free is kept for {first.key}, which asked for {first.need} "
+                f"Needs {request.need}; the free memory is kept for {first.key}, which requested {first.need} "
                 f"{'with a higher priority' if first.priority > request.priority else 'before'}",
             )
     return None

@@ -102,7 +102,7 @@ def host_budget(limits: MemoryLimits, capacity: Capacity) -> Budget:
         gpus = max(0, capacity.gpu_bytes - capacity.gpu_count * _GPU_RESERVE_BYTES)
     total = capacity.total_bytes
     if limits.budget_bytes is not None:
-        cut = f", cut to the {amount(total)} that there are" if limits.budget_bytes > total else ""
+        cut = f", limited to the existing {amount(total)}" if limits.budget_bytes > total else ""
         return Budget(min(limits.budget_bytes, total), f"memoryBudget{cut}", gpus)
     if limits.fraction is not None:
         share = min(max(limits.fraction, 0.0), 1.0)
@@ -132,7 +132,7 @@ def _default_on_mac(capacity: Capacity) -> tuple[int, str]:
         if abs(total - memory) <= memory // 50:
             return working_set, f"Metal's recommended working set on Macs with {amount(memory)}"
     reserve = max(_MAC_RESERVE_BYTES, int(total * _MAC_RESERVE_SHARE))
-    return max(total - reserve, int(total * _LEAST_SHARE)), "memory less max(8 GiB, 35 %); Metal's limit is not known"
+    return max(total - reserve, int(total * _LEAST_SHARE)), "memory less max(8 GiB, 35 %); Metal's limit is unknown"
 
 
 def _default_on_linux(capacity: Capacity) -> tuple[int, str]:

@@ -55,7 +55,7 @@ class Estimator:
             told = paths.get(BYTES, "")
             size = int(told) if told.isdecimal() else sum(_size(Path(path)) for path in paths.values())
             if not size:
-                raise Unknown(f"runtime `{plan.runtime}` does not say, and the plan names no model file")
+                raise Unknown(f"runtime `{plan.runtime}` does not report the size, and the plan names no model file")
             return Need(model_memory(GgufFacts(), Serving(), weights_bytes=size).total_bytes)
         argv = [_filled(argument, paths) for argument in plan.argv]
         return self.of_llama_server(argv, paths, discrete_gpus=discrete_gpus)
@@ -86,7 +86,7 @@ class Estimator:
         # A file of the plan counts even if no argument names it.
         model = model or paths.get("model", "")
         if not model:
-            raise Unknown("llama-server fetches its model by itself, so that its size is known only afterwards")
+            raise Unknown("llama-server downloads its model itself, so its size is unknown before the start")
         sets: dict[str, int] = {}
         for name, path in paths.items():
             # The other files of a set: `file-1`, `file-2`, … for the model, `draft-file-1`, … for the draft.

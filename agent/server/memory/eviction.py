@@ -35,8 +35,8 @@ class Skip(StrEnum):
 SKIPPED = {
     Skip.DISABLED: "nothing is evicted, because spec.memoryPressure.eviction does not allow it",
     Skip.NONE: "nothing is evicted, because no process runs",
-    Skip.STOPPING: "the last one that was evicted still stops",
-    Skip.BELOW_GUARD: "nothing is evicted, because most of what is in use is not the processes'",
+    Skip.STOPPING: "nothing is evicted, because the last evicted process is still stopping",
+    Skip.BELOW_GUARD: "nothing is evicted, because other programs use most of the used memory",
     Skip.FLOOR: "nothing is evicted, because only one process runs",
     Skip.ALL_PROTECTED: "nothing is evicted, because every process is protected",
 }

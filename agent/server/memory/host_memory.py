@@ -139,7 +139,7 @@ class HostMemory:
         """Describe what rarely changes: the source of the budget, and how pressure is handled."""
         skip, evicted = self.watchdog.skip, sorted(self.watchdog.evicted)
         about = f"; {SKIPPED[skip]}" if skip is not None else ""
-        gone = f"; evicted and not yet back: {', '.join(evicted)}" if evicted else ""
+        gone = f"; evicted and not started again: {', '.join(evicted)}" if evicted else ""
         return f"The budget is {self.budget}{about}{gone}."
 
     def set_limits(self, limits: MemoryLimits) -> None:
@@ -167,7 +167,7 @@ class HostMemory:
         if turn is not None:
             return turn
         if self.watchdog.enabled and self.pressure is MemoryPressure.CRITICAL and plan.memory_check != "off":
-            message = "The host is critically short of memory: nothing is started until that is over"
+            message = "The host is critically short of memory: no process starts until the pressure ends"
             return Hold(ProcessPhase.PENDING, ProcessReason.INSUFFICIENT_MEMORY, message)
         budget = self.budget
         room_bytes, source = process_budget(
@@ -252,7 +252,7 @@ class HostMemory:
                         self._processes().wake(key)
             except Exception:
                 # An error in this thread must not affect the processes.
-                _log.exception("Failed to look after the memory")
+                _log.exception("Failed to check the memory")
                 groups_at = self._clock() + 1.0
 
     def _free(self) -> None:
@@ -329,7 +329,7 @@ class HostMemory:
         self.watchdog.configure(warning=limits.warning, critical=limits.critical, enabled=limits.eviction)
 
     def _processes(self) -> Supervisor:
-        assert self._supervisor is not None, "attach comes first"
+        assert self._supervisor is not None, "call attach first"
         return self._supervisor
 
     def _room_of(self, keys: Iterable[str]) -> Need:

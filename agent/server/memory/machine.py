@@ -90,7 +90,7 @@ class Machine:
             memory = meminfo.read(self._meminfo)
         except meminfo.Unreadable as error:
             if str(error) != self._unreadable:
-                _log.warning("Failed to look at the memory", error=str(error))
+                _log.warning("Failed to measure the memory", error=str(error))
             self._unreadable = str(error)
             return None
         self._unreadable = ""

@@ -70,7 +70,7 @@ def parse_meminfo(text: str) -> Memory:
     try:
         return Memory(found["MemTotal"], found["MemAvailable"])
     except KeyError as missing:
-        raise Unreadable(f"no line {missing} among the memory's numbers") from None
+        raise Unreadable(f"no line {missing} in the memory's numbers") from None
 
 
 def parse_group(limit: str, used: str, stat: str) -> Group | None:
@@ -148,7 +148,7 @@ def parse_vm_stat(text: str, *, total_bytes: int) -> Memory:
     size = re.search(r"page size of (\d+) bytes", text)
     pages = {name: int(count) for name, count in re.findall(r'^"?([A-Za-z -]+?)"?:\s+(\d+)\.?\s*$', text, re.MULTILINE)}
     if size is None or not all(name in pages for name in _PAGES[:2]):
-        raise Unreadable("vm_stat did not tell the pages that are free and inactive")
+        raise Unreadable("vm_stat did not print the free and inactive pages")
     available = sum(pages.get(name, 0) for name in _PAGES) * int(size[1])
     return Memory(total_bytes, min(available, total_bytes))
 
@@ -172,7 +172,7 @@ def parse_wired_limit(text: str) -> int | None:
 def _read_mac() -> Memory:
     total = _output_of("sysctl", "-n", "hw.memsize").strip()
     if not total.isdecimal():
-        raise Unreadable("sysctl does not tell hw.memsize")
+        raise Unreadable("sysctl does not print hw.memsize")
     memory = parse_vm_stat(_output_of("vm_stat"), total_bytes=int(total))
     level = parse_kernel_level(_output_of("sysctl", "-n", "kern.memorystatus_vm_pressure_level"))
     share = parse_free_share(_output_of("memory_pressure", "-Q")) if level is None else None

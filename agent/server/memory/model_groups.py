@@ -159,13 +159,13 @@ class ModelGroups:
         named = f"group `{group}`" if group else "its group"
         if key in decision.too_large:
             return (
-                f"Needs {need}; others on the host and what is pinned in {named} leave no more than "
-                f"{decision.too_large[key]}, however many of the group make way"
+                f"Needs {need}; other processes of the host and pinned ones of {named} leave only "
+                f"{decision.too_large[key]}, even without all other members of the group"
             )
         others = [other for other in decision.blocked_by.get(key, ()) if other != key]
         if others:
-            return f"Waits for its turn: the memory of {named} is with {', '.join(others)}"
-        return f"Waits until it is asked for, as the residency onDemand in {named} says"
+            return f"Waits for its turn: {', '.join(others)} have the memory of {named}"
+        return f"Waits for a request, because its residency in {named} is onDemand"
 
     def _member(self, key: str, process: GroupedProcess, *, requester: str) -> Member:
         plan = process.plan

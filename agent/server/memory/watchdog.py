@@ -180,7 +180,7 @@ class Watchdog:
         message = (
             f"Stopped because the host was short of memory: {amount(memory.available_bytes)} of "
             f"{amount(memory.total_bytes)} ({percent(memory.share)}) were available; it had "
-            f"{amount(victim.footprint_bytes)} and the lowest priority. It comes back when the pressure is over"
+            f"{amount(victim.footprint_bytes)} and the lowest priority. It starts again when the pressure has ended"
         )
         _log.warning("Evicted a process", process=victim.key, footprint=amount(victim.footprint_bytes), times=times)
         self.evict(victim.key, message)
@@ -200,7 +200,7 @@ class Watchdog:
             del self.evicted[due.key]
             self._before.pop(due.key, None)
             self._last_return = now
-            _log.info("Let an evicted process back", process=due.key)
+            _log.info("Allowed an evicted process to start again", process=due.key)
             self.let_back(due.key)
             self.on_level(self.level)
 

@@ -246,7 +246,7 @@ def _asked(question: Callable[[], Answered], what: str, task: _Task) -> Answered
             if failures >= task.settings.attempts:
                 raise
             if task.cancel.wait(task.settings.backoff_s(failures, error)):
-                raise Cancelled(f"stopped asking for {what}") from None
+                raise Cancelled(f"stopped the request of {what}") from None
 
 
 def _report_other(slot: Slot, on_progress: Progress) -> None:

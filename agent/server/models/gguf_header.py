@@ -200,7 +200,7 @@ class Header:
     def _check_architecture(self) -> str:
         architecture = self._texts.get(form.ARCHITECTURE, "")
         if architecture and not _ARCHITECTURE_NAME.fullmatch(architecture):
-            raise GgufInvalid(f"general.architecture is {architecture[:64]!r}, which is no name")
+            raise GgufInvalid(f"general.architecture is {architecture[:64]!r}, which is not a valid name")
         return architecture
 
     # --- metadata -------------------------------------------------------------------------------------------------

@@ -119,7 +119,7 @@ class _RangeReader:
             if answer.status == 416:
                 return
             if answer.status == 206 and answer.first_byte() != first:
-                raise SourceUnexpected(f"{self._address.shown} answered another range than was asked for")
+                raise SourceUnexpected(f"{self._address.shown} answered with another range than requested")
             while chunk := answer.read1(1 << 16):
                 self._remaining_s()
                 yield chunk

@@ -256,9 +256,9 @@ def _check_status(status: int, headers: Mapping[str, str], address: WebAddress) 
     if status in (200, 206, 416):
         return
     if status in (401, 403, 407):
-        raise SourceUnauthorized(f"{address.shown} wants credentials (HTTP {status})")
+        raise SourceUnauthorized(f"{address.shown} requires credentials (HTTP {status})")
     if status in (404, 410):
-        raise SourceNotFound(f"{address.shown} is not there (HTTP {status})")
+        raise SourceNotFound(f"{address.shown} does not exist (HTTP {status})")
     if status in (408, 425, 429) or status >= 500:
         after = headers.get("Retry-After", "")
         retry_after_s = float(after) if re.fullmatch(_NUMBER, after) else None

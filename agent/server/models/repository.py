@@ -40,7 +40,7 @@ class Repository:
         name, _, revision = source.partition("://")[2].partition("@")
         parts = name.split("/")
         if len(parts) != 2 or not all(part and not part.startswith(".") for part in parts):
-            raise PlanInvalid(f"`{source[:80]}` is no repository `hf://org/name[@revision]`")
+            raise PlanInvalid(f"`{source[:80]}` is not a repository `hf://org/name[@revision]`")
         return cls(name, revision or "main")
 
 
@@ -74,7 +74,7 @@ def look_up(
         raise SourceUnexpected(f"{place.url.shown} does not list a repository's files") from None
     wanted = tuple(file for file in found if _is_wanted(file.file_name, {each.file_name for each in found}))
     if not wanted:
-        raise PlanInvalid(f"`{plan.source}` has no file that an engine could read")
+        raise PlanInvalid(f"`{plan.source}` has no file that an engine can read")
     return wanted
 
 

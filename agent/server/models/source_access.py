@@ -88,7 +88,7 @@ class Credentials:
         endpoint = self.endpoint or f"https://s3.{self.region or DEFAULT_REGION}.amazonaws.com"
         base = WebAddress.parse(endpoint.rstrip("/"))
         if base.query:
-            raise AddressInvalid("has a query; write the address below which the buckets lie")
+            raise AddressInvalid("has a query; write the address without it")
         return WebAddress.parse(f"{base.sent.rstrip('/')}/{quote(bucket, safe='')}/{quote(key, safe='/-_.~')}")
 
 
@@ -186,12 +186,12 @@ class SourceAccess:
         try:
             hub = Hub.at(values.get("HF_ENDPOINT", ""))
         except AddressInvalid as error:
-            raise StoreFailed(f"HF_ENDPOINT {error}; mend it in the credentials of this host") from None
+            raise StoreFailed(f"HF_ENDPOINT {error}; correct it in the credentials of this host") from None
         credentials = Credentials.of(values)
         try:
             credentials.s3_address("bucket", "key")
         except AddressInvalid as error:
-            raise StoreFailed(f"AWS_ENDPOINT_URL {error}; mend it in the credentials of this host") from None
+            raise StoreFailed(f"AWS_ENDPOINT_URL {error}; correct it in the credentials of this host") from None
         return cls(credentials, hub)
 
     def request_for(self, source: str) -> SourceRequest:
@@ -200,15 +200,15 @@ class SourceAccess:
         if scheme.lower() == "s3":
             bucket, _, key = rest.partition("/")
             if not re.fullmatch(r"[\w.-]+", bucket, re.ASCII) or not key:
-                raise PlanInvalid(f"`{shown(source)[:80]}` names no object; write `s3://bucket/key`")
+                raise PlanInvalid(f"`{shown(source)[:80]}` does not name an object; write `s3://bucket/key`")
             try:
                 return SourceRequest(self.credentials.s3_address(bucket, key), self.credentials.for_s3())
             except AddressInvalid as error:
                 raise PlanInvalid(f"`{shown(source)[:80]}` {error}") from None
         if scheme.lower() not in ("http", "https"):
             raise PlanInvalid(
-                f"`{shown(source)[:80]}` is no http(s), s3 or `file://` URL, no absolute path, no repository "
-                "`hf://org/name`"
+                f"`{shown(source)[:80]}` is neither an http(s), s3 or `file://` URL, nor an absolute path, nor a "
+                f"repository `hf://org/name`"
             )
         return self.web_request(source)
 

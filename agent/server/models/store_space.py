@@ -276,13 +276,10 @@ def _no_space_message(slot: Slot, needed: int, usage: StoreUsage, *, removable: 
     what = f"`{slot.final.name}` needs {needed} more bytes"
     if usage.limit_bytes is not None and usage.used_bytes + needed - usage.limit_bytes > needed - usage.free_bytes:
         return (
-            f"{what}; the store may take {usage.limit_bytes} and has {usage.used_bytes}, of which {removable} could "
-            "go; raise the host's storeSize (`--store-size`), or remove a service of this host"
+            f"{what}; the limit of the store is {usage.limit_bytes}, and its models have {usage.used_bytes}, of which "
+            f"{removable} can be removed; raise the host's storeSize (`--store-size`), or remove a service of this host"
         )
-    return (
-        f"{what} and `{slot.directory}` has {usage.free_bytes}, with {removable} of models that nobody names; "
-        "free some space"
-    )
+    return f"{what} and `{slot.directory}` has {usage.free_bytes}, plus {removable} of unused models; free some space"
 
 
 def _on_disk(path: Path) -> int:

@@ -167,7 +167,7 @@ class Transfer:
             raise failure
         if self._cancel.is_set():
             self._save(handle)
-            raise Cancelled(f"stopped downloading {self._address.shown}; what has arrived is kept")
+            raise Cancelled(f"stopped downloading {self._address.shown}; the arrived part is kept")
         self._save(handle)
         on_progress(self.done_bytes, self.size_bytes)
 
@@ -250,7 +250,7 @@ class Transfer:
                 raise SourceChanged(f"{self._address.shown} changed while it was downloaded")
             return
         if answer.status != 200 or len(self._segments) > 1:
-            raise SourceChanged(f"{self._address.shown} no longer serves the range that was asked for")
+            raise SourceChanged(f"{self._address.shown} no longer serves the requested range")
         # The response contains the whole file: the file changed, or the server has no ranges.
         if None not in (self._expect_bytes, seen.size_bytes) and self._expect_bytes != seen.size_bytes:
             raise SizeMismatch(f"{self._address.shown} has {seen.size_bytes} bytes instead of {self._expect_bytes}")
@@ -299,7 +299,7 @@ class Transfer:
         size = os.fstat(handle).st_size
         expected = self.size_bytes if self.size_bytes is not None else self._expect_bytes
         if expected is not None and size != expected:
-            raise SizeMismatch(f"{self._address.shown} brought {size} bytes instead of {expected}")
+            raise SizeMismatch(f"{self._address.shown} sent {size} bytes instead of {expected}")
         if size == 0:
             raise SizeMismatch(f"{self._address.shown} is empty")
 

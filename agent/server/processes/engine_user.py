@@ -60,7 +60,8 @@ class EngineUser:
             needed = 0o5 if each.is_dir() and each == path else 0o1 if each.is_dir() else 0o4
             if not self._may(each, needed):
                 raise NotReadable(
-                    f"engines run as user `{self.name}`, who cannot get at `{each}`; choose a --store that it can read"
+                    f"engines run as user `{self.name}`, which cannot access `{each}`; choose a --store that it can "
+                    f"read"
                 )
 
     def _may(self, path: Path, needed: int) -> bool:
@@ -74,7 +75,7 @@ def engine_user(name: str) -> EngineUser:
     try:
         found = pwd.getpwnam(name)
     except KeyError:
-        raise EngineUserWrong(f"there is no user `{name}` on this machine; make one, or name another") from None
+        raise EngineUserWrong(f"user `{name}` does not exist on this machine; create it, or name another") from None
     if found.pw_uid == 0:
         raise EngineUserWrong("engines do not run as root; name another user")
     if os.geteuid() not in (0, found.pw_uid):

@@ -152,7 +152,7 @@ class ExitWatch:
             try:
                 numbers = set(self._poller.wait())
             except OSError:
-                _log.exception("Failed to wait for the end of processes; workers look by themselves")
+                _log.exception("Failed to wait for the end of processes; workers poll instead")
                 with self._lock:
                     self._poller, self._followed = None, {}
                 return

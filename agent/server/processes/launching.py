@@ -230,7 +230,7 @@ class Launcher:
             raise NotLaunched(
                 ProcessReason.RUNTIME_TOO_OLD,
                 f"{binary} ({flags.version_of(binary) or 'of unknown version'}) does not know {', '.join(strange)}: "
-                "install a newer one, or leave out what asks for it",
+                "install a newer version, or remove the setting that needs it",
                 waits_s=INSTALL_RETRY_S,
             )
         return arguments

@@ -373,11 +373,11 @@ class Worker:
         outcome = drain(work)
         if outcome is Drained.CALLED_OFF:
             if not self._detaching:
-                self._log.info("Kept the process: its plan came back while its requests ended")
+                self._log.info("Kept the process, because its plan returned during the drain")
                 self._status = lifecycle.stop_cancelled(self._status)
             return False
         if outcome is Drained.TIMED_OUT:
-            self._log.warning("Stops the process although requests may be under way", waited_s=timeout_s)
+            self._log.warning("Stopping the process although requests may be running", waited_s=timeout_s)
         return True
 
     def _wanted_again(self) -> bool:

@@ -80,7 +80,7 @@ def test_nothing_starts_before_the_host_object_was_read(host: Supervised, tmp_pa
     supervisor = host.start(waits=boundary.waits, refusal=boundary.refusal)
     plan = server_plan()
     supervisor.put(KEY, plan)
-    assert "has not been read yet" in host.because(KEY, "NotAllowed").message
+    assert "has not read spec.allow" in host.because(KEY, "NotAllowed").message
     boundary.set_allowance({"runtimes": ["generic"], "commands": ["*"]})
     host.until(KEY, "Ready")
 

@@ -56,7 +56,7 @@ def test_an_engine_runs_as_its_user_and_reads_models_and_no_tokens(store: Path) 
 def test_what_the_user_cannot_reach_is_named_before_the_start(store: Path) -> None:
     user = engine_user("nobody")
     store.parent.chmod(0o700)
-    with pytest.raises(NotReadable, match=f"cannot get at `{store.parent}`"):
+    with pytest.raises(NotReadable, match=f"cannot access `{store.parent}`"):
         user.let_read([str(store / "key" / "model.gguf")], store=store)
 
 
@@ -74,7 +74,7 @@ def test_files_beyond_the_store_are_left_as_they_are(store: Path) -> None:
 def test_engines_run_as_nobody_who_is_root_or_unknown() -> None:
     with pytest.raises(EngineUserWrong, match="do not run as root"):
         engine_user("root")
-    with pytest.raises(EngineUserWrong, match="no user `none-of-this-name`"):
+    with pytest.raises(EngineUserWrong, match="user `none-of-this-name` does not exist"):
         engine_user("none-of-this-name")
 
 

@@ -85,7 +85,7 @@ class Server:
         if verb == "POST" and self.lease is not None:
             raise AlreadyExists(409, "AlreadyExists", "is there")
         if verb != "POST" and self.lease is None:
-            raise NotFound(404, "NotFound", "is not there")
+            raise NotFound(404, "NotFound", "does not exist")
         if verb == "GET":
             return copy.deepcopy(self.lease or {})
         assert body is not None

@@ -49,9 +49,9 @@ def test_files_are_replaced_whole_with_mode_and_owner_and_looked_at_before(tmp_p
     assert secret.state is State.WOULD_CHANGE and "token" not in f"{secret} {step!r}"
     assert [run_steps([NoFile(str(path))], machine)[0].state for _ in range(2)] == [State.CHANGED, State.OK]
     (failed,) = run_steps([File(str(tmp_path), b"")], machine)
-    assert failed.state is State.FAILED and "is no file" in failed.detail
+    assert failed.state is State.FAILED and "is not a file" in failed.detail
     (failed,) = run_steps([File(str(path), b"", owner="nobody-of-that-name")], machine)
-    assert failed.state is State.FAILED and "no user" in failed.detail and not path.exists()
+    assert failed.state is State.FAILED and "does not exist" in failed.detail and not path.exists()
 
 
 def test_directories_keep_what_is_in_them_and_their_mode_where_none_is_asked_for(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_without_root_one_may_look_and_is_told_what_to_run_instead(tmp_path: Pat
         lambda: machine.make_directory(str(tmp_path / "y"), mode=0o700, sudo=True),
         lambda: machine.run(["true"], sudo=True),
     ):
-        with pytest.raises(NotPermitted, match="takes root") as refused:
+        with pytest.raises(NotPermitted, match="only root may") as refused:
             act()
         assert "sudo" in refused.value.hint
     assert os.listdir(tmp_path) == ["unit"]

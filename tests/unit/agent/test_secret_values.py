@@ -110,7 +110,7 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
 )
 def test_names_that_leave_their_folder_are_refused(tmp_path: Path, secret: str, key: str) -> None:
     put(tmp_path)
-    with pytest.raises(SecretUnavailable, match="names no"):
+    with pytest.raises(SecretUnavailable, match="is not a namespace, Secret and key"):
         look_up(tmp_path, plan(secret, key))
 
 

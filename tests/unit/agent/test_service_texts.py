@@ -82,10 +82,10 @@ def test_the_property_list_says_the_same(service: Service) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"name": "../evil"}, "no service name"),
+        ({"name": "../evil"}, "not a service name"),
         ({"argv": ("herdsman",)}, "absolute path"),
         ({"argv": ("/bin/x", "a\0b")}, "NUL"),
-        ({"user": "eva; rm"}, "no user name"),
+        ({"user": "eva; rm"}, "not a user name"),
         ({"environment": {"A B": "1"}}, "environment variable"),
     ],
 )

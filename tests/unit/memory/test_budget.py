@@ -18,7 +18,7 @@ def test_an_amount_wins_over_a_share_and_both_over_the_default() -> None:
     assert default.source == "memory less max(2 GiB, 10 %)"
     greedy = host_budget(MemoryLimits(100 * GIB), machine)
     assert greedy.bytes == 64 * GIB
-    assert "cut to the 64 GiB" in greedy.source
+    assert "limited to the existing 64 GiB" in greedy.source
 
 
 def test_the_host_object_s_budget_wins_over_the_agent_s_option() -> None:

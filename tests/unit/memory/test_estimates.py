@@ -91,9 +91,9 @@ def test_other_engines_are_guessed_from_their_weights_and_daemons_tell_the_size(
 @pytest.mark.parametrize(
     ("unknown", "why"),
     [
-        (plan("--hf-repo", "org/repo"), "fetches its model by itself"),
+        (plan("--hf-repo", "org/repo"), "downloads its model itself"),
         (plan("--model", "/nowhere/x.gguf"), "/nowhere/x.gguf is not on this host"),
-        (plan("serve", "org/repo", runtime="vllm"), "runtime `vllm` does not say"),
+        (plan("serve", "org/repo", runtime="vllm"), "runtime `vllm` does not report the size"),
         (plan("serve", runtime="generic"), "names no model file"),
     ],
 )

@@ -146,7 +146,7 @@ def test_pressure_evicts_refuses_starts_says_so_and_ends(tmp_path: Path) -> None
         # Most of the memory in use belongs to other programs: no process is evicted.
         host.available(50)
         eventually(lambda: host.memory.pressure is MemoryPressure.CRITICAL, what="pressure")
-        eventually(lambda: "most of what is in use is not the processes'" in host.memory.note(), what="the reason")
+        eventually(lambda: "other programs use most of the used memory" in host.memory.note(), what="the reason")
         assert host.admit("ns/new", plan(10)) == ProcessReason.INSUFFICIENT_MEMORY
         host.memory.ledger.measure({"ns/low": 300 * MIB, "ns/high": 300 * MIB})
         hold = eventually(lambda: host.processes.holds.by(PRESSURE).get("ns/low"), what="the eviction")
@@ -155,7 +155,7 @@ def test_pressure_evicts_refuses_starts_says_so_and_ends(tmp_path: Path) -> None
         time.sleep(0.2)
         assert host.memory.watchdog.evictions == 1, "while it stops nobody else goes"
         host.say("ns/low", ProcessPhase.PENDING)
-        assert "evicted and not yet back: ns/low" in host.memory.note()
+        assert "evicted and not started again: ns/low" in host.memory.note()
         host.available(900)
         eventually(lambda: not host.processes.holds.by(PRESSURE), what="its return")
         assert told[0] is MemoryPressure.CRITICAL

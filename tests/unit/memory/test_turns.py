@@ -77,14 +77,14 @@ def test_who_is_asked_for_pushes_the_preferred_out_and_both_say_why(host: Host) 
     refusal = host.groups.refusal("guest", host.processes["guest"].plan)
     assert refusal is not None
     assert (refusal.phase, refusal.reason) == (ASLEEP, ProcessReason.SWAPPED_OUT)
-    assert "until it is asked for" in refusal.message
+    assert "Waits for a request" in refusal.message
     assert not host.holds
     host.groups.wanted("guest")
     assert host.stirred == 1
     host.groups.decide()
     assert host.woken == ["guest"]
     assert host.holds["home"].phase is PENDING
-    assert host.holds["home"].message == "Waits for its turn: the memory of group `g` is with guest"
+    assert host.holds["home"].message == "Waits for its turn: guest have the memory of group `g`"
     assert host.groups.refusal("guest", host.processes["guest"].plan) is None
     assert host.groups.swaps == 1
 
@@ -182,7 +182,7 @@ def test_who_does_not_fit_beside_the_pinned_is_told_so_and_pushes_nobody_out(hos
     refusal = host.groups.refusal("guest", host.processes["guest"].plan)
     assert refusal is not None
     assert (refusal.phase, refusal.reason) == (PENDING, ProcessReason.INSUFFICIENT_MEMORY)
-    assert "what is pinned in group `g` leave no more than" in refusal.message
+    assert "pinned ones of group `g` leave only" in refusal.message
     assert not host.holds
 
 
