@@ -126,9 +126,9 @@ class Host:
         self.publish(ready=True)
         host = {"apiVersion": kinds.HOSTS.api_version, "kind": "Host", "metadata": {"name": self.name}}
         client.apply(kinds.HOSTS, None, {**host, "spec": {}}, field_manager="tests")
-        self.say_ready()
+        self.write_ready_status()
 
-    def say_ready(self) -> None:
+    def write_ready_status(self) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         condition = {"type": "Ready", "status": "True", "reason": "AgentRunning", "message": ""}
         host = {"apiVersion": kinds.HOSTS.api_version, "kind": "Host", "metadata": {"name": self.name}}
@@ -247,7 +247,7 @@ def test_a_silent_host_is_fenced_and_out_of_its_services_and_back_when_it_says_s
     dead.live()
     eventually(lambda: liveness.alive(dead.name), what="the host to be back", timeout_s=10)
     dead.publish(ready=True)
-    dead.say_ready()
+    dead.write_ready_status()
 
     def loop_holds_it() -> bool:
         fields = client.get(kinds.HOSTS, None, dead.name)["metadata"]["managedFields"]

@@ -125,7 +125,7 @@ def test_a_model_whose_source_is_gone_stays_ready_for_its_cached_copies(cluster:
     cluster.write("m", {"source": url})
     before = cluster.settle("m")
     server.serve("/leaves.gguf", File(PLAIN, statuses=[404] * 20))
-    cluster.look_anew()
+    cluster.pass_recheck_interval()
     after = cluster.settle("m")
     assert (after["phase"], after["path"]) == ("Ready", before["path"])
     assert "the source no longer exists" in next(c["message"] for c in after["conditions"] if c["type"] == "Ready")

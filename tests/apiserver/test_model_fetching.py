@@ -247,7 +247,7 @@ def test_drift_is_over_when_a_pod_has_fetched_again(cluster: Cluster, server: Fi
     cluster.write("m", {"source": server.serve("/plain.gguf", file), "refreshPolicy": "OnChange"})
     cluster.settle("m")
     file.etag, file.content = '"v2"', PLAIN + bytes(100)
-    cluster.look_anew()
+    cluster.pass_recheck_interval()
     status = cluster.settle("m")
     assert conditions(status)["SourceDrifted"] == ("True", "UpstreamChanged")
     server.serve(f"/api/v1/namespaces/{cluster.namespace}/pods/m-0/log", File(b"Fetched the new version\n"))

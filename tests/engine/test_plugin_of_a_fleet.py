@@ -103,7 +103,7 @@ def unchanged(steps: dict[str, str]) -> bool:
     return bool(steps) and set(steps.values()) == {"same"}
 
 
-def of_an_earlier_release(fleet: Fleet, seen: Seen) -> dict[str, tuple[str, str]]:
+def deploy_earlier_release(fleet: Fleet, seen: Seen) -> dict[str, tuple[str, str]]:
     """Make the fleet as earlier releases did: by Herdsman's plugin, under the version of the SDK."""
     fleet.wants(KubernetesPlugin.PULUMI)
     fleet.stack.up(fleet.program)
@@ -139,7 +139,7 @@ def test_a_plugin_that_does_not_know_the_question_makes_nothing(
 
 
 def test_a_state_of_an_earlier_release_moves_and_nothing_is_replaced(fleet: Fleet, seen: Seen) -> None:
-    before = of_an_earlier_release(fleet, seen)
+    before = deploy_earlier_release(fleet, seen)
     chat = next(each["urn"] for name, each in fleet.stack.state().items() if name.endswith("chat/deployment"))
     said = fleet.stack.fails(fleet.program, target=[chat])
     assert "has not been registered yet" in said and "--target" in said, "as docs/how-to/static-fleets.md says"
@@ -155,7 +155,7 @@ def test_a_state_of_an_earlier_release_moves_and_nothing_is_replaced(fleet: Flee
 
 
 def test_a_service_may_leave_or_change_in_the_run_that_moves_a_state(fleet: Fleet, seen: Seen) -> None:
-    before = of_an_earlier_release(fleet, seen)
+    before = deploy_earlier_release(fleet, seen)
     fleet.path("code").unlink()
     fleet.write(service("chat", replicas=2))
     steps = fleet.stack.up(fleet.program).steps()

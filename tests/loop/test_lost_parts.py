@@ -13,7 +13,7 @@ from components.priority_classes import priority_classes
 from kubeapi import kinds
 from kubeapi.client import STRATEGIC_PATCH, KubeClient
 from kubeapi.json_types import Json
-from tests.support.kubelet import pods_of, say_ready
+from tests.support.kubelet import pods_of, write_ready_status
 from tests.support.loop import LoopProcess, await_condition, condition, eventually, model, service, status
 
 VLLM: Json = {"runtime": "vllm", "skipModelInit": True}
@@ -60,7 +60,7 @@ def test_a_lost_node_and_missing_metrics_are_named_and_healed_from(
     service(client, namespace, "scaled", autoscaling={"maxReplicas": 3}, nodeSelector={"tests/of": "nobody"}, **VLLM)
     service(client, namespace, nodeSelector={"tests/of": namespace}, **VLLM)
     pod = scheduled(client, namespace, node)
-    say_ready(client, pod)
+    write_ready_status(client, pod)
     await_condition(client, namespace, "svc", "Ready", "True")
 
     say_of_node(client, node, **SILENT)
@@ -75,7 +75,7 @@ def test_a_lost_node_and_missing_metrics_are_named_and_healed_from(
     say_of_node(client, node)
     await_condition(client, namespace, "svc", "Ready", "False", saying="0 of 1 replicas ready")
     eventually(lambda: condition(client, namespace, "svc", "Ready")["reason"] != "NodeLost", what="the node's return")
-    say_ready(client, pod)
+    write_ready_status(client, pod)
     await_condition(client, namespace, "svc", "Ready", "True")
 
     said = await_condition(client, namespace, "scaled", "AutoscalerReady", "False", saying="FailedGet")

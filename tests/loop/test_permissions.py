@@ -20,7 +20,7 @@ from components.priority_classes import priority_classes
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from tests.support import controlplane
-from tests.support.kubelet import pods_of, say_ready
+from tests.support.kubelet import pods_of, write_ready_status
 from tests.support.loop import (
     LOOP_USER,
     deployed,
@@ -100,7 +100,7 @@ def life(client: KubeClient) -> None:
     eventually(lambda: client.list(kinds.HOST_PROCESSES, NAMESPACE)["items"], what="a process on the host")
     eventually(lambda: client.list(kinds.JOBS, NAMESPACE)["items"], what="the prefetch Job")
     [pod] = eventually(lambda: pods_of(client, NAMESPACE, "full"), what="a pod")
-    say_ready(client, pod)
+    write_ready_status(client, pod)
 
     edit(client, NAMESPACE, "full", contextSize=2048)
     client.delete(kinds.SERVICES, NAMESPACE, "full")

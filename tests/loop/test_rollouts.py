@@ -12,7 +12,7 @@ from components.priority_classes import priority_classes
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
-from tests.support.kubelet import pods_of, say_crashing, say_ready
+from tests.support.kubelet import pods_of, write_crashing_status, write_ready_status
 from tests.support.loop import (
     LoopProcess,
     arguments,
@@ -48,7 +48,7 @@ def serving(client: KubeClient, namespace: str, **spec: object) -> Json:
     service(client, namespace, **{**VLLM, **spec})
     deployed(client, namespace)
     (pod,) = eventually(lambda: pods_of(client, namespace), what="a pod")
-    say_ready(client, pod)
+    write_ready_status(client, pod)
     await_condition(client, namespace, "svc", "Ready", "True")
     return pod
 
@@ -67,13 +67,13 @@ def test_a_pods_gate_follows_the_starts_of_its_engine(client: KubeClient, namesp
     deployed(client, namespace)
     (pod,) = eventually(lambda: pods_of(client, namespace), what="a pod")
     assert pod["spec"]["readinessGates"] == [{"conditionType": naming.CONDITION_COMPLETED}]
-    say_ready(client, pod)
+    write_ready_status(client, pod)
     # There is no node, so requests cannot reach the engine. A completion check that cannot run does not close the gate.
     opened = ("True", "Unverified", "containerd://c1")
     eventually(lambda: gate(client, namespace) == opened, what="an open gate")
-    say_crashing(client, pod, run="c2")
+    write_crashing_status(client, pod, run="c2")
     eventually(lambda: gate(client, namespace) == ("False", "Restarted", "containerd://c2"), what="a closed gate")
-    say_ready(client, pod, run="c3")
+    write_ready_status(client, pod, run="c3")
     eventually(lambda: gate(client, namespace) == ("True", "Unverified", "containerd://c3"), what="an open gate again")
 
 
@@ -133,7 +133,7 @@ def test_a_change_that_crashes_is_taken_back_until_the_spec_changes(
         return [pod for pod in pods_of(client, namespace) if pod["spec"]["containers"][0]["image"] == "engine:bad"]
 
     for pod in eventually(new_pods, what="a pod of the new template"):
-        say_crashing(client, pod)
+        write_crashing_status(client, pod)
     back = await_condition(client, namespace, "svc", "RolledBack", "True")
     assert served in back["message"] and "was restarted 4 times" in back["message"]
     eventually(lambda: only_good(client, namespace), what="pods of the old template only")
@@ -157,7 +157,7 @@ def only_good(client: KubeClient, namespace: str) -> bool:
     pods = pods_of(client, namespace)
     for pod in pods:
         if pod["spec"]["containers"][0]["image"] == "engine:good" and "containerStatuses" not in pod["status"]:
-            say_ready(client, pod)
+            write_ready_status(client, pod)
     return len(pods) == 2 and images(client, namespace) == {"engine:good"}
 
 

@@ -22,7 +22,7 @@ from components.priority_classes import priority_classes
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
-from tests.support.kubelet import pods_of, say_ready
+from tests.support.kubelet import pods_of, write_ready_status
 from tests.support.loop import (
     LoopProcess,
     condition,
@@ -112,7 +112,7 @@ def priorities(client: KubeClient) -> None:
 def start_pod(client: KubeClient, namespace: str) -> Json:
     """Be the kubelet of the service's one pod."""
     (pod,) = eventually(lambda: pods_of(client, namespace), what="a pod")
-    say_ready(client, pod, run=pod["metadata"]["uid"], address=machine_address())
+    write_ready_status(client, pod, run=pod["metadata"]["uid"], address=machine_address())
     return dict(pod)
 
 

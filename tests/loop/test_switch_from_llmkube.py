@@ -10,7 +10,7 @@ from components.priority_classes import priority_classes
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
-from tests.support.kubelet import pods_of, say_ready
+from tests.support.kubelet import pods_of, write_ready_status
 from tests.support.loop import deployed, edit, eventually, loop_process, model, service, settled
 
 VLLM: Json = {"runtime": "vllm", "skipModelInit": True}
@@ -70,7 +70,7 @@ def test_what_llmkube_made_is_kept_and_what_it_left_behind_goes(
         # test uses a pod of the last template: pods of earlier templates may be deleted at any time.
         serving = eventually(lambda: pod_of_now(client, namespace), what="a pod of the last template")
         assert serving is not None and PROTECTED in serving["metadata"]["annotations"]
-        say_ready(client, serving)
+        write_ready_status(client, serving)
         name = serving["metadata"]["name"]
         eventually(lambda: PROTECTED not in protection(client, namespace, name), what="a pod that serves to be movable")
         assert PROTECTED in noted(client, namespace)

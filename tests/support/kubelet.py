@@ -17,12 +17,14 @@ def pods_of(client: KubeClient, namespace: str, service: str = "svc") -> list[Js
     return sorted(alive, key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]))
 
 
-def say_ready(client: KubeClient, pod: Json, *, run: str = "c1", address: str = "") -> None:
+def write_ready_status(client: KubeClient, pod: Json, *, run: str = "c1", address: str = "") -> None:
     """Write a status in which the pod's containers run and are healthy; `address` is the pod's IP address."""
     _say(client, pod, ready=True, run=run, address=address, state={"running": {"startedAt": "2026-01-01T00:00:00Z"}})
 
 
-def say_crashing(client: KubeClient, pod: Json, *, restarts: int = 4, run: str = "c1", message: str = "boom") -> None:
+def write_crashing_status(
+    client: KubeClient, pod: Json, *, restarts: int = 4, run: str = "c1", message: str = "boom"
+) -> None:
     """Write a status in which the pod's engine is in CrashLoopBackOff."""
     ended = {"exitCode": 1, "reason": "Error", "message": message, "containerID": "c0"}
     _say(

@@ -132,7 +132,7 @@ class Cluster:
         assert isinstance(status, dict)
         return status
 
-    def look_anew(self) -> None:
+    def pass_recheck_interval(self) -> None:
         """Advance the clock past the interval after which every source is inspected again."""
         self.ahead_s += 4000.0
 

@@ -38,7 +38,7 @@ RESTARTED_S = 120.0
 """Until a container is restarted on a busy machine."""
 
 
-def explained(pair: OperatorPods, look: Callable[[], T | None], *, what: str, timeout_s: float) -> T:
+def wait_with_logs(pair: OperatorPods, look: Callable[[], T | None], *, what: str, timeout_s: float) -> T:
     """Wait as `eventually` does; the failure contains the states and logs of the operator's pods."""
     try:
         found = eventually(look, what=what, timeout_s=timeout_s)
@@ -56,7 +56,7 @@ def await_standby(pair: OperatorPods) -> Json:
         others = [pod for pod in pair.pods() if leader and pod["metadata"]["uid"] != leader["metadata"]["uid"]]
         return others[0] if len(others) == 1 and is_ready(others[0]) else None
 
-    return explained(pair, look, what="a second pod that waits", timeout_s=RESTARTED_S)
+    return wait_with_logs(pair, look, what="a second pod that waits", timeout_s=RESTARTED_S)
 
 
 def is_ready(pod: Json) -> bool:
@@ -117,7 +117,7 @@ class Changes:
             return "--ctx-size" in words and int(words[words.index("--ctx-size") + 1]) >= wanted
 
         try:
-            explained(self.pair, look, what=f"context size {wanted} to be applied", timeout_s=timeout_s)
+            wait_with_logs(self.pair, look, what=f"context size {wanted} to be applied", timeout_s=timeout_s)
         except AssertionError as error:
             told = json.dumps(status(self.pair.client, self.place, "changed"))
             raise AssertionError(f"{error}\nThe service says {told}") from None
@@ -182,7 +182,7 @@ def await_takeover(pair: OperatorPods, former: Json, processes: list[psutil.Proc
     """
     began = time.monotonic()
     name = former["metadata"]["name"]
-    explained(pair, lambda: holder(pair.client) not in ("", name), what="another leader", timeout_s=TAKEN_S)
+    wait_with_logs(pair, lambda: holder(pair.client) not in ("", name), what="another leader", timeout_s=TAKEN_S)
     took_s = time.monotonic() - began
     left = [process.pid for process in processes if works(process)]
     assert left == [], f"process {left} of the former leader works beside the next one"
@@ -197,7 +197,7 @@ def await_image(pair: OperatorPods, image: str) -> Json:
         images = [pod["spec"]["containers"][0]["image"] for pod in found]
         return images == [image, image] and all(is_ready(pod) for pod in found)
 
-    explained(pair, look, what=f"two pods of {image}", timeout_s=2 * RESTARTED_S)
+    wait_with_logs(pair, look, what=f"two pods of {image}", timeout_s=2 * RESTARTED_S)
     return pair.await_leading()
 
 
