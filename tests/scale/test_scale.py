@@ -103,7 +103,7 @@ def test_both_sides_of_a_preemption_say_so(gpu_farm: Farm, crowd: str) -> None:
             f"{namespace}/{name}"
             for namespace in (crowd, "line")
             for name, message in told(namespace, "Preempted")
-            if "to urgent/chat (priority 1000000 over 1000)" in message
+            if "by urgent/chat (priority 1000000 over 1000)" in message
         ]
 
     (loser,) = eventually(losers, what="the loser to say to whom it lost", timeout_s=60)
