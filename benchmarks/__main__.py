@@ -81,6 +81,8 @@ def main() -> int:
     parser.add_argument("--peer", help="command of another controller of the same API; KUBECONFIG is set for it")
     parser.add_argument("--peer-crds", type=Path, help="folder of CRDs that only the peer needs")
     parser.add_argument("--changes", type=int, default=30)
+    parser.add_argument("--rest-seconds", type=float, default=20.0, help="pause before the first change")
+    parser.add_argument("--autoscaled", action="store_true", help="give each service a HorizontalPodAutoscaler")
     parser.add_argument("--large", type=int, default=1000, help="size of the large namespace; 0 leaves it out")
     parser.add_argument("--idle-seconds", type=float, default=600.0)
     parser.add_argument("--rounds", type=int, default=1, help="how often subjects alternate; medians are shown")
@@ -128,8 +130,10 @@ def _measure(
     scenarios.make_namespace(client, small, model_source=source)
     subject.start()
     subject.wait_ready()
-    row["create 100 (s)"] = scenarios.create_services(client, small, 100, timeout_s=300)
-    latencies = scenarios.change_latencies(client, small, services=100, changes=options.changes)
+    row["create 100 (s)"] = scenarios.create_services(client, small, 100, timeout_s=300, autoscaled=options.autoscaled)
+    latencies = scenarios.change_latencies(
+        client, small, services=100, changes=options.changes, rest_s=options.rest_seconds
+    )
     row["change p50 (s)"] = latencies.quantile(0.5)
     row["change p99 (s)"] = latencies.quantile(0.99)
     usage = subject.stop()
@@ -150,9 +154,11 @@ def _measure(
     if options.large:
         large = f"{prefix}-large"
         scenarios.make_namespace(client, large, model_source=source)
-        seconds = scenarios.create_services(client, large, options.large, timeout_s=600)
+        seconds = scenarios.create_services(client, large, options.large, timeout_s=600, autoscaled=options.autoscaled)
         row[f"create {options.large} (s)"] = seconds
-        latencies = scenarios.change_latencies(client, large, services=options.large, changes=10)
+        latencies = scenarios.change_latencies(
+            client, large, services=options.large, changes=10, rest_s=options.rest_seconds
+        )
         row[f"change p50 at {options.large} (s)"] = latencies.quantile(0.5)
         usage = subject.stop()
         row[f"RSS at {options.large} (MB)"] = usage.main_rss_bytes / 1e6

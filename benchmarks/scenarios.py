@@ -15,6 +15,9 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from tools.localcluster import LocalCluster
 
+_PAUSE_S = 1.0
+"""Between two changes, so that each is measured alone."""
+
 
 @dataclass(frozen=True)
 class Latencies:
@@ -39,7 +42,9 @@ def make_namespace(client: KubeClient, name: str, *, model_source: str) -> None:
     client.create(kinds.MODELS, name, model)
 
 
-def create_services(client: KubeClient, namespace: str, count: int, *, timeout_s: float) -> float:
+def create_services(
+    client: KubeClient, namespace: str, count: int, *, timeout_s: float, autoscaled: bool = False
+) -> float:
     """Write `count` services and wait until each has its Deployment; return the seconds from the first write."""
     # A watch reports each Deployment once. Repeated lists would cost the server more than the subject does.
     seen: set[str] = set()
@@ -62,7 +67,7 @@ def create_services(client: KubeClient, namespace: str, count: int, *, timeout_s
     began = time.monotonic()
 
     def write(number: int) -> None:
-        client.create(kinds.INFERENCE_SERVICES, namespace, service_manifest(f"svc-{number:04d}"))
+        client.create(kinds.INFERENCE_SERVICES, namespace, service_manifest(f"svc-{number:04d}", autoscaled))
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(write, range(count)))
@@ -72,39 +77,40 @@ def create_services(client: KubeClient, namespace: str, count: int, *, timeout_s
     return last_seen_at[0] - began
 
 
-def service_manifest(name: str) -> dict[str, object]:
-    """Return the smallest service."""
+def service_manifest(name: str, autoscaled: bool = False) -> dict[str, object]:
+    """Return the smallest service, with a HorizontalPodAutoscaler if it is `autoscaled`."""
+    spec: dict[str, object] = {"modelRef": "base", "contextSize": 4096}
+    if autoscaled:
+        spec["autoscaling"] = {"minReplicas": 1, "maxReplicas": 2}
     return {
         "apiVersion": kinds.INFERENCE_SERVICES.api_version,
         "kind": "InferenceService",
         "metadata": {"name": name},
-        "spec": {"modelRef": "base", "contextSize": 4096},
+        "spec": spec,
     }
 
 
-def change_latencies(client: KubeClient, namespace: str, *, services: int, changes: int) -> Latencies:
-    """Change one service at a time; return the times until its Deployment shows the change."""
+def change_latencies(client: KubeClient, namespace: str, *, services: int, changes: int, rest_s: float) -> Latencies:
+    """Change one service at a time, after `rest_s` seconds; return the times until its Deployment shows the change.
+
+    Without the rest, the first changes wait for a subject that still writes the statuses of the services it created.
+    """
+    time.sleep(rest_s)
     seen: dict[str, str] = {}
     news = threading.Condition()
-    stop = threading.Event()
+    version = client.list(kinds.DEPLOYMENTS, namespace)["metadata"]["resourceVersion"]
+    watch = client.watch(kinds.DEPLOYMENTS, namespace, label_selector=None, resource_version=version, timeout_s=900)
 
     def follow() -> None:
-        version = client.list(kinds.DEPLOYMENTS, namespace)["metadata"]["resourceVersion"]
-        ready.set()
-        for _, obj in client.watch(
-            kinds.DEPLOYMENTS, namespace, label_selector=None, resource_version=version, timeout_s=900
-        ):
+        for _, obj in watch:
             containers = obj.get("spec", {}).get("template", {}).get("spec", {}).get("containers")
             if containers:
                 with news:
                     seen[obj["metadata"]["name"]] = " ".join(containers[0].get("args", ()))
                     news.notify_all()
-            if stop.is_set():
-                return
 
-    ready = threading.Event()
-    threading.Thread(target=follow, daemon=True).start()
-    ready.wait(10)
+    follower = threading.Thread(target=follow, daemon=True)
+    follower.start()
     measured = []
     for number in range(changes):
         name = f"svc-{number * 7 % services:04d}"
@@ -117,8 +123,9 @@ def change_latencies(client: KubeClient, namespace: str, *, services: int, chang
         if not done:
             raise TimeoutError(f"the change of {name} did not arrive within 60 s")
         measured.append(time.monotonic() - began)
-        time.sleep(0.2)
-    stop.set()
+        time.sleep(_PAUSE_S)
+    watch.stop()
+    follower.join(10)
     return Latencies(tuple(sorted(measured)))
 
 
