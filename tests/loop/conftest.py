@@ -36,7 +36,7 @@ def own_cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture(scope="module")
 def own_client(own_cluster: LocalCluster) -> Iterator[KubeClient]:
-    """The administrator of that one; without any CRD."""
+    """The administrator of `own_cluster`, without any CRD."""
     administrator = KubeClient.from_kubeconfig(str(own_cluster.kubeconfig))
     yield administrator
     administrator.close()

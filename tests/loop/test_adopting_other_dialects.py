@@ -1,7 +1,7 @@
 """`herdsman adopt` on services that KServe and llmaz created: taken over and given back without a changed pod template.
 
-The objects are recordings of the peers' controllers, which do not run. The loop, the engine and the command are real.
-So are the pods of Deployments and StatefulSets; LeaderWorkerSets have no controller here.
+The objects were recorded from the peers' controllers, which do not run here. The loop, the engine and the command are
+real. So are the pods of Deployments and StatefulSets; LeaderWorkerSets have no controller here.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Cluster:
         self.namespace = namespace
 
     def running(self) -> dict[str, tuple[str, str]]:
-        """The uid of each workload and what its pods are made from."""
+        """The uid of each workload, and a digest of its pod templates."""
         found = [obj for kind in RUNS for obj in self.client.list(kind, self.namespace)["items"]]
         return {f"{o['kind']}/{o['metadata']['name']}": (o["metadata"]["uid"], workload_digest(o)) for o in found}
 

@@ -160,7 +160,7 @@ def test_a_source_that_the_loop_cannot_reach_holds_nothing_back(client: KubeClie
         conditions = (client.get(kinds.MODELS, namespace, "base").get("status") or {}).get("conditions") or ()
         return next((c for c in conditions if c["type"] == "SourceVerified"), {})
 
-    # A separate worker writes the Model's status, so the service reports first.
+    # A separate worker writes the Model's status. The service does not wait for it.
     found = eventually(verified, what="what became of the look at the source")
     assert found["status"] != "True" and found["message"]
 

@@ -65,13 +65,13 @@ class Scene:
         self.add(namespace, *names)
 
     def close(self) -> None:
-        """Leave no objects that keep the next test's loop busy."""
+        """Delete the namespaces of the test, so that they do not keep the next test's loop busy."""
         for namespace in self.client.list(kinds.NAMESPACES)["items"]:
             if namespace["metadata"]["name"].endswith(self.mark):
                 self.client.delete(kinds.NAMESPACES, None, namespace["metadata"]["name"])
 
     def add(self, namespace: str, *names: str) -> None:
-        """The Model and services, in a namespace that is there."""
+        """Create the Model and services in an existing namespace, and wait until they are settled."""
         namespace += self.mark
         model(self.client, namespace, source="https://models.example/m.gguf")
         for name in names:
@@ -94,7 +94,7 @@ class Scene:
         return {name: what for name, what in found.items() if name.partition("/")[2].startswith(service_name)}
 
     def claim(self, namespace: str) -> str | None:
-        """The uid of the claim with the weights; None where it is gone or going."""
+        """The uid of the claim with the weights; None if it does not exist or is being deleted."""
         found = find(self.client, kinds.CLAIMS, namespace + self.mark, naming.CACHE_CLAIM)
         return None if found is None or "deletionTimestamp" in found["metadata"] else found["metadata"]["uid"]
 
@@ -177,7 +177,7 @@ def test_services_and_namespaces_go_before_the_loop_and_after_it(scene: Scene, l
     assert weights and scene.claim("leaves")
     assert {name.partition("/")[0] for name in kept} == {kind.kind for kind in MADE}
 
-    # The service while the loop works, then a namespace with services in it.
+    # While the loop works, a service is deleted, and then a namespace with services.
     scene.delete("stays", "going")
     scene.await_none_made("stays", "going")
     scene.await_state("stays/keep", "leaves/one", "leaves/two")
@@ -185,7 +185,7 @@ def test_services_and_namespaces_go_before_the_loop_and_after_it(scene: Scene, l
     scene.await_namespace_gone("leaves")
     scene.await_state("stays/keep")
 
-    # The namespace comes again under the same name, with the same services; then the loop goes first.
+    # The namespace is created again with the same services. This time the loop is stopped before the deletions.
     scene.make("leaves", "one", "two")
     assert scene.claim("leaves")
     loop.stop()
@@ -198,7 +198,7 @@ def test_services_and_namespaces_go_before_the_loop_and_after_it(scene: Scene, l
     scene.delete_namespace("leaves")
     scene.await_namespace_gone("leaves")
 
-    # The loop comes back to less than it left, and keeps no stack of a namespace that is gone.
+    # The restarted loop removes the deleted service from its state, and the stack of the deleted namespace.
     loop.start()
     scene.await_state("stays/keep")
     eventually(lambda: scene.stacks() == {"stays"}, what="the stack of `leaves` to be gone", timeout_s=GONE_IN_S)
@@ -211,19 +211,19 @@ def test_crds_go_while_the_loop_works_and_come_back(scene: Scene, loop: LoopProc
     scene.make("leaves", "chat")
     weights = scene.claim("stays")
 
-    # Deleting the CRDs deletes every service. Their objects and the weights stay.
+    # Deleting the CRDs deletes every service with its objects. The weights stay.
     scene.delete_crds()
     scene.await_none_made("stays")
     scene.await_none_made("leaves")
     assert scene.claim("stays") == weights and scene.claim("leaves")
     scene.await_state()
 
-    # A namespace goes while there are no CRDs.
+    # A namespace is deleted while there are no CRDs.
     scene.delete_namespace("leaves")
     scene.await_namespace_gone("leaves")
     assert loop.poll() is None, loop.log.read_text()[-2000:]
 
-    # The kinds are back: the same loop sees them, and makes the service again over the weights that are there.
+    # The CRDs are installed again. The same loop notices them, and a new service uses the existing weights.
     install_crds(scene.client)
     scene.add("stays", "chat")
     assert scene.claim("stays") == weights
@@ -238,12 +238,12 @@ def test_crds_go_while_no_loop_works(scene: Scene, loop: LoopProcess) -> None:
     weights = scene.claim("stays")
     loop.stop()
 
-    # When an owner's kind is gone, the garbage collector cannot look the owner up and deletes nothing.
+    # The garbage collector cannot look up owners whose CRD is gone, so objects that it has not deleted by then stay.
     scene.delete_crds()
     assert scene.claim("stays") == weights
 
-    # Without CRDs a loop exits with a message. With them it removes the leftovers; a service with an old name is a new
-    # one.
+    # Without CRDs a loop exits with a message. With them it removes the objects of the former services; a service with
+    # a former name is a new one.
     loop.start(ready=False)
     assert loop.wait() == 1
     assert "herdsman crds | kubectl apply --server-side -f -" in loop.log.read_text()

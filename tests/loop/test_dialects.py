@@ -110,7 +110,7 @@ def conditions(client: KubeClient, kind: Kind, where: str, name: str) -> dict[st
 def await_said(
     client: KubeClient, kind: Kind, where: str, name: str, type_: str, wanted: str, *saying: str, reason: str = ""
 ) -> Json:
-    """Wait for a condition that has a status, and all of these words in its message."""
+    """Wait until a condition has the wanted status and a message with all of these words; return it."""
 
     def look() -> Json | None:
         one = conditions(client, kind, where, name).get(type_, {})
@@ -190,7 +190,7 @@ def test_kinds_come_and_go_while_the_loop_runs(client: KubeClient, running: Loop
 
 @pytest.fixture(scope="module")
 def served(client: KubeClient, running: LoopProcess, place: str) -> Iterator[str]:
-    """A namespace with one settled service of each dialect, which the tests must not change."""
+    """A namespace with one settled service of each dialect; at the end their Deployments must be unchanged."""
     for family in ("kserve", "llmaz"):
         dialects.install(client, family)
     dialects.install_needed(client, peer_crds.ALL)
@@ -330,7 +330,7 @@ def test_a_service_is_let_alone_held_repaired_and_let_go(client: KubeClient, ser
     put(client, kinds.LLM_SERVICES, served, "leaving", inferring(), **finalizers)
     put(client, kinds.LLM_SERVICES, served, "edited", inferring())
 
-    # It is deleted although it has a finalizer of the peer, whose controller is gone.
+    # `leaving` is deleted although it has a finalizer of KServe, whose controller does not run.
     made(client, kinds.DEPLOYMENTS, served, "leaving-kserve")
     client.delete(kinds.LLM_SERVICES, served, "leaving")
     for kind, name in ((kinds.LLM_SERVICES, "leaving"), (kinds.DEPLOYMENTS, "leaving-kserve")):
@@ -352,7 +352,7 @@ def test_a_service_is_let_alone_held_repaired_and_let_go(client: KubeClient, ser
 
     eventually(lambda: image() == "registry.example/engine:1", what="the image to be put back", timeout_s=SOON_S)
 
-    # Held until it is approved.
+    # `held` waits for its approval.
     pending = await_said(client, kinds.PLAYGROUNDS, served, "held", "ChangePending", "True")
     assert find(client, kinds.DEPLOYMENTS, served, "held") is None
     digest = re.search(r"--digest (\w+)", pending["message"])

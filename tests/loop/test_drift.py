@@ -59,7 +59,7 @@ pytestmark = pytest.mark.usefixtures("loop")
 
 
 def change(client: KubeClient, kind: Kind, namespace: str, name: str, body: Json) -> float:
-    """Edit an object as a person does; gives the moment of the answer."""
+    """Patch an object as another field manager; return the monotonic time of the response, in seconds."""
     client.patch(kind, namespace, name, body, field_manager=WHO)
     return time.monotonic()
 
@@ -190,7 +190,7 @@ def test_what_is_only_reported_stays_until_the_service_is_edited(
     assert found["reason"] == "DriftReported"
     assert f"`{WHO}` (since 20" in found["message"]
     eventually(lambda: events(client, namespace, "DriftReported"), what="an Event")
-    # Another object is repaired beside it, and a deleted one is reported.
+    # Meanwhile a deleted object is reported, and a change of the Deployment is repaired.
     client.delete(kinds.DISRUPTION_BUDGETS, namespace, "svc")
     await_condition(client, namespace, "svc", "Drifted", "True", saying="PodDisruptionBudget svc was deleted")
     template = {"metadata": {"annotations": {"llmkube.ai/desired-template-hash": "x"}}}
@@ -212,7 +212,7 @@ def test_what_is_only_reported_stays_until_the_service_is_edited(
     assert (field["ours"], field["live"], field["manager"]) == ("ClusterIP", "NodePort", WHO)
     assert invoke(arguments) == 2
     assert f"Service/svc spec.type ClusterIP NodePort {WHO} 20" in " ".join(capsys.readouterr().out.split())
-    # Put back by hand, it is no drift any more; changed again, it is.
+    # A field that is restored by hand is no longer reported. A second change of it is.
     change(client, kinds.SERVICES, namespace, "svc", {"spec": {"type": "ClusterIP"}})
     eventually(
         lambda: "type" not in condition(client, namespace, "svc", "Drifted").get("message", ""), what="less to report"
@@ -244,7 +244,7 @@ def test_ignored_fields_are_others_also_after_the_state_is_lost(
         return bool(live["spec"]["type"] == "NodePort" and live["metadata"]["labels"]["app"] == "x")
 
     def changed(value: int) -> None:
-        """Have the engine work on the service, the Service included."""
+        """Edit the service in such a way that the engine updates its Deployment and its Service."""
         edit(client, namespace, vllmConfig={"maxModelLen": value}, endpoint={"port": value})
         eventually(
             lambda: client.get(kinds.SERVICES, namespace, "svc")["spec"]["ports"][0]["port"] == value, what="the port"
@@ -302,7 +302,9 @@ def test_who_goes_on_changing_a_field_is_named_and_answered_with_pauses(
 
 
 def test_ports_whose_numbers_were_changed_are_put_back(client: KubeClient, namespace: str) -> None:
-    """The API server merges ports by number: a port with a changed number is a second port with the same name."""
+    """The API server merges ports by number. To apply the old number alone would add a second port with the same
+    name.
+    """
     model(client, namespace)
     service(client, namespace, runtime="vllm", skipModelInit=True)
     applied(client, namespace, kinds.SERVICES)

@@ -1,6 +1,6 @@
-"""Two loops, of which the leader dies in every way under a stream of changes: no two engine runs meet on one stack.
+"""Two loops, whose leader fails in several ways under a stream of changes: engine runs never overlap on one stack.
 
-A short form of `python -m benchmarks failover`, with a lease of 5 s in place of 13.
+A short form of `python -m benchmarks failover`, with a lease of 5 s instead of 13 s.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SLOW_S = 20.0
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """A control plane of this module alone: leaders are deposed here."""
+    """A separate control plane, because the tests depose leaders."""
     with controlplane.running(("etcd", "kube-apiserver")) as running:
         yield running
 
@@ -134,7 +134,7 @@ def test_an_engine_does_not_outlive_its_loop_also_without_a_lease(arena: Arena) 
 
 
 def test_what_a_holder_left_on_this_machine_is_ended_before_its_lease_is_taken(arena: Arena) -> None:
-    """Loop and guard are killed at once and the engine survives: the kernel's file lock shows it."""
+    """Loop and guard are killed together, so that the engine survives them. The next leader ends it first."""
     first, second = arena.members
     first.start()
     arena.await_leader()
@@ -176,7 +176,7 @@ def test_what_a_holder_that_is_frozen_with_its_guard_left_is_ended_before_its_le
 
 
 def test_the_book_knows_an_overlap_when_it_sees_one(tmp_path: Path) -> None:
-    """A check of the record itself: it also counts processes that the CLI has started."""
+    """A check of the record itself: a process that the CLI started and left behind still counts as a run."""
     wrapper = write_wrapper(tmp_path / "book", Path("/bin/sh"))
     script = ["-c", "sleep 5 & exit 0", "--stack", "organization/p/one"]
     subprocess.run([str(wrapper), *script], check=True)

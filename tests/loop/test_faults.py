@@ -58,7 +58,7 @@ class Scene:
         model(client, self.namespace)
 
     def deployments(self) -> dict[str, tuple[str, int]]:
-        """Each Deployment's uid and generation: equal afterwards means that nothing was remade or changed."""
+        """Each Deployment's uid and generation, which change if the Deployment is replaced or changed."""
         items = self.client.list(kinds.DEPLOYMENTS, self.namespace)["items"]
         return {d["metadata"]["name"]: (d["metadata"]["uid"], d["metadata"]["generation"]) for d in items}
 
@@ -126,7 +126,7 @@ def test_a_loop_killed_in_a_batch_converges_after_a_restart(scene: Scene) -> Non
 
 
 def with_grace(process: psutil.Process) -> None:
-    """A killed parent leaves its engine behind; on a real machine it dies with the cgroup or ends by itself."""
+    """Kill an engine process that outlived its loop. On a real machine it ends with the cgroup or by itself."""
     try:
         os.kill(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -178,7 +178,7 @@ def test_a_service_deleted_while_no_loop_ran_leaves_nothing(scene: Scene) -> Non
 
 
 def test_a_restart_with_nothing_to_do_starts_no_engine(scene: Scene) -> None:
-    """So it is after an upgrade that renders the same: no pod of any kind of service is touched."""
+    """An upgrade that renders the same objects is such a restart: it replaces no pod of any kind of service."""
     client = scene.client
     kinds_of_service: dict[str, dict[str, object]] = {
         "plain": {},

@@ -1,4 +1,4 @@
-"""A running service without a GPU gets one, by each of the ways there are, and gives it back."""
+"""A running service gets a GPU by its spec, by another Model or by its Model's hardware, and gives it back."""
 
 from __future__ import annotations
 

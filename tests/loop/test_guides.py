@@ -203,7 +203,7 @@ def test_a_history_is_as_the_guide_shows_it(shell: Shell, loop: LoopProcess, cha
 
 
 def check_that_pulumi_reads(shell: Shell, client: KubeClient) -> None:
-    """Import prod.json into another stack, and delete this copy again."""
+    """Import prod.json into another stack with the plain CLI; the Deployment must survive the removal of that stack."""
     home = shell.folder / "home"
     variables = {"HOME": str(home), "PULUMI_CONFIG_PASSPHRASE": "another", "PULUMI_SKIP_UPDATE_CHECK": "true"}
     shell.run("mkdir -p home/state look")

@@ -1,4 +1,4 @@
-"""Versions are recorded as they are applied, can be put back by one command, and the stack is read by the plain CLI."""
+"""Each applied version is recorded, and one command returns to it; the plain Pulumi CLI reads an exported stack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From an InferenceService to a llama-server process on this machine: loop and agent together, nothing in between."""
+"""From an InferenceService to a llama-server process on this machine, by a real loop and a real agent."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str
 def host(
     client: KubeClient, control_plane: LocalCluster, llama_server: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
-    """An agent on this machine, which has Ollama as its contract server plays it."""
+    """An agent on this machine, whose `ollama` on PATH is a fake with one model in its library."""
     store = tmp_path_factory.mktemp("store")
     arguments = [
         *("--kubeconfig", str(control_plane.kubeconfig), "--allowed-remote-hosts", "127.0.0.0/8"),
@@ -71,7 +71,7 @@ def host(
 
 
 def served(client: KubeClient, namespace: str, name: str = "svc") -> dict[str, Any]:
-    """Wait until the service is Ready and give the report of its process."""
+    """Wait until the service is Ready; return the status of its HostProcess."""
     await_condition(client, namespace, name, "Ready", "True", timeout_s=60)
     report: dict[str, Any] = client.get(kinds.HOST_PROCESSES, namespace, name)["status"]
     return report
@@ -128,7 +128,7 @@ def test_a_daemon_of_a_host_is_refused_in_pods(client: KubeClient, namespace: st
 
 def test_a_metal_model_goes_to_a_live_host(client: KubeClient, namespace: str, models: tuple[Path, str]) -> None:
     model(client, namespace, source=f"{models[1]}/tiny.gguf", hardware={"accelerator": "metal"})
-    # A context of 128 keeps what Metal's defaults would reserve small on this machine, which has no such GPU.
+    # This machine has no GPU of Metal: a context of 128 keeps the memory small that Metal's defaults would reserve.
     service(client, namespace, contextSize=128, extraArgs=["--flash-attn", "off"])
     report = served(client, namespace)
     assert client.get(kinds.HOST_PROCESSES, namespace, "svc")["spec"]["host"] == HOST

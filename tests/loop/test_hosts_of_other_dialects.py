@@ -1,4 +1,4 @@
-"""A Playground and an LLMInferenceService end in llama-server processes on this machine, by loop and agent."""
+"""A Playground and an LLMInferenceService run as llama-server processes on this machine, by a real loop and agent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOST = "dialect-tests"
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
-    """A folder that is served as Hugging Face would serve a repository, and its URL."""
+    """A model file, and the URL of a server that serves it as Hugging Face does."""
     folder = tmp_path_factory.mktemp("hub")
     repository = folder / "acme" / "tiny" / "resolve" / "main"
     repository.mkdir(parents=True)
@@ -94,7 +94,7 @@ def answers(report: Json) -> Json:
 
 
 def process(client: KubeClient, namespace: str, name: str) -> tuple[Json, str]:
-    """Give the report of a process, and its command line."""
+    """Return the status of a HostProcess, and the command line of its process."""
     report: Json = client.get(kinds.HOST_PROCESSES, namespace, name)["status"]
     return report, " ".join(psutil.Process(report["pid"]).cmdline())
 

@@ -1,8 +1,9 @@
 """A loop that is killed at every step of its batches reaches the same state as a loop that is never killed.
 
 The steps are: each write of the provider, before it reaches the API server and before the response reaches the loop;
-and each phase of the CLI: started, state locked, checkpoint written, lock released, ended. One cluster is used for many
-kills in turn, which keeps the suite short; HERDSMAN_EVERY_STEP=1 uses a separate namespace for each step.
+and each phase of the CLI: started, state locked, checkpoint written, lock released, ended. To keep the suite short, one
+test kills the loop at the steps in FEW, in one namespace. With HERDSMAN_EVERY_STEP=1 a second test kills it at every
+step, each time in a new namespace.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ SERVICES = ("svc-0", "svc-1", "svc-2")
 STAYS = "svc-2"
 VLLM = {"runtime": "vllm", "skipModelInit": True}
 
-# Replaces the CLI. It watches the state beside the CLI and kills the loop, its parent, in a given phase.
+# A wrapper around the CLI. It watches the files of the state while the CLI runs, and kills the loop, its parent, in the
+# wanted phase.
 CLI = """#!{python} -IS
 import glob, os, signal, subprocess, sys, time
 loop = os.getppid()
@@ -103,7 +105,7 @@ class Stage:
         self.client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
         install_crds(self.client)
         self.gate = WriteGate(grant_loop_rights(self.client, cluster, directory / "rights"))
-        # Not debug: the first address in the log must be the loop's own, not the gate's.
+        # At level debug, the first address in the log would be the gate's and not the loop's.
         options = ("--log-level=info",)
         self.loop = LoopProcess(self.gate.kubeconfig(directory / "kubeconfig"), directory / "loop", options)
         self.book = directory / "book"
@@ -133,7 +135,7 @@ class Stage:
             os.kill(self.loop.pid, signal.SIGKILL)
 
     def kill_at(self, step: Step) -> None:
-        """Have the next loop killed there. None runs now."""
+        """Arrange that the next loop is killed at this step. No loop may run now."""
         self.gate.kubeconfig(self.loop.kubeconfig)
         self.writes.clear()
         name, number = step
@@ -150,7 +152,9 @@ class Stage:
     # --- the world ------------------------------------------------------------------------------------------------
 
     def play(self, namespace: str, deaths: dict[str, list[Step]]) -> dict[str, Json]:
-        """Make, change and delete; in each act the loop dies at the given steps. Returns the world after each act."""
+        """Create, change and delete services, and kill the loop at the given steps of each of these acts. Return the
+        objects of the namespace after each act.
+        """
         client = self.client
         client.create(
             kinds.NAMESPACES, None, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
@@ -173,7 +177,7 @@ class Stage:
         }
         for act, (do, is_done) in acts.items():
             steps = list(deaths.get(act, ()))
-            # The loop is stopped while a request is written, so that each act gives exactly one batch.
+            # The loop is stopped while the services are written, so that it finds all of them in one batch.
             if self.loop._process is not None and self.loop.poll() is None:
                 self.loop.stop()
             do()
@@ -199,7 +203,9 @@ class Stage:
         return worlds
 
     def _dies(self, is_done: Callable[[], bool], step: Step) -> bool:
-        """Wait for the death; False where an earlier one left nothing to do that would come to this step."""
+        """Wait until the loop is killed. Return False if it finishes without reaching the step, because earlier runs
+        have done that work.
+        """
         quiet_since = time.monotonic()
 
         def look() -> bool:
@@ -238,8 +244,10 @@ class Stage:
         return found
 
     def world(self, namespace: str) -> Json:
-        """Every object of the namespace without what differs between any two runs. Generations are kept: a pod
-        template that changed once more, and back, would show in them."""
+        """Return the objects of the namespace without the fields that differ between any two runs.
+
+        Generations are kept: they show a pod template that was changed once more, and back.
+        """
         found: Json = {}
         for kind in (
             kinds.DEPLOYMENTS,
@@ -296,7 +304,7 @@ def test_a_loop_killed_at_many_steps_ends_in_the_world_of_an_undisturbed_run(sta
     assert len(stage.died) >= 6, f"most steps were come to, though earlier deaths had left work done: {stage.died}"
     _assert_same(undisturbed, disturbed)
     assert set(undisturbed["make"]) >= {f"Deployment/{name}" for name in SERVICES}
-    # No work is left, and the next start finds that out.
+    # All work is done: the next start runs no engine.
     stage.loop.stop()
     stage.loop.start()
     eventually(lambda: stage.loop.metric("herdsman_reconciles_total") >= 2, what="a pass over each service")
@@ -309,7 +317,7 @@ def test_a_loop_killed_at_every_single_step_ends_in_the_world_of_an_undisturbed_
     counted: dict[str, int] = {}
     undisturbed = stage.play("calm", {})
     for act in undisturbed:
-        # Counts the writes of the act: a kill at write 10,000 never happens.
+        # No act has 10,000 writes. The loop is not killed, and the act must still end.
         stage.play(f"count-{act}", {act: [("before", 10_000)]})
         counted[act] = 0
     for act in undisturbed:

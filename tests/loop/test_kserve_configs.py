@@ -19,7 +19,7 @@ from tests.support.loop import LoopProcess, eventually, find
 FINALIZER = "serving.kserve.io/llmisvcconfig-finalizer"
 TOLD = {"herdsman.dev/controller": "herdsman"}
 REST_S = 3.0
-"""Longer than any write waits."""
+"""Seconds after which the loop has written all statuses that it still had to write."""
 
 
 @pytest.fixture(scope="module")

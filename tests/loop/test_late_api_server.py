@@ -1,4 +1,6 @@
-"""A loop that starts before its API server responds waits for it; on permanent errors it exits at once."""
+"""A loop that starts before its API server responds waits for it. With a wrong kubeconfig, or with `--once`, it
+exits.
+"""
 
 from __future__ import annotations
 

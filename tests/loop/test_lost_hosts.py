@@ -1,8 +1,8 @@
 """Three hosts in network namespaces, each with a real agent and real llama-servers, and a real loop.
 
 The links of two hosts are cut for half a minute. The service that is bound to its host loses its endpoint within 15 s
-and gets it back with the host. The other service moves to the third host; the host that returns stops its old copy
-before any endpoint is published for it. At no time does a Service have two endpoints. Leases have their real durations.
+and gets it back with the host. The other service moves to the third host. The host that returns stops its old copy, and
+no endpoint of that copy becomes ready again. Leases have their real durations.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def cables() -> Iterator[Network]:
 
 @pytest.fixture(scope="module")
 def loop(loop_kubeconfig: Path, pulumi_cli: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopProcess]:
-    """A loop that moves services soon."""
+    """A loop that moves the services of a lost host after 2 s."""
     running = LoopProcess(
         loop_kubeconfig,
         tmp_path_factory.mktemp("lost-hosts"),
@@ -67,7 +67,7 @@ def fleet(
     llama_server: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Fleet]:
-    """Three hosts with an agent each. Each may do what docs/install allows the agent of that host, and no more."""
+    """Three hosts, each with an agent that has just the rights of docs/install for that host."""
     store = tmp_path_factory.mktemp("stores")
     install_rights(client)
     with ExitStack() as stack:

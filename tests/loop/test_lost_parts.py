@@ -52,9 +52,9 @@ def scheduled(client: KubeClient, namespace: str, node: str) -> Json:
 def test_a_lost_node_and_missing_metrics_are_named_and_healed_from(
     loop: LoopProcess, client: KubeClient, namespace: str, node: str
 ) -> None:
-    """Expected: Ready=False with the node's name and reason NodeLost. No replica counts as healthy on the kubelet's
-    last status. The return of the node is reported without any other change. An autoscaler without metrics gives
-    AutoscalerReady=False with its controller's message, and its service keeps running.
+    """Expected: Ready=False with the node's name and reason NodeLost. A replica on the lost node does not count as
+    healthy, whatever its kubelet reported last. The return of the node is reported without any other change. An
+    autoscaler without metrics gives AutoscalerReady=False with its controller's message, and not SpecHonoured=False.
     """
     model(client, namespace)
     service(client, namespace, "scaled", autoscaling={"maxReplicas": 3}, nodeSelector={"tests/of": "nobody"}, **VLLM)
@@ -64,7 +64,7 @@ def test_a_lost_node_and_missing_metrics_are_named_and_healed_from(
     await_condition(client, namespace, "svc", "Ready", "True")
 
     say_of_node(client, node, **SILENT)
-    # As the node controller does: of the pod's conditions it changes Ready alone.
+    # The node controller changes only the condition Ready of the pod.
     told = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
     name = pod["metadata"]["name"]
     client.patch(kinds.PODS, namespace, name, told, content_type=STRATEGIC_PATCH, subresource="status")

@@ -1,4 +1,6 @@
-"""Changes that wait: for approval in mode Preview, for another mode in Paused, for a policy that forbids them."""
+"""Changes that wait: for approval in mode Preview, for another mode in Paused, and for as long as a policy forbids
+them.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,7 @@ def mode(client: KubeClient, namespace: str, word: str | None) -> None:
 
 
 def pending(client: KubeClient, namespace: str, *, other_than: str = "") -> Json:
-    """Wait for a change that is held back."""
+    """Wait for a pending change whose digest is not `other_than`; return it."""
     return eventually(
         lambda: (
             found
@@ -171,7 +173,7 @@ def test_a_change_waits_for_approval_of_just_this_change(
     assert invoke([*approve, "--yes"]) == 0
     assert client.get(kinds.SERVICES, namespace, "svc")["spec"]["ports"][0]["targetPort"] != 9999
 
-    # The service's own mode wins over its namespace's.
+    # The mode of a service overrides the mode of its namespace.
     client.patch(
         kinds.INFERENCE_SERVICES,
         namespace,

@@ -1,8 +1,8 @@
 """Services move from the loop into a static fleet and back: the same Deployments, the same pods, no restarts.
 
 Covered: the preview and that it changes nothing; `take`, followed by `pulumi up` without a change of any pod template;
-a loop that sees the service again while the fleet has it; `give`, with the service removed from the stack and not
-removed; and that neither side deletes objects of the other.
+a service that is created again for the loop while the fleet has it; `give`, with the service removed from the stack and
+not removed; and that neither side deletes objects of the other.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def weights(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def priority(client: KubeClient, namespace: str) -> Iterator[str]:
-    """A priority class, without which the API server takes no pod that names one."""
+    """A PriorityClass, without which the API server refuses pods that name it."""
     client.create(kinds.PRIORITY_CLASSES, None, {"metadata": {"name": namespace}, "value": 1})
     yield namespace
     client.delete(kinds.PRIORITY_CLASSES, None, namespace)
@@ -129,7 +129,7 @@ def test_services_move_to_a_fleet_and_back_and_nothing_restarts(
         assert annotations[naming.ANNOTATION_FLEET] == "herdsman/dev"
     assert set(project.stack.preview(project.program).steps().values()) == {"same"}
 
-    # The loop does not manage them: neither after a restart nor after an edit of one of them.
+    # The loop leaves the fleet's objects alone, also after a restart and after a service of the same name is created.
     loop.stop()
     loop.start()
     service(client, namespace, "chat", replicas=1)
@@ -158,7 +158,7 @@ def test_services_move_to_a_fleet_and_back_and_nothing_restarts(
     held = project.stack.state()
     assert "llmkube/chat/deployment" in held and "llmkube/code/deployment" not in held
 
-    # A stack that means them still changes nothing, and deletes nothing.
+    # A stack that still contains one of the services changes and deletes none of its objects.
     assert "belongs to controller InferenceService" in project.stack.fails(project.program)
     assert looks(client, namespace) == before
     project.stack.destroy()
@@ -167,7 +167,7 @@ def test_services_move_to_a_fleet_and_back_and_nothing_restarts(
 
 
 def _loop_is_quiet(loop: LoopProcess) -> bool:
-    """Whether two looks at the count of engine runs, three seconds apart, see the same."""
+    """Return whether the number of engine processes stays the same for 3 s."""
     first = loop.metric("herdsman_engine_cli_processes_total")
 
     time.sleep(3)

@@ -63,7 +63,7 @@ def document(kind: kinds.Kind, name: str, spec: Json) -> Json:
 
 
 def make(client: KubeClient, namespace: str, model: str) -> None:
-    """A Playground that an autoscaler scales, and an LLMInferenceService with a config, an endpoint picker, a route."""
+    """Create a Playground with an autoscaler, and an LLMInferenceService with a config, an endpoint picker, a route."""
     source = {"modelHub": {"modelID": "acme/tiny-GGUF", "filename": "tiny.gguf"}}
     client.create(kinds.OPEN_MODELS, None, document(kinds.OPEN_MODELS, model, {"familyName": "acme", "source": source}))
     cpu = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 70}}}
@@ -96,7 +96,7 @@ def looks(client: KubeClient, namespace: str) -> Json:
 
 
 def made(client: KubeClient, namespace: str) -> list[tuple[kinds.Kind, str | None, str]]:
-    """One object of each kind that these services are made of."""
+    """The objects of these services, with at least one of each kind."""
     return [
         *((kinds.DEPLOYMENTS, namespace, name) for name in DEPLOYMENTS),
         (kinds.AUTOSCALERS, namespace, "chat"),
@@ -181,7 +181,7 @@ def test_services_of_both_dialects_move_to_a_fleet_and_back(
     scaled = client.get(kinds.AUTOSCALERS, namespace, "chat")["spec"]["scaleTargetRef"]
     assert (scaled["kind"], scaled["name"]) == ("Playground", "chat")
 
-    # A stack that means them still changes nothing, and deletes nothing.
+    # A stack that still contains one of the services deletes none of its objects.
     held = project.stack.state()
     assert "kserve/talk/pods/main" in held and not [name for name in held if name.startswith("llmaz/chat")]
     project.stack.destroy()

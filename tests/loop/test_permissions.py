@@ -1,7 +1,8 @@
-"""The loop's table of permissions is equal to the API server's audit log of the loop's requests.
+"""The loop has all permissions that it needs, and no others, by the API server's audit log of its requests.
 
-One loop handles a typical sequence of changes on a cluster that records each of its requests. A row of the table that
-no request used must be listed below with the module that uses it; and no request may have been refused.
+One loop handles a typical sequence of changes on a cluster that records each of its requests. A permission that no
+request used must be listed below with the module that uses it. The only request that may be refused creates the
+namespace of the Leases.
 """
 
 from __future__ import annotations
@@ -73,11 +74,11 @@ OTHER_TIMES: dict[Row, tuple[str, str]] = {
         "get(self._services[key.dialect].info.kind",
     ),
 }
-"""Rows that this life does not come to: the module that asks, and the word by which it does."""
+"""The permissions that `life` does not use: the module that uses each, and a text in that module's code."""
 
 
 def life(client: KubeClient) -> None:
-    """Services in pods and on a host, with all that one can have; edited, repaired, deleted; a quota, a prefetch."""
+    """Create services in pods and on a host, a quota and a prefetched Model; edit, repair and delete the services."""
     for document in priority_classes():
         client.apply(kinds.PRIORITY_CLASSES, None, document, field_manager="tests", force=True)
     client.create(kinds.NAMESPACES, None, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
@@ -105,7 +106,7 @@ def life(client: KubeClient) -> None:
     edit(client, NAMESPACE, "full", contextSize=2048)
     client.delete(kinds.SERVICES, NAMESPACE, "full")
     eventually(lambda: find(client, kinds.SERVICES, NAMESPACE, "full"), what="the Service to be made again")
-    # Each part that is no longer wanted is deleted by the engine; the rest goes with its service.
+    # The engine deletes each optional object that the edit removes. The other objects are deleted with the service.
     client.patch(
         kinds.INFERENCE_SERVICES,
         NAMESPACE,
@@ -117,7 +118,7 @@ def life(client: KubeClient) -> None:
     client.patch(kinds.MODELS, NAMESPACE, "early", {"spec": {"source": "https://models.example/other.gguf"}})
     client.delete(kinds.INFERENCE_SERVICES, NAMESPACE, "hosted")
     eventually(lambda: not client.list(kinds.HOST_PROCESSES, NAMESPACE)["items"], what="no process on the host")
-    # The garbage collector deletes them as well; if it is faster, the loop sends no delete request.
+    # A finalizer holds the objects: if the garbage collector removed them first, the loop would send no delete request.
     held = (kinds.DEPLOYMENTS, kinds.SERVICES)
     for kind in held:
         client.patch(kind, NAMESPACE, "full", {"metadata": {"finalizers": ["herdsman.test/held"]}})
@@ -171,7 +172,7 @@ def test_a_loop_asks_for_all_that_it_is_granted_and_for_nothing_else(tmp_path: P
     granted = {*permissions.requests(permissions.LOOP), *permissions.requests(permissions.LOOP_LEASES)}
     granted = {row for row in granted if row[0] not in permissions.OPTIONAL_GROUPS}
     refused = {(group, resource, verb) for group, resource, verb, status in asked if status == 403}
-    # The namespace of the leases is made where that is allowed, and is there otherwise.
+    # The loop tries to create the namespace of its Leases. If it may not, the namespace has to exist.
     assert refused <= {("", "namespaces", "create")}, "needs a row in automation/install/permissions.py"
     used = {(group, resource, verb) for group, resource, verb, _ in asked}
     # An apply of a missing object is a PATCH request that needs the right to create.

@@ -1,4 +1,4 @@
-"""Services on Hosts that only their objects pretend to be: the loop, its engine and a real API server, no agent."""
+"""Placement of services on Host objects without an agent, by a real loop and its engine on a real API server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SELECTED = {"herdsman.dev/host-selector": "fleet=placement"}
 def loop(
     client: KubeClient, loop_kubeconfig: Path, pulumi_cli: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LoopProcess]:
-    """One loop that moves services soon."""
+    """One loop that moves the services of a lost host after 2 s."""
     forget_hosts(client)
     running = LoopProcess(
         loop_kubeconfig,
@@ -53,7 +53,7 @@ def loop(
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """URL of a tiny model, of which the loop reads the header."""
+    """The URL of a tiny model whose header the loop reads."""
     folder = tmp_path_factory.mktemp("models")
     write_tiny_model(folder / "tiny.gguf")
     with http_folder(folder) as url:
@@ -94,7 +94,7 @@ class Hosts:
         self.client.create(kinds.LEASES, SYSTEM_NAMESPACE, lease)
 
     def fall_silent(self, name: str) -> None:
-        """Come back for a second, and be heard no more."""
+        """Replace the host's Lease by one that ends after 1 s."""
         self.client.delete(kinds.LEASES, SYSTEM_NAMESPACE, lease_name(name))
         self._lease(name, alive_s=1)
 
@@ -116,7 +116,7 @@ class Hosts:
 @pytest.fixture
 def hosts(client: KubeClient) -> Iterator[Hosts]:
     fleet = Hosts(client)
-    # Agents of other tests leave their Host behind, as they do when they are stopped for a while.
+    # A stopped agent leaves its Host object, so there may be Hosts of other tests.
     fleet.names = [host["metadata"]["name"] for host in client.list(kinds.HOSTS)["items"]]
     for name in list(fleet.names):
         fleet.remove(name)
@@ -156,7 +156,7 @@ def test_a_service_waits_for_room_and_gets_it_and_a_deletion_makes_room(
     label = {"metadata": {"labels": {"room": "own"}}}
     client.patch(kinds.HOSTS, None, "p-small", label)
     await_condition(client, namespace, "svc", "Ready", "False", saying="of memory")
-    # Enough for one of these, and not for two.
+    # Enough memory for one of these services, and not for two.
     client.patch(kinds.HOSTS, None, "p-small", {"status": {"allocatable": {"memory": 2 << 20}}}, subresource="status")
     on(client, namespace, "p-small")
     service(

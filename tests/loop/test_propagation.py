@@ -34,7 +34,7 @@ SERVICES: dict[str, tuple[Kind, str]] = {
     "llmaz": (kinds.PLAYGROUNDS, "svc"),
     "llmaz-service": (kinds.LLMAZ_SERVICES, "svc"),
 }
-"""By dialect: the kind of the service, and the name of the Deployment or LeaderWorkerSet of one called svc."""
+"""By dialect: the kind of a service `svc`, and the name of its Deployment or LeaderWorkerSet."""
 WORKLOAD = {"llmaz-service": kinds.LEADER_WORKER_SETS}
 MADE = (
     *(kinds.DEPLOYMENTS, kinds.LEADER_WORKER_SETS, kinds.SERVICES, kinds.CONTROLLER_REVISIONS, kinds.NETWORK_POLICIES),
@@ -47,7 +47,7 @@ STAYS_S = 5.0
 
 @pytest.fixture(scope="module")
 def kubeconfig(own_client: KubeClient, own_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The loop's, on a cluster with the kinds of all dialects."""
+    """The kubeconfig of the loop, on a cluster with the CRDs of all dialects."""
     loop.install_crds(own_client)
     path = loop.grant_loop_rights(own_client, own_cluster, tmp_path_factory.mktemp("kubeconfig") / "kubeconfig")
     for family in ("kserve", "llmaz"):
@@ -135,7 +135,7 @@ def await_forgotten(process: LoopProcess, place: str) -> None:
 
 
 def assert_kept(client: KubeClient, place: str, before: Made) -> None:
-    """Assert that every object is still the same, without an owner, and is not deleted."""
+    """Assert for STAYS_S that every object is the same one, has no owner and is not being deleted."""
 
     def kept() -> bool:
         for (kind, name), uid in before.items():
@@ -261,7 +261,7 @@ def test_revisions_of_earlier_releases_are_renewed_so_that_their_service_can_be_
 
 
 def as_earlier_releases_wrote_it(obj: Json) -> Json:
-    """Give a revision with its keys in the order of a release that did not sort them."""
+    """Return a revision without the label that names its format, and with its keys unsorted."""
     metadata = {name: obj["metadata"][name] for name in ("name", "labels", "annotations", "ownerReferences")}
     metadata["labels"] = {k: v for k, v in metadata["labels"].items() if k != revision.LABEL_FORMAT}
     data = {name: obj["data"][name] for name in ("spec", "annotations", "models")}

@@ -100,7 +100,7 @@ def foreign_autoscaler(client: KubeClient, namespace: str, name: str = "svc") ->
 
 
 def written_by_the_loop(live: Json) -> list[Json]:
-    """Return the loop's entries in managedFields; controllers write only the status."""
+    """Return the loop's entries in managedFields, without those of the controllers that write the status."""
     return [each for each in live["metadata"]["managedFields"] if each["manager"] == naming.FIELD_MANAGER]
 
 

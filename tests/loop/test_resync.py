@@ -1,4 +1,6 @@
-"""A loop looks at everything again from time to time, at the cost of comparing hashes; and no broken API stops it."""
+"""The periodic resync visits every service, and writes nothing and runs no engine. An optional API that fails does not
+stop the loop.
+"""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def events(client: KubeClient, namespace: str, reason: str) -> list[str]:
 
 
 def serving(client: KubeClient, namespace: str, **spec: object) -> Json:
-    """Make a service of one replica and let it be Ready; gives its pod."""
+    """Create a service with one replica, make it Ready, and return its pod."""
     model(client, namespace)
     service(client, namespace, **{**VLLM, **spec})
     deployed(client, namespace)
@@ -153,7 +153,7 @@ def test_a_change_that_crashes_is_taken_back_until_the_spec_changes(
 
 
 def only_good(client: KubeClient, namespace: str) -> bool:
-    """Play the kubelet for the pods that come back, until there are no others."""
+    """Make the new pods of `engine:good` ready; return whether the service has two pods, both of that image."""
     pods = pods_of(client, namespace)
     for pod in pods:
         if pod["spec"]["containers"][0]["image"] == "engine:good" and "containerStatuses" not in pod["status"]:

@@ -1,4 +1,4 @@
-"""From a custom resource to its objects and back: made, changed, scaled by others, removed, repaired."""
+"""The objects of a service: created, changed, scaled by an autoscaler, deleted with it, repaired."""
 
 from __future__ import annotations
 

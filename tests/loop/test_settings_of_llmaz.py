@@ -73,7 +73,7 @@ def playground(client: KubeClient, name: str, **config: Any) -> None:
 
 
 def made_from(client: KubeClient, name: str) -> tuple[str, str] | None:
-    """Give the loader's image and the scheduler of a Playground's pods."""
+    """Return the loader's image and the scheduler of a Playground's pods; None without a Deployment."""
     found = find(client, kinds.DEPLOYMENTS, "settings", name)
     if found is None:
         return None

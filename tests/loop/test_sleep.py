@@ -41,7 +41,7 @@ IDLE = "herdsman.dev/idle-timeout"
 
 
 def machine_address() -> str:
-    """An IPv4 address of this machine that is not loopback: an EndpointSlice takes no other."""
+    """An IPv4 address of this machine that is not loopback, because an EndpointSlice accepts no loopback addresses."""
     for addresses in psutil.net_if_addrs().values():
         for each in addresses:
             if each.family == socket.AF_INET and not each.address.startswith(("127.", "169.254.")):
@@ -50,7 +50,7 @@ def machine_address() -> str:
 
 
 class Engine:
-    """Answers as llama-server does, as far as the loop asks; `served` counts real requests."""
+    """Responds to the loop's requests as llama-server does; `served` counts completions."""
 
     def __init__(self) -> None:
         self.served = 0
@@ -110,14 +110,14 @@ def priorities(client: KubeClient) -> None:
 
 
 def start_pod(client: KubeClient, namespace: str) -> Json:
-    """Be the kubelet of the service's one pod."""
+    """Make the service's only pod ready, as its kubelet would; return the pod."""
     (pod,) = eventually(lambda: pods_of(client, namespace), what="a pod")
     write_ready_status(client, pod, run=pod["metadata"]["uid"], address=machine_address())
     return dict(pod)
 
 
 def asleep(client: KubeClient, namespace: str) -> Json:
-    """Wait until nothing runs and our slice leads to the loop; give the slice."""
+    """Wait until the service has no replicas and an EndpointSlice of the loop; return the slice."""
     eventually(lambda: replicas(client, namespace) == 0, what="no replicas")
     found = eventually(lambda: find(client, kinds.ENDPOINT_SLICES, namespace, slice_name("svc")), what="our slice")
     assert found is not None
@@ -129,7 +129,7 @@ def replicas(client: KubeClient, namespace: str) -> int:
 
 
 def ask(endpoints: Json) -> socket.socket:
-    """Send a request to where a slice leads."""
+    """Send a completion request to the address in a slice; return the connection."""
     address, port = endpoints["endpoints"][0]["addresses"][0], endpoints["ports"][0]["port"]
     client = socket.create_connection((address, port), timeout=60)
     body = b'{"messages": []}'
@@ -176,7 +176,7 @@ def test_a_service_sleeps_over_a_restart_of_the_loop_and_wakes_for_a_request(
     eventually(lambda: "Woken" in events(client, namespace), what="an Event")
     eventually(lambda: loop.metric("herdsman_proxy_wake_seconds_count") == 1, what="one wake in the metrics")
 
-    # Again to sleep; then the spec wins: stopped is stopped, and takes no requests.
+    # An edit to 0 replicas stops a service that is asleep: the loop receives no more requests for it.
     asleep(client, namespace)
     edit(client, namespace, replicas=0)
     eventually(lambda: status(client, namespace).get("phase") == "Stopped", what="Stopped")

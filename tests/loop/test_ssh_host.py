@@ -1,4 +1,5 @@
-"""From an InferenceService to a llama-server on a machine without an agent, by the whole loop with its normal rights.
+"""From an InferenceService to a llama-server on a machine without an agent, by the whole loop with only its documented
+rights.
 
 Covered: a key that the loop may not read, placement by the facts that the host reports, a completion, and a host that
 is cut off and returns without a restart of its processes.
@@ -26,7 +27,7 @@ from tools.tiny_model import write_tiny_model
 
 @pytest.fixture(scope="module")
 def loop(loop_kubeconfig: Path, pulumi_cli: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopProcess]:
-    """A loop that may look at models on the hosts' network."""
+    """A loop that may read models on the hosts' network."""
     allowed = "--allowed-remote-hosts=127.0.0.0/8,10.87.0.0/16"
     with loop_process(loop_kubeconfig, tmp_path_factory.mktemp("loop"), allowed) as running:
         yield running

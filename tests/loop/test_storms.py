@@ -1,5 +1,5 @@
-"""An API server that refuses writes for a while, and a terminating namespace: reported, survived, others not
-affected.
+"""An API server that refuses writes for a while, and a terminating namespace. The loop reports both and keeps running,
+and other services are not affected.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def storm(admin: KubeClient, cluster: LocalCluster, tmp_path_factory: pytest.Tem
 
 @pytest.fixture(scope="module")
 def stormy_loop(storm: Storm, pulumi_cli: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopProcess]:
-    """A loop that reaches the API server through the storm only."""
+    """A loop whose requests to the API server all go through `storm`."""
     directory = tmp_path_factory.mktemp("loop")
     with loop_process(storm.kubeconfig(directory / "kubeconfig"), directory) as running:
         yield running
 
 
 def requests_in(seconds: float, storm: Storm) -> int:
-    """Return the number of requests that the loop sends to the API server in a number of seconds."""
+    """Return the number of requests that the loop sends to the API server within `seconds`."""
     before = storm.requests
     time.sleep(seconds)
     return storm.requests - before
@@ -99,7 +99,7 @@ def test_a_storm_of_refusals_is_told_and_outlived(admin: KubeClient, storm: Stor
     assert storm.refused[429] and storm.refused[409]
     assert find(admin, kinds.SERVICES, where, "svc-1"), "what is not refused is made"
     assert requests_in(3.0, storm) < 60, "three services whose writes are refused are tried again with back-off"
-    # Everything at once now: also reads, Events, statuses and the lease meet 429, every second time.
+    # Now every second request except watches gets 429: also reads, Events, statuses and the Lease.
     every = itertools.cycle((429, 0))
     storm.refuse = lambda method, path: next(every) if "watch=1" not in path else 0
     eventually(lambda: storm.refused[429] > 20, what="a storm on all requests")
@@ -109,7 +109,7 @@ def test_a_storm_of_refusals_is_told_and_outlived(admin: KubeClient, storm: Stor
         deployed(admin, where, f"svc-{number}", timeout_s=90)
         settled(admin, where, f"svc-{number}")
     assert stormy_loop.poll() is None
-    # A deleted service gets no further change that would trigger a retry of its leftover objects.
+    # No further change of a deleted service triggers the removal of its objects again: the loop retries by itself.
     storm.refuse = lambda method, path: 500 if method == "DELETE" and f"/{where}/deployments/" in path else 0
     admin.delete(kinds.INFERENCE_SERVICES, where, "svc-0")
     eventually(lambda: failed_removals(stormy_loop), what="a removal that fails")

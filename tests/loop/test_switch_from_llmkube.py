@@ -1,4 +1,4 @@
-"""A namespace that LLMKube looked after until now: its objects are taken over as they are, and follow their specs."""
+"""A namespace that LLMKube managed until now: the loop keeps its objects, and makes them follow their specs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ PROTECTED = "karpenter.sh/do-not-disrupt"
 
 
 def as_llmkube_left_it(ours: Json) -> Json:
-    """The same Deployment, written by another manager with updates, with the fields that LLMKube would have left."""
+    """Return the Deployment for another manager to create: without Herdsman's annotations and its status, and with an
+    annotation in the pod template that no spec asks for.
+    """
     kept = ("name", "labels", "ownerReferences")
     made = copy.deepcopy({**ours, "metadata": {field: ours["metadata"][field] for field in kept}})
     del made["status"]
@@ -54,7 +56,7 @@ def test_what_llmkube_made_is_kept_and_what_it_left_behind_goes(
         theirs = client.create(kinds.DEPLOYMENTS, namespace, as_llmkube_left_it(ours), field_manager="llmkube")
 
         address = service_as_llmkube_left_it(client, namespace)
-        shutil.rmtree(loop.state)  # it never knew of this Deployment
+        shutil.rmtree(loop.state)  # it never contained this Deployment
         loop.start()
         eventually(lambda: "left" not in noted(client, namespace), what="what nobody asks for to go")
         live = deployed(client, namespace)
