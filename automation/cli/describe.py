@@ -126,7 +126,7 @@ def describe_service(
         "model": {"name": view.model, **_model(model, now=now)},
         "runtime": "" if view.kind else spec.get("runtime", "llamacpp"),
         "mode": status.get("mode", ""),
-        "runsOn": runs_on(process),
+        "runsOn": runs_on(service, process),
         "endpoint": view.endpoint,
         "gateway": status.get("gateway") or {},
         "priority": status.get("effectivePriority"),

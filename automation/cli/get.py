@@ -16,7 +16,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound
 from kubeapi.json_types import Json
-from program.desired.keys import ServiceKey
+from program.desired.keys import ANNOTATION_HOST, ANNOTATION_HOST_SELECTOR, ServiceKey
 from program.dialects.registry import LLMKUBE, dialect_of, is_part_of_another, key_of, kind_text
 
 MODELS = frozenset({"model", "models", "mdl"})
@@ -159,7 +159,7 @@ def service_row(service: Json, processes: Mapping[ServiceKey, Json], *, now: dat
         "replicas": f"{view.ready_replicas}/{view.desired_replicas}",
         "queue": queue,
         "priority": str(status.get("effectivePriority", "")),
-        "runsOn": runs_on(processes.get(key_of(service))),
+        "runsOn": runs_on(service, processes.get(key_of(service))),
         "endpoint": view.endpoint,
         "age": age_text(metadata, now=now),
         "reason": view.reason,
@@ -167,10 +167,16 @@ def service_row(service: Json, processes: Mapping[ServiceKey, Json], *, now: dat
     }
 
 
-def runs_on(process: Json | None) -> str:
-    """Return the place of a service: pods, or the host and the address on which the process listens."""
+def runs_on(service: Json, process: Json | None) -> str:
+    """Return the place of a service: pods, or the host and the address on which the process listens.
+
+    Before the service has a process, its annotations name the host or ask for one.
+    """
     if process is None:
-        return "pods"
+        annotations = service["metadata"].get("annotations") or {}
+        if host := annotations.get(ANNOTATION_HOST):
+            return f"host {host}"
+        return "hosts" if annotations.get(ANNOTATION_HOST_SELECTOR) else "pods"
     report = process.get("status") or {}
     place = f"host {process['spec']['host']}"
     if report.get("address") and report.get("port"):

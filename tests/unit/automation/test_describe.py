@@ -110,6 +110,18 @@ def test_a_service_on_a_host_says_where_it_listens() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("annotations", "place"),
+    [({"herdsman.dev/host": "mac"}, "host mac"), ({"herdsman.dev/host-selector": "gpu=yes"}, "hosts"), ({}, "pods")],
+)
+def test_a_service_without_a_process_shows_the_place_that_its_annotations_ask_for(
+    annotations: dict[str, str], place: str
+) -> None:
+    waiting = {**SERVICE, "metadata": {**SERVICE["metadata"], "annotations": annotations}}
+    assert service_row(waiting, {}, now=NOW)["runsOn"] == place
+    assert described(waiting)["runsOn"] == place
+
+
 def test_a_model_has_a_row() -> None:
     row = model_row(MODEL, now=NOW)
     assert (row["phase"], row["size"], row["architecture"], row["quantization"]) == (
