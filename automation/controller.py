@@ -56,7 +56,7 @@ class Controller:
         """Do one pass: bring the service closer to its custom resource, and write the progress into its status."""
         services, now = self.services.get(key.dialect), self.clock()
         if services is None:
-            # A dialect of a newer release.
+            # A newer version of Herdsman has this dialect.
             return
         if not services.ready():
             # The caches of its kinds are not filled yet, or the API server does not serve the kinds any more.

@@ -3,8 +3,8 @@
 Names, variables and paths are LLMKube's, so that Herdsman uses LLMKube's caches without a new download. Values are
 passed as environment variables and are never inserted into the script. Credentials are references to Secrets.
 
-A release may change the text of the script. Pods that run have already executed the script, so hashes count its version
-and not its text, and an upgrade does not restart pods. docs/adr/0008.
+A new version of Herdsman may change the text of the script. Pods that run have already executed the script, so hashes
+count the script's version and not its text, and an upgrade does not restart pods. docs/adr/0008.
 """
 
 from __future__ import annotations

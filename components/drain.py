@@ -87,7 +87,7 @@ def drain_script() -> str:
 
 
 def as_in_hashes(value: object) -> object:
-    """Copy JSON with each pod as releases before the default drain rendered it. Hashes count this copy.
+    """Copy JSON with each pod as versions before the default drain rendered it. Hashes count this copy.
 
     A drain that the service did not ask for is left out. One that the service asked for has its form of that time.
     """
@@ -100,7 +100,7 @@ def as_in_hashes(value: object) -> object:
 
 
 def without_new_drain(pod: Json) -> Json:
-    """Return a pod's spec as releases before the default drain rendered it; an equal copy if the pod has no drain."""
+    """Return a pod's spec as versions before the default drain rendered it; an equal copy if the pod has no drain."""
     containers, by_default = [], False
     for container in pod["containers"]:
         command = script_command(container)
@@ -119,7 +119,7 @@ def without_new_drain(pod: Json) -> Json:
 
 
 def script_command(container: object) -> list[str] | None:
-    """Return the command of a container's drain script in this release's form, whatever the script's text, or None."""
+    """Return the command of a container's drain script in this version's form, whatever the script's text, or None."""
     step = container
     for key in ("lifecycle", "preStop", "exec", "command"):
         step = step.get(key) if isinstance(step, dict) else None
@@ -129,7 +129,7 @@ def script_command(container: object) -> list[str] | None:
 
 
 def without_script(lifecycle: object) -> object:
-    """Copy a container's hooks without the text of the drain script of any release."""
+    """Copy a container's hooks without the text of the drain script of any version."""
     command: object = lifecycle
     for key in ("preStop", "exec", "command"):
         command = command.get(key) if isinstance(command, dict) else None
@@ -139,7 +139,7 @@ def without_script(lifecycle: object) -> object:
 
 
 def _before(command: list[str]) -> Json | None:
-    """Return the hooks that releases before the default drain rendered for the same settings; None for no hooks."""
+    """Return the hooks that versions before the default drain rendered for the same settings; None for no hooks."""
     _, _, _, name, url, left, _, what = command
     if name == OWN_ACCORD:
         return None

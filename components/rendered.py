@@ -131,8 +131,8 @@ def fingerprint_of(value: object) -> str:
     """Return 16 hex digits of the SHA-256 of a JSON value in canonical form.
 
     The downloader's script counts by its version and not by its text (`components.downloader`). The end of pods counts
-    in the form of releases before the default drain (`components.drain`). An owner reference counts with
-    `blockOwnerDeletion: false`, which earlier releases wrote, so that an upgrade runs no engine.
+    in the form of the versions before the default drain (`components.drain`). An owner reference counts with
+    `blockOwnerDeletion: false`, which development versions wrote, so that an upgrade runs no engine.
     """
     text = script_by_version(json.dumps(as_in_hashes(value), sort_keys=True, separators=(",", ":")))
     text = text.replace('"blockOwnerDeletion":true', '"blockOwnerDeletion":false')

@@ -1,4 +1,4 @@
-"""Fields of pod templates that hashes do not count: an installation's settings, and a release's additions to presets.
+"""Fields of pod templates that hashes do not count: an installation's settings, and later additions to presets.
 
 A renderer gives two specs of an object: the one for new pods, and the one that hashes count. An annotation of the
 object lists the paths at which they differ. While the template's hash is the same, the provider keeps the values with

@@ -113,7 +113,7 @@ def read_record(obj: Json) -> Record | None:
 def request_hash(obj: RenderedObject) -> str:
     """Hash the fields of a rendered object that decide its pods.
 
-    The commands of init containers do not count: Herdsman writes them, and a release that changes them must not restart
+    The commands of init containers do not count: Herdsman writes them, and a version that changes them must not restart
     pods that never ran them.
     """
     made = obj.counted["spec"][TEMPLATE_FIELDS[obj.kind]]
@@ -131,7 +131,7 @@ def keeps_template(dialect: str, digest: str, obj: RenderedObject, live: Json) -
     """
     record = read_record(live)
     if record is not None:
-        # Earlier releases counted fields that hashes do not count any more.
+        # Development versions counted fields that hashes do not count any more.
         return record in ((digest, request_hash(obj)), (digest, request_hash(replace(obj, counted_spec=None))))
     applied = {naming.ANNOTATION_APPLIED_HASH}
     if dialect != LLMKUBE:  # LLMKube's own controller writes the hash of the template too

@@ -62,7 +62,7 @@ def _provide_volume(node: Node, client: KubeClient, volumes: kinds.Kind, number:
     try:
         found = client.get(volumes, None, name)
     except NotFound:
-        # Kubernetes refuses another source for an existing volume, and a volume of an earlier version has another.
+        # Kubernetes refuses another source for an existing volume, and volumes of development versions have another.
         client.apply(volumes, None, document, field_manager="herdsman", force=True)
         return
     if found.get("status", {}).get("phase") == "Released":

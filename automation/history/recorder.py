@@ -87,7 +87,7 @@ class RevisionRecorder:
         self._thread.start()
 
     def renew(self, *, namespaces: tuple[str, ...] = (), has: Callable[[str], bool] = lambda _: True) -> None:
-        """Delete the revisions beyond the limit and rewrite those of earlier releases, in the thread; see `upgrade`.
+        """Delete the revisions beyond the limit and rewrite those in an older form, in the thread; see `upgrade`.
 
         Only revisions in `namespaces` (none: in all) whose namespace `has` accepts are touched. Returns at once.
         """

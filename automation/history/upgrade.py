@@ -1,11 +1,11 @@
-"""Brings the revisions of earlier loops up to date. Called by `recorder`, in its thread, when a loop starts.
+"""Brings the revisions that earlier loops wrote up to date. Called by `recorder`, in its thread, when a loop starts.
 
 `prune` deletes the revisions beyond the limit of all services: the limit may have been higher for an earlier loop.
 
-`renew` rewrites the revisions of earlier releases, which sent `data` with its keys in the order of the custom resource.
-The API server then refuses every patch, also that of the garbage collector, which removes owner references when a
-service is deleted with the policy Orphan. `data` is immutable, so the revision is deleted and created again, with its
-name and number.
+`renew` rewrites the revisions of development versions that sent `data` with its keys in the order of the custom
+resource. The API server refuses every patch of such a revision, also that of the garbage collector, which removes owner
+references when a service is deleted with the policy Orphan. `data` is immutable, so the revision is deleted and created
+again, with its name and number.
 """
 
 from __future__ import annotations

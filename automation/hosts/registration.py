@@ -1,9 +1,9 @@
 """Writes the Service without selector and the EndpointSlices that lead clients to processes on hosts.
 
 Called by `endpoints`; calls `kubeapi`. Names, labels and annotations are those of LLMKube's agent, so that tools for
-LLMKube work with both. The field manager is that of Herdsman's agents, which wrote these objects in earlier releases,
-so that the loop owns all of their fields. The objects belong to the InferenceService, and the cluster deletes them with
-it. Replica 0 has the Service and the slice of the same name; each further replica has a slice.
+LLMKube work with both. The field manager is that of Herdsman's agents, because agents of development versions wrote
+these objects: so the loop owns all of their fields. The objects belong to the InferenceService, and the cluster deletes
+them with it. Replica 0 has the Service and the slice of the same name; each further replica has a slice.
 
 Every write contains the version on which it was decided, so that a delayed write cannot undo a later one.
 """

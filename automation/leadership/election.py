@@ -291,7 +291,7 @@ class LeaseElector:
         return True
 
     def _list_leases(self) -> dict[str, Json]:
-        """Return the leases of all loops by name. Leases of releases without parts have no label."""
+        """Return the leases of all loops by name. Leases of versions without shards have no label."""
         query = {"labelSelector": f"{LABEL_LOOP}={self._base}"}
         path = LEASES.path(self._namespace)
         found = self._client.request("GET", path, query=query, timeout_s=self._patience_s())

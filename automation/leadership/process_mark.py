@@ -33,8 +33,8 @@ def mark_of(pid: int) -> str | None:
 def is_dead(other: str) -> bool:
     """Return whether the process of this mark is proven dead.
 
-    False when in doubt: another machine, another boot, another container, an invalid mark, or a mark of an earlier
-    version whose pid is in use, because it has the start by the wall clock.
+    False when in doubt: another machine, another boot, another container, an invalid mark, or a mark of a
+    development version whose pid is in use, because it has the start by the wall clock.
     """
     parsed = _parsed(other)
     if parsed is None:
@@ -47,7 +47,7 @@ def is_dead(other: str) -> bool:
 
 
 def runs(other: str) -> bool:
-    """Return whether the process of this mark runs. A mark of an earlier version has the start by the wall clock."""
+    """Return whether the process of this mark runs. Marks of development versions have the start by the wall clock."""
     parsed = _parsed(other)
     if parsed is None:
         return False

@@ -32,7 +32,7 @@ class Shard:
         return int.from_bytes(hashlib.sha256(namespace.encode()).digest()[:8], "big") % self.of == self.number
 
     def lease(self, base: str) -> str:
-        """Return the name of this part's Lease; without shards it is the base name, as in releases without parts."""
+        """Return the name of this part's Lease; without shards it is the base name."""
         return base if self.of == 1 else f"{base}-shard-{self.number}-of-{self.of}"
 
 

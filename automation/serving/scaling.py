@@ -25,7 +25,7 @@ def scaled_elsewhere(desired: DesiredService, deployment: Json | None) -> bool:
         return False
     asked = deployment["metadata"]["annotations"].get(naming.ANNOTATION_ASKED_REPLICAS)
     if asked is None:
-        # Until now the service had an autoscaler, whose number does not count any more; or an earlier release made the
-        # Deployment.
+        # Until now the service had an autoscaler, whose number does not count any more; or a development version
+        # without this annotation made the Deployment.
         return scaled_by not in AUTOSCALING_MANAGERS
     return bool(asked == str(desired.replicas))

@@ -274,7 +274,7 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
             verdict = Verdict()
         judged = _judged(found, wanted, verdict, list(request.ignoreChanges))
         if not judged and self._remember == "all" and objects.INPUTS_KEY not in old_outputs:
-            # The state is from an earlier release. The update applies unchanged values and completes the state.
+            # A development version wrote the state without inputs. The update applies unchanged values and adds them.
             judged = [Change((objects.INPUTS_KEY,), diffs.Kind.ADD, in_inputs=False)]
         return _diff_answer(judged)
 

@@ -78,8 +78,8 @@ def keeping_script(wanted: Any, before: Any) -> Any:
 def keeping_drain(wanted: Any, before: Any) -> Any:
     """Copy `wanted` with the hooks and grace period of `before`; return `wanted` if the template hashes differ.
 
-    Pods of a release before the default drain stay as they are, and pods with a drain script keep its text. If the
-    hooks of `before` belong to no release, another client changed them, and `wanted` applies.
+    Pods of a version before the default drain stay as they are, and pods with a drain script keep its text. If no
+    version of Herdsman wrote the hooks of `before`, another client changed them, and `wanted` applies.
     """
     pod, known = value_at(wanted, _POD), value_at(before, _POD)
     if not same_template(wanted, before) or not isinstance(pod, dict) or not isinstance(known, dict):

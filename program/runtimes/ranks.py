@@ -98,8 +98,8 @@ def share_of(engine: str, arguments: Sequence[str], gpus: int) -> int:
     """Return over how many GPUs each layer is spread if no argument sets it: the GPUs divided by the other ranks."""
     ranks = ranks_of(engine, arguments)
     if ranks.names_tensor:
-        # The user's argument comes later and counts. This value stays as in earlier releases, so that no template
-        # changes.
+        # The user's argument comes later and counts. Development versions rendered this value too; another one would
+        # change the templates of running pods.
         return gpus
     return gpus // ranks.others if gpus % ranks.others == 0 else 1
 

@@ -33,7 +33,7 @@ class LayoutInvalid(ValueError):
 class Record(BaseModel):
     """The stored record of a process.
 
-    Unknown fields are ignored, so that earlier versions can read records of later ones.
+    Unknown fields are ignored, so that an older version can read the records of a newer one after a downgrade.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")

@@ -54,7 +54,7 @@ class ObservedProcess:
 
     @property
     def former_start(self) -> str:
-        """The same in the form of earlier versions, which may be stored on the host."""
+        """The same in the form of development versions, which may be stored on the host."""
         return f"{self.pid} {self.launch} {self.started}"
 
     @property

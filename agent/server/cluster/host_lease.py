@@ -78,7 +78,7 @@ def lease_object(
 
 
 _DROPPED = (ANNOTATION_FENCED, "herdsman.dev/facts")
-"""The second one is the annotation in which an earlier release kept the host's facts."""
+"""The second one is the annotation in which development versions kept the host's facts."""
 
 
 def holder_of(lease: Json) -> str:

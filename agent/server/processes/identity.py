@@ -25,7 +25,7 @@ MARKER = "HERDSMAN_PROCESS"
 hash and the port. With it an agent finds a process even if the earlier agent ended before it could store the pid."""
 
 _FORMER = re.compile(r"\d+\.\d{6}")
-"""A mark of an earlier version on macOS: psutil's `create_time`."""
+"""A mark of a development version on macOS: psutil's `create_time`."""
 _FORMER_TOLERANCE_S = 1.0
 _COMMAND_TIMEOUT_S = 10.0
 
@@ -120,7 +120,7 @@ def _recorded_start_s(pid: int) -> int | None:
 
 
 def _is_former(pid: int, mark: str, now: str) -> bool:
-    """Return whether an earlier version made this mark of the process. An empty mark was unknown at its start.
+    """Return whether a development version made this mark of the process. It is empty if it was unknown at the start.
 
     A mark of macOS matches unless the clock was set while that agent ran. In that case the environment identifies the
     process: only a process that an agent started leads a session and has an agent's marker.

@@ -1,4 +1,4 @@
-"""Adds to pods the template that their hash is computed from: the one of the first release's presets. Pure.
+"""Adds to pods the template that their hash is computed from: the one of the presets' first texts. Pure.
 
 Therefore a change of a preset, or of words in the endpoint picker's configuration that pickers ignore, restarts no pods
 (docs/adr/0042). The user's own changes are in both templates.

@@ -56,7 +56,7 @@ def migrated(config: Json, version: Version | None, *, tokenizer: str = "", coun
     """Return the configuration rewritten for a version; the same object if there is nothing to rewrite.
 
     `tokenizer` is the URL of the service's tokenizer, if it has one. `counted` returns the version that hashes are
-    computed from: with the words that newer pickers ignore, which the first release kept (docs/adr/0042).
+    computed from: with the words that newer pickers ignore, as development versions kept them (docs/adr/0042).
     """
     told = _renamed(config, version)
     if version is None or version < _PRODUCERS_SINCE or not isinstance(told.get("plugins"), list):

@@ -41,7 +41,7 @@ class PodPlan:
     fetched: bool = True
     """False: the engine fetches its model itself."""
     counted: bool = False
-    """Build the templates that hashes are computed from: with the default settings, and the first release's loaders."""
+    """Build the templates that hashes are computed from: with default settings, and the loaders' first variables."""
 
 
 def counted(template: Json, plan: PodPlan) -> Json:
@@ -115,7 +115,7 @@ def _add_models(spec: Json, runner: Json, plan: PodPlan) -> None:
 
 
 def _add_loaders(spec: Json, runner: Json, plan: PodPlan) -> None:
-    # The first release copied the variables of the first container, which may be a sidecar.
+    # Hashes count the variables of the first container, which may be a sidecar, as the first development version did.
     inherited = (spec["containers"][0] if plan.counted else runner).get("env") or []
     for index, model in enumerate(plan.models):
         if model.source.loader is None:
