@@ -24,7 +24,7 @@ from tests.support.controlplane import Api
 
 @pytest.fixture(scope="session")
 def client(kubeconfig: Path) -> Iterator[KubeClient]:
-    """The client that the provider works with; tests look at the cluster through it, too."""
+    """The client of the provider; the tests read the cluster with it, too."""
     made = KubeClient.from_kubeconfig(str(kubeconfig))
     yield made
     made.close()
@@ -32,7 +32,7 @@ def client(kubeconfig: Path) -> Iterator[KubeClient]:
 
 @pytest.fixture
 def namespace(api: Api) -> Iterator[str]:
-    """A namespace for one test; nothing that runs in this layer or after it looks into those of others."""
+    """A namespace for one test. It is not deleted, because no other test of this layer, or later, reads it."""
     with api.namespace(kept=True) as name:
         yield name
 
@@ -69,13 +69,13 @@ def stacks(tmp_path: Path, plugins: EmbeddedPlugins, pulumi_command: auto.Pulumi
 
 @pytest.fixture
 def stack(stacks: Callable[[str], Stack]) -> Stack:
-    """The stack of a test that needs one."""
+    """A stack, for tests that need only one."""
     return stacks("one")
 
 
 @pytest.fixture
 def make_engine(pulumi_cli: Path, plugins: EmbeddedPlugins, tmp_path: Path) -> Iterator[Callable[..., PulumiEngine]]:
-    """Make engines over one state and one work root: a second one is a restart."""
+    """Create engines with one state and one work directory: a second engine is a restart."""
     with ExitStack() as closing:
 
         def make(**options: Any) -> PulumiEngine:

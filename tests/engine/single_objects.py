@@ -1,4 +1,4 @@
-"""One resource that is changed through the provider's protocol, in the calls that an engine makes."""
+"""Calls of the provider's protocol without an engine, for tests of one resource."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Object:
         self.replaced = False
 
     def apply(self, spec: Json, **metadata: Any) -> Json:
-        """Preview and apply a spec; return the provider's response."""
+        """Preview and apply a spec, and assert that both agree; return the resource's outputs."""
         news = encode({"metadata": {"name": "web", "namespace": self.namespace, **metadata}, "spec": spec})
         told = {"urn": self._urn, "name": "web", "type": self._type}
         inputs = self._provider.Check(provider_pb2.CheckRequest(olds=self._inputs, news=news, **told)).inputs
@@ -55,7 +55,7 @@ class Object:
         return decode(self._outputs)
 
     def restore(self) -> Json:
-        """Preview and apply the same inputs again after another client's change; return the provider's response."""
+        """Preview and apply the same inputs again after another client's change; return the resource's outputs."""
         assert self._inputs is not None
         told = {"urn": self._urn, "name": "web", "type": self._type}
         old = {"id": f"{self.namespace}/web", "olds": self._outputs, "old_inputs": self._inputs}

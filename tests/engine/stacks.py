@@ -1,4 +1,4 @@
-"""Stacks of the engine layer: inline programs run by the real Pulumi CLI on a file backend of their own."""
+"""Stacks of the engine layer: inline programs that the real Pulumi CLI runs, each with a separate file backend."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _NOT_ASKED = object()
 
 
 class _Programs:
-    """Counts the programs that the SDK runs in this process, with the calls to the engine that outlive them."""
+    """Counts the programs that the SDK runs in this process, until their last calls to the engine have ended."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._running = 0
 
     def watched(self, run: Callable[[LanguageServer, Any, Any], Any]) -> Callable[[LanguageServer, Any, Any], Any]:
-        """Count while `run` lasts: the SDK's answer to the engine that asks for a program."""
+        """Wrap `run`, the SDK's handler for an engine that requests a program, to count the calls under way."""
 
         def counted(server: LanguageServer, request: Any, context: Any) -> Any:
             self._add(1)
@@ -69,7 +69,7 @@ class Run:
     text: str = ""
 
     def steps(self, kind: str | None = None) -> dict[str, str]:
-        """Logical name to operation, of Kubernetes resources."""
+        """The operation on each Kubernetes resource, by logical name."""
         return {name: op for name, op, _ in self._pre() if kind is None or op == kind}
 
     def operations(self, name: str) -> list[str]:
@@ -77,7 +77,7 @@ class Run:
         return [op for at, op, _ in self._pre() if at == name]
 
     def detailed(self, name: str) -> dict[str, str]:
-        """Property path to kind of change, of one resource."""
+        """The kind of change of each property of one resource, by path."""
         found: dict[str, str] = {}
         for at, _, metadata in self._pre():
             if at == name:
@@ -125,7 +125,7 @@ class Stack:
 
     def select(self, program: Program) -> auto.Stack:
         if self._selected is not None:
-            # Creating and selecting costs a second of processes that run nothing.
+            # Creating or selecting a stack starts CLI processes, which take a second.
             self._selected.workspace.program = program
             return self._selected
         self._selected = auto.create_or_select_stack(
@@ -139,7 +139,7 @@ class Stack:
                 env_vars=self._environment,
             ),
         )
-        # After each run the Automation API starts three processes more, for a summary and outputs that few tests read.
+        # After each run the Automation API starts three more processes, for a summary and outputs that few tests read.
         vars(self._selected).update(info=lambda show_secrets=True: _NOT_ASKED, outputs=dict)
         return self._selected
 
@@ -147,7 +147,8 @@ class Stack:
     def _until_the_program_ends(self) -> Iterator[None]:
         """Wait for the program of a run that failed.
 
-        An engine that gives a run up does not wait for it, and the SDK would count its last calls to the next run.
+        An engine that aborts a run does not wait for its program, and the SDK would count the program's last calls in
+the next run.
         """
         try:
             yield
@@ -224,7 +225,7 @@ class Stack:
         self._selected = None
 
     def state(self) -> dict[str, Any]:
-        """Logical name to resource as the state holds it, secrets encrypted."""
+        """The resources in the state by logical name; their secrets are encrypted."""
         deployment = self.select(lambda: None).export_stack().deployment
         return {r["urn"].rpartition("::")[2]: r for r in deployment.get("resources", [])}
 
@@ -244,7 +245,7 @@ def official_environment(kubeconfig: Path) -> dict[str, str]:
     return {
         "PATH": f"{Path(found).parent}{os.pathsep}{os.environ['PATH']}",
         "KUBECONFIG": str(kubeconfig),
-        # By default it replaces a ConfigMap at each change of its data.
+        # By default the plugin replaces a ConfigMap when its data changes.
         "PULUMI_K8S_ENABLE_CONFIGMAP_MUTABLE": "true",
     }
 

@@ -1,4 +1,4 @@
-"""`herdsman export` while a run of the stack is under way: its objects are there before its state is."""
+"""`herdsman export` during a run of the stack, when objects exist that the state does not contain yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Three ways to end an engine whose loop may not or cannot continue: fence, guard, and the check of a left lock."""
+"""How an engine ends whose loop may not or cannot continue: by the fence, by the guard, and by a lock left behind."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_a_loop_that_was_frozen_with_its_guard_does_nothing_when_it_goes_on(
         loop.process.send_signal(signal.SIGCONT)
     assert loop.process.wait(20.0) == -signal.SIGKILL
     until(lambda: not loop.engine_lives, timeout_s=15.0)
-    # A freeze between the question and the act: one act comes late.
+    # If the loop freezes between its check and its act, that one act comes late.
     assert len(loop.acts_since(frozen + 10.0)) <= (0 if first == "guard" else 1)
 
 
@@ -298,7 +298,7 @@ def test_a_guard_is_small(folder: Path) -> None:
         assert guard.memory_info().rss < 16e6
         before = guard.num_ctx_switches().voluntary
         time.sleep(1.0)
-        # It waits for the next word, which on a busy machine may have begun just now.
+        # On a busy machine the guard may begin to wait for its next input only now, which is one switch.
         assert guard.num_ctx_switches().voluntary <= before + 1, "it costs nothing while nothing happens"
         assert VARIABLE not in guard.environ()
     finally:

@@ -1,4 +1,4 @@
-"""List items that others made and that exclude an item of Herdsman's: a port moved to another number, for one."""
+"""List items of other clients that exclude an item of Herdsman's, such as a port with a changed number."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PORTS: dict[str, tuple[list[Json], list[Json]]] = {
 
 
 def put(client: KubeClient, kind: Kind, namespace: str, change: Callable[[Json], None]) -> Json:
-    """Change an object as an editor does: the whole of it is written back."""
+    """Change an object by a PUT of the whole object, as an editor does."""
     live = client.get(kind, namespace, "web")
     change(live["spec"])
     for field in ("managedFields", "resourceVersion"):
@@ -90,7 +90,7 @@ def test_ports_that_others_add_beside_stay(
 def test_a_port_that_another_manager_applied_is_put_back(
     object_of: Callable[[Kind], Object], client: KubeClient, namespace: str
 ) -> None:
-    """As every other field is: an apply by force takes it."""
+    """A forced apply takes the port over, like any other field."""
     service = object_of(SERVICES)
     service.apply({"selector": {"app": "web"}, "ports": [HTTP]})
     put(client, SERVICES, namespace, lambda spec: spec.update(ports=[METRICS]))

@@ -54,7 +54,7 @@ def steps(stack: Stack, program: Program, *options: str) -> dict[str, dict[str, 
 
 
 def kinds(step: dict[str, Any]) -> dict[str, tuple[str, bool]]:
-    """Give, of each path, the kind of change and whether the inputs differ."""
+    """Return the kind of change and `inputDiff`, by path."""
     return {path: (each["kind"], each["inputDiff"]) for path, each in step["detailedDiff"].items()}
 
 
@@ -147,7 +147,7 @@ def test_an_object_that_was_deleted_shows_as_made_again(stack: Stack, client: Ku
     assert "uid" not in text
     (step,) = steps(stack, settings(namespace, {"a": "1"})).values()
     assert kinds(step) == dict.fromkeys(("apiVersion", "kind", "metadata", "data"), ("add-replace", False))
-    # The words of a change that comes at the same time are those of the whole object.
+    # A simultaneous change of the program is not listed by itself: the step shows the whole new object.
     (step,) = steps(stack, settings(namespace, {"b": "1"})).values()
     assert kinds(step)["data"] == ("add-replace", False)
     assert "data.b" not in kinds(step)

@@ -76,7 +76,7 @@ def test_a_kind_and_its_objects_are_made_by_one_program(stack: Stack, client: Ku
     assert run.detailed("widget") == {"spec.size": "add", "spec.tags[1]": "add"}
     assert client.get(kind, namespace, "w")["spec"]["size"] == 2
     stack.destroy()
-    # The API server removes the objects of a kind first, and then the kind.
+    # The API server deletes the objects of a CRD first, and then the CRD.
     name = f"widgets.{group}"
     eventually(
         lambda: all(item["metadata"]["name"] != name for item in client.list(CRDS)["items"]), what=f"the end of {name}"

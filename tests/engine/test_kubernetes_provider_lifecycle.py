@@ -20,7 +20,7 @@ from tests.engine.stacks import Stack, as_applied, manager_fields
 
 
 def web(namespace: str, *, image: str = "nginx:1", replicas: int | None = 2, **more: Any) -> Callable[[], None]:
-    """A Deployment and its Service, by the typed classes."""
+    """Return a program with a Deployment and its Service, by the SDK's typed classes."""
 
     def program() -> None:
         labels = {"app": "web"}
@@ -79,7 +79,7 @@ def test_typed_classes_create_update_and_delete_objects(stack: Stack, client: Ku
 
 
 def config_map(namespace: str, data: dict[str, str], **options: Any) -> Callable[[], None]:
-    """One ConfigMap as a plain custom resource, the cheapest object there is."""
+    """Return a program with one ConfigMap, the cheapest object, registered as a plain `CustomResource`."""
 
     def program() -> None:
         pulumi.CustomResource(

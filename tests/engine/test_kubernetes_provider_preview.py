@@ -1,4 +1,4 @@
-"""Previews: exact paths, unknowns, the server's own verdict, and nothing written."""
+"""Previews: exact paths, unknown values, refusals by the API server, and no writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets: never in the clear in state, output or messages, and right on the cluster."""
+"""Secrets: never in plain text in state, output or messages, and correct in the cluster."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Switches between alternatives of which an object may have only one: the other one is removed, defaulted or
-applied.
+"""Switches between alternatives of which an object may have only one: the former one is removed, whether it was
+applied or is a default of the API server.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ BACKENDS: dict[str, Json] = {
 
 
 def tour(members: dict[str, Any]) -> list[str]:
-    """Visit the members in an order that takes the way from each one to each other one once."""
+    """Return the members in an order in which each of them follows each other one exactly once."""
     left = {name: [other for other in members if other != name] for name in members}
     way, back = [next(iter(members))], []
     while way:
@@ -176,7 +176,7 @@ def test_the_type_of_a_service_is_switched_both_ways(object_of: Callable[[Kind],
         assert ("externalTrafficPolicy" in spec) is has_ports, (before, name)
         balances = name == "LoadBalancer"
         assert ("healthCheckNodePort" in spec) is balances, (before, name)
-        # An address of the cluster cannot be given up, nor can one be given to a Service without, nor the class change.
+        # Immutable are whether a Service is headless, and its load balancer class.
         assert service.replaced is (is_fixed(before, name)), (before, name)
         before = name
 
@@ -234,8 +234,8 @@ def test_an_object_whose_state_was_lost_is_switched(
 def test_an_object_that_is_taken_over_is_switched(
     object_of: Callable[[Kind], Object], client: KubeClient, namespace: str, asked: bool
 ) -> None:
-    """The object is taken over from its former controller, or from any manager on request; all its fields were
-    updates.
+    """An object is taken over if it has the owner of the new one, or if an annotation asks for it. The other manager
+wrote all its fields by updates.
     """
     owner = {"apiVersion": "example.com/v1", "kind": "Model", "name": "m", "uid": "u-1", "controller": True}
     metadata: Json = {"annotations": {"herdsman.dev/adopt": "true"}} if asked else {"ownerReferences": [owner]}

@@ -1,4 +1,4 @@
-"""Pods that run keep the downloader that they came with, and pods that were stopped start again under an autoscaler."""
+"""A new downloader script alone changes no pod template, and stopped pods start again under an autoscaler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plugin server itself: many engines at once, large messages, engines that go away, an API server that fails."""
+"""The plugin server itself: many engines at once, large messages, engines that disconnect, an API server that fails."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def channel(plugins: EmbeddedPlugins) -> Iterator[grpc.Channel]:
 
 @pytest.fixture
 def provider(channel: grpc.Channel) -> provider_pb2_grpc.ResourceProviderStub:
-    """The provider as an engine sees it."""
+    """A gRPC client of the provider, as an engine has one."""
     return provider_pb2_grpc.ResourceProviderStub(channel)
 
 
@@ -79,7 +79,7 @@ def test_messages_beyond_grpcs_default_size_pass(
     provider: provider_pb2_grpc.ResourceProviderStub, namespace: str
 ) -> None:
     request = create(namespace, {"a": "x"})
-    # An engine sends old state along with each diff; that of many large objects is beyond 4 MiB.
+    # An engine sends the old state with its requests; that of a large object exceeds gRPC's default of 4 MiB.
     check = provider_pb2.CheckRequest(
         urn=URN, name="c", type=TYPE, news=request.properties, olds=encode({"data": {"blob": "x" * (6 * 1024 * 1024)}})
     )
@@ -132,7 +132,7 @@ def test_an_api_server_that_does_not_answer_leaves_no_doubt_about_the_state(tmp_
         pytest.raises(grpc.RpcError) as caught,
     ):
         provider_pb2_grpc.ResourceProviderStub(channel).Create(create("default", {}))
-    # INTERNAL and UNKNOWN would make the engine keep a pending operation that asks for a repair by hand.
+    # After INTERNAL or UNKNOWN the engine would keep a pending operation, which needs a manual repair.
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     assert "create ConfigMap `default/c`" in caught.value.details()
     assert "you can safely run again" in caught.value.details()
@@ -146,7 +146,7 @@ def test_many_creates_at_once_make_each_object_once(
     with ThreadPoolExecutor(16) as pool:
         ids = list(pool.map(lambda request: provider.Create(request).id, requests))
     assert ids == [f"{namespace}/c{at}" for at in range(200)]
-    assert client.requests_total - before == 200  # one request each: no look before, none after
+    assert client.requests_total - before == 200  # one request each, without a read before or after it
     assert len([o for o in client.list(CONFIG_MAPS, namespace)["items"] if o["metadata"]["name"][0] == "c"]) == 200
 
 
@@ -207,7 +207,7 @@ def test_an_api_server_killed_and_back_is_worked_with_at_once(
             provider.Create(create("default", {}, name="meanwhile"))
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         cluster.restart_component("kube-apiserver")
-        # Each pooled connection is dead now, and none of these calls may notice.
+        # Each pooled connection is closed now, and none of these calls may fail because of it.
         list(pool.map(provider.Create, [create("default", {}, name=f"after-{at}") for at in range(16)]))
 
 

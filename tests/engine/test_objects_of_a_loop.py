@@ -29,7 +29,7 @@ def owner(client: KubeClient, namespace: str) -> dict[str, Any]:
 
 @pytest.fixture
 def beside(client: KubeClient) -> Iterator[EmbeddedPlugins]:
-    """The provider as people run it, by `herdsman provider`."""
+    """The provider as `herdsman provider` runs it."""
     with EmbeddedPlugins({"kubernetes": KubernetesProvider(client, beside_loop=True)}) as running:
         yield running
 

@@ -1,4 +1,4 @@
-"""Pulumi's own Kubernetes plugin on stacks that Herdsman's provider made, and the other way round.
+"""Pulumi's official Kubernetes plugin on stacks of Herdsman's provider, and the other way round.
 
 The plugin is used where it is installed: on PATH, or named by $PULUMI_RESOURCE_KUBERNETES.
 """
@@ -49,7 +49,7 @@ SKIP_AWAIT = {"pulumi.com/skipAwait": "true"}
 
 @pytest.fixture
 def official(kubeconfig: Path) -> dict[str, str]:
-    """The environment of a CLI that uses Pulumi's own plugin."""
+    """The environment of a CLI that uses the official plugin."""
     return official_environment(kubeconfig)
 
 
@@ -66,7 +66,7 @@ def loop_plugins(client: KubeClient) -> Iterator[EmbeddedPlugins]:
 
 
 def versions(client: KubeClient, namespace: str) -> dict[str, tuple[str, Any]]:
-    """Object to uid and records of applies, of all that a service may be made of.
+    """The uid and the managedFields entries of applies, by object, for all kinds that services have.
 
     An apply that changes something has a new time. The resourceVersion also changes with the status, and the
     generation with the replicas that an autoscaler chooses.
@@ -110,7 +110,7 @@ def test_it_finds_nothing_to_do_in_a_static_fleet(
     assert unchanged(other.up(fleet.program).steps())
     assert versions(client, namespace) == before
     other.refresh(expect_no_changes=True)
-    # It notes of Deployments without ready pods, as all are here, that they failed to become ready.
+    # The official plugin marks Deployments without ready pods as failed. No pod becomes ready here.
     again = other.preview(fleet.program)
     assert {name.rpartition("/")[2] for name in again.steps("update")} <= {"deployment", "main"}
     assert all(again.detailed(name) == {} for name in again.steps())
@@ -215,7 +215,7 @@ def test_it_never_gets_to_the_state_that_the_loop_works_with(
 
 
 def mixed(namespace: str, *, more: bool) -> Callable[[], None]:
-    """A Deployment, a ConfigMap and a Secret; without `more`, each has a field or a key less."""
+    """A Deployment, a ConfigMap and a Secret; with `more`, the first two have one more entry each."""
 
     def program() -> None:
         labels = {"app": "web"}

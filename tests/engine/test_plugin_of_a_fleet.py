@@ -1,7 +1,8 @@
 """A static fleet with the wrong Kubernetes plugin, or with none: nothing is changed, and the error names the remedy.
 
-Also covered: states of earlier releases, which move to the version that names Herdsman's plugin, and a fleet that is
-for Pulumi's own plugin. That plugin is used where it is installed: on PATH, or named by $PULUMI_RESOURCE_KUBERNETES.
+Also covered: states that contain the SDK's plugin version and move to the version that names Herdsman's plugin, and a
+fleet for Pulumi's official plugin. That plugin is used where it is installed: on PATH, or named by
+$PULUMI_RESOURCE_KUBERNETES.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ WHAT_TO_DO = 'export PATH="$(herdsman provider path):$PATH"'
 
 @pytest.fixture
 def environment(tmp_path: Path, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The environment of a CLI without any Kubernetes plugin: a forgotten line for PATH. The test's own is the same."""
+    """The environment of a CLI without a Kubernetes plugin on PATH. PATH of the test's process is the same."""
     if official := shutil.which(OFFICIAL_PLUGIN):
         monkeypatch.setenv("PULUMI_RESOURCE_KUBERNETES", os.environ.get("PULUMI_RESOURCE_KUBERNETES") or official)
     found = [each for each in os.environ["PATH"].split(os.pathsep) if not (Path(each) / OFFICIAL_PLUGIN).exists()]
@@ -48,7 +49,7 @@ def environment(tmp_path: Path, kubeconfig: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def near(api: Api) -> Iterator[str]:
-    """A namespace that the fleet reaches by a provider with a name."""
+    """A namespace that the fleet reaches by a named provider."""
     with api.namespace(kept=True) as name:
         yield name
 
@@ -94,7 +95,7 @@ Seen = Callable[[], dict[str, tuple[str, str]]]
 
 
 def plugins_named(stack: Stack) -> dict[str, str]:
-    """Version of each provider of the state, by its name."""
+    """The plugin version of each Kubernetes provider in the state, by the provider's name."""
     providers = {name: each for name, each in stack.state().items() if each["type"] == "pulumi:providers:kubernetes"}
     return {name: each["inputs"].get("version") for name, each in providers.items()}
 
@@ -104,7 +105,7 @@ def unchanged(steps: dict[str, str]) -> bool:
 
 
 def deploy_earlier_release(fleet: Fleet, seen: Seen) -> dict[str, tuple[str, str]]:
-    """Make the fleet as earlier releases did: by Herdsman's plugin, under the version of the SDK."""
+    """Create the fleet by Herdsman's plugin under the plugin version of the SDK; return its objects."""
     fleet.wants(KubernetesPlugin.PULUMI)
     fleet.stack.up(fleet.program)
     fleet.wants(KubernetesPlugin.HERDSMAN)

@@ -1,4 +1,4 @@
-"""PulumiEngine over state backends that are not files: PostgreSQL and S3, each a real server, and what befalls them."""
+"""PulumiEngine with its state on real servers of PostgreSQL and S3: runs, broken and locked states, outages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STRANGER = {"pid": 4711, "username": "ann", "hostname": "laptop", "timestamp": "
 
 @pytest.fixture(scope="module", params=["postgres", "s3"])
 def server(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    """A server on loopback; its credentials are in the environment, as a Secret would put them there."""
+    """A server on loopback; its credentials are in the environment, as a Secret would set them."""
     directory = Path(tempfile.mkdtemp(prefix="herdsman-s3-"))
     made: Backend = Postgres() if request.param == "postgres" else S3Server(directory)
     with pytest.MonkeyPatch.context() as patch:
@@ -95,8 +95,8 @@ def test_a_broken_state_is_made_anew_and_stops_no_other_stack(
     apply(make_engine(state_url=server.url), namespace)
     before = uid(client, namespace)
     server.write(stack_key(namespace), content)
-    # After a restart the stack is in the index. The CLI reads every stack to list them, so one broken state hides the
-    # others.
+    # The restarted engine must still find the stack. The CLI reads each state to list the stacks, so one broken state
+    # would hide the others.
     restarted = make_engine(state_url=server.url)
     assert Stack(namespace) in restarted.stacks()
     apply(restarted, namespace, replicas=2)
@@ -162,7 +162,7 @@ def test_what_a_run_leaves_behind_is_little_and_known(
         apply(engine, namespace, replicas=replicas)
     own = {name for name in server.names() if f"/{namespace}/" in name or f"/{namespace}.json" in name}
     assert sum(name.endswith((".history.json", ".checkpoint.json")) for name in own) == 6
-    # Beside the history: the state and the one before it. No lock, and no backup for each run.
+    # Beside the history there are the state and its predecessor, but no lock, and no backup for each run.
     assert len(own) == 8
 
 

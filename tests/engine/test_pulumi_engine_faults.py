@@ -151,7 +151,7 @@ def test_a_killed_loop_leaves_a_run_that_its_successor_ends(
         assert loop.stdout is not None
         assert loop.stdout.readline().strip() == "waiting"
         (entry,) = read_records(tmp_path / "work/stacks" / namespace / "runs.json")
-        # Stopped, so that it neither ends by itself nor gives its lock back when its provider is gone.
+        # The CLI is suspended, so that it neither exits nor releases its lock when its provider is gone.
         os.kill(entry.pid, signal.SIGSTOP)
         loop.kill()
         loop.wait()

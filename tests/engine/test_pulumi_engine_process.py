@@ -1,4 +1,6 @@
-"""How the CLI process is run, stopped and accounted for. A shell replaces the CLI, so that it can fail on demand."""
+"""The process of the CLI: its start, its end and its records. A shell replaces the CLI, so that it can fail on
+demand.
+"""
 
 from __future__ import annotations
 

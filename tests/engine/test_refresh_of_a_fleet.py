@@ -44,7 +44,7 @@ def edit(client: KubeClient, namespace: str, **fields: Any) -> None:
 
 
 def remembered(fleet: Fleet) -> Any:
-    """The variables that the state has as inputs: the next `up` compares the files with them."""
+    """The environment variables in the state's inputs, with which the next `up` compares the files."""
     inputs = fleet.stack.state()[DEPLOYMENT]["inputs"]
     return inputs["spec"]["template"]["spec"]["containers"][0]["env"]
 

@@ -1,4 +1,4 @@
-"""A service that asks for all there is, made, changed and removed by the real engine on a real API server."""
+"""A service with all optional objects, created, changed and removed by the real engine on a real API server."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_all_its_objects_come_change_and_go(
     up(everything)
     assert client.get(kinds.DEPLOYMENTS, namespace, "svc")["spec"]["replicas"] == 1
 
-    # KEDA has scaled it; when it is handed from KEDA to Kubernetes' own autoscaler, the count does not jump.
+    # KEDA has scaled the Deployment. When a HorizontalPodAutoscaler replaces KEDA, the number of replicas stays.
     scaled = {"metadata": {"name": "svc"}, "spec": {"replicas": 2}}
     client.patch(kinds.DEPLOYMENTS, namespace, "svc", scaled, subresource="scale", field_manager="keda-operator")
     by_hpa = rendered(

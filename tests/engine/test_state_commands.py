@@ -45,7 +45,9 @@ def servers() -> Iterator[tuple[Postgres, S3Server]]:
 
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A passphrase as a mounted Secret gives it, and no cluster that a laptop might be set up for."""
+    """Set a passphrase file, as a mounted Secret has it, and a KUBECONFIG without a cluster; return the passphrase
+    file.
+    """
     secret = tmp_path / "secret"
     secret.write_text("correct horse\n")
     monkeypatch.setenv("HERDSMAN_PASSPHRASE_FILE", str(secret))
@@ -105,7 +107,7 @@ def test_a_state_goes_from_files_to_s3_to_a_database_and_the_engine_goes_on_ther
     assert all(outcome.ok for outcome in changed.services.values())
     assert changed.cli_processes == 1, "the key came along, so that nothing had to be sealed anew"
     assert client.get(kinds.DEPLOYMENTS, namespace, "a")["metadata"]["uid"] == live["uid"]
-    # Newer changes in the target are not overwritten without the flag.
+    # Newer changes in the target are not overwritten without `--force`.
     code, _, err = run(capsys, "move", s3.url, postgres.url)
     assert code == 1
     assert "1 of" in err
@@ -279,7 +281,7 @@ def test_no_password_stands_in_a_command_line_a_message_or_a_process(
     code, out, err = run(capsys, "list", "--state", "postgres://herdsman:swordfish@127.0.0.1/db")
     assert (code, "PGPASSWORD" in err) == (64, True)
     assert "swordfish" not in out + err
-    # By a variable it is taken, and passed on as one: neither ps nor an error of the CLI shows it.
+    # In HERDSMAN_STATE a password is accepted. The CLI gets it by a variable, too, so neither ps nor an error shows it.
     postgres, _ = servers
     quoted = PASSWORD.replace(" ", "%20").replace("/", "%2F").replace("@", "%40")
     url = postgres.url.replace("herdsman@", f"herdsman:{quoted}@")

@@ -1,4 +1,4 @@
-"""Static fleets: the services of files, made by the real engine on the real API server without a loop."""
+"""Static fleets: services in files, created by the real engine on the real API server without a loop."""
 
 from __future__ import annotations
 
@@ -226,7 +226,9 @@ Pulumi = Callable[..., str]
 
 @pytest.fixture
 def plain_pulumi(tmp_path: Path, pulumi_cli: Path, plugins: EmbeddedPlugins) -> Pulumi:
-    """Run the CLI as people do, in a copy of the project that shares program, examples and virtual environment."""
+    """Return a function that runs the plain CLI in a copy of the project, which shares the program, the examples and
+    the virtual environment.
+    """
     path = f"{pulumi_cli.parent}:{os.environ['PATH']}"
     if shutil.which("pulumi-language-python", path=path) is None:
         needs.require("pulumi-language-python")

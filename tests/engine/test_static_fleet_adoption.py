@@ -45,7 +45,7 @@ def test_all_that_is_in_the_way_is_told_at_once_and_nothing_is_made(
 ) -> None:
     loops = owner_reference(client, namespace, "c")
     foreign(client, kinds.SERVICES, namespace, "a")
-    # The last object of a service, which waits for its others.
+    # The Deployment is the last object of a service: it waits for the others.
     foreign(client, kinds.DEPLOYMENTS, namespace, "b")
     foreign(client, kinds.SERVICES, namespace, "c", ownerReferences=[loops])
     for name in ("a", "b", "c", "free"):

@@ -1,7 +1,7 @@
 """Static fleets over several places: namespaces, two clusters, hosts; with plugins that the engine starts itself.
 
 Covered: distinct names, each object in its place, a warning for unused settings, all errors of the config in one
-message, refresh and destroy in every place, claims that stay, no cluster at all, marks against a loop.
+message, refresh and destroy in every place, claims that stay, no cluster at all, annotations that keep a loop away.
 """
 
 from __future__ import annotations

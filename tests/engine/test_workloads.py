@@ -43,7 +43,7 @@ def options(client: KubeClient) -> Iterator[RenderOptions]:
 
 
 class Scene:
-    """One service of a namespace, in the hands of one engine."""
+    """One service, and the engine that applies it."""
 
     def __init__(self, engine: PulumiEngine, client: KubeClient, namespace: str, options: RenderOptions) -> None:
         self.engine, self.client, self.namespace, self.options = engine, client, namespace, options
@@ -107,7 +107,7 @@ def test_a_whole_service_comes_changes_and_goes(scene: Scene) -> None:
     # No change is left: Kubernetes keeps the objects as they were rendered.
     assert scene.preview(first) == []
 
-    # A changed template, an autoscaler that takes the pods over, no prefill and no route any more.
+    # The second version has a changed template and an autoscaler, and neither prefill pods nor a route.
     labels = {**marks("svc"), "app.kubernetes.io/component": "main"}
     changed = template(labels, image="registry.example/vllm:2")
     main = pod_set(name="svc-kserve", of="svc", template=changed, scaler=hpa("svc-kserve-hpa"))
@@ -144,7 +144,7 @@ def test_another_selector_is_another_deployment_and_the_old_one_goes_first(scene
     after = scene.deployment()
     assert after["metadata"]["uid"] != before["metadata"]["uid"]
     assert after["spec"]["selector"]["matchLabels"] == role
-    # The role that a binding grants cannot change either.
+    # The role of a RoleBinding is immutable, too.
     (access,) = everything("svc", scene.namespace).access
     other = access.model_copy(update={"role": "svc-epp-other"})
     regranted = scene.rendered(pods=(main, *everything("svc").pods[1:]), access=(other,))
@@ -156,7 +156,7 @@ def test_another_selector_is_another_deployment_and_the_old_one_goes_first(scene
 
 
 def test_what_was_lost_from_the_state_is_found_again(scene: Scene, make_engine: Callable[..., PulumiEngine]) -> None:
-    """A loop that lost its state takes over the objects that it created, including the one without an owner."""
+    """An engine that has lost the state of a service takes over its objects, including the one without an owner."""
     first = scene.rendered()
     scene.up(first)
     uid = scene.client.get(kinds.CLUSTER_ROLE_BINDINGS, None, f"{scene.namespace}-svc-epp-auth-rb")["metadata"]["uid"]
