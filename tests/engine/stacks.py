@@ -148,7 +148,7 @@ class Stack:
         """Wait for the program of a run that failed.
 
         An engine that aborts a run does not wait for its program, and the SDK would count the program's last calls in
-the next run.
+        the next run.
         """
         try:
             yield

@@ -235,7 +235,7 @@ def test_an_object_that_is_taken_over_is_switched(
     object_of: Callable[[Kind], Object], client: KubeClient, namespace: str, asked: bool
 ) -> None:
     """An object is taken over if it has the owner of the new one, or if an annotation asks for it. The other manager
-wrote all its fields by updates.
+    wrote all its fields by updates.
     """
     owner = {"apiVersion": "example.com/v1", "kind": "Model", "name": "m", "uid": "u-1", "controller": True}
     metadata: Json = {"annotations": {"herdsman.dev/adopt": "true"}} if asked else {"ownerReferences": [owner]}

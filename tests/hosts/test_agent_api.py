@@ -71,7 +71,7 @@ def test_a_fleet_without_a_cluster_is_spoken_to_over_tls_from_elsewhere(
 
 @dataclass
 class Served:
-    """The listeners of an agent that runs nothing, on a second loopback address that counts as another machine's."""
+    """The listeners of an agent without processes, on a second loopback address that counts as another machine's."""
 
     listeners: ApiListeners
     store: Store
@@ -84,7 +84,7 @@ class Served:
             return answer.status, answer.data.decode()
 
     def shown(self) -> str:
-        """Give the fingerprint of the certificate that a new connection is shown."""
+        """Return the fingerprint of the certificate that a new connection gets."""
         host, port = self.url.removeprefix("https://").split(":")
         return fingerprint(ssl.get_server_certificate((host, int(port)), timeout=5))
 
@@ -123,7 +123,7 @@ def test_only_health_is_open_beyond_loopback_and_a_metrics_token_opens_metrics_a
 ) -> None:
     served = serve(token_file=tmp_path / "token")
     assert served.get("/healthz") == (200, "ok\n")
-    # A token file that is not there yet opens nothing, not even to an empty token.
+    # While the token file does not exist, each token is refused, also an empty one.
     assert [served.get(path)[0] for path in ("/metrics", "/readyz", "/v1/plan", "/nothing")] == [401] * 4
     assert served.get("/v1/plan", " ")[0] == 401
     (tmp_path / "token").write_text("first\n")
@@ -207,7 +207,7 @@ def test_nobody_makes_the_server_slow_or_big(serve: Callable[..., Served], monke
         begin = time.monotonic()
         slow.sendall(b"GET /healthz HTTP/1.1\r\n")
         with contextlib.suppress(OSError):
-            # A byte now and then must not buy more time.
+            # A client that keeps sending single bytes must not get more time.
             while time.monotonic() - begin < 10:
                 slow.sendall(b"X")
                 time.sleep(0.1)
@@ -217,7 +217,7 @@ def test_nobody_makes_the_server_slow_or_big(serve: Callable[..., Served], monke
         each.close()
 
     with connect() as big:
-        # A little too much, so that all of it is sent before the answer comes.
+        # Only a little too large, so that all of it is sent before the response arrives.
         filler = b"X-Filler: %b\r\n" % (b"x" * (http_server.MAX_HEAD_BYTES // 4))
         big.sendall(b"GET /healthz HTTP/1.1\r\n" + filler * 4)
         assert big.recv(100).startswith(b"HTTP/1.1 431")
@@ -264,7 +264,7 @@ def test_an_error_of_the_agents_own_disk_is_answered_and_logged() -> None:
         assert answer.status == 500
         assert answer.json()["reason"] == "InternalError"
         assert [line["event"] for line in logged if line["log_level"] == "error"] == ["Failed to answer a request"]
-        # A client that leaves in the middle of its body is no fault of the agent.
+        # The agent logs no error for a client that disconnects in the middle of its body.
         with capture_logs() as logged:
             with socket.create_connection(("127.0.0.1", server.port)) as leaving:
                 head = "PUT /v1/processes/prod/chat HTTP/1.1\r\nAuthorization: Bearer t\r\nContent-Length: 100\r\n\r\n{"

@@ -1,4 +1,6 @@
-"""A real llama-server at work while its plan changes, its agent is killed, and its binary turns out to be too old."""
+"""A real llama-server during a request, while its plan changes and its agent is killed; and one too old for its
+plan.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,7 @@ def test_an_answer_under_way_ends_before_its_server_is_replaced_even_if_the_agen
 def test_a_server_that_is_too_old_for_its_plan_is_named_and_its_upgrade_noticed(
     tmp_path: Path, llama_server: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The old one is the real one, but for its help: that of a release without `--alias`."""
+    """The old server is the real one with the help of a release without `--alias`."""
     binaries = tmp_path / "bin"
     binaries.mkdir()
     old = binaries / "llama-server"

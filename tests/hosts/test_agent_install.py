@@ -1,6 +1,6 @@
-"""An agent under a service manager, installed, changed, upgraded, killed and taken away, while a real model serves.
+"""An agent under a service manager, installed, changed, upgraded, killed and uninstalled, while a real model serves.
 
-On a real systemd, booted in namespaces, where that can be; on a pretended one; and on a pretended launchd.
+The service managers are a real systemd, booted in namespaces where that is possible, and fakes of systemd and launchd.
 """
 
 from __future__ import annotations
@@ -112,7 +112,9 @@ def stage(
 
 
 def read_run_file(store: Path) -> RunFile | None:
-    """Read how the last agent of a store could be found; its pid is that of the stage's own namespace."""
+    """Return the run file that the last agent of a store wrote, or None. Its pid is valid in the stage's PID
+    namespace.
+    """
     path = store / RUN_FILE
     return RunFile.model_validate_json(path.read_bytes()) if path.exists() else None
 

@@ -1,4 +1,4 @@
-"""An agent that takes its plan from a real API server and leads the cluster's clients to real llama-servers.
+"""An agent that takes its plans from a real API server, with real llama-servers as endpoints of the cluster's Services.
 
 Covered: endpoints and status, ownership and garbage collection, foreign objects, outages of the API server, replaced
 plans, the host's Lease, clean stop, leftovers of an earlier agent.
@@ -50,7 +50,7 @@ def install_crds(api: Api) -> None:
 
 @pytest.fixture(scope="module")
 def hosts_api(api: Api, control_plane: LocalCluster) -> Iterator[Api]:
-    """The shared control plane with Herdsman's CRDs, and the part of the loop that makes endpoints."""
+    """The shared control plane with Herdsman's CRDs, and the part of the loop that publishes endpoints."""
     install_crds(api)
     with published_on(control_plane):
         yield api
@@ -149,7 +149,7 @@ def until_ready(api: Api, namespace: str, name: str = "tiny", *, timeout_s: floa
 
 
 def until_served(api: Api, namespace: str, name: str = "tiny", *, timeout_s: float = 40) -> Json:
-    """Wait until the process is ready and its Service leads to it."""
+    """Wait until the process is ready and is an endpoint of its Service; return the status of its HostProcess."""
     report = until_ready(api, namespace, name, timeout_s=timeout_s)
 
     def led_to() -> bool:
@@ -168,7 +168,7 @@ def endpoint(api: Api, namespace: str, name: str = "tiny") -> Json:
 
 
 def host_says(api: Api, host: str, process: str) -> Json | None:
-    """The status of a Host, once it names a process that is ready."""
+    """Return the status of a Host if it lists the process as Ready, otherwise None."""
     status = (api.get(HOSTS.path(None, host)) or {}).get("status") or {}
     ready = [p["name"] for p in status.get("processes") or () if p.get("phase") == "Ready"]
     return status if any(name.endswith(f"/{process}") for name in ready) else None
@@ -242,7 +242,7 @@ def test_a_deleted_service_takes_process_and_endpoints_with_it(
     host_process(hosts_api, namespace, host, llama_plan(tiny_model))
     report = until_served(hosts_api, namespace)
     hosts_api.delete(INFERENCE_SERVICES.path(namespace, "tiny"))
-    # The cluster's garbage collector learns of new kinds only every 30 s, and these are new.
+    # The garbage collector discovers new kinds, as these are, only every 30 s.
     assert gone(report["pid"], timeout_s=70)
     for kind in (HOST_PROCESSES, SERVICES, ENDPOINT_SLICES):
         path = kind.path(namespace, "tiny")
@@ -461,7 +461,7 @@ def test_a_process_that_listens_where_no_client_comes_is_not_ready_and_says_what
     tiny_model: Path,
     start_agent: StartAgent,
 ) -> None:
-    """Without `--listen`, engines of a cluster on this machine listen on loopback, and Services lead elsewhere."""
+    """An engine that listens on loopback is not reachable at the host's address, which its Service uses."""
     host = unique_host(namespace)
     running = start_agent(control_plane, host, "--listen", "127.0.0.1")
     host_process(hosts_api, namespace, host, llama_plan(tiny_model))

@@ -1,4 +1,4 @@
-"""An agent with real llama-server processes, its plan given over HTTP.
+"""An agent with real llama-server processes that gets its plan over HTTP.
 
 Covered: start and answer, downloads, a killed server, a killed agent, replaced, removed and broken processes, stop.
 """
@@ -147,7 +147,7 @@ def test_a_process_is_found_again_although_the_state_file_is_lost(
     host.kill()
     (host.store / "agent-state.json").unlink()
     client = host.start()
-    # Over HTTP the written plan is the plan, and there is none: what runs without one is stopped, not forgotten.
+    # Plans that come over HTTP are kept in the state file. Without one the agent stops the process that it finds.
     assert before.pid is not None
     assert gone(before.pid)
     eventually(lambda: is_forgotten(client), what="the process to be forgotten")
@@ -227,7 +227,7 @@ def test_a_bad_value_ends_as_failed_with_the_servers_own_words_while_another_ser
 
 
 def test_a_server_that_stops_answering_is_stopped_before_another_starts(host: AgentProcess, tmp_path: Path) -> None:
-    """A frozen process (SIGSTOP) is alive and does not answer; its port must be free for the one after it."""
+    """A frozen process (SIGSTOP) is alive and does not answer; its port must be free for its successor."""
     (tmp_path / "www").mkdir()
     plan = command_plan(
         *(sys.executable, "-m", "http.server", "{port}", "--bind", "{host}", "--directory", str(tmp_path / "www")),

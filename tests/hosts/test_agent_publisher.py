@@ -62,10 +62,10 @@ def process(api: Api, namespace: str) -> Json:
 
 
 class Desk:
-    """The publications of the publisher, changed by the test."""
+    """The source of the publisher's publications, which the test changes."""
 
     def __init__(self, publication: Publication | None, api: Api | None = None) -> None:
-        """With `api`, the process is looked at as it is now, as an agent's watch does."""
+        """With `api`, each publication has the present HostProcess, as with an agent's watch."""
         self.publication = publication
         self.may_speak = True
         self._api = api
@@ -218,8 +218,8 @@ def test_a_host_that_moves_from_ipv4_to_ipv6_gets_new_endpoints(api: Api, namesp
 
 
 def test_objects_that_an_llmkube_agent_left_are_taken_over_whole(api: Api, namespace: str, client: KubeClient) -> None:
-    """The objects are as LLMKube's agent creates them: no owner, its annotations, a Pod as target; the heartbeat is
-    old.
+    """As those of LLMKube's agent, the objects have no owner, but its labels, another address and port, and an old
+    heartbeat.
     """
     beat = (datetime.now(UTC) - timedelta(minutes=10)).isoformat(timespec="seconds").replace("+00:00", "Z")
     labels = {"app": "svc", "llmkube.ai/managed-by": "metal-agent", "llmkube.ai/inference-service": "svc"}

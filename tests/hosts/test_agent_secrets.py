@@ -1,4 +1,6 @@
-"""An agent reads secret variables at each start: it reports missing ones, and passes on none of its own environment."""
+"""An agent reads secret variables at each start: it reports missing ones, and passes on no secrets of the agent's
+environment.
+"""
 
 from __future__ import annotations
 

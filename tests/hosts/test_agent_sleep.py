@@ -1,7 +1,7 @@
-"""Scale to zero on a host: a real agent and a real llama-server that sleeps, wakes and dies behind the agent's front.
+"""Scale to zero on a host: a real agent and a real llama-server that sleeps, wakes and dies behind the agent's proxy.
 
-Covered: idle to asleep to serving again, streams byte for byte, restarts and a kill of the agent, a killed engine in
-the middle of an answer, a start that fails, a herd, metrics.
+Covered: from idle to asleep to serving again, streams byte for byte, restarts and a kill of the agent, an engine killed
+during a response, a start that fails, many requests at once, metrics.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def host(tmp_path: Path, tiny_model: Path) -> Iterator[AgentProcess]:
 
 
 def chat(port: int, *, tokens: int = 4, stream: bool = False) -> bytes:
-    """Write a request for a chat completion."""
+    """Return a request for a chat completion."""
     asked = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": tokens, "stream": stream}
     body = json.dumps(asked | {"ignore_eos": True}).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x:{port}\r\nContent-Length: {len(body)}\r\n"
@@ -48,7 +48,7 @@ def chat(port: int, *, tokens: int = 4, stream: bool = False) -> bytes:
 
 
 def ask(port: int, *, timeout_s: float = 30) -> int:
-    """Ask for a completion; give the status."""
+    """Request a completion; return the HTTP status."""
     with connected(port, timeout_s=timeout_s) as client:
         client.sendall(chat(port))
         return int(read_head(client)[0].split()[1])
@@ -88,7 +88,7 @@ def test_a_service_sleeps_wakes_and_survives_its_agent(
     assert gone(first.pid) and not host.processes()
     assert metric(host, "herdsman_proxy_sleeps_total") == 1
 
-    # 0 → 1, by a herd: one start, all served.
+    # 0 → 1, by many requests at once: one start, and all of them are served.
     answers: Counter[int] = Counter()
     herd = [threading.Thread(target=lambda: answers.update([ask(port)])) for _ in range(20)]
     for each in herd:
@@ -99,7 +99,7 @@ def test_a_service_sleeps_wakes_and_survives_its_agent(
     assert until(client, KEY, "Ready").restarts == 0 and len(host.processes()) == 1
     assert metric(host, "herdsman_proxy_wake_seconds_count") == 1
 
-    # → 0, and the agent is killed: the next one leaves it asleep, and its port open.
+    # → 0, and the agent is killed: the next agent leaves the service asleep and its port open.
     until(client, KEY, "Asleep")
     eventually(lambda: not host.processes(), what="the process to be gone")
     host.kill()
@@ -116,7 +116,7 @@ def test_a_service_sleeps_wakes_and_survives_its_agent(
     until(client, KEY, "Ready")
     assert ask(port) == 200 and engine_of(host).pid == second.pid
 
-    # Without an idle timeout it runs always again.
+    # Without an idle timeout the process runs all the time again, at another port.
     client.put(KEY, llama_plan(tiny_model))
     plain = until(client, KEY, "Ready")
     eventually(lambda: client.get(KEY).report.port != port, what="a port of its own")
@@ -138,7 +138,7 @@ def test_an_engine_that_is_killed_while_it_answers_hangs_nobody(
         assert b" 200 " in head and b"chunked" in head.lower()
         engine.send_signal(signal.SIGKILL)
         assert not read_to_end(streaming).endswith(b"0\r\n\r\n")
-    # Refused with a reason, or held until it is back; served in the end, and never 404.
+    # Until the engine is back, a request gets 502 or 503, or waits. None gets 404.
     deadline, statuses = time.monotonic() + 30, []
     while (status := ask(port)) != 200:
         statuses.append(status)

@@ -1,4 +1,4 @@
-"""Downloads against a real server that misbehaves, with real processes, a real full disk and real kills.
+"""Downloads from a real server with faults, with real processes, a real full disk and real kills.
 
 Covered: resume after a cut and after a kill, a changed file, no ranges, parallel ranges, wrong sizes and checksums, one
 download for many threads and processes, cancel, stalls, a full disk, a file size limit, files that are used in place.
@@ -85,7 +85,7 @@ def slot(store: Path) -> Path:
     return store / "0123456789abcdef"
 
 
-# --- the good way -----------------------------------------------------------------------------------------------------
+# --- without faults ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("settings", [QUICK, ONE_STREAM])
@@ -139,7 +139,7 @@ def test_a_redirected_file_arrives(server: FileServer, tmp_path: Path) -> None:
 def test_a_cut_connection_is_resumed_where_it_broke(
     server: FileServer, tmp_path: Path, settings: DownloadSettings
 ) -> None:
-    # More cuts than attempts: each connection brings bytes, and bytes restore the patience.
+    # More cuts than attempts: a connection that brings bytes resets the count of attempts.
     url = server.serve("/m.gguf", File(CONTENT, cut_after=200_000, cuts=10))
     assert fetch(plan(url, sha256=SHA256), tmp_path, settings=settings).read_bytes() == CONTENT
     # The interrupted parts may be sent twice, but never the whole file again.
@@ -225,7 +225,7 @@ def test_a_killed_process_is_resumed_by_the_next(server: FileServer, tmp_path: P
     assert server.sent("/m.gguf") - before < len(CONTENT) - 400_000
 
 
-# --- files that change or lie -----------------------------------------------------------------------------------------
+# --- files that change, and wrong sizes and checksums -----------------------------------------------------------------
 
 
 def test_a_file_that_changed_since_the_cut_is_fetched_anew(server: FileServer, tmp_path: Path) -> None:

@@ -44,13 +44,13 @@ class Failed:
 
 
 class Download(Protocol):
-    """One way to bring a file."""
+    """One of the downloaders."""
 
     path: Path
     """The target of the file."""
 
     def once(self, url: str, *, sha256: str | None = None) -> Failed | None:
-        """Run one download to its end."""
+        """Run one download to its end; return its failure, or None."""
 
 
 class PodDownload:
@@ -81,7 +81,7 @@ class SshDownload:
 
         def ended() -> FileState | None:
             state = self._fetcher.state(plan)
-            # Between the start and the lock of the script nothing runs and nothing has failed.
+            # Until the script holds its lock, the fetch counts as neither running nor failed.
             return state if state.there or (state.failure and not state.running) else None
 
         state = eventually(ended, what="the end of a fetch", timeout_s=60)
@@ -136,7 +136,7 @@ def downloads(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Downlo
 
 
 def until_there(downloads: Download, url: str, *, sha256: str | None = None) -> None:
-    """Begin again after each failure, as the owner of a download does."""
+    """Repeat a download after each failure, as its owner does."""
     for _ in range(ATTEMPTS):
         failed = downloads.once(url, sha256=sha256)
         if failed is None:

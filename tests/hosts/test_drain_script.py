@@ -1,4 +1,6 @@
-"""The script that ends an engine gently, run by shells that images have, with a server that plays the engine."""
+"""The script that drains an engine before its end, run by the shells of images, with a server in place of the
+engine.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,11 @@ METRICS = (
     b'vllm:num_requests_waiting{engine="0"} 3.0\n'
 )
 ANSWER = b"x" * 16_000_000
-"""More than the kernel takes for a client that does not read."""
+"""More bytes than the kernel buffers for a client that does not read."""
 
 
 class Slots(ThreadingHTTPServer):
-    """Answers `answers` in turn, the last one for ever; None is a refusal. `GET /answer` is a long answer."""
+    """Sends `answers` in turn, and then always the last one; None is status 501. `GET /answer` gets ANSWER."""
 
     daemon_threads = True
 
@@ -81,7 +83,7 @@ def drain(
     port: int | None = None,
     **env: str,
 ) -> float:
-    """Run the script to its end and give the seconds that it took. `port` is the engine's, the server's by default."""
+    """Run the script to its end; return the seconds that it took. `port` is the engine's; by default the server's."""
     started = time.monotonic()
     url = f"http://127.0.0.1:{server.server_address[1]}/ask"
     clients = str(port or server.server_address[1])
@@ -94,7 +96,7 @@ def drain(
 
 @contextlib.contextmanager
 def connected(server: Slots, request: bytes = b"") -> Iterator[socket.socket]:
-    """A client that takes little at a time."""
+    """A connected client with a small receive buffer, which has sent `request`."""
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(("127.0.0.1", server.server_address[1]))

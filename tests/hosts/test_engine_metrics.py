@@ -1,4 +1,4 @@
-"""The metrics of llama.cpp in dashboards are served by a real llama-server."""
+"""A real llama-server serves the metrics of llama.cpp that the dashboards use."""
 
 from __future__ import annotations
 

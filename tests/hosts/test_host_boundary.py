@@ -1,7 +1,7 @@
 """HostProcesses that other clients create are checked by the same rules: real API server, sshd and agent.
 
 The attacks: a shell by runtime generic, tools by an argument, a library by a variable, another namespace, and processes
-as root over SSH. None of them may start, and the host's owner can allow each.
+as root over SSH. None of them may start unless the host's owner allows it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def report(api: Api, namespace: str, name: str) -> Any:
 
 
 def serves(api: Api, namespace: str, name: str) -> bool:
-    """Return whether the process is Ready; no loop runs in this test, so no endpoint is published."""
+    """Return whether the process has a port and is Starting or Ready. Without a loop, no endpoint is published here."""
     said = report(api, namespace, name)
     return bool(said.get("port")) and said.get("phase") in ("Ready", "Starting")
 
@@ -69,7 +69,7 @@ def allow(api: Api, host: str, said: Any) -> None:
 
 @pytest.fixture
 def attacked(hosts_api: Api, namespace: str, tmp_path: Path) -> Iterator[dict[str, ProcessPlan]]:
-    """Plans that would each leave a file behind."""
+    """The plans of the attacks. The fixture asserts at its end that none of their commands has created a file."""
     yield {
         "shell": command_plan("/bin/sh", "-c", f"touch {tmp_path}/shell; sleep 60"),
         "tools": llama_plan("/none", argv=("llama-server", "--tools", "all"), file=None),
@@ -97,7 +97,7 @@ def test_an_agent_starts_nothing_that_its_host_does_not_allow(
         refused(api, namespace, "disguised", "command `/bin/sh`")
         refused(api, namespace, "library", "variable `LD_PRELOAD`")
 
-        # The owner allows a command, and it serves; for other namespaces the host is then closed.
+        # The host's owner allows a command, and it serves. Then the owner allows only another namespace.
         mine = command_plan(sys.executable, "-c", SERVER, "{host}", "{port}", service="mine", service_name="mine")
         allow(api, host, {"runtimes": ["generic"], "commands": [sys.executable]})
         host_process(api, namespace, host, mine)

@@ -1,7 +1,7 @@
 """A host's memory with a real agent and real llama-servers: admission, pressure, groups that take turns.
 
-Covered: two that do not fit together, unknown sizes, an agent that takes over what runs; injected pressure evicts the
-right one, which comes back; a request swaps models, and the preferred one returns.
+Covered: processes that do not fit together, unknown sizes, an agent that adopts processes; simulated pressure, which
+evicts the least important process until it is over; requests that swap models, and the return of the preferred one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tools.localcluster import LocalCluster
 
 MIB = 1 << 20
 CONTEXT = ("-c", "65536", "-np", "1")
-"""Some 40 MiB of cache for the tiny model, all of it touched."""
+"""Some 40 MiB of KV cache for the tiny model, all of it resident."""
 
 
 def host(tmp_path: Path, tiny_model: Path, *arguments: str) -> AbstractContextManager[AgentProcess]:
@@ -182,7 +182,7 @@ def test_the_host_object_sets_budget_and_eviction_and_tells_of_both(
         meminfo.available(55)
         until_ready(api, namespace, "low")
         eventually(lambda: condition()["status"] == "False", what="the end of the pressure to be told")
-        # More memory for all: what waited starts.
+        # The agent follows a changed budget in the Host.
         body["spec"]["memoryBudget"] = "200Mi"
         api.apply(HOSTS.path(None, name), body)
         refused = status(api, namespace, "large")["message"]
@@ -223,5 +223,5 @@ def test_models_of_a_group_take_turns_as_they_are_asked_for(
         back = until(client, "prod/home", "Ready")
         assert back.pid != home.pid
         assert client.get("prod/guest").report.phase == "Asleep"
-        # There and back, and no more.
+        # One swap to the other model and one back.
         assert metric(made, "herdsman_agent_swaps_total") <= 2

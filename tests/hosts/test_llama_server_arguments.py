@@ -1,4 +1,4 @@
-"""The runtime's knowledge of llama-server, checked on a real one: arguments, completion check, idleness, API key."""
+"""The runtime's facts about llama-server, checked on a real one: arguments, completion check, idleness, API key."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NGRAM = SpeculativeDecoding(type="ngram-mod", n_draft_max=4)
 
 @contextlib.contextmanager
 def running(llama_server: Path, arguments: list[str], **env: str) -> Iterator[str]:
-    """Run llama-server with the arguments, which end with a free port, until /health succeeds."""
+    """Run llama-server with a free port in place of `{port}`, and yield its URL once /health succeeds."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])

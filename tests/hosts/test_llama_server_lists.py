@@ -1,6 +1,6 @@
 """The list of llama-server's arguments that hosts allow, compared with the help of a real llama-server.
 
-It fails if a release gives a flag another number of values, or a path instead of a number.
+The tests fail if a release gives a flag another number of values, or a path instead of a number.
 """
 
 from __future__ import annotations

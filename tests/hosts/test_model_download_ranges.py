@@ -233,7 +233,7 @@ def test_a_server_without_ranges_or_without_a_length_sends_one_stream(busybox: D
     result = busybox.run(server.url, **SMALL)
     assert result.returncode == 0, result.stderr
     assert busybox.model.read_bytes() == BODY
-    assert server.whole == 2  # the question was answered with the whole, too
+    assert server.whole == 2  # the request for the size got the whole file, too
     busybox.model.unlink()
     server.says_length = False
     result = busybox.run(server.url, **SMALL)

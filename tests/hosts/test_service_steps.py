@@ -1,4 +1,4 @@
-"""Services brought up, changed and taken away on fakes of systemd and launchd that run real processes."""
+"""Services that are started, changed and removed on fakes of systemd and launchd, which run real processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.booted_systemd import booted
 from tests.support.controlplane import eventually
 from tests.support.services import FakedMachine
 
-# Starts a child in a new session, as an agent does with a model server, and prints both process ids.
+# Starts a child in a new session, as an agent does with a model server, and records both process ids in a file.
 PROGRAM = """
 import os, subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)

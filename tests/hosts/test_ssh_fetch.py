@@ -1,5 +1,5 @@
-"""The script that fetches files on a host over SSH: its requests, what other users can see of it, and that only one
-runs.
+"""The script that fetches files on a host over SSH: the addresses that it connects to, what other users can see, that
+only one runs, and how much it may fetch.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def files() -> Iterator[FileServer]:
 
 
 def resolves(server: Sshd, *answers: str) -> None:
-    """Have the host's resolver give these addresses for every name, one after another; the last one for ever."""
+    """Make the host's resolver return these answers for every name in turn, and then always the last one."""
     state = server.directory / "answers"
     state.write_text("\n".join(answers) + "\n")
     tool = server.directory / "bin" / "getent"
@@ -136,7 +136,7 @@ def test_nothing_is_sent_to_an_address_that_is_not_public(server: Sshd, files: F
 
 
 def test_a_name_is_resolved_once_and_that_address_is_dialled(server: Sshd, files: FileServer) -> None:
-    # The second address of the name has no server; curl by itself would not resolve the name at all.
+    # The second resolution of the name gives an address without a server. Only the fake resolver knows the name.
     resolves(server, "127.0.0.1", "127.0.0.9")
     fetched = fetching(server, files.serve("/m.gguf", File(CONTENT), host="files.example"), NAMED)
     assert fetched.ended().there
@@ -228,7 +228,7 @@ def test_a_fetch_that_died_with_its_machine_is_begun_again(server: Sshd, files: 
         with_lockf(server)
     fetched = fetching(server, files.serve("/m.gguf", File(CONTENT)))
     fetched.job.mkdir(parents=True)
-    # After a power loss the files are there, and the process that they name is another one.
+    # After a power loss the files exist, and the pid in them belongs to another process.
     (fetched.job / "pid").write_text(f"{psutil.Process().pid}\n")
     (fetched.job / "lock").touch()
     (fetched.job / "run.abandoned").write_text("source='https://x/?sig=old'")

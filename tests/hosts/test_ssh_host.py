@@ -58,7 +58,7 @@ def server(tmp_path: Path, llama_server: Path) -> Iterator[Sshd]:
 
 @pytest.fixture(scope="module")
 def plain_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
-    """A server for questions of the connection alone."""
+    """A server for tests of the connection alone."""
     with sshd(tmp_path_factory.mktemp("ssh") / "host") as made:
         yield made
 
@@ -71,7 +71,7 @@ def host(server: Sshd) -> Iterator[SshHost]:
 
 
 def ready(host: SshHost, key: str = KEY, *, but: int | None = None, timeout_s: float = 60) -> ProcessState:
-    """Wait until a process serves; `but` is the pid that it must not have any more."""
+    """Wait until a process serves, with another pid than `but`; return its state."""
     seen: list[Any] = []
 
     def look() -> ProcessState | None:
@@ -263,7 +263,7 @@ def test_a_real_systemd_keeps_the_process(tmp_path: Path, llama_server: Path, ti
 
 
 def test_the_jobs_of_a_mac_are_read(tmp_path: Path) -> None:
-    """The same look over a launchctl that behaves as documented; its jobs really run."""
+    """The script that lists processes, with a fake launchctl that behaves as documented and runs its jobs."""
     tools, store = tmp_path / "bin", tmp_path / "store"
     tools.mkdir()
     (tools / "launchctl").symlink_to(FAKES / "launchctl")
@@ -308,7 +308,7 @@ def test_a_host_key_is_never_learnt(plain_server: Sshd, tmp_path: Path) -> None:
     server = dataclasses.replace(plain_server.target().server, known_hosts=revoked)
     with pytest.raises(HostKeyRefused, match="revoked"):
         SshConnection(plain_server.target(server=server)).run(["true"])
-    # One of several is enough, whatever type the server would have offered first.
+    # One matching key of several is enough, whatever key type the server prefers.
     both = own_keys([other_type, same_type, f"old-name,10.0.0.1 {plain_server.host_key} by hand"])
     server = dataclasses.replace(plain_server.target().server, known_hosts=both)
     assert SshConnection(plain_server.target(server=server)).run(["true"]).code == 0

@@ -58,7 +58,7 @@ def client(control_plane: LocalCluster) -> Iterator[KubeClient]:
 def speaker(
     client: KubeClient, ssh_api: Api, namespace: str, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[SshHosts]:
-    """The worker that the loop starts, with two lanes of two, and with its Leases in the test's namespace."""
+    """The loop's worker for SSH hosts, which contacts 2 hosts at once, with its Leases in the test's namespace."""
     real = ssh_worker.target_of
     monkeypatch.setattr(ssh_worker, "target_of", lambda host, identity: replace(real(host, identity), timeouts=QUICK))
     made = SshHosts(
@@ -142,7 +142,7 @@ def test_the_loop_serves_from_a_host_without_an_agent(
         host_process(api, namespace, serving, llama_plan(tiny_model))
         speaker.start()
 
-        # It serves, although one host does not respond and another one shows an unknown host key.
+        # The process serves, although one host does not respond and another one has an unknown host key.
         eventually(lambda: status(api, namespace).get("ready") or None, what="the process to serve", timeout_s=90)
         found = eventually(lambda: ((s := slice_of(api, namespace)) and is_ready(s) and s) or None, what="an endpoint")
         address, port = found["endpoints"][0]["addresses"][0], found["ports"][0]["port"]
@@ -182,11 +182,11 @@ def test_the_loop_serves_from_a_host_without_an_agent(
             lambda: condition(api, hanging).get("status") == "True" or None, what="the host to be back", timeout_s=90
         )
 
-        # The host counted as lost while the loop was down: processes outside the plan are stopped before anything is
-        # published.
+        # The annotation marks a host that counted as lost. Processes without a HostProcess are stopped, and then the
+        # annotation is removed.
         pid = status(api, namespace)["pid"]
         api.request("DELETE", HOST_PROCESSES.path(namespace, "tiny"))
-        # By a patch, which meets no renewal.
+        # A patch does not conflict with a renewal of the Lease.
         fenced = {"metadata": {"annotations": {ANNOTATION_FENCED: "true"}}}
         client.patch(LEASES, namespace, f"herdsman-host-{serving}", fenced)
         assert gone(pid, timeout_s=40)

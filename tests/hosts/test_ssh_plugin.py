@@ -1,7 +1,7 @@
 """Plain Pulumi over SSH: the real CLI, a real sshd, a real llama-server.
 
-Covered: a preview that names the steps and touches nothing, create, no change, what changed behind Pulumi's back,
-another host, destroy; a host that is not known; a start that only the host's owner can allow.
+Covered: a preview that names the steps and changes nothing, create, no change, repair after a change outside of Pulumi,
+another host, destroy; an unknown host key; a start that only the host's owner can allow.
 """
 
 from __future__ import annotations

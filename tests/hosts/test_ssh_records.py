@@ -31,7 +31,7 @@ AWKWARD = (
     "$HOME ${PATH} $(id) `id`",
     "\"double\" 'single'",
     "Grüße 漢字 🐑",
-    # Python counts these as ends of lines; JSON leaves them as they are.
+    # Python splits lines at these characters, and JSON does not escape them.
     "next\u0085line\u2028separator\u2029paragraph",
     "  spaces  ",
     "-n",
@@ -76,7 +76,7 @@ def look(
 
 
 def written(record: Record, tmp_path: Path) -> Path:
-    """Write a record down as every version of Herdsman does, and return the store."""
+    """Write a record into a store as Herdsman does; return the store."""
     store = tmp_path / "store"
     layout = Layout(str(store))
     Path(layout.processes).mkdir(parents=True)
@@ -133,7 +133,7 @@ def test_a_record_that_has_several_lines_is_read(shell: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("manager", ["systemd", "launchd"])
 def test_a_look_finds_by_which_plan_a_unit_was_installed(shell: Path, tmp_path: Path, manager: str) -> None:
-    """A launchd job counts as installed; otherwise each pass would restart it."""
+    """If the plan of a launchd job were not found, each pass would restart the job."""
     store = written(record_with(), tmp_path)
     tools = with_tool(tmp_path, "systemctl" if manager == "systemd" else "launchctl")
     environment = {LAUNCH: "0123456789abcdef", "AAA": "HERDSMAN_LAUNCH=x\n<key>", "ZZZ": "z"}

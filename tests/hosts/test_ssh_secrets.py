@@ -99,7 +99,7 @@ def test_a_value_goes_from_the_owners_file_into_the_process_and_nowhere_else(
         for each in server.directory.rglob("*")
         if each.is_file() and not each.is_symlink() and b"hf_" in each.read_bytes()
     ]
-    # The last one is the fake's record of started processes, which systemd keeps in memory.
+    # The fake of systemctl also records the environment of processes that it started; systemd keeps that in memory.
     expected = {file, folder(server) / "prod" / "hub" / "token"}
     assert {each for each in with_value if "systemctl-state" not in each.parts} == expected
     assert "hf_" not in " ".join(psutil.Process(report.pid).cmdline())

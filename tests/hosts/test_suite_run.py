@@ -100,7 +100,7 @@ def test_a_test_process_that_dies_fails_the_run_though_the_test_would_pass_alone
 
 
 def test_a_test_process_that_dies_between_tests_fails_the_run(suite: Suite) -> None:
-    # The last thing that a process does: its tests have all been reported.
+    # The process dies after all of its tests have been reported.
     dies = "import pytest\n@pytest.fixture(scope='module')\ndef ends():\n    yield\n    import os; os._exit(1)\n"
     assert suite.run(*SPREAD, test_a=f"{dies}def test_uses(ends): pass\n", test_b=PASSES) == 1
     assert "died" in suite.told and "FLAKY" not in suite.told

@@ -1,4 +1,6 @@
-"""A unit that is changed or deleted on a host over SSH is restored within seconds, or kept, as the mode demands."""
+"""A unit that is changed or deleted on a host over SSH is restored within seconds, or kept if the loop may not repair
+it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ KEY = "prod/tiny"
 
 
 class Watched:
-    """One process, looked after as a worker of the loop does."""
+    """One process that the test reconciles as a worker of the loop does."""
 
     def __init__(self, server: Sshd, plan: ProcessPlan) -> None:
         self.plan = plan
@@ -70,7 +72,7 @@ def test_a_changed_unit_is_put_back_or_left_as_asked(server: Sshd, tiny_model: P
         assert watched.told == [(KEY, "was changed", True), (KEY, "was deleted", True)]
         assert watched.step().pid == first.pid, "what runs is not restarted for its unit"
 
-        # The process of the changed unit is restarted with the restored one.
+        # A process that the changed unit has started is restarted with the restored unit.
         unit.write_text(good.replace("Restart=always", "Restart=on-failure"))
         assert first.pid is not None
         kill(first.pid)
