@@ -1,6 +1,6 @@
 """The Pulumi components that group the objects of a service, and the component of the shared model cache.
 
-`program.fleet` registers them. Each kind of component has its own type token, which is part of every URN.
+`program.fleet` registers them. Each kind of component has a type token, which is part of every URN.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Its spec is `agent.contract.ProcessPlan`. The arguments come from the same builders as those of pods, with tokens for
 the values that only the host knows. The name of a file is the token that represents its path in the arguments. A plan
-holds addresses of files without access tokens: the agent has its own credentials.
+holds addresses of files without access tokens: the agent uses the credentials of the host.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def _of_model(model: DesiredModel, *, field: str) -> tuple[FilePlan | None, dict
 
 
 def _of_draft(desired: DesiredService) -> dict[str, FilePlan]:
-    """Return the files of the draft model: those of its own Model, or one of the main model's files."""
+    """Return the files of the draft model: the files of the draft's Model, or one of the main model's files."""
     engine = desired.engine
     speculative = engine.speculative if isinstance(engine, LlamaCpp) else None
     if speculative is None or not speculative.type.startswith("draft-"):

@@ -2,8 +2,8 @@
 
 The files are written as for a cluster. The static fleet (`program.__main__`) and `herdsman render` call this module; it
 calls the parsers of the dialects. It collects errors instead of raising them, so that one run reports them all. The
-files must include the Models, OpenModels, presets and ConfigMaps that services refer to, except those that a dialect
-ships.
+files must include the Models, OpenModels, presets and ConfigMaps that services refer to, unless the dialect contains
+them.
 """
 
 from __future__ import annotations

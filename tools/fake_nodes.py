@@ -1,7 +1,6 @@
 """Simulated nodes: kwok sets their pods to Running and Ready, but runs no container.
 
-For tests and measurements of hundreds of nodes with GPUs on one machine. The caller creates the Node objects (`node`)
-with its own client.
+For tests and measurements of hundreds of nodes with GPUs on one machine. The caller creates the Node objects (`node`).
 """
 
 from __future__ import annotations

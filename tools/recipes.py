@@ -1,6 +1,6 @@
 """Builds each kind of program: one function for each origin. `tools.build` calls them and moves the result.
 
-Each recipe writes its program to the given path, and otherwise only to its own caches.
+Each recipe writes the program to the given path, and writes other files only to the caches of the recipe.
 """
 
 from __future__ import annotations

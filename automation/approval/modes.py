@@ -36,7 +36,7 @@ Compare = Callable[[DesiredService, RenderedService, Json, tuple[LiveObject, ...
 
 
 def mode_of(cr: Json, namespace_annotations: Mapping[str, str]) -> Mode:
-    """Return the mode of a service: its own annotation, else that of its namespace, else Apply. Raises SpecInvalid."""
+    """Return a service's mode: the service's annotation, else the namespace's, else Apply. Raises SpecInvalid."""
     namespace = cr["metadata"]["namespace"]
     for said, where in (
         (cr["metadata"].get("annotations") or {}, ""),

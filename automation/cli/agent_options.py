@@ -38,7 +38,7 @@ class RunOptions:
 def settled(
     command: Any, given: Sequence[str], *, home: str, environment: Mapping[str, str] = os.environ, of_user: str = ""
 ) -> RunOptions:
-    """Check the options as `command`, which is `agent run`, would, and set those that a service cannot find out.
+    """Check options by the rules of `command` (`agent run`), and complete them for an agent that runs as a service.
 
     Paths become absolute. Store and kubeconfig are always set, because a service has neither the caller's directory nor
     the caller's environment. Raises OptionsWrong, and the command's usage errors.

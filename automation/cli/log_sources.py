@@ -128,9 +128,10 @@ def agent_log(
 
 
 def log_on_host(process: Json, host: Json | None, *, token_file: Path | None) -> AgentLog:
-    """Return the log of a HostProcess by the agent's address in the Host. Raises NoLog with what to do.
+    """Return the log of a HostProcess, read from the agent at the address in the Host's status.
 
-    The host writes the status of its Host, and the token may be another host's. So the token is not sent.
+    The host writes that address, and the token may be another host's, so the token is not sent. Raises NoLog, whose
+    message contains the remedy.
     """
     name = process["spec"]["host"]
     metadata = process["metadata"]

@@ -69,7 +69,7 @@ def chart_files() -> dict[str, str]:
         "values.yaml": _values(),
         "values.schema.json": json.dumps(_schema(), indent=2) + "\n",
         "templates/NOTES.txt": _NOTES,
-        # `helm show crds` prints the files one after the other, without separators of its own.
+        # `helm show crds` prints the files one after the other and adds no separators.
         **{f"crds/{name}": f"---\n{text}" for name, text in crd_files().items() if "/" not in name},
         **dict(_templates()),
     }

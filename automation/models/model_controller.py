@@ -59,7 +59,7 @@ class ModelController:
     `requeue(namespace, name, delay_s)` requests another pass. `on_model_changed(namespace, name)` is called after a
     status was written, for callers whose informers do not enqueue the Model's services. `on_written` gets the object as
     it was and the new status, for metrics. `on_gone` is called for a deleted Model. `ours` returns whether Herdsman
-    owns the status of a Model; for others nothing is written and nothing is fetched.
+    owns the status of a Model; the controller writes and fetches nothing for other Models.
     """
 
     def __init__(

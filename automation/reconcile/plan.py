@@ -29,7 +29,7 @@ class LiveObject:
     owned: str = ""
     """The fields that Herdsman's field manager owns, in the form that `automation.drift.field_drift` writes."""
     content: int = 0
-    """A hash of what the generation does not cover: labels, annotations, and the spec of a kind without generation."""
+    """A hash of the parts that `generation` does not count: labels, annotations, and a spec without generation."""
 
 
 @dataclass(frozen=True)

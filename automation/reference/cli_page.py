@@ -1,6 +1,6 @@
 """Makes docs/reference/cli.md from the command line (`automation.cli.main`): each command with all its options.
 
-Called by `generate.py`. Typer keeps its own copy of click without types, so commands and parameters are `Any` here.
+Called by `generate.py`. Typer contains a copy of click without types, so commands and parameters are `Any` here.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def type_text(parameter: Any) -> str:
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         text = ", ".join(code(str(each.value)) for each in annotation)
     else:
-        # A type of its own that reads a word, such as a validated name.
+        # A custom type that reads a word, such as a validated name.
         text = _TYPES.get(annotation, "text")
     if parameter.metavar and parameter.param_type_name == "option":
         text = code(parameter.metavar)

@@ -8,7 +8,7 @@ COMMON = {
     64: "The command line is invalid: an unknown command or option, a missing or invalid value.",
     130: "The command was interrupted with Ctrl-C.",
 }
-"""What a code means for every command that COMMANDS has no other meaning for."""
+"""The meaning of each code, unless COMMANDS has another one for the command."""
 
 _DECLINED = {130: "The answer to the question was no, or the command was interrupted."}
 _WOULD_CHANGE = {2: "With `--dry-run`: something would change."}

@@ -1,6 +1,6 @@
-"""What the reasons of Ready, Reconciling and Stalled mean, and what to do.
+"""The meanings of the reasons of Ready, Reconciling and Stalled, and the remedy for each.
 
-`conditions` makes docs/reference/conditions.md from them. A meaning here is used for a reason without a docstring.
+`conditions` makes docs/reference/conditions.md from them. MEANINGS has the reasons that have no docstring.
 """
 
 from __future__ import annotations

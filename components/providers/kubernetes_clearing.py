@@ -4,8 +4,8 @@ Called by `components.providers.kubernetes_calls` and by previews. Calls `kubeap
 `kubernetes_conflicts`, which finds alternatives and colliding items of lists.
 
 Server-side apply removes only fields that its manager applied before, and a null in its body removes nothing. So
-Herdsman first adds the losing field or item to its own record of ownership, which changes no other field, and then
-applies the object. A dry run cannot do that in one request. It tries the object with the live alternative and without
+Herdsman first becomes an owner of the losing field or item, which changes no other field, and then applies the object
+without it. A dry run cannot do that in one request. It tries the object with the live alternative and without
 the colliding items, and then the switch alone. docs/adr/0041.
 """
 

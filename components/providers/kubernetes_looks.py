@@ -169,7 +169,7 @@ class KubernetesLooks:
         return Verdict(immutable=objects.kept_without_leave(old_inputs, obj, after))
 
     def stands(self, call: Call, identity: Identity, uid: str | None, manager: str) -> bool:
-        """Return whether an apply by `manager` would change nothing of the live object: one GET and a dry run."""
+        """Return whether an apply by `manager` would leave the live object unchanged, by one GET and a dry run."""
         try:
             kind = self.kind(call.token)
             live = self._client.get(kind, identity.namespace, identity.name)

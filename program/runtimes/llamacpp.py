@@ -305,7 +305,7 @@ def _speculative(speculative: SpeculativeDecoding | None, draft: list[str]) -> l
 
 
 def _of_mode(mode: Mode, extra: tuple[str, ...]) -> list[str]:
-    """Return the flags that switch the server to embeddings or ranking, except those that the user's arguments set."""
+    """Return the flags that switch the server to embeddings or ranking and that the user's arguments do not set."""
     flags: list[str] = []
     for names, value in _MODE_FLAGS[mode]:
         if not mentions(extra, *names):

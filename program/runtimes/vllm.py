@@ -38,7 +38,7 @@ class VllmRuntime:
     takes_port = True
     serves_metrics = True
     default_hpa_metric = "vllm:num_requests_running"
-    # A Service named `vllm` would add VLLM_PORT=tcp://… to the environment, which vLLM reads as its own setting.
+    # A Service named `vllm` would add VLLM_PORT=tcp://… to the environment, and vLLM reads that as its port.
     service_links = False
     api_key_env = "VLLM_API_KEY"
     name_flags: tuple[str, ...] = ("--served-model-name",)

@@ -1,6 +1,6 @@
 """The configuration of containerd, its network plugins, kubelet and kube-proxy. Pure; `node` writes the files.
 
-Inside the node the paths are the usual ones, because it has its own /run, /var/lib and /var/log.
+Inside the node the paths are the usual ones, because /run, /var/lib and /var/log of the node are not the machine's.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ PORTS = {"llamacpp": 8080, "vllm": 8000, "sglang": 30000, "tgi": 80, "tensorrt-l
 
 
 def kept_metadata(cr: Json, document: str) -> tuple[dict[str, str], dict[str, str], tuple[Loss, ...]]:
-    """Return the labels and annotations that all dialects share, and the losses of those that belong to one dialect."""
+    """Return the labels and annotations that all dialects share, and a loss for each that belongs to one dialect."""
     kept: list[dict[str, str]] = []
     lost: list[Loss] = []
     for part in ("labels", "annotations"):

@@ -147,7 +147,7 @@ def read_llmaz(cr: Json, look: Lookup) -> Description:
 
 
 def _is_custom(runtime: Runtime) -> bool:
-    """Return whether a BackendRuntime differs from those that every installation of llmaz has."""
+    """Return whether a BackendRuntime is not one of the runtimes that every installation of llmaz has."""
     ours = shipped().get(runtime.name)
     return ours is None or ours.spec != runtime.spec
 

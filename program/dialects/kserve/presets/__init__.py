@@ -76,7 +76,7 @@ def _is_preset(file: str) -> bool:
 
 @cache
 def preset(name: str, *, counted: bool = False) -> Json | None:
-    """Return a preset, which nobody may change, or what hashes count of it; None for a name that is none of `names`."""
+    """Return a preset, or with `counted` the form that hashes count; None for an unknown name. Do not change it."""
     if name not in names():
         return None
     document: Json = _load(_read(f"{name}.yaml", counted=counted), counted=counted)

@@ -1,6 +1,6 @@
 """`status.router` and the parts of RouterReady, from gateways, routes and pools. Pure.
 
-Objects are looked up in the cluster, so routes and pools of the user count like those that Herdsman creates.
+Objects are looked up in the cluster, so routes and pools of the user count like Herdsman's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Flavors of a model: the hardware that its pods may run on, the amounts that they request, the preferred flavor. Pure.
 
-llmaz has its own scheduler for node selectors. Here node affinity has the same effect: pods may run on nodes of any
+llmaz's scheduler plugin applies node selectors. Here node affinity has the same effect: pods may run on nodes of any
 chosen flavor, and each flavor's weight is half of the weight before it, so that the order is strict.
 """
 

@@ -60,7 +60,7 @@ def hub_source(hub: ModelHub) -> Source:
         "MODEL_ALLOW_PATTERNS": ",".join(hub.allow_patterns),
         "MODEL_IGNORE_PATTERNS": ",".join(hub.ignore_patterns),
     }
-    # ModelScope has its own tokens; Hugging Face's token must not be sent to another company.
+    # ModelScope uses other tokens; Hugging Face's token must not be sent to another company.
     tokens = HUB_TOKENS if hub.name == "Huggingface" else ()
     return Source(
         kind="hub",

@@ -204,7 +204,7 @@ def on_hosts(spec: ServiceSpec, annotations: Mapping[str, str], desired: Desired
 
 
 def _of_files(desired: DesiredService) -> Iterator[Problem]:
-    """Yield the Secrets of Models: a host uses its own credentials, and the loop sends it no Secret of the cluster."""
+    """Yield the Secrets of Models: a host uses credentials of the host, and the loop sends it no Secret."""
     for model in (desired.model, desired.draft):
         if model is not None and model.source_secret:
             yield unsupported_field(
