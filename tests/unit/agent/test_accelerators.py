@@ -15,7 +15,7 @@ GIB = 1 << 30
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder that is all of PATH, on a machine that is Linux."""
+    """An empty folder, the only one on PATH, on a machine that counts as Linux."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(accelerators, "_DIRECTORIES", ())
     monkeypatch.setattr(platform, "system", lambda: "Linux")

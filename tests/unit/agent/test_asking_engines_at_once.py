@@ -1,4 +1,4 @@
-"""Engines are asked all at once and within a second together, whatever some of them do."""
+"""All engines are queried in parallel and within a second, even if some of them respond badly or not at all."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ ANSWERS: dict[str, Answer] = {
 
 @pytest.fixture
 def engines() -> Iterator[list[Engine]]:
-    """A server for each way to answer, and one that is not there."""
+    """A server for each kind of response, and a port without a server."""
     stop, threads, listeners, made = threading.Event(), [], [], []
 
     def serve(listener: socket.socket, answer: Answer) -> None:

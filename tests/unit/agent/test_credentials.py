@@ -1,4 +1,4 @@
-"""Proofs of who asks: the signature of S3 requests against the API reference's own example, tokens, what is shown."""
+"""Credentials: signatures of S3 requests compared with the API reference's examples, tokens, and that none is shown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEY = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 
 
 def test_a_request_is_signed_as_the_api_reference_shows() -> None:
-    """The example "GET Object" of the S3 API reference signs a Range header too; "GET Bucket Lifecycle" signs ours."""
+    """The example "GET Bucket Lifecycle" signs the same headers as Herdsman; "GET Object" also signs a Range header."""
     signer = S3Signer(KEY_ID, KEY, "", "us-east-1", clock=lambda: datetime(2013, 5, 24, tzinfo=UTC))
     headers = signer.headers(WebAddress.parse("https://examplebucket.s3.amazonaws.com/?lifecycle"))
     assert headers["x-amz-date"] == "20130524T000000Z"

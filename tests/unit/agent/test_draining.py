@@ -1,4 +1,4 @@
-"""When a drained process may be stopped, as a table of answers: the same rule for agents and for hosts over SSH."""
+"""When a drained process may be stopped, as a table of responses: the same rule for agents and for hosts over SSH."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines as a user of their own: who that may be, what it can read, and what it cannot."""
+"""Engines that run as a separate user: which users are allowed, and what that user can and cannot read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MARKER = Marker("agent", "prod/x", "hash", 1)
 
 @pytest.fixture
 def store() -> Iterator[Path]:
-    """A store that is the agent's alone, where others could get at it."""
+    """A store that only the agent may enter, in a folder that every user may enter."""
     with tempfile.TemporaryDirectory() as made:
         Path(made).chmod(0o755)
         root = Path(made) / "store"

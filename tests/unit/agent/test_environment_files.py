@@ -1,4 +1,4 @@
-"""The file with a unit's secret variables: a shell reads back what was written, and old units keep their mark."""
+"""The file with a unit's secret variables: a shell reads the written values back, and old units keep their mark."""
 
 from __future__ import annotations
 

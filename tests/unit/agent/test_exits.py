@@ -44,7 +44,7 @@ def test_the_end_is_told_once_and_before_anybody_reaped_it(child: subprocess.Pop
     assert calls[0] - killed < 0.5
     time.sleep(0.1)
     assert len(calls) == 1
-    # A zombie is not watched: the worker checks it and waits for it.
+    # A zombie is not watched: the worker reaps it.
     assert not watch.follows("ns/a", handle(child), told)
 
 

@@ -1,4 +1,4 @@
-"""The reader by ranges beside the package `gguf`: files of its writer, with every type that it knows."""
+"""The header reader compared with the package `gguf`: files of its writer, with every type that it knows."""
 
 from __future__ import annotations
 

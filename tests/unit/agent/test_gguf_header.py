@@ -1,4 +1,4 @@
-"""The header reader: against files of the reference writer, the recorded fixtures, and bytes made to hurt."""
+"""The header reader with files of the reference writer, recorded fixtures, and hostile bytes."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ def test_large_headers_take_bounded_time_and_memory(data: bytes) -> None:
     began = time.process_time()
     read_header(io.BytesIO(data))
     assert time.process_time() - began < 5
-    # Tracing allocations makes each of them many times as slow, so a part of the header has to do.
+    # Tracing makes each allocation many times slower, so only a part of the header is read.
     reader = io.BytesIO(data[: 1 << 20])
     tracemalloc.start()
     with contextlib.suppress(NeedMoreBytes):
@@ -284,7 +284,7 @@ def test_large_headers_take_bounded_time_and_memory(data: bytes) -> None:
 
 
 WIDE = "\U0001f999"
-"""Makes a text of one byte for each character one of four."""
+"""With this character, Python stores a text with four bytes for each character instead of one."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Which address and which binaries a host has."""
+"""The address and the binaries of a host."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_a_lease_outlasts_one_renewal_that_failed(renew_s: float, lasts_s: int) 
 
 
 class Server:
-    """One Lease of an API server: versions, conflicts, outages; and what else happens at a request."""
+    """A fake API server with one Lease: versions, conflicts, outages; `at_request` runs before each request."""
 
     def __init__(self, existing: Json | None = None) -> None:
         self.lease = existing
@@ -98,7 +98,7 @@ class Server:
 
 
 class Case:
-    """A HostLease on such a server, with a clock of the test's own."""
+    """A HostLease on a fake server, with a clock that the test sets."""
 
     def __init__(self, existing: Json | None = None) -> None:
         self.now = 100.0
@@ -211,7 +211,7 @@ def test_a_lease_that_vanished_counts_as_a_fence(gone: str) -> None:
 def test_a_renewal_whose_answer_was_lost_is_no_fence() -> None:
     case = Case(lease("me"))
     case.lease.acquire()
-    case.server.change()  # our own write, of which we did not hear
+    case.server.change()  # this host's write, whose response was lost
     assert case.lease.renew()
     assert (case.caught_up, case.back, case.lease.is_trusted) == ([], 0, True)
 

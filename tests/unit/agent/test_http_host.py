@@ -1,4 +1,4 @@
-"""To which addresses a client of the agent's API is willing to send its token."""
+"""The addresses to which a client of the agent's API sends its token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process stays known when the wall clock is set: real processes, a macOS that is simulated by its clock."""
+"""A process is still recognised after the wall clock was set: real processes, on Linux and on a simulated macOS."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def handle(tmp_path: Path, system: str) -> Iterator[Handle]:
 
 @pytest.fixture
 def stepped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """psutil after the clock was set by an hour while it was loaded."""
+    """psutil as it is after the clock was changed by an hour since psutil was loaded."""
     taken = psutil.Process.create_time
     monkeypatch.setattr(psutil.Process, "create_time", lambda self: taken(self) + 3600)
 

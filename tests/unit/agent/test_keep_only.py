@@ -1,4 +1,4 @@
-"""A plan that was read in full removes what is not in it, and never what was added while it was looked through."""
+"""A complete plan removes the processes that it lacks, but none that is added while the plan is read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def plan(name: str) -> ProcessPlan:
 
 
 def supervisor(store: Store) -> Supervisor:
-    """One without any binary, so that its processes wait for one."""
+    """A supervisor that finds no binary, so that its processes wait for one."""
     store.open()
     return Supervisor(
         WorkerContext(

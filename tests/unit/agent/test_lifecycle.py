@@ -272,7 +272,7 @@ OUTCOMES = st.lists(
 
 @given(outcomes=OUTCOMES)
 def test_whatever_happens_never_two_processes_run_and_none_is_lost(outcomes: list[str]) -> None:
-    """Drive the machine with any outcomes: a launch only ever follows the end of the process before it."""
+    """Run the state machine with any outcomes: a process starts only after its predecessor has ended."""
     plans = [desired(), desired(env={"A": "1"})]
     wanted: Desired | None = plans[0]
     status, alive, now = ProcessStatus(), False, 0.0

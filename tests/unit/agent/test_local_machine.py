@@ -1,4 +1,4 @@
-"""This machine as steps see it, and what a run of steps tells."""
+"""The local machine, on which steps are run, and the report of a run."""
 
 from __future__ import annotations
 

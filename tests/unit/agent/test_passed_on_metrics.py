@@ -114,7 +114,7 @@ def test_rates_need_two_samples_of_one_process_and_measuring_waits(monkeypatch: 
     now[0] += 6.0
     assert sampler.usage()["ns/a"].tokens_per_second == 10.0
     assert sampler.usage()["ns/a"].cpu_percent is not None
-    texts["ns/a"], now[0] = LLAMA, now[0] + 20.0  # the counter began anew
+    texts["ns/a"], now[0] = LLAMA, now[0] + 20.0  # the counter started again
     assert sampler.usage()["ns/a"].tokens_per_second is None
     texts.clear()
     now[0] += 20.0
@@ -135,5 +135,5 @@ llamacpp:n_tokens_max 512
     assert 'llamacpp:n_tokens_max{name="b",namespace="ns",service="b"} 512.0' in lines(text)
     assert "n_tokens_max_total" not in text
     assert text.count("# TYPE llamacpp:n_tokens_max ") == 1
-    # A metric that its name marks as a counter, too, stays a counter.
+    # A counter whose name ends in `_total` stays a counter.
     assert "# TYPE llamacpp:tokens_predicted_total counter" in text

@@ -1,4 +1,4 @@
-"""Reading the plan of a HostProcess, and what is said when it cannot be read."""
+"""The plan that is read from a HostProcess, and the message if it is invalid."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_children_see_neither_kubeconfig_nor_our_own_settings() -> None:
 def test_a_process_is_known_by_more_than_its_pid(tmp_path: Path) -> None:
     marker = Marker("id", "ns/a", "h", 1)
     handle = launch([sys.executable, "-c", "input()"], env={}, log=tmp_path / "a.log", marker=marker)
-    # Its standard input is empty, so it ends by itself; another of the same pid would have another mark.
+    # The process ends by itself, because its standard input is empty. A later process with its pid has another mark.
     assert not Handle(os.getpid(), "another mark").alive()
     assert Handle(os.getpid(), start_mark(os.getpid()) or "").alive()
     handle.terminate(grace_s=5.0)

@@ -1,4 +1,4 @@
-"""Guarded HTTP against a real server: who may be asked, what an answer means, how headers are peeked at."""
+"""Guarded HTTP with a real server: allowed addresses, the meaning of responses, and reads of file headers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_private_address_is_refused_before_anything_is_sent(server: FileServer
 
 
 def test_a_redirect_to_a_private_address_is_refused(server: FileServer) -> None:
-    # The first hop is allowed by its name alone, the second is the same server by its address.
+    # The first request is allowed by the name of its host alone. The redirect leads to the same server by its address.
     policy = SourcePolicy(allowed_remote_hosts=("localhost",))
     server.serve("/secret.gguf", File(PLAIN))
     url = server.serve("/x.gguf", File(redirect=server.url("/secret.gguf")), host="localhost")
@@ -129,7 +129,7 @@ def test_messages_show_no_signatures(server: FileServer) -> None:
     assert f"{server.port}/nothing" in caught.value.message
 
 
-# --- what answers mean ------------------------------------------------------------------------------------------------
+# --- the meaning of responses -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_a_hostile_answer_is_a_typed_error(answer: bytes) -> None:
         listener.shutdown(socket.SHUT_RDWR)
 
 
-# --- peeking ----------------------------------------------------------------------------------------------------------
+# --- reads of file headers --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ranges", [True, False])

@@ -1,4 +1,4 @@
-"""Values of secret variables: which files of a host count, and what is said where none does."""
+"""Values of secret variables: which files of a host are accepted, and the message if none is."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_systemd_finds_nothing_wrong_with_the_unit(service: Service, tmp_path: P
 
 
 def test_the_property_list_says_the_same(service: Service) -> None:
-    # The format has no way to write control characters, so the one argument with such is left out.
+    # A property list cannot contain control characters, so the argument with one is left out.
     keys = plistlib.loads(launchd.plist(replace(service, argv=service.argv[:-1])))
     assert keys["ProgramArguments"] == ["/usr/bin/env", "agent", *ODD[:-1]]
     assert keys["EnvironmentVariables"]["ODD"] == 'a "b" 50% $X \\'

@@ -1,4 +1,4 @@
-"""Models of several services in one daemon, under a supervisor, over daemons that behave as documented."""
+"""Models of several services in one daemon, under a supervisor, with fake daemons that behave as documented."""
 
 from __future__ import annotations
 

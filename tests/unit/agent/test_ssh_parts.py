@@ -1,4 +1,4 @@
-"""Hosts over SSH, what can be decided without one: keys, facts, ports, records, statuses, words for people."""
+"""The parts of hosts over SSH that need no host: keys, facts, ports, records, statuses, messages."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_a_download_tells_how_far_it_is() -> None:
     assert script("fetch").startswith("# Brings one file")
 
 
-# --- what is remembered of a process ------------------------------------------------------------------------------
+# --- records of processes -----------------------------------------------------------------------------------------
 
 RECORD = Record(key="prod/a", plan=plan(completion_path="/c"), generation=1, port=18000)
 DESIRED = Desired(RECORD.plan, "new")
@@ -306,7 +306,7 @@ def test_a_drain_waits_for_silence_and_not_for_ever() -> None:
     assert drain_answered(ProcessStatus(), None, 0.0, now=0.0)[1]
 
 
-# --- words and values ---------------------------------------------------------------------------------------------
+# --- messages and values ------------------------------------------------------------------------------------------
 
 
 def test_errors_repeat_no_secret() -> None:

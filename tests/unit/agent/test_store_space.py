@@ -1,4 +1,4 @@
-"""The room that models take: who goes first, who never goes, what is said when nothing may."""
+"""The space of the store: which models are removed first, which never, and the message if none may be removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts under the supervisor, each alone: idle questions, flags, logs, where a daemon is, what a report says."""
+"""The parts of the supervisor, each alone: idle checks, flags, logs, addresses of daemons, reports."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def next_step(status: ProcessStatus, wanted: Desired, *, alive: bool, now: float
     return lifecycle.next_step(status, wanted, observed, now=now, policy=POLICY, is_held=hold is not None)
 
 
-# --- lifecycle: holds, admission, what is not the process's own fault -------------------------------------------------
+# --- lifecycle: holds, admission, failures that are not the process's -------------------------------------------------
 
 EVICTED = Hold(ProcessPhase.PENDING, "Evicted", "too little memory")
 ASLEEP = Hold(ProcessPhase.ASLEEP, "Idle", "")
@@ -313,7 +313,7 @@ def test_logs_of_nobody_go_after_a_while(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept.log", "young.log"]
 
 
-# --- where a shared daemon is -----------------------------------------------------------------------------------------
+# --- the address of a shared daemon -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

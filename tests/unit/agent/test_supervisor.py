@@ -35,7 +35,7 @@ def host(tmp_path: Path) -> Iterator[Supervised]:
 
 @pytest.fixture
 def busy(tmp_path: Path) -> Path:
-    """While this file exists the server works on a request."""
+    """A file; while it exists, the server counts as busy."""
     path = tmp_path / "busy"
     path.touch()
     return path
@@ -168,7 +168,7 @@ def test_an_agent_that_is_killed_while_it_replaces_asks_the_old_process_by_its_o
     supervisor = host.start()
     supervisor.put(KEY, plan_of(busy))
     pid = pid_of(host)
-    # The new plan's question would be answered at once, wrongly.
+    # The idle check of the new plan would report an idle engine at once, wrongly.
     supervisor.put(KEY, plan_of(busy, "new", idle=IdleQuestion(path="/", kind="status"), drain_timeout_s=0.0))
     host.until(KEY, "Stopping")
     host.crash()
@@ -262,7 +262,7 @@ def test_a_port_that_somebody_took_meanwhile_is_left_to_him_and_the_next_agent_k
 
 
 def llama_server(path: Path, version: int, *flags: str) -> None:
-    """Install a llama-server of some release: it knows these flags, and serves like the small server."""
+    """Install a fake llama-server of a release: its help lists these flags, and it serves like SERVER."""
     draft = path.with_name(f".{path.name}.new")
     draft.write_text(
         f"#!{sys.executable}\nimport sys\n"

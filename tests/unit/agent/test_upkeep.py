@@ -1,4 +1,4 @@
-"""The agent's care for its machine: a Mac stays awake while it serves, and the log stays within its size.
+"""The agent's upkeep of its machine: a Mac stays awake while it serves, and the log stays within its size.
 
 caffeinate is replaced by a program that waits for a pid, as the real one does; launchd by a file opened for the output.
 """

@@ -1,4 +1,4 @@
-"""Reservations are carried out against the real ledgers; a proposal that is outdated has the pass repeated."""
+"""Reservations in the real ledgers of hosts and quotas; an outdated proposal makes the loop repeat the pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adoption: the owner of a service, which services may be adopted, when LLMKube's controller counts as running."""
+"""Adoption: the owner of a service, which services may be adopted, and when a template is kept."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def cr(controller: str = "", *, kept: str = "") -> Json:
     }
 
 
-# --- whose it is ---
+# --- the owner ---
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_change_of_hands_is_told_by_the_annotation_alone() -> None:
     assert not controller_changed(None, cr()) and not controller_changed(cr("a"), cr("a", kept="0"))
 
 
-# --- who may be adopted ---
+# --- which services may be adopted ---
 
 
 def deployment(of: RenderedService, *, applied: bool = False, uid: str = "u1", record: str = "") -> Json:
@@ -162,7 +162,7 @@ def test_llmkubes_controller_runs_while_its_lease_is_renewed() -> None:
     assert held_by(lease(None), now) == ""
 
 
-# --- what keeps a template ---
+# --- when a template is kept ---
 
 
 def test_a_digest_is_the_same_for_a_deployment_and_its_replica_set() -> None:

@@ -1,4 +1,4 @@
-"""The results of `herdsman agent doctor` for its findings."""
+"""The findings of `herdsman agent doctor`."""
 
 from __future__ import annotations
 

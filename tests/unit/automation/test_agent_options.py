@@ -1,4 +1,4 @@
-"""The options of an installed agent: complete without the caller's directory and environment, and never a secret."""
+"""The options of an installed agent: independent of the caller's directory and environment, and without secrets."""
 
 from __future__ import annotations
 

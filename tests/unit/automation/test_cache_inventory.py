@@ -124,7 +124,9 @@ Run = Callable[[Json, Path], str]
 
 @pytest.fixture(params=["this machine's tools", "busybox"])
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Runs a pod's script where the claim would be mounted, with the tools that the image has, too: busybox's."""
+    """Return a function that runs a pod's script on a folder in place of the mounted claim. The pods' image has the
+    tools of busybox.
+    """
     path = os.environ["PATH"]
     if request.param == "busybox":
         needs.require("busybox")

@@ -1,4 +1,4 @@
-"""Whether any node could ever hold a pod."""
+"""The check whether any node could ever run a pod."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The frame of the command line: help, exit codes, and that a command imports only itself."""
+"""The command line as a whole: help, exit codes, and that a command imports only what it needs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_wrong_usage_has_its_own_exit_code(arguments: list[str], capsys: pytest.
 
 
 def hints() -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Every `herdsman …` that a message names: the words of the command, and its options."""
+    """Each `herdsman …` in the code's messages: its place, the words of the command, and its options."""
     for package in ("agent", "automation", "components", "program"):
         for path in sorted((ROOT / package).rglob("*.py")):
             for said in re.findall(r"`herdsman ([a-z][^`|\n]*)`", path.read_text()):
@@ -77,7 +77,7 @@ def test_the_agent_brings_neither_pulumi_nor_the_crds() -> None:
 
 
 def test_a_command_that_only_reads_the_cluster_loads_no_desired_state() -> None:
-    """The pydantic models of desired state take half of the start of `herdsman get`."""
+    """The pydantic models of desired state would take half of the start time of `herdsman get`."""
     program = (
         "import sys; from automation.cli.main import invoke; invoke(['get', '--help']); "
         "sys.exit(any(name.startswith(('pulumi', 'grpc', 'gguf', 'program.desired.service')) for name in sys.modules))"

@@ -1,4 +1,4 @@
-"""The completion check against a real HTTP server in the place of the pod proxy."""
+"""The completion check with a real HTTP server in place of the pod proxy."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def prove(proxy: PodProxy, check: CompletionCheck, say: Say, request: Completion
 
 
 def settled(check: CompletionCheck, start: EngineStart = START) -> Proof:
-    """Ask until an answer is there and none is awaited."""
+    """Repeat the check until no response is awaited; return its result."""
 
     def look() -> Proof | None:
         found = check.latest(start, CHAT, changed=lambda: None)

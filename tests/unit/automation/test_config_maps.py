@@ -1,4 +1,4 @@
-"""ConfigMaps on an API server that is played: refusals, silence, and more of them than are watched."""
+"""ConfigMaps on a fake API server: refusals, requests without a response, and more ConfigMaps than are watched."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kubeapi.json_types import Json
 
 
 class Api:
-    """Holds ConfigMaps, counts requests, refuses or is silent where told."""
+    """A fake API server: stores ConfigMaps, records requests, and refuses or delays them as the test demands."""
 
     def __init__(self) -> None:
         self.data: dict[str, str] = {}
@@ -52,7 +52,7 @@ class Api:
 
 
 class Stream:
-    """A watch on which nothing happens."""
+    """A watch without events."""
 
     def __init__(self) -> None:
         self._stopped = threading.Event()
@@ -69,7 +69,7 @@ class Stream:
 
 
 class Asked:
-    """ConfigMaps over the played API, and what was said to have changed."""
+    """ConfigMaps on the fake API server, and the names that were reported as changed."""
 
     def __init__(self, most: int = 200) -> None:
         self.api = Api()

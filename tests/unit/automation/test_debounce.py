@@ -1,4 +1,4 @@
-"""Something that is asked for often is done once, soon."""
+"""An action that is requested many times runs once, soon afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pods of a service that describes its pods itself are asked for a completion, and where they listen."""
+"""Completion checks of services that describe their own pods: which pods are checked, and at which port."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pod(
     deleting: bool = False,
     **main: Any,
 ) -> Json:
-    """A healthy pod of a KServe service, as the loop remembers it."""
+    """A healthy pod of a KServe service, as the loop's cache keeps it."""
     conditions = [{"type": kind, "status": "True"} for kind in ("ContainersReady", "Ready")]
     if completed is not None:
         status, reason, run = completed
@@ -129,7 +129,7 @@ def test_a_set_counts_the_replicas_that_answered() -> None:
 
 
 class Scene:
-    """The parts that the loop wires together; `passed` is a pass of the controller."""
+    """The parts that the loop connects; `passed` runs a pass of the controller."""
 
     def __init__(self, proxy: PodProxy) -> None:
         self.proxy = proxy
@@ -139,7 +139,7 @@ class Scene:
         self.actor = PodActor(proxy.client, self.replicas)
 
     def passed(self, desired: DesiredService, *pods: Json, ready: bool = False) -> dict[str, str]:
-        """Give the state of each proof at once; empty for a replica that waits for its first answer."""
+        """Run a pass; return the state of each replica's proof, which is empty before the first response."""
         status = {"conditions": [{"type": "Ready", "status": str(ready)}]}
         cr = {"kind": "X", "apiVersion": "v1", "metadata": {"name": "chat", "namespace": "ns", "uid": "u"}}
         found = self.replicas.review(KEY, {**cr, "status": status}, desired, pods, now=NOW)
@@ -149,7 +149,7 @@ class Scene:
         return {name: proof.state if proof is not None else "" for name, proof in found.proofs.items()}
 
     def answered(self, desired: DesiredService, *pods: Json) -> dict[str, str]:
-        """Give the states once every question is answered."""
+        """Wait for all responses and run a pass; return the states."""
         eventually(self.check.idle, what="the answers", timeout_s=5)
         return self.passed(desired, *pods)
 

@@ -77,7 +77,7 @@ def test_each_set_of_pods_is_told_in_its_order() -> None:
 
 @pytest.mark.parametrize(("kind", "observed", "behind"), [("Deployment", 2, True), ("Deployment", 3, False)])
 def test_ready_pods_of_an_earlier_spec_are_not_the_services(kind: str, observed: int, behind: bool) -> None:
-    """Of llmaz, whose Ready is the common one; KServe's own conditions read each set of pods."""
+    """This concerns llmaz, whose Ready is the common condition. KServe's conditions follow each set of pods."""
     live = (deployment("main", observedGeneration=observed, readyReplicas=1),)
     found = facts(pods("main", replicas=1), live=live)
     assert (found.workloads[0].behind, found.behind) == (behind, f"{kind} main" if behind else "")

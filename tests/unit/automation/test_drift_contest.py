@@ -1,4 +1,6 @@
-"""Repairs of one field: at once, then with growing pauses, and at once again when the other has rested."""
+"""Repairs of one field: at once, then with growing pauses, and at once again after the other client has left the field
+alone for a while.
+"""
 
 from __future__ import annotations
 

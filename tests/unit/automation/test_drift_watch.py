@@ -36,7 +36,7 @@ def rendered(**policy: Any) -> RenderedService:
 
 @dataclass
 class Cluster:
-    """Objects as the API server has them; the cache sees them when it is asked to."""
+    """The objects of a fake API server; `cached` returns them as the loop's cache has them."""
 
     objects: dict[tuple[str, str], Json] = field(default_factory=dict)
     asked: int = 0
@@ -123,7 +123,7 @@ def test_an_edit_is_read_once_repaired_and_told() -> None:
     told = "Repaired fields that other clients changed: Service chat: type ClusterIP -> NodePort by `kubectl-edit`"
     assert it.watch.settled(KEY) == told
     assert it.watch.settled(KEY) == ""
-    # The cache is behind our repair; the object itself is not.
+    # The cache does not show the repair yet, but the API server does.
     behind = it.cluster.cached()
     it.cluster.make(service)
     assert it.consider(service, behind).plan.action == "none"

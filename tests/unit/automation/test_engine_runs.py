@@ -1,4 +1,4 @@
-"""When a service is quiet, when it may be submitted again, and what is remembered of failures."""
+"""How long a service needs no further run of the engine, when it may be submitted again, and the record of failures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def later(seconds: float) -> datetime:
 
 
 class Requests(dict[ServiceKey, Submission]):
-    """The newest requests, as the Batcher knows them."""
+    """The newest submission of each service, as the Batcher keeps it."""
 
     def submit(self, fingerprint: str, asked: Asked, *, now: datetime) -> Submission:
         rendered = RenderedService(KEY, (), (), fingerprint)
@@ -109,7 +109,7 @@ def test_a_removal_that_fails_is_tried_again_with_longer_and_longer_waits() -> N
     locked = StackLocked("locked", by="ann", since="now")
     waits = []
     for _ in range(12):
-        runs.drop_service(KEY)  # each try forgets what was done for the service, and not that removing it fails
+        runs.drop_service(KEY)  # each attempt drops the record of the service, but not the count of its failed removals
         waits.append(runs.record_removal(KEY, EngineFailed("ApplyFailed", "no")))
     assert waits == sorted(waits) and 0 < waits[0] <= 1.0 and waits[-1] > 100 * waits[0]
     assert runs.record_removal(KEY, locked) <= locked.retry_cap_s, "somebody else's lock is gone without a word"

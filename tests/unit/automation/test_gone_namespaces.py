@@ -1,4 +1,4 @@
-"""Which stacks are dropped: those of namespaces that the API server does not know, once the state holds nothing."""
+"""Which stacks are dropped: those of namespaces that do not exist, once their states contain no objects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from automation.engine.port import StateUnreachable
 
 
 class Cluster:
-    """Answers as the API server does for a list of one namespace."""
+    """Lists one namespace by its name, as the API server does."""
 
     def __init__(self, *names: str) -> None:
         self.names = names

@@ -18,7 +18,7 @@ def key(name: str) -> ServiceKey:
 
 
 class Queue(GpuQueue):
-    """With the timer in the test's hand."""
+    """A queue whose timers the test runs."""
 
     def __init__(self) -> None:
         self.moved: list[str] = []
@@ -84,7 +84,7 @@ def test_the_order_is_by_priority_then_age_then_name() -> None:
 
 
 def shown(queue: Queue) -> dict[str, str]:
-    """The message of each service's status."""
+    """The position of each service and the length of the queue, as its status shows them."""
     places = {k.name: place for k in queue.waiting() if (place := queue.place(k))}
     return {name: f"{place.position} of {place.length}" for name, place in places.items()}
 

@@ -1,4 +1,4 @@
-"""When the templates of an adopted service that describes its own pods are kept, and when no longer."""
+"""How long an adopted service that describes its pods keeps the pod templates of its former controller."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KEY = ServiceKey("llmaz", "ns", "chat")
 
 
 class Nothing:
-    """Finds what a test gives it."""
+    """A lookup that finds only the objects that the test gives it."""
 
     reads_model_status = False
 

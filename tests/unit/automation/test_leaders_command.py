@@ -1,4 +1,4 @@
-"""`herdsman leaders`: what it reads out of the leases."""
+"""`herdsman leaders`: the facts that it reads from the Leases."""
 
 from __future__ import annotations
 

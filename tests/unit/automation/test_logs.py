@@ -1,4 +1,4 @@
-"""The log: form, levels, bound keys and what must never be in it."""
+"""The log: form, levels, bound keys, and values that must never be in it."""
 
 from __future__ import annotations
 

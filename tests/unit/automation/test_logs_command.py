@@ -1,4 +1,4 @@
-"""`herdsman logs`: from the directory of this machine's agent, from a pod, and what it says where there is no log."""
+"""`herdsman logs`: from the directory of this machine's agent, from a pod, and the messages if there is no log."""
 
 from __future__ import annotations
 

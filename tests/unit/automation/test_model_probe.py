@@ -1,4 +1,4 @@
-"""The probe against a real server and real files: what a look finds, and when the next one is due."""
+"""The probe with a real server and real files: the facts of an inspection, and when the next one is due."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def look(
     files: tuple[str, ...] = (),
     secret: str = "",
 ) -> ProbeFacts:
-    """Request a new inspection, and wait for its end."""
+    """Request a new inspection and wait for its end; return its facts."""
     source = parse_source(address, format=model_format, files=bool(files))
     found: list[ProbeFacts | None] = []
 
@@ -91,7 +91,7 @@ def look(
 
 
 class Asking:
-    """Asks like a worker of the loop does: never waits, and counts the calls that bring news."""
+    """Calls the probe as a worker of the loop does, without waiting; counts the reports of new facts."""
 
     def __init__(self, probe: ModelProbe, address: str, *, sha256: str | None = None) -> None:
         self.source = parse_source(address)
@@ -108,7 +108,7 @@ class Asking:
         self.news += 1
 
     def settled(self) -> ProbeFacts:
-        """Ask, wait until no look is under way, and give what is known then."""
+        """Call the probe, wait until no inspection is under way, and return the facts."""
         self()
         until(self.probe.idle)
         facts = self()
@@ -215,7 +215,7 @@ def test_local_paths_that_are_missing_or_not_allowed(probe: ModelProbe, tmp_path
 def test_the_first_answer_is_none_and_the_news_comes_by_itself(server: FileServer, probe: ModelProbe) -> None:
     stall = threading.Event()
     asking = Asking(probe, server.serve("/x.gguf", File(PLAIN, stall=stall)))
-    # Neither call waits for the server, which sends nothing until the test lets it.
+    # Neither call waits for the server, which sends nothing until `stall` is set.
     assert asking() is None
     assert asking() is None
     assert not probe.idle()
@@ -266,7 +266,7 @@ def test_a_set_of_many_files_does_not_outlast_its_time(probe: ModelProbe) -> Non
         source = parse_source("hf://acme/tiny")
         ended = threading.Event()
         mirrored.latest(source, sha256=None, model_format="safetensors", files=names, who="ns/m", changed=ended.set)
-        # Half a second, and a twentieth for each file.
+        # The limit is half a second, and a twentieth of a second for each file.
         assert ended.wait(6), "the look goes on"
         assert time.monotonic() - began < 6
         mirrored.close()
@@ -363,7 +363,7 @@ SPLIT = tuple(f"q4/tiny-{n:05d}-of-00003.gguf" for n in (1, 2, 3))
 
 
 class Secrets:
-    """Gives the same credentials, or the same refusal, for every Secret."""
+    """Returns the same credentials, or raises the same refusal, for every Secret."""
 
     def __init__(self, answer: Credentials | SecretUnreadable) -> None:
         self.answer = answer
@@ -378,7 +378,7 @@ class Secrets:
 
 @contextmanager
 def credible(server: FileServer, secrets: Secrets) -> Iterator[ModelProbe]:
-    """A probe with Secrets, whose hub is the server."""
+    """A probe that may read Secrets, and whose Hub is the server."""
     policy = SourcePolicy(allowed_remote_hosts=("127.0.0.1",))
     probe = ModelProbe(policy, hub_url=server.url(""), read_secret=secrets.read, dice=lambda: 0.0)
     yield probe

@@ -1,4 +1,4 @@
-"""Which changes are held back, until whose word, and how often they are worked out."""
+"""Which changes wait, until which approval or mode, and how often the loop computes them."""
 
 from __future__ import annotations
 

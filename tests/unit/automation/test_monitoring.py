@@ -40,12 +40,12 @@ from tests.support.engine_metrics import BY_PREFIX
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 OF_THE_PROCESS = re.compile(r"process_[a-z_]+")
 OF_SCRAPES = frozenset({"job", "instance", "pod", "service", "namespace", "name"})
-"""Labels that Prometheus, a PodMonitor or, to what it passes on, an agent adds."""
+"""Labels that Prometheus or a PodMonitor adds, or an agent to the metrics that it forwards."""
 OF_ENGINES = frozenset({"le", "finished_reason"})
 
 
 def queries() -> Iterator[tuple[str, str]]:
-    """Every query, with where it stands."""
+    """Each query, with the panel or the alert that contains it."""
     for name, board in dashboards().items():
         for panel in board["panels"]:
             for target in panel["targets"]:
@@ -127,7 +127,7 @@ def served() -> dict[str, set[str]]:
 
 
 def served_by_an_agent() -> Iterator[Metric]:
-    """Every family of an agent that runs one process of everything, but for the engines' own."""
+    """All metric families of an agent that runs one process, without the metrics of its engine."""
     report = ProcessReport(phase=ProcessPhase.READY, downloaded_bytes=1, total_bytes=2)
     usage = ProcessUsage(slots=4)
     sample = Sample("mark", 0.0, Measured(1, 1, 1.0), 1.0, usage, None)

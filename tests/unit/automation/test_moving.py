@@ -49,7 +49,7 @@ def problems(wanted: list[Json], live: list[Json]) -> list[str]:
 
 def test_what_stays_as_it_is_may_move() -> None:
     live = deployment()
-    live["spec"]["template"]["spec"]["restartPolicy"] = "Always"  # a default of the API server's
+    live["spec"]["template"]["spec"]["restartPolicy"] = "Always"  # a default of the API server
     assert problems([deployment()], [live]) == []
 
 
@@ -151,7 +151,7 @@ def test_a_stack_forgets_one_service_with_its_binding_of_the_whole_cluster() -> 
 
 
 def given_to_the_loop(text: str, *, change: Json, beside: Json | None = None) -> Move:
-    """Plan the move of a fleet's InferenceService whose live Deployment has other fields of its spec."""
+    """Plan the move of a fleet's InferenceService to the loop; the live Deployment has `change` in its spec."""
     manifests = Manifests("prod")
     manifests.read_text("file", text)
     ((document, desired),) = manifests.services()

@@ -1,4 +1,4 @@
-"""Models that lie on nodes: below the directories that the operator names, in every dialect."""
+"""Models on nodes: allowed only below the directories that the operator names, in every dialect."""
 
 from __future__ import annotations
 

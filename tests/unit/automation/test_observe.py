@@ -125,7 +125,7 @@ def test_a_replica_counts_once_it_was_proved(proofs: dict[str, Proof | None] | N
         ({"autoscaling": Autoscaling(max_replicas=9)}, "", None, 7),
         ({}, "kubectl", None, 7),
         ({}, "kubectl", "2", 7),
-        # Herdsman's autoscaler is gone, and the service sets no number.
+        # An autoscaler scaled the Deployment and is gone: the number of the service takes effect.
         ({}, "kube-controller-manager", None, 2),
         # The service was edited after the manual scale: its number takes effect again.
         ({}, "kubectl", "1", 2),

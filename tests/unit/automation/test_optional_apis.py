@@ -1,4 +1,4 @@
-"""Kinds that may come and go, on an API server that is played: what a stop in the middle of a look leaves behind."""
+"""Kinds that may appear and disappear, on a fake API server: a stop during a check, and a removed kind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kubeapi.kinds import Kind
 
 
 class Api:
-    """Serves built-in kinds and nothing else; `on_list` is called in the middle of each look."""
+    """A fake API server with the kinds in `served`; it calls `on_list` in the middle of each check."""
 
     def __init__(self) -> None:
         self.on_list: Any = lambda: None
@@ -40,7 +40,7 @@ class Api:
 
 
 class Followed:
-    """An informer that knows everything at once."""
+    """An informer that is synced at once."""
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
@@ -90,7 +90,7 @@ def test_a_kind_that_goes_is_missed_at_once_also_while_another_one_fails_again_a
     )
     apis.start()
     try:
-        # By then the pause after a failed look has grown to more than two seconds.
+        # By then the pause after a failed check has grown to more than two seconds.
         await_true(lambda: api.looks >= 8, timeout_s=20.0)
         assert apis.served == {kinds.SCALED_OBJECTS} and apis.trouble(kinds.POD_MONITORS)
         api.served = [kinds.POD_MONITORS]

@@ -1,4 +1,4 @@
-"""Which pods are too old, and when they may go."""
+"""Which pods are too old, and when they may be evicted."""
 
 from __future__ import annotations
 

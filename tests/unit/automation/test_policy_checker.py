@@ -1,4 +1,4 @@
-"""The loop's policies: asked once for each version of a service, read again when files change."""
+"""The loop's policies: evaluated once for each version of a service, and read again when files change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FORBIDDEN = document("where", namespaces={"allowed": ["elsewhere"]})
 
 
 class Loop:
-    """A policy book and what it asks of its loop."""
+    """A PolicyChecker, and the passes that it requests from the loop."""
 
     def __init__(self, path: Path | None) -> None:
         self.now = 0.0

@@ -1,4 +1,4 @@
-"""Both sides of a preemption, for as long as it matters."""
+"""The preempted service and the preempting one, and when a preemption is over."""
 
 from __future__ import annotations
 

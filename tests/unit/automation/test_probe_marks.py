@@ -1,4 +1,4 @@
-"""Looks that were under way when the loop's process ended: they are remembered, and not repeated at once."""
+"""Inspections that were under way when the loop's process ended: they are recorded, and repeated only after a wait."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ time.sleep(60)
 
 
 class Clock:
-    """A clock that is moved by hand; it gives the time of day and the probe's own time."""
+    """A clock that is moved by hand, for the time of day and for the probe."""
 
     def __init__(self, now: float) -> None:
         self.now = now
@@ -61,7 +61,7 @@ def test_a_look_that_killed_the_loop_is_not_repeated_at_once(tmp_path: Path) -> 
             eventually(lambda times=times: len(server.requests) == times, what="a look")  # type: ignore[misc]
             looking.kill()
             assert looking.wait() == -signal.SIGKILL
-            # The next process would look at once, too; it may do so only after a while.
+            # The next process reads the record, and may inspect the source only after a while.
             clock = Clock(time.time())
             probe = probe_in(tmp_path, clock)
             facts = ask(probe, url)
@@ -72,7 +72,7 @@ def test_a_look_that_killed_the_loop_is_not_repeated_at_once(tmp_path: Path) -> 
             assert len(server.requests) == times
             assert 50 * times < probe.due_in_s(parse_source(url), sha256=None, model_format="gguf") <= 60 * times
             probe.close()
-            # Begin the next process's wait anew, as if it were over.
+            # Make the records older, as if the wait were over.
             for mark in tmp_path.iterdir():
                 age_mark(mark, 3600)
         held.bytes_per_s = None
@@ -132,7 +132,7 @@ def test_each_interruption_doubles_the_wait_and_a_finished_look_ends_it(tmp_path
     longest = ProbeMarks(tmp_path, now=clock).interrupted("a")
     assert longest is not None
     assert longest.wait_s == 6 * 3600.0
-    # A restart without a look changes nothing, and time that passes counts.
+    # A restart without an inspection changes nothing, and the wait runs on.
     clock.now += 3600
     waiting = ProbeMarks(tmp_path, now=clock)
     assert waiting.interrupted("a") == Interrupted(23, 5 * 3600.0)

@@ -1,4 +1,4 @@
-"""The mark that proves a process of this machine dead."""
+"""The mark by which a loop proves that a process of this machine has ended."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_pid_that_was_given_to_another_process_proves_the_first_dead() -> None
 
 
 def test_a_step_of_the_clock_proves_nobody_dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second loop would act beside the first."""
+    """Otherwise a second loop would act at the same time as the first."""
     before, place = mark(), mark().rsplit("/", 2)[0]
     former = f"{place}/{os.getpid()}/{psutil.Process().create_time():.2f}"
     assert runs(former), "a mark of an earlier version"

@@ -16,7 +16,7 @@ from automation.workqueue.queue import WorkQueue
 
 
 class Clock:
-    """Monotonic seconds that pass only when told."""
+    """Monotonic seconds that only the test advances."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -202,7 +202,7 @@ def test_many_workers_never_share_a_key_and_lose_none() -> None:
 
 
 class AgainstAModel(RuleBasedStateMachine):
-    """The queue agrees with the obvious model: sets of dirty, processing and later keys."""
+    """The queue agrees with a simple model: sets of dirty, processing and later keys."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""GPUQuotas: what is admitted, what is refused and in which words, and that two who ask at once cannot both get it."""
+"""GPUQuotas: admitted and refused claims, the messages, and two claims at once that do not fit together."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_what_becomes_free_goes_to_those_who_wait_by_priority_and_then_by_age() 
         assert quotas.reserve(key(name), gpus(9 if name == "huge" else 2, priority=priority, created=created))
     quotas.release(key("holder"))
     assert enqueued == ["urgent", "older"]
-    # Reserved in that moment: a newcomer finds nothing, whoever comes first to a worker.
+    # The GPUs are reserved at once: a newcomer gets none, even if a worker handles it first.
     assert quotas.reserve(key("newcomer"), gpus(1, priority=1_000_000)) is not None
     assert quotas.reserve(key("older"), gpus(2)) is None
     quotas.reserve(key("urgent"), gpus(0))
@@ -214,7 +214,7 @@ def test_a_denied_service_that_goes_waits_no_more() -> None:
 def test_services_that_run_when_the_loop_starts_are_admitted_with_what_they_have() -> None:
     quotas, _ = book(gpuCount=1, vramBytes=10)
     quotas.hold(key("old"), gpus(4))
-    # Only its claim states the amount of GPU memory.
+    # Only the claim of the service contains its amount of GPU memory.
     assert quotas.reserve(key("old"), QuotaClaim(gpus=4, gpu_memory_bytes=99)) is None
     assert quotas.reserve(key("old"), QuotaClaim(gpus=5, gpu_memory_bytes=99)) is not None
     assert quotas.usages()[NAME].gpus == 4
@@ -286,7 +286,7 @@ def test_a_described_service_claims_all_its_sets_and_whole_groups() -> None:
     assert claim(scaled).gpus == 8, "as many as the autoscaler may make"
     assert claim(groups, scaled, broken).gpus == 20
     assert claim(scaled).memory_bytes == 4 * GIB
-    # Without replicas of the main set the others still take what they take.
+    # Without replicas of the main set, the other sets still claim their GPUs.
     assert claim(broken, scaled, replicas=0).gpus == 8
     assert claim(groups, suspended=True).is_nothing
     assert claim(groups, suspended=True).priority == 5
@@ -321,7 +321,7 @@ def test_gpus_of_a_service_whose_model_is_missing_count() -> None:
     assert reserved.usages()[NAME].gpus == 3
     denial = reserved.reserve(key("late"), gpus(2))
     assert denial is not None and "3 of 4 used by others" in denial.message
-    # It asks for less, and gives the rest back at once.
+    # A smaller claim frees the rest at once.
     assert reserved.reserve(key("early"), gpus(1), without_model=True) is None
     assert enqueued == ["late"] and reserved.usages()[NAME].gpus == 3
 

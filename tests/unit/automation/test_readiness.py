@@ -1,4 +1,4 @@
-"""Which replicas count, what is written on their pods, and which one is replaced."""
+"""Which replicas count as ready, which conditions their pods get, and which replica is replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of fields, metrics and conditions in docs/reference are what the code says, and they leave nothing out."""
+"""The pages of fields, metrics and conditions in docs/reference agree with the code and are complete."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_constraints_are_those_of_the_schema() -> None:
 
 
 def registered() -> Iterator[str]:
-    """The names with which the code makes metrics; of names that are put together, the constant part."""
+    """The names of the metrics that the code creates; of composed names, the constant part."""
     for folder in ("agent", "automation"):
         for path in (ROOT / folder).rglob("*.py"):
             text = path.read_text("utf-8")

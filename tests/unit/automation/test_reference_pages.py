@@ -1,4 +1,4 @@
-"""The pages of commands and settings in docs/reference are what the code says, and they leave nothing out."""
+"""The pages of commands and settings in docs/reference agree with the code and are complete."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from automation.settings import SERVICE_ACCOUNT_NAMESPACE, Settings, default_lea
 
 ROOT = Path(__file__).parents[3]
 ALWAYS = frozenset({0, 1})
-"""Every command can succeed, and every command can fail."""
+"""The exit codes of every command: success and failure."""
 
 
 @functools.cache
@@ -81,7 +81,7 @@ def test_the_table_of_exit_codes_is_that_of_the_code(name: str) -> None:
     callback = inspect.unwrap(all_commands()[name].callback)
     found = Reached()
     found.follow(callback)
-    # `herdsman run` returns the code of the loop, whose docstring names both.
+    # `herdsman run` returns the exit code of the loop, whose docstring names both codes.
     assert found.unknown == (["code"] if name == "run" else [])
     described = exit_codes.COMMANDS.get(name, {})
     assert set(described) - ALWAYS == found.codes - ALWAYS
@@ -151,7 +151,7 @@ class Reached:
 
 
 def imported(tree: ast.AST) -> Iterator[tuple[str, Any]]:
-    """The names that a function imports itself from automation.cli."""
+    """The names that a function's body imports from automation.cli."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("automation.cli"):
             module = importlib.import_module(node.module or "")

@@ -1,4 +1,4 @@
-"""`herdsman render`: files in, objects out, and errors that say which file and which field."""
+"""`herdsman render`: the objects that it renders from files, and errors that name the file and the field."""
 
 from __future__ import annotations
 

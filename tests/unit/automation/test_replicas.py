@@ -1,4 +1,4 @@
-"""Replicas found out, told and replaced, over a real HTTP server in the place of the API server."""
+"""Failing replicas are detected, reported and replaced; a real HTTP server takes the place of the API server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Clock:
 
 
 class Scene:
-    """The parts that the loop wires together, and passes as the controller makes them."""
+    """The parts that the loop connects, and passes as the controller runs them."""
 
     def __init__(self, proxy: PodProxy) -> None:
         self.proxy = proxy
@@ -65,7 +65,7 @@ class Scene:
         may_replace: bool = True,
         **fields: Any,
     ) -> tuple[Proofs | None, Problem | None]:
-        """A pass, and another when what it had asked for is answered."""
+        """Run a pass, and another one after its requests have been answered; return proofs and problem."""
         cr = {"apiVersion": "v1", "kind": "X", "metadata": {"name": "svc", "namespace": "ns", "uid": "u"}}
         cr["metadata"]["generation"] = self.generation  # type: ignore[index]
         now = NOW + timedelta(seconds=after_s)
@@ -137,7 +137,7 @@ def fail(scene: Scene, name: str, after_s: float) -> Problem | None:
 
 
 def test_a_service_that_may_not_be_touched_keeps_its_replicas(scene: Scene) -> None:
-    """As one that is paused, or whose change waits for approval."""
+    """Such a service is paused, or its change waits for approval."""
     scene.proxy.engines["a"] = lambda *_: Say(500, {"error": "out of memory"})
     for _ in range(4):
         proofs, problem = scene.pass_(remembered("a"), may_replace=False)

@@ -1,4 +1,4 @@
-"""When the last template that served comes back, where it comes from, and until when it stays."""
+"""The last template that served: when it is restored, where it is found, and how long it stays."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_rollback_begins_is_kept_and_ends_with_another_template(proxy: PodProx
     made, facts = rollback.apply(KEY, custom_resource(), NEW, live(), failing, wanted=True)
     assert image(made) == "old" and facts.rolled_back is not None
     assert NEW_HASH in facts.rolled_back.message and OLD_HASH in facts.rolled_back.message
-    # Applied now: nothing crashes any more, and it stays so.
+    # The restored template is applied and no pod crashes: it stays.
     again, later = rollback.apply(KEY, custom_resource(), NEW, live(OLD_HASH), (serving(),), wanted=True)
     assert again.fingerprint == made.fingerprint and later == facts
     assert len(proxy.others) == 2, "ReplicaSets are listed to find the culprit and the template, and no more"

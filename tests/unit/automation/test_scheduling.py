@@ -22,7 +22,7 @@ def key(name: str) -> ServiceKey:
 
 
 class World:
-    """The part of the caches that scheduling looks at, and the timer in the test's hand."""
+    """The part of the caches that scheduling reads, and timers that the test runs."""
 
     def __init__(self, *nodes: Json) -> None:
         self.nodes = list(nodes)
@@ -128,7 +128,7 @@ def test_a_preemption_is_explained_until_the_loser_is_whole_again() -> None:
     world.pod("low", status={"conditions": [ready, disrupted]}, nodeName="n1", priority=1000)
     world.pod("chat", status=unscheduled(nominatedNodeName="n1"), priority=1_000_000)
     assert world.enqueued == ["low"]
-    # The Deployment still counts the replica that goes, and goes on to do so for a moment after it is gone.
+    # The Deployment still counts the preempted replica, and does so for a moment after its pod is gone.
     world.scheduling.deployment_changed(key("low"))
     assert said("low") == ["Preempted"]
     world.pod("low", gone=True)

@@ -19,7 +19,7 @@ CHAT, OTHER = ServiceKey("llmkube", "ns", "chat"), ServiceKey("llmkube", "ns", "
 
 
 class Cluster:
-    """A ClusterCache whose informers do not run, and what it enqueued."""
+    """A ClusterCache whose informers do not run, and the keys that it enqueued."""
 
     def __init__(self, client: KubeClient) -> None:
         self.keys: list[ServiceKey] = []

@@ -1,4 +1,4 @@
-"""Which service a name means: words that name a kind, names that several have, kinds that the cluster does not know."""
+"""Which service a name means: words for kinds, names of several services, kinds that the cluster does not have."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kubeapi.kinds import Kind
 
 
 class Client:
-    """Serves lists of the kinds that it is given, by name as the API server does."""
+    """Lists objects of the kinds that it is given, by name as the API server does."""
 
     def __init__(self, *served: Kind, **names: Kind) -> None:
         self._served = {*served, *names.values()}

@@ -130,7 +130,7 @@ def test_two_thousand_services_are_scraped_at_once() -> None:
     metrics = Metrics()
     metrics.registry.register(ServiceCollector(services=lambda: named(services), models=list))
     generate_latest(metrics.registry)
-    # CPU time: what else this machine does is not our business.
+    # CPU time does not depend on other processes of this machine.
     began = time.process_time()
     text = generate_latest(metrics.registry)
     took_s = time.process_time() - began

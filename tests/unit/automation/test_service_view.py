@@ -1,4 +1,4 @@
-"""How services of the other dialects are shown: what their statuses say, with and without Herdsman's conditions."""
+"""How services of the other dialects are shown, from statuses with and without Herdsman's conditions."""
 
 from __future__ import annotations
 

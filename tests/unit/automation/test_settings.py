@@ -1,4 +1,4 @@
-"""Settings: defaults, environment, and what is refused."""
+"""Settings: defaults, environment variables, and refused values."""
 
 from __future__ import annotations
 

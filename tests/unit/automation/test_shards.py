@@ -26,7 +26,7 @@ def test_each_namespace_belongs_to_exactly_one_part_and_they_are_spread_evenly(o
 
 
 def test_the_split_is_the_same_for_ever() -> None:
-    """Another hash in another release would let two loops, of both, take one namespace for their own."""
+    """If releases used different hashes, two loops of different releases could handle the same namespace."""
     assert [Shard(0, 2).contains(name) for name in ("default", "team-a", "team-b", "models")] == [
         False,
         True,

@@ -1,4 +1,6 @@
-"""A service in pods that sleeps and wakes, pass by pass: a real proxy and client, pods and passes as the test says."""
+"""A service in pods that sleeps and wakes, pass by pass. Proxy and client are real; the test sets pods and runs
+passes.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ METRICS = "llamacpp:n_decode_total {}\nllamacpp:requests_processing 0\n"
 
 
 class World:
-    """The API server, the clock, and what passes were asked for."""
+    """The API server, the clock, and the number of passes that were requested at once."""
 
     def __init__(self, api: PodProxy) -> None:
         self.api = api
@@ -62,7 +64,7 @@ class World:
         self.pods = ({**self.pods[0], "engine": {**self.pods[0]["engine"], "port": port}},)
 
     def look(self, desired: DesiredService | None = None) -> str:
-        """One pass; gives the state, which is rendered into the Deployment."""
+        """Run a pass; return the state, with which the Deployment is rendered."""
         desired = desired or self.desired
         state = self.sleep.state(KEY, desired, self._observed())
         self.replicas = 0 if state == "asleep" else desired.replicas
@@ -80,7 +82,7 @@ class World:
             time.sleep(0.01)
 
     def go_to_sleep(self) -> None:
-        """Pass the idle time, with passes as the loop would make them."""
+        """Let the idle time pass, with passes as the loop would run them."""
         self.run()
         for _ in range(60):
             if self.look() == "asleep":
@@ -148,7 +150,7 @@ def test_an_idle_service_sleeps_and_its_first_request_wakes_it(world: World) -> 
         world.eventually(lambda: world.asked_for > before)
         assert world.look() == "waking"
         world.run()
-        assert world.look() == "waking"  # it was met in this pass, and is awake in the next
+        assert world.look() == "waking"  # this pass finds the replica, and the next one ends the waking
         assert read_response(client)[1] == b"POST / HTTP/1.1|hi"
     assert world.look() == "" and SLICE in world.slices
     world.now += sleep_module.GRACE_S + 0.1
@@ -192,7 +194,7 @@ def test_who_sleeps_goes_on_sleeping_behind_the_same_port_when_the_loop_restarts
 def test_a_loop_that_restarts_while_it_wakes_a_service_brings_that_to_its_end(world: World) -> None:
     world.go_to_sleep()
     world.sleep.close()
-    world.marked, world.replicas = None, 1  # woken, and rendered so; the slice still leads to the loop before
+    world.marked, world.replicas = None, 1  # woken and rendered; the slice still leads to the former loop
     world.sleep = world.loop()
     assert world.look() == "waking"
     world.run()
@@ -261,7 +263,9 @@ def test_without_an_address_nothing_sleeps_and_what_was_left_behind_goes(world: 
 
 
 def with_policy(world: World, *pods: Json) -> None:
-    """Give the service a NetworkPolicy, and namespace `friends`, which it names, these pods."""
+    """Give the service a NetworkPolicy that names namespace `friends`, and let it go to sleep; `friends` has these
+    pods.
+    """
     world.desired = service(
         sleep=Sleep(idle_timeout_s=12, wake_timeout_s=10), network=NetworkAccess(namespaces=("friends",))
     )
@@ -270,7 +274,9 @@ def with_policy(world: World, *pods: Json) -> None:
 
 
 def knock(world: World) -> bytes:
-    """Send one request to the wake port and give the beginning of the answer; empty while it is held."""
+    """Send a request to the wake port; return the beginning of the response, or nothing if there is none within 1.5
+    s.
+    """
     with connected(world.port, timeout_s=1.5) as client:
         client.sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
         try:

@@ -1,4 +1,4 @@
-"""Which services may sleep, when they are idle, and what leads their clients to the proxy meanwhile."""
+"""Which services may sleep, when they are idle, and the EndpointSlice that leads their clients to the proxy."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_quiet_lasts_while_nothing_moves_and_begins_anew_with_every_request() ->
     assert moved is not None and moved.since == 80
     assert follow_quiet(first, {"a": Activity(True, 5, at=80)}) is None
     assert follow_quiet(first, None) is None
-    # Another start of the engine counts from nothing.
+    # After another start of the engine the quiet time begins anew.
     other = follow_quiet(first, {"b": Activity(False, 5, at=80)})
     assert other is not None and other.since == 80
 

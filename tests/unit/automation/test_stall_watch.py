@@ -1,4 +1,4 @@
-"""Which readings are a stall, and a watch over engines behind a real HTTP server."""
+"""Which readings count as a stall, and the watch of engines behind a real HTTP server."""
 
 from __future__ import annotations
 

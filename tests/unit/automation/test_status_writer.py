@@ -58,7 +58,7 @@ def test_statuses_of_objects_that_nobody_asks_for_again_are_let_go_of_too() -> N
     writer = StatusWriter(api, kinds.MODELS, cached=api.cached)  # type: ignore[arg-type]
     for number in range(200):
         writer.write(api.make(str(number)), STATUS)
-        # The cache is soon there; only the last write may be on its way.
+        # The cache follows soon: only the last write may be missing in it.
         api.cache = dict(api.live)
     assert held(writer) <= 1
     assert all(writer.has_written("ns", str(number)) for number in range(200))

@@ -1,4 +1,6 @@
-"""`herdsman agent store`: what is listed, what would go, and that nothing goes while it is not known what is needed."""
+"""`herdsman agent store`: the list of models, the models that a prune removes, and that it removes none while the plans
+are unknown.
+"""
 
 from __future__ import annotations
 

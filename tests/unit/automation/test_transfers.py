@@ -1,4 +1,4 @@
-"""Downloads under way: what a downloader's log tells, over an HTTP server that serves logs as the API server does."""
+"""Downloads under way: the progress in a downloader's log, which an HTTP server serves as the API server does."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def logs() -> Iterator[Logs]:
 
 
 class Watching:
-    """A TransferWatch whose rounds are made by hand, with a clock moved by hand."""
+    """A TransferWatch whose rounds and clock the test controls."""
 
     def __init__(self, logs: Logs) -> None:
         self.now = 0.0
@@ -73,7 +73,7 @@ class Watching:
             now=lambda: NOW,
             every_s=3600.0,
         )
-        # The thread would read beside the test: one that is closed never starts.
+        # A closed watch starts no thread, which would read logs at the same time as the test.
         self.watch.close()
 
     def pod(self, name: str, *, model: str = "m", running: bool = True, old: Json | None = None) -> Json:

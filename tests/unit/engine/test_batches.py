@@ -21,7 +21,7 @@ TIMEOUT_S = 10.0
 
 
 class Gate:
-    """Holds runs up until it is opened, and counts how many are inside."""
+    """Blocks runs until it is opened, and counts the runs inside."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -48,7 +48,7 @@ class Gate:
 
 
 class Outcomes:
-    """Collects what the batcher tells."""
+    """Collects the outcomes that the batcher reports."""
 
     def __init__(self) -> None:
         self.told: list[tuple[ServiceKey, ServiceOutcome]] = []
@@ -82,7 +82,7 @@ def batcher(outcomes: Outcomes) -> Iterator[Make]:
 
 
 def read(batcher: Batcher, *namespaces: str) -> None:
-    """Have the state of namespaces read, so that their runs start in the order of their submissions."""
+    """Wait until the batcher has read the states of namespaces, so that their runs start in the order of submission."""
     deadline = time.monotonic() + TIMEOUT_S
     while any(batcher.holds(key("s", namespace=namespace)) is None for namespace in namespaces):
         assert time.monotonic() < deadline
@@ -460,7 +460,7 @@ def test_the_stacks_of_a_namespace_that_is_gone_are_dropped_once_they_are_empty(
         made.remove(key(name))
     assert made.drain(TIMEOUT_S)
     for stack in engine.stacks():
-        engine.release(stack, [])  # what its services shared
+        engine.release(stack, [])  # the objects that its services shared
     assert made.discard_namespace("default")
     assert not engine.stacks()
     made.submit(service("a"))

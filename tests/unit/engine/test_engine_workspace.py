@@ -1,4 +1,4 @@
-"""The home of the loop's CLI: without logs, also where an earlier release left some."""
+"""The home of the loop's CLI: it cannot contain logs, and existing logs are removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judging the services of a run by its log."""
+"""The outcome of each service of a run, by the log of the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sharding: which stack of a namespace a service is in, and when the next stack is begun."""
+"""Sharding: which stack of a namespace a service is in, and when a further stack is created."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_namespaces_have_stacks_of_their_own() -> None:
 
 
 class Broken(FakeEngine):
-    """Cannot list its stacks, because one of them is no state; and for a while cannot be read at all."""
+    """Cannot list its stacks, because the state of one is broken; while `down`, no state can be read."""
 
     down = False
 

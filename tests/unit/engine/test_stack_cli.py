@@ -1,4 +1,4 @@
-"""Calling the CLI while its backend is away: seldom, with one message, and never mistaking it for a broken state."""
+"""Calls of the CLI while its backend is unreachable: few, with one message, and never reported as a broken state."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ class Clock:
 
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[StateBackend]:
-    """A CLI that prints the content of a file, and fails when there is one."""
+    """A backend with a fake CLI: if the file `says` exists, it prints the file's content and fails."""
     program = tmp_path / "pulumi"
-    # It lives for a moment, as a CLI does: a process that is gone at once leaves no time to note who it was.
+    # It runs for a moment, as the CLI does: a process that exits at once leaves no time to record it.
     program.write_text(f"#!/bin/sh\n[ -e {tmp_path}/says ] || exit 0\nsleep 0.1\ncat {tmp_path}/says >&2\nexit 255\n")
     program.chmod(0o755)
     made = StateBackend("s3://bucket", work_root=tmp_path / "work", pulumi=program, passphrase="p")
@@ -90,7 +90,7 @@ def test_many_that_retry_start_few_processes(backend: StateBackend, tmp_path: Pa
         with pytest.raises(StateUnreachable, match="s3://bucket cannot be used"):
             backend.cli.call(Stack("ns"), ["stack", "export"], Run(10.0))
         clock.now += 1.0
-    # 1, 2, 4, 8, 16, then every half a minute, each less some jitter: ten minutes away are some 25 processes.
+    # After 1, 2, 4, 8, 16 s, then every 30 s, each less some jitter: some 25 processes in ten minutes.
     assert 20 <= backend.cli.processes <= 30
     (tmp_path / "says").unlink()
     clock.now += OUTAGE_CAP_S

@@ -1,4 +1,4 @@
-"""The engine's knowledge of a stack's state: the index, targets, files, messages of the CLI."""
+"""The state of a stack: its index, the targets of a run, its files, and messages of the CLI about it."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_a_home_directory_in_a_url_is_found() -> None:
     assert files.root == Path.home() / "state"
 
 
-# --- words of the CLI ---------------------------------------------------------------------------------------------
+# --- messages of the CLI ------------------------------------------------------------------------------------------
 
 
 def failed(text: str) -> CliResult:
@@ -294,7 +294,7 @@ def test_a_lock_of_a_living_process_of_ours_is_never_broken(tmp_path: Path) -> N
         recovery.check_lock(LOCKED, path, stack="ns", sole=True)
     place, _, started = here.rsplit("/", 2)
     former = record(tmp_path / "runs.json", host="laptop", child=f"{place}/{os.getpid()}/1.00")
-    with pytest.raises(StackLocked):  # an earlier version wrote a start by the wall clock, which may have been set
+    with pytest.raises(StackLocked):  # the start in this record is by the wall clock, which may have been set
         recovery.check_lock(LOCKED, former, stack="ns", sole=True)
     path = record(tmp_path / "runs.json", host="laptop", child=f"{place}/{os.getpid()}/{started.partition(':')[0]}:1")
     assert recovery.check_lock(LOCKED, path, stack="ns", sole=False), "the pid is taken by a younger process"

@@ -24,7 +24,7 @@ SEALED = {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270"
 
 @pytest.fixture
 def keepers() -> Iterator[tuple[KeyKeeper, KeyKeeper, KeyKeeper]]:
-    """One with the old passphrase, one with the new, and one that knows both."""
+    """A key keeper with the old passphrase, one with the new one, and one with both."""
     made = KeyKeeper("old"), KeyKeeper("new"), KeyKeeper("new", old_passphrase="old")
     yield made
     for keeper in made:
@@ -54,7 +54,8 @@ def test_a_state_with_secrets_is_given_no_other_key(keepers: tuple[KeyKeeper, ..
     assert has_secrets(before["deployment"])
     with pytest.raises(StateSealed, match="rekey --old-passphrase-file"):
         resealed(before, new)
-    # With the old passphrase its key is encrypted again, so that its secrets can be read as before.
+    # A keeper that also has the old passphrase decrypts the state's key and encrypts it with the new one. The key stays
+    # the same, so the secrets in the state can still be read.
     assert opens(resealed(before, both), new)
     sealed = before["deployment"]["secrets_providers"]["state"]["encryptedkey"]
     again = both.rewrapped(sealed)
@@ -130,7 +131,7 @@ def test_the_holder_of_a_lock_is_read_from_what_the_cli_says() -> None:
 
 
 class OneBroken:
-    """An engine whose list fails until the broken stack was inspected, as the real one's does."""
+    """An engine that cannot list its stacks until the broken one was inspected, as the real engine."""
 
     def __init__(self, held: dict[Stack, set[ServiceKey]], broken: Stack) -> None:
         self._held = held

@@ -1,4 +1,4 @@
-"""Backend URLs: what the CLI gets, what is shown, and that no password is."""
+"""Backend URLs: the URL for the CLI, the URL that is shown, and that neither contains a password."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A proxy for each test, and engines that say what the test wants."""
+"""A proxy for each test, and engines that send what the test wants."""
 
 from __future__ import annotations
 

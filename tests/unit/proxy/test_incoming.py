@@ -18,7 +18,7 @@ SENT = FIRST + b"\r\n" + SECOND + THIRD
 
 
 def read(pieces: list[bytes]) -> list[bytes]:
-    """Take all that can be taken after each piece; give each request as it would be sent on."""
+    """Read as many requests as possible after each piece; return the requests as they would be forwarded."""
     incoming, requests = Incoming(), []
     body = None
     for piece in pieces:

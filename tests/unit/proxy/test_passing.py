@@ -85,7 +85,7 @@ def test_bodies_pass_unchanged_however_they_are_cut(
 
 
 def each(connection: socket.socket, answer: bytes) -> None:
-    """Answer each request with the same."""
+    """Send the same response to each request."""
     for _ in requests(connection):
         connection.sendall(answer)
 
@@ -237,7 +237,9 @@ def test_an_engine_that_is_not_there_is_a_503(engine: Make, front: MakeFront) ->
 
 
 def closes_when_used_again(connection: socket.socket) -> None:
-    """Answer once; then read the next request and end without a word, as a server whose patience just ran out."""
+    """Respond once; then read the next request and return without a response, as a server whose idle timeout just
+    ended.
+    """
     read_request(connection)
     connection.sendall(ok(b"first"))
     read_request(connection)

@@ -228,7 +228,7 @@ def test_a_listener_that_is_closed_answers_those_who_wait(front: MakeFront) -> N
 
 
 def test_a_proxy_that_was_killed_comes_back_on_its_port(engine: Make, front: MakeFront) -> None:
-    """The connections of waiting clients are closed; the next proxy on the same port serves."""
+    """A waiting client gets an error of code SHUTTING_DOWN; the next proxy serves on the same port."""
     before = front()
     with connected(before.port) as client:
         client.sendall(post(b"hi"))

@@ -1,4 +1,4 @@
-"""The archive of a backup: what is written comes back, and what was touched on the way does not."""
+"""The archive of a backup: it is read as it was written, and refused if it was changed since."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXPORTS = {
 
 
 def tampered(path: Path, name: str, content: bytes) -> Path:
-    """A copy in which one member has another content."""
+    """Return a copy of an archive in which one member has another content."""
     other = path.with_name("other.tar.gz")
     with tarfile.open(path) as old, tarfile.open(other, "w:gz") as new:
         for member in old.getmembers():

@@ -1,4 +1,4 @@
-"""When two states are the same, and when a loop is taken to lead."""
+"""When two states are equal, and when a loop counts as leader."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_stack_that_fails_stops_no_other_and_each_is_told() -> None:
 
 
 class Leases:
-    """The one call that is made of a client."""
+    """A client with the only method that is called."""
 
     def __init__(self, *items: tuple[str, dict[str, Any]]) -> None:
         self._items = [{"metadata": {"name": name}, "spec": spec} for name, spec in items]
