@@ -1,6 +1,6 @@
 """An agent with real llama-server processes that gets its plan over HTTP.
 
-Covered: start and answer, downloads, a killed server, a killed agent, replaced, removed and broken processes, stop.
+Covered: start and completion, downloads, a killed server, a killed agent, replaced, removed and broken processes, stop.
 """
 
 from __future__ import annotations

@@ -218,8 +218,8 @@ def test_a_host_that_moves_from_ipv4_to_ipv6_gets_new_endpoints(api: Api, namesp
 
 
 def test_objects_that_an_llmkube_agent_left_are_taken_over_whole(api: Api, namespace: str, client: KubeClient) -> None:
-    """As those of LLMKube's agent, the objects have no owner, but its labels, another address and port, and an old
-    heartbeat.
+    """The objects are as LLMKube's agent writes them: without an owner, with its labels, and with another address and
+    port. The heartbeat is old.
     """
     beat = (datetime.now(UTC) - timedelta(minutes=10)).isoformat(timespec="seconds").replace("+00:00", "Z")
     labels = {"app": "svc", "llmkube.ai/managed-by": "metal-agent", "llmkube.ai/inference-service": "svc"}

@@ -1,4 +1,4 @@
-"""A host without an agent: real sshd, a real llama-server under a service manager that behaves as documented.
+"""A host without an agent: real sshd, and a real llama-server under a fake service manager that behaves as documented.
 
 Covered: the life cycle of a process, unchanged plans, previews that change nothing; each cause of a refused connection
 with its message; a bastion; faults on the way: killed processes, cut connections, an interrupted download, sudo.

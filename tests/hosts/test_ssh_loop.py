@@ -1,8 +1,8 @@
 """The loop acts for hosts over SSH: real API server, real sshd in a network namespace, real llama-server.
 
 Covered: Service and EndpointSlice, statuses of HostProcess and Host, the Lease, several hosts of which one hangs and
-one has another key, a host that is cut off and returns, a fence, removal. Placement and liveness are not part of the
-test: it creates the HostProcesses as the loop would.
+one has another key, a host that is cut off and returns, a fence, removal. Placement and the detection of lost hosts
+are not part of the test: it creates the HostProcesses and the fence as the loop would.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def test_a_set_from_s3_serves_stays_while_others_make_room_and_is_measured(
         assert until(client, "ns/tiny", "Ready").pid == report.pid
         _ask(report.port)
 
-        # The model is named by a plan, so it is never removed. The agent reports a model that does not fit beside it.
+        # A plan names the model `chat`, so it is not removed. The agent reports that `huge` does not fit beside it.
         bucket.files["/models/huge.gguf"] = weights + bytes(7 * MIB)
         huge = FilePlan(source="s3://models/huge.gguf", cache_key="huge", file_name="huge.gguf")
         client.put("ns/huge", llama_plan("", file=huge, service="huge", service_name="huge"))

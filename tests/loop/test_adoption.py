@@ -1,4 +1,4 @@
-"""`herdsman adopt` on services that LLMKube made: taken over one by one and given back, and no pod restarts.
+"""`herdsman adopt` on services that LLMKube created: taken over one by one and given back, without a pod restart.
 
 The objects are LLMKube's recorded output; Deployments get real ReplicaSets and pods. Loop, engine and command are real.
 """
@@ -147,7 +147,7 @@ def check_the_way_back(cluster: Cluster, kubeconfig: Path, capsys: pytest.Captur
     conditions = {each["type"] for each in status(client, namespace, "b")["conditions"]}
     assert not conditions & {"Ready", "Reconciling", "TemplateKept"}
 
-    # LLMKube's updates count, and an edit is its business.
+    # After the release LLMKube's updates stay, and the loop does not act on an edit of the service.
     client.patch(kinds.DEPLOYMENTS, namespace, "b", {"spec": {"replicas": 3}}, field_manager=llmkube.MANAGER)
     edit(client, namespace, "b", contextSize=8192)
 

@@ -81,7 +81,7 @@ class Scene:
             settled(self.client, namespace, name)
 
     def made(self, namespace: str) -> dict[str, tuple[str, int]]:
-        """All objects made for services, by kind and name: uid and generation."""
+        """The uid and generation of each object that was created for services, by kind and name."""
         found = {}
         for kind in MADE:
             for obj in self.client.list(kind, namespace + self.mark, label_selector=naming.LABEL_SERVICE)["items"]:
@@ -136,7 +136,7 @@ class Scene:
         return {path.stem.removesuffix(self.mark) for path in found}
 
     def in_state(self) -> set[str]:
-        """The names of services of which the engine's state still holds an object."""
+        """The names of the services with an object in the engine's state."""
         names = set()
         for path in (self.directory / "state" / ".pulumi" / "stacks").rglob(f"*{self.mark}.json"):
             try:

@@ -30,7 +30,7 @@ NAMES = ("chat", "code")
 
 @pytest.fixture
 def weights(tmp_path: Path) -> Iterator[str]:
-    """The URL of a model whose header gives another name than the Model's."""
+    """The URL of a model file whose header has another name than the Model."""
     folder = tmp_path / "weights"
     folder.mkdir()
     write_tiny_model(folder / "tiny.gguf")

@@ -125,7 +125,7 @@ def test_a_foreign_autoscaler_does_not_keep_the_pods_from_being_made(
     said = await_condition(client, namespace, "svc", "ObjectsApplied", "False", saying="HorizontalPodAutoscaler svc")
     assert said["reason"] == "ForeignObject"
     assert status(client, namespace)["phase"] == "Creating"
-    # The pods are made, or about to be; the scheduler finds no node for them here.
+    # The pods exist or are about to be created. The scheduler finds no node for them here.
     waiting = ("ReplicasStarting", "PodsRefused", "Unschedulable")
     assert condition(client, namespace, "svc", "Ready")["reason"] in waiting
     assert condition(client, namespace, "other", "ObjectsApplied") == {}

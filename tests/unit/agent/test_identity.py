@@ -24,7 +24,7 @@ STUBBORN = [sys.executable, "-c", "import signal, time; signal.signal(15, signal
 
 @pytest.fixture(params=["linux", "darwin"])
 def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The system that the agent takes this machine for; ps answers on both."""
+    """`sys.platform` as the agent reads it; `ps` works for both values."""
     monkeypatch.setattr(sys, "platform", request.param)
     return str(request.param)
 

@@ -1,4 +1,4 @@
-"""Engines' metrics on their way through the agent: labels, clashes, hostile text; and rates between two samples."""
+"""Engines' metrics that the agent forwards: labels, clashes, hostile text; and rates between two samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The small parts under a process: ports, logs, markers, identity, the store."""
+"""The small parts for running processes: ports, logs, markers, identity, the store."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def live(fields: Json, *others: Json, uid: str = "u-1", **spec: Any) -> Json:
 
 
 def without(*path: str) -> Json:
-    """Our fields but one."""
+    """Return Herdsman's fields without the one at `path`."""
     fields = {**FIELDS, "f:spec": dict(FIELDS["f:spec"])}
     assert path[0] == "f:spec"
     del fields["f:spec"][path[1]]

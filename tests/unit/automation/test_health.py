@@ -1,4 +1,4 @@
-"""The health server, asked over HTTP on loopback."""
+"""The health server, queried over HTTP on loopback."""
 
 from __future__ import annotations
 

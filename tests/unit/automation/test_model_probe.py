@@ -126,7 +126,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-# --- one look ---------------------------------------------------------------------------------------------------------
+# --- one inspection ---------------------------------------------------------------------------------------------------
 
 
 def test_a_remote_header_is_read_without_the_file(server: FileServer, probe: ModelProbe) -> None:

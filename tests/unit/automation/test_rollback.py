@@ -38,7 +38,7 @@ NEW_HASH, OLD_HASH = rendered_template_hash(NEW), rendered_template_hash(OLD)
 
 
 def replica_set(of: RenderedService, name: str) -> Json:
-    """A ReplicaSet as the Deployment controller makes it: the hash in a label, defaults filled in."""
+    """A ReplicaSet as the Deployment controller creates it: the hash in a label, defaults filled in."""
     made = next(o.manifest for o in of.objects if o.kind == "Deployment")
     template = made["spec"]["template"]
     metadata = {**template["metadata"], "labels": {**template["metadata"]["labels"], "pod-template-hash": name}}

@@ -11,7 +11,7 @@ from tests.support.loop import eventually
 
 
 class Api:
-    """Answers with one Secret's metadata, or fails."""
+    """Returns one Secret's metadata, or fails."""
 
     def __init__(self) -> None:
         self.fails = True
