@@ -1,4 +1,6 @@
-"""How an engine ends whose loop may not or cannot continue: by the fence, by the guard, and by a lock left behind."""
+"""An engine whose loop may not or cannot continue is ended by the fence, by the guard or by the next leader; and when a
+lock that was left behind may be broken.
+"""
 
 from __future__ import annotations
 
