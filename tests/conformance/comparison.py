@@ -1,8 +1,8 @@
 """Compare objects with those of a conformance vector, field by field.
 
-Both sides are flattened to `path -> value` in the vectors' own notation (`Deployment/x/pod/containers[c]/args[--flag]`)
-and stripped of what the API server fills in by itself: a default says the same whether it is written or not, so that
-one comparison serves objects rendered offline and objects read from a real API server.
+Both sides are flattened to `path -> value` in the notation of the vectors
+(`Deployment/x/pod/containers[c]/args[--flag]`). Defaults of the API server are removed from both sides. So one
+comparison serves objects that are rendered offline and objects that a real API server returns.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Absent:
 
 
 ABSENT = _Absent()
-"""The value of a path that is not there; as a correction: the peer has it and we must not."""
+"""The value of a path that does not exist. As a correction: the peer has the path, and Herdsman must not."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Defect:
-    """Paths at which the peer's recorded output is wrong; `lenient` ones may hold any sensible value."""
+    """Paths at which the peer's recorded output is wrong. If the defect is `lenient`, any value is accepted there."""
 
     pattern: re.Pattern[str]
     reason: str
@@ -60,9 +60,10 @@ def compare(
     *,
     prefix: str = "",
 ) -> list[Difference]:
-    """Compare two sets of objects. `corrections` hold our right value for each path at which the peer is wrong.
+    """Compare two sets of objects; an empty list means that they are equal.
 
-    `prefix` is put before each path where defects are matched (`step2:`). An empty list means: the same.
+    `corrections` hold the correct value for each path at which the peer is wrong. `prefix` (`step2:`) is put before
+    each path that is matched with a defect.
     """
     return compare_flat(flatten_all(expected), flatten_all(actual), defects, corrections, prefix=prefix)
 
@@ -88,10 +89,10 @@ def compare_flat(
 
 
 def corrected(expected: Flat, corrections: Mapping[str, Any]) -> Flat:
-    """Return what is expected of us: the peer's output with our corrections in it.
+    """Return the expected output: the peer's output with the corrections applied.
 
-    A correction to ABSENT takes away the path and all below it, one to a dict puts its paths and values there. Raises
-    ValueError for a correction that changes nothing: it would only look as if something were checked.
+    A correction to ABSENT removes the path and all paths below it. A correction to a dict adds its paths and values
+    below the path. Raises ValueError for a correction that changes nothing, since it would check nothing.
     """
     wanted = dict(expected)
     for path, value in corrections.items():
@@ -111,7 +112,7 @@ def corrected(expected: Flat, corrections: Mapping[str, Any]) -> Flat:
 
 
 def uncorrected(defects: Sequence[Defect], corrections: Mapping[str, Any], *, prefix: str = "") -> list[Defect]:
-    """List the defects for which no correction says what is right."""
+    """List the defects that are not lenient and whose paths no correction corrects."""
     return [
         defect
         for defect in defects
@@ -136,7 +137,7 @@ def flatten_all(objects: Iterable[Json]) -> Flat:
 
 
 def flatten(thing: Json) -> Flat:
-    """Flatten one object, normalised and without the API server's defaults."""
+    """Flatten one object; its values are normalised and the API server's defaults are left out."""
     kind, metadata = thing["kind"], thing["metadata"]
     root = f"{kind}/{metadata['name']}"
     flat: Flat = {root: "present"}
@@ -158,7 +159,7 @@ def flatten(thing: Json) -> Flat:
 
 
 def _foreign_to_us(entries: Mapping[str, str] | None) -> dict[str, str]:
-    """Drop the labels and annotations that are Herdsman's own: they are additions that no user of the peer meets."""
+    """Drop the labels and annotations under `herdsman.dev/`, which users of the peer do not use."""
     return {key: value for key, value in (entries or {}).items() if not key.startswith("herdsman.dev/")}
 
 
@@ -180,7 +181,7 @@ def _containers(flat: Flat, path: str, containers: list[Json]) -> None:
 
 
 def _arguments(flat: Flat, path: str, arguments: list[str]) -> None:
-    """Map each flag to its values, and record the order of the flags under a separate path."""
+    """Map each flag to its values, and record the order of the flags at a separate path."""
     flag, order = "positional", []
     for argument in arguments:
         if argument.startswith("--"):
@@ -222,11 +223,11 @@ def _normal(path: str, value: Any) -> Any:
     if path.endswith("/nodePort"):
         return "<allocated>"
     if path.endswith("initContainers[model-downloader]/command"):
-        # Scripts are not compared as text; tests run Herdsman's scripts.
+        # Scripts are not compared as text. Other tests run Herdsman's scripts.
         *shell, script = value
         return [*shell, "<script>" if _SCRIPT.fullmatch(script) or len(script) > 200 else script]
     if path.endswith("/lifecycle/preStop/exec/command"):
-        # Tests run the script instead.
+        # Other tests run the script.
         return ["<script>" if len(part) > 200 else part for part in value]
     return value
 
@@ -287,13 +288,13 @@ _HEADER = (
     *("architecture", "modelName", "quantization", "license", "fileVersion", "tensorCount"),
     *("contextLength", "embeddingSize", "layerCount", "headCount"),
 )
-"""The fields of the peer's status about a GGUF header; Herdsman's status has more."""
+"""The fields about a GGUF header that the peer's status has. Herdsman's status has more."""
 _CONDITIONS = ("Available", "Progressing", "Degraded", "GPUAvailable")
-"""The condition types that the seeds' API has; wording and left-over types depend on timing."""
+"""The condition types that are compared. Messages and other types are not compared, since they depend on timing."""
 
 
 def flatten_status(statuses: Mapping[str, Json]) -> Flat:
-    """Flatten `{"Kind/name": status}`: phases, endpoints, counts, and the truth and reason of the peer's conditions."""
+    """Flatten `{"Kind/name": status}`: phases, endpoints, counts, and status and reason of the peer's conditions."""
     flat: Flat = {}
     for name, status in statuses.items():
         for field in _STATUS_FIELDS[name.partition("/")[0]]:
@@ -309,5 +310,5 @@ def flatten_status(statuses: Mapping[str, Json]) -> Flat:
 
 
 def as_text(differences: Iterable[Difference]) -> str:
-    """Write differences one a line, for an assertion's message."""
+    """Return the differences as text, one on each line, for the message of an assertion."""
     return "\n".join(str(difference) for difference in differences) or json.dumps([])

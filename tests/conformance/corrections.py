@@ -1,7 +1,7 @@
-"""Where the vectors of the peers do not hold for Herdsman: reads corrections.yaml, the one table for all three peers.
+"""Reads corrections.yaml, the table of values in which Herdsman differs from the vectors of the three peers.
 
-`families` and `llmkube_rules` ask for what is expected otherwise in a case. `python -m tests.conformance.corrections`
-writes the list of gaps into README.md again.
+`families` and `llmkube_rules` look up the corrections of a case here. `python -m tests.conformance.corrections`
+rewrites the list of gaps in README.md.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _BEGIN, _END = "<!-- gaps: begin -->", "<!-- gaps: end -->"
 
 @dataclass(frozen=True)
 class Made:
-    """Whole objects that the peer did not make: as it made them for another service of the same shape."""
+    """Whole objects that the peer did not make for a service, but made for a similar service of another case."""
 
     service: str
     like: str
-    """Case and service whose objects these are alike."""
+    """The case and the service whose objects are copied, such as `020 rt`."""
     objects: tuple[str, ...] = ()
-    """`Kind/name` of that service; all of them where none is named."""
+    """`Kind/name` of the objects to copy; empty: all objects of that service."""
     without: tuple[str, ...] = ()
-    """Paths that are left out."""
+    """Paths that are not copied."""
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,19 @@ class Row:
     """One of CLASSES."""
     why: str
     adr: int | None = None
-    """The decision that a choice follows."""
+    """The number of the decision record that explains a choice."""
     made: tuple[Made, ...] = ()
     paths: Mapping[str, Any] = field(default_factory=dict)
-    """By object and path: the right value, or None if the path must not exist."""
+    """By object and path: the correct value, or None if the path must not exist."""
     fields: Mapping[str, list[str]] = field(default_factory=dict)
-    """Of a refusal: `Kind/name` to the fields that it names; none if the object is accepted."""
+    """For refusals: by `Kind/name` the fields that the refusal names; no field if the object is accepted."""
     defects: tuple[str, ...] = ()
-    """Patterns of listed defects that are no path of an object or status, and that `test` answers."""
+    """Patterns of defects that match no path of an object or status; `test` checks these defects."""
     test: str = ""
     rule: str = ""
     """`module.function` that corrects every case of the peer."""
     answers: str = ""
-    """A part of the reasons of the defects that a rule answers."""
+    """Text that the reason of each defect contains that the rule corrects."""
 
     @property
     def family(self) -> str:
@@ -81,14 +81,12 @@ class Row:
         return self.case.partition(":")[2]
 
     def holds(self, vector: Vector, prefix: str) -> bool:
-        """Whether the row is about a case, after its input or after the step of `prefix`."""
+        """Return whether the row applies to a case, after its input or after the step of `prefix`."""
         at = prefix.rstrip(":") or "input"
         return (self.family, self.number) == (vector.family, vector.number) and self.stage in ("", at)
 
     def values(self, vector: Vector) -> dict[str, Any]:
-        """Return the right value by path: first the paths that must not exist, then whole objects, then single
-        paths.
-        """
+        """Return the correct values by path, in this order: paths that must not exist, whole objects, single paths."""
         flat = dict(_flat(self.paths))
         made: dict[str, Any] = {}
         for each in self.made:
@@ -97,7 +95,7 @@ class Row:
         return {**gone, **made, **{path: value for path, value in flat.items() if value is not ABSENT}}
 
     def function(self) -> Callable[..., Any]:
-        """Find the function of a rule."""
+        """Import the function of a rule."""
         module, _, name = self.rule.rpartition(".")
         found: Callable[..., Any] = getattr(importlib.import_module(f"tests.conformance.{module}"), name)
         return found
@@ -105,7 +103,7 @@ class Row:
 
 @functools.cache
 def rows() -> tuple[Row, ...]:
-    """Read the table."""
+    """Return all rows of corrections.yaml."""
     found = []
     for entry in yaml.load(TABLE.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader):
         made = tuple(
@@ -118,18 +116,19 @@ def rows() -> tuple[Row, ...]:
 
 
 def objects(vector: Vector, prefix: str = "") -> dict[str, Any]:
-    """Return what is expected otherwise of a case's objects, after its input or after the step of `prefix`."""
+    """Return the corrections for a case's objects by path, after its input or after the step of `prefix`."""
     return _values(vector, "objects", prefix)
 
 
 def statuses(vector: Vector, prefix: str = "") -> dict[str, Any]:
-    """The same for statuses."""
+    """Return the corrections for a case's statuses, as `objects` does for its objects."""
     return _values(vector, "statuses", prefix)
 
 
 def refusals(vector: Vector) -> dict[str, set[str]]:
-    """Return by `Kind/name` (`step2:Kind/name`) the fields that a refusal names; an empty set if the object is
-    accepted.
+    """Return the fields that a refusal must name, by `Kind/name` (`step2:Kind/name` for a step).
+
+    The set is empty if the object must be accepted.
     """
     found: dict[str, set[str]] = {}
     for row in rows():
@@ -140,22 +139,22 @@ def refusals(vector: Vector) -> dict[str, set[str]]:
 
 
 def answered(vector: Vector) -> set[str]:
-    """Return the patterns of a case's defects that a test answers which compares no path."""
+    """Return the patterns of those defects of a case that are not checked by path, but by a test of their own row."""
     return {pattern for row in rows() if row.of == "defects" and row.holds(vector, "") for pattern in row.defects}
 
 
 def answered_always(family: str) -> tuple[str, ...]:
-    """Return parts of the reasons of the defects that a rule answers in every case."""
+    """Return the texts that identify, by its reason, a defect that a rule corrects in every case."""
     return tuple(row.answers for row in rows() if row.family == family and row.answers)
 
 
 def gaps() -> list[str]:
-    """List what users of the peers miss, a line each."""
+    """Return the rows of class `gap` as lines of a Markdown list."""
     return [f"- {row.case}: {row.why}" for row in rows() if row.cls == "gap"]
 
 
 def readme_with_gaps() -> str:
-    """Return README.md with the list of gaps as the table has it."""
+    """Return the text of README.md with the current list of gaps."""
     before, _, rest = README.read_text(encoding="utf-8").partition(_BEGIN)
     _, _, after = rest.partition(_END)
     return "\n".join([f"{before}{_BEGIN}", *gaps(), f"{_END}{after}"])
@@ -164,7 +163,7 @@ def readme_with_gaps() -> str:
 def _values(vector: Vector, of: str, prefix: str) -> dict[str, Any]:
     mine = [row for row in rows() if row.of == of and row.holds(vector, prefix)]
     found: dict[str, Any] = {}
-    for row in sorted(mine, key=lambda row: bool(row.stage)):  # those of one stage win
+    for row in sorted(mine, key=lambda row: bool(row.stage)):  # rows of one stage take precedence
         found |= row.values(vector)
     return found
 
@@ -190,7 +189,7 @@ def _like(vector: Vector, made: Made) -> dict[str, Any]:
     text = json.dumps(kserve_form.translated(recorded)).replace(other.namespace, vector.namespace)
     renamed = json.loads(re.sub(rf"(?<![a-z0-9]){re.escape(like)}(?![a-z0-9])", made.service, text))
     flat, _ = kserve_form.flat_objects(vector, renamed, [{"kind": "Secret", "metadata": {"name": "-"}, "x": 1}])
-    # Arguments that a start script hands on are compared only where a recording has them.
+    # The arguments that a start script passes to vLLM are compared only where a recording has them.
     return {path: value for path, value in flat.items() if "/x-vllm-argv" not in path}
 
 

@@ -1,8 +1,9 @@
-"""Put all vectors of a dialect on a real API server at once, let one loop settle, keep what is there after each step.
+"""Replays all vectors of a dialect at the same time, on a real API server with one loop.
 
-As where they were recorded there is no node. What controllers of workloads and gateways would write,
-`played_controllers` writes when the vectors say so. Names of llmaz's cluster-scoped objects are made the case's own on
-the way in and put back on the way out, since cases use the same names for different models.
+After the input and after each step it waits until the loop is idle, and then stores all objects and statuses. There is
+no node, as in the recording. `played_controllers` writes the statuses of workloads and gateways when a vector asks for
+it. llmaz's cases use the same names for different cluster-scoped objects. Therefore each such name gets a suffix for
+its case before the object is created; the suffix is removed from the results.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tests.conformance.played_controllers import PlayedControllers
 from tests.conformance.vectors import Vector, named, target
 
 QUIET_S = 5.0
-"""Nothing has changed for so long: longer than an engine run, which is when nothing can be seen to happen."""
+"""A replay is idle when no object has changed for this time, which is longer than an engine run."""
 
 MADE = (
     *(kinds.DEPLOYMENTS, kinds.SERVICES, kinds.SECRETS, kinds.AUTOSCALERS, kinds.SERVICE_ACCOUNTS, kinds.ROLES),
@@ -49,9 +50,9 @@ class Stage:
 
     objects: list[Json] = field(default_factory=list)
     statuses: dict[str, Json] = field(default_factory=dict)
-    """By `Kind/name`, as vectors name them."""
+    """By `Kind/name`, the name in the vectors."""
     stored: dict[str, Json] = field(default_factory=dict)
-    """Custom resources as read back."""
+    """Custom resources as the API server returns them, by `Kind/name`."""
     answer: ApiError | None = None
     """The API server's refusal of the step."""
     scale: Json | None = None
@@ -60,7 +61,7 @@ class Stage:
 
 @dataclass
 class Replayed:
-    """One vector, played."""
+    """The results of one vector."""
 
     stages: list[Stage] = field(default_factory=list)
     refusals: dict[str, ApiError] = field(default_factory=dict)
@@ -71,14 +72,14 @@ class DialectReplay:
     """Plays vectors of one dialect against a cluster on which a loop runs."""
 
     def __init__(self, client: KubeClient, family: str, is_idle: Callable[[], bool] = lambda: True) -> None:
-        """`is_idle` says whether the loop has nothing left to do, as far as it can be seen from outside."""
+        """`is_idle` returns whether the loop runs no engine at the moment."""
         self._client = client
         self._family = family
         self._is_idle = is_idle
         self.results: dict[str, Replayed] = {}
 
     def run(self, vectors: Sequence[Vector], *, timeout_s: float = 300.0) -> None:
-        """Play the inputs of these vectors, then all first steps, then all second ones, and so on."""
+        """Apply the inputs of these vectors, then the first step of each, then the second step of each, and so on."""
         self.results.update({vector.name: Replayed() for vector in vectors})
         played = {vector.name: PlayedControllers(self._client, vector.namespace) for vector in vectors}
         self._set_up(vectors[0])
@@ -95,7 +96,7 @@ class DialectReplay:
             self._look(playing, answers, number)
 
     def clear(self, vector: Vector) -> None:
-        """Delete the services of a vector whose settings are not those of the next ones."""
+        """Delete the services of a vector, before vectors with other cluster-wide settings are played."""
         for kind in _SERVICES[self._family]:
             for thing in self._client.list(kind, vector.namespace)["items"]:
                 self._client.delete(kind, vector.namespace, thing["metadata"]["name"])
@@ -104,7 +105,7 @@ class DialectReplay:
     # --- Putting in ---------------------------------------------------------------------------------------------------
 
     def _set_up(self, vector: Vector) -> None:
-        """Have what was there beside the input, with the settings of this vector."""
+        """Create the objects of the recording's cluster apart from the input, with the settings of this vector."""
         self._namespace(environment.SYSTEM_NAMESPACES[self._family])
         for thing in environment.objects(vector):
             kind, namespace = _kind(thing), thing["metadata"].get("namespace")
@@ -171,7 +172,10 @@ class DialectReplay:
     # --- Looking ------------------------------------------------------------------------------------------------------
 
     def _settle(self, played: Sequence[PlayedControllers], timeout_s: float) -> None:
-        """Wait until nothing changes and every custom resource has a status of its last change."""
+        """Wait until no object changes and the status of every service is about its latest generation.
+
+        Raises AssertionError after `timeout_s`.
+        """
         deadline = time.monotonic() + timeout_s
         seen, since, waiting = self._versions(), time.monotonic(), ["all"]
         while True:
@@ -187,15 +191,15 @@ class DialectReplay:
             assert time.monotonic() < deadline, f"not settled after {timeout_s:.0f} s; unseen: {waiting or 'none'}"
 
     def _played(self, controllers: PlayedControllers) -> bool:
-        """Let the other controllers of a vector do their part; tells whether they wrote anything."""
+        """Write the statuses of the other controllers of a vector, and return whether any status changed."""
         if self._family == "llmaz":
             return controllers.workloads()
         return controllers.everything_ready() if controllers.answering else controllers.looked_again()
 
     def _collect(self) -> bool:
-        """Delete the Secrets whose owner is gone, as the garbage collector would; tells whether there were any.
+        """Delete the Secrets whose owner is gone, as the garbage collector would; return whether there were any.
 
-        The loop may not delete Secrets; all else that it made it deletes by itself.
+        The loop has no right to delete Secrets. It deletes its other objects by itself.
         """
         owners = {thing["metadata"]["uid"] for kind in _SERVICES[self._family] for thing in self._list(kind)}
         left = [
@@ -215,7 +219,7 @@ class DialectReplay:
         return versions
 
     def _unseen(self) -> list[str]:
-        """List the services whose last change no status answers yet."""
+        """List the services whose status is not yet about their latest generation."""
         return [
             f"{thing['metadata']['namespace']}/{thing['metadata']['name']}"
             for kind in _SERVICES[self._family]
@@ -274,7 +278,7 @@ def _answered(thing: Json) -> bool:
 
 
 def _made(kind: Kind, name: str) -> bool:
-    """Tell whether an object is not what every namespace has by itself."""
+    """Return False for the objects that Kubernetes creates in every namespace, else True."""
     return (kind.kind, name) not in (("ConfigMap", "kube-root-ca.crt"), ("ServiceAccount", "default"))
 
 
@@ -310,7 +314,10 @@ def _suffix(vector: Vector) -> str:
 
 
 def _rename(vector: Vector, text: str) -> str:
-    """Give the case's own names to what refers to its OpenModels and BackendRuntimes, in the fields that do."""
+    """Rename the case's OpenModels and BackendRuntimes in every field of `text`, a JSON document, that refers to one.
+
+    Vectors of other peers than llmaz are returned unchanged.
+    """
     if vector.family != "llmaz":
         return text
     created = [*vector.input, *(step["object"] for step in vector.steps if step.get("op") == "create")]

@@ -1,6 +1,6 @@
 """The objects in the cluster of the recording apart from a vector's input, and a look-up over all objects.
 
-`objects` is put on a real API server; `file_lookup` gives the same to dialects offline.
+Replays create `objects` on a real API server. `file_lookup` gives the same objects to dialects offline.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _CLUSTER_SCOPED = ("OpenModel", "BackendRuntime", "ClusterRoleBinding")
 
 
 def backend_runtimes() -> list[Json]:
-    """The BackendRuntimes of the peer's chart, whose scripts are only named."""
+    """Return the BackendRuntimes of the peer's chart; instead of each script they have its length and digest."""
     loaded: list[Json] = json.loads((HERE / "llmaz" / "fixtures" / "backendruntimes.json").read_text(encoding="utf-8"))
     return loaded
 
 
 def objects(vector: Vector) -> list[Json]:
-    """List what was there beside the input of a case, with the settings of that case."""
+    """List the objects of the recording's cluster apart from the input of a case, with the settings of that case."""
     if vector.family == "kserve":
         return [_gateway(), _kserve_settings(vector.globals)]
     return [_llmaz_settings(as_the_chart_has_it=vector.number == "059"), *backend_runtimes()]
@@ -50,7 +50,7 @@ def _gateway() -> Json:
 
 
 def gateway_status(thing: Json) -> Json:
-    """Say that a Gateway has an address and that each of its listeners works."""
+    """Return the status of a Gateway that has an address and whose listeners all work."""
     generation = thing["metadata"].get("generation", 1)
     return {
         "addresses": [{"type": "IPAddress", "value": GATEWAY_ADDRESS}],
@@ -70,7 +70,7 @@ def gateway_status(thing: Json) -> Json:
 
 
 def condition(type_: str, truth: bool, reason: str, generation: int | None = None) -> Json:
-    """A condition in the words of Kubernetes."""
+    """Return a condition, with `observedGeneration` if `generation` is given."""
     told: Json = {"type": type_, "status": str(truth), "reason": reason, "message": "", "lastTransitionTime": _THEN}
     return told if generation is None else {**told, "observedGeneration": generation}
 
@@ -98,7 +98,7 @@ _KSERVE = {
 
 
 def _kserve_settings(changes: Json) -> Json:
-    """The peer's ConfigMap; `changes` are merged into the JSON text of its keys."""
+    """Return the peer's ConfigMap; `changes` are merged into the JSON text of its keys."""
     told: Json = merged(_KSERVE, changes)
     return {
         "apiVersion": "v1",
@@ -109,7 +109,7 @@ def _kserve_settings(changes: Json) -> Json:
 
 
 def _llmaz_settings(*, as_the_chart_has_it: bool) -> Json:
-    """The peer's ConfigMap; its chart leaves the loader's image out."""
+    """Return the peer's ConfigMap; the chart's version of it names no image for the loader."""
     told = {"scheduler-name": "default-scheduler"}
     if not as_the_chart_has_it:
         told["init-container-image"] = "inftyai/model-loader:v0.0.10"
@@ -125,7 +125,7 @@ class FileLookup:
     """A `program.dialects.dialect.Lookup` over a list of objects."""
 
     def __init__(self, things: Iterable[Json], namespace: str = "") -> None:
-        """Objects without a namespace, but for cluster-scoped ones, are taken to be in `namespace`."""
+        """Put each object without a namespace into `namespace`, unless its kind is cluster-scoped."""
         self._things: dict[tuple[str, str, str, str], Json] = {}
         for thing in things:
             kind, metadata = thing["kind"], thing["metadata"]
@@ -139,7 +139,7 @@ class FileLookup:
         return self._things.get((kind.group, kind.kind, namespace or "", name))
 
     def listed(self, kind: Kind, namespace: str) -> tuple[Json, ...]:
-        """List the objects of a kind in a namespace, by name."""
+        """List the objects of a kind in a namespace, sorted by name."""
         return tuple(
             thing
             for (group, of, home, _), thing in sorted(self._things.items(), key=lambda item: item[0])
@@ -148,9 +148,9 @@ class FileLookup:
 
 
 def file_lookup(vector: Vector, step: int = 0, extra: Iterable[Json] = ()) -> Lookup:
-    """Give a look-up over the environment and the inputs of a case as they are after a step (0: after the input).
+    """Return a look-up over the environment and the inputs of a case after a step (0: after the input).
 
-    `extra` objects go before others of the same name.
+    `extra` objects replace others of the same kind and name.
     """
     inputs = vector.stages()[step].inputs
     return FileLookup([*objects(vector), *inputs, *extra], vector.namespace)

@@ -1,11 +1,11 @@
-"""Compare what a dialect makes with what its peer made: KServe's and llmaz's vectors, in the notation of each.
+"""Compares the objects and statuses of Herdsman with those in the vectors of KServe and llmaz.
 
-Both sides are brought into one form first, and only what is in both forms counts:
-- Defaults of the API server and of LeaderWorkerSet's webhook are stripped (`flattening`); lists of named things are
-  compared as sets, env and ports too; labels, annotations and selectors under `herdsman.dev/` are left out.
-- Whoever wrote a script does not matter: `<script …>` and `{sha256, …}` are matched by any script. What ours hands to
-  vLLM is compared with the recorded `x-vllm-argv` (`start_scripts`). `--config-text` is compared as YAML.
-- What every case would otherwise need a correction for is corrected once: `kserve_form` and `llmaz_form` say what.
+Both sides are first converted to one form:
+- Defaults of the API server and of LeaderWorkerSet's webhook are removed (`flattening`). Lists of named items, env and
+  ports are compared as sets. Labels, annotations and selectors under `herdsman.dev/` are left out.
+- Any script matches a recorded script (`<script …>` or `{sha256, …}`). The arguments that Herdsman's script passes to
+  vLLM are compared with the recorded `x-vllm-argv` (`start_scripts`). `--config-text` is compared as YAML.
+- `kserve_form` and `llmaz_form` apply the corrections that every case needs; their docstrings list them.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ def compare(
     right: Mapping[str, Any],
     prefix: str = "",
 ) -> list[Difference]:
-    """Compare objects with recorded ones; an empty list means: the same.
+    """Compare objects with the recorded ones; an empty list means that they are equal.
 
-    `right` holds the value for each path at which the peer is wrong, `ABSENT` for what must not be there.
-    `prefix` (`step2:`) is put before each path where the vector's lenient defects are matched. The certificate's Secret
-    is compared where the actual objects have one (see `kserve_form.certificate_secret`), since no renderer makes it.
+    `right` holds the correct value for each path at which the peer is wrong, `ABSENT` for a path that must not exist.
+    `prefix` (`step2:`) is put before each path that is matched with the vector's lenient defects. The Secret of a
+    certificate is compared only if the actual objects contain a Secret (see `kserve_form.certificate_secret`), since no
+    renderer makes it.
     """
     form = _FORMS[family]
     expected, actual = form.flat_objects(vector, list(expected_objects), list(actual_objects))
@@ -55,16 +56,16 @@ def compare_status(
     *,
     played: Mapping[str, Any] | None = None,
 ) -> list[Difference]:
-    """Compare statuses by `Kind/name`: conditions by type, truth and (where recorded) reason, and the peer's fields.
+    """Compare statuses by `Kind/name`: conditions by type, status and (where recorded) reason, and the peer's fields.
 
-    `played` are corrections on top of those, for a test whose world is not the recorded one.
+    `played` holds further corrections, for a test in which other pods are ready than in the recording.
     """
     wanted, found = _FORMS[family].flat_statuses(vector, expected, actual)
     return _compared(vector.defects, corrected(wanted, right), found, played or {}, prefix)
 
 
 def uncorrected(family: str, defects: Sequence[Defect], right: Mapping[str, Any], *, prefix: str = "") -> list[Defect]:
-    """List the defects that are neither lenient nor corrected, by a path of the defect or by the form of the family."""
+    """List the defects that are not lenient and that neither a path of `right` nor the form of the family corrects."""
     always = corrections.answered_always(family)
     return [
         defect

@@ -1,7 +1,7 @@
-"""Objects of any kind as `path -> value`, without what an API server or a webhook would have filled in by itself.
+"""Flattens objects of any kind to `path -> value`, without the defaults of the API server and of webhooks.
 
-The vectors of KServe and of llmaz write paths in two ways, which their lists of defects match: `containers/main/image`
-and `containers[model-runner]/image`. Nothing here knows more of a family than that.
+KServe's vectors write an item of a list as `containers/main/image`, llmaz's as `containers[model-runner]/image`. The
+patterns of their defects use the same notation. This module knows no other difference between the two.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from kubeapi.json_types import Json
 Flat = dict[str, Any]
 
 SCRIPT = "<script>"
-"""Replaces a shell script: scripts are not compared as text, and tests run Herdsman's."""
+"""Replaces a shell script. Scripts are not compared as text; other tests run Herdsman's scripts."""
 OURS = "herdsman.dev/"
-"""Labels, annotations and selectors that no user of the peer meets."""
+"""Prefix of labels, annotations and selectors that users of the peers do not use."""
 
 
 @dataclass(frozen=True)
 class Notation:
-    """How a family writes an item of a list behind its list."""
+    """How the vectors of a peer write an item of a list after the path of the list."""
 
     item: Callable[[str], str]
 
@@ -33,7 +33,7 @@ SLASHES = Notation(lambda label: f"/{label}")
 
 
 def flatten(thing: Mapping[str, Any], root: str, notation: Notation) -> Flat:
-    """Flatten an object under `root`; the path `root` itself means that the object exists."""
+    """Flatten an object below the path `root`; the path `root` itself means that the object exists."""
     walk = _Walk(notation)
     for key, value in thing.items():
         walk.into(f"{root}/{key}", f"{root}/{key}", key, value)
@@ -46,7 +46,7 @@ class _Walk:
         self._notation = notation
 
     def into(self, shown: str, plain: str, key: str, value: Any) -> None:
-        """Flatten a value; `shown` is its path as the vectors write it, `plain` the one with slashes alone."""
+        """Flatten a value; `shown` is its path in the notation of the vectors, `plain` its path with slashes only."""
         if isinstance(value, dict) and value:
             for inner, nested in value.items():
                 if not inner.startswith(OURS):
@@ -62,7 +62,7 @@ class _Walk:
 
 
 def _labelled(key: str, entries: list[Json]) -> list[tuple[str, Json]]:
-    """Name the items of a list, so that their order does not matter; an index where nothing names them."""
+    """Return each item of a list with its name, so that the order does not matter, or else with its index."""
     names = [_label(key, entry) for entry in entries]
     if key == "addresses" or not all(names):
         return [(str(index), entry) for index, entry in enumerate(entries)]
@@ -122,7 +122,7 @@ _DEFAULTS: tuple[tuple[re.Pattern[str], tuple[Any, ...]], ...] = tuple(
         (r"emplate/spec/terminationGracePeriodSeconds$", (30,)),
         (r"emplate/spec/dnsPolicy$", ("ClusterFirst",)),
         (r"emplate/spec/schedulerName$", ("default-scheduler",)),
-        (r"emplate/spec/serviceAccount$", None),  # the old name of serviceAccountName, written beside it
+        (r"emplate/spec/serviceAccount$", None),  # the old name of serviceAccountName, which the API server also sets
         (r"/volumes/[^/]+/(configMap|secret|projected|downwardAPI)/defaultMode$", (420,)),
         (r"/volumes/[^/]+/hostPath/type$", ("",)),
         (r"/volumes/[^/]+/image/pullPolicy$", ("IfNotPresent",)),

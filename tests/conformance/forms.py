@@ -1,4 +1,4 @@
-"""Shared parts of the forms of both families: one shape for recorded, rendered and live objects."""
+"""The parts that `kserve_form` and `llmaz_form` share: one shape for recorded, rendered and live objects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _APPLIED_HASH = "llmkube.ai/desired-template-hash"
 
 
 def plain(thing: Mapping[str, Any]) -> Json:
-    """Copy an object without what differs from one API server to the next, and with values that a server fills in."""
+    """Copy an object without the fields that differ between API servers, and with some defaults of the API server."""
     copied: Json = copy.deepcopy({key: value for key, value in thing.items() if key not in ("status", "apiVersion")})
     copied.pop("kind")
     metadata = copied["metadata"]
@@ -38,7 +38,7 @@ def plain(thing: Mapping[str, Any]) -> Json:
 
 
 def pod_templates(thing: Mapping[str, Any]) -> list[Json]:
-    """Give the pod templates of a Deployment or LeaderWorkerSet, leaders first."""
+    """Return the pod templates of a Deployment or LeaderWorkerSet, that of the leaders first."""
     spec = thing.get("spec") or {}
     group = spec.get("leaderWorkerTemplate") or {}
     found = (spec.get("template"), group.get("leaderTemplate"), group.get("workerTemplate"))
@@ -46,7 +46,7 @@ def pod_templates(thing: Mapping[str, Any]) -> list[Json]:
 
 
 def containers_of(template: Mapping[str, Any]) -> list[Json]:
-    """Give all containers of a pod template."""
+    """Return all containers of a pod template, init containers first."""
     return [*(template["spec"].get("initContainers") or ()), *(template["spec"].get("containers") or ())]
 
 
@@ -79,5 +79,5 @@ def _without_default_policies(behavior: Json) -> None:
 
 
 def conditions(status: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Give truth and reason of conditions by type."""
+    """Return status and reason of the conditions by type."""
     return {one["type"]: (one["status"], one.get("reason", "")) for one in status.get("conditions") or ()}

@@ -1,14 +1,14 @@
-"""KServe's objects in one form, whether the peer made them or we did.
+"""Converts KServe's objects, recorded and actual, to one form for the comparison.
 
-What each case would otherwise need a correction for:
-- Only InferencePool v1 is made, and routes start at it: the peer's second pool is left out, its group in routes reads
-  as v1, and the annotation that remembers the move is left out.
-- The endpoint picker and the routing sidecar get no empty arguments where TLS is off.
-- The address of a service without a route has its port.
-- The routing sidecar of single decoding pods has the seccompProfile that the peer gives it in groups alone.
-- When a certificate is renewed is noted in an annotation of ours: the peer's is left out.
-- Pinned preset names in `status.annotations` are the peer's way through upgrades of its presets: left out.
-- A condition's reason counts where the recording has one, its message never.
+Differences that every case would otherwise need a correction for are handled here once:
+- Herdsman makes only InferencePools of v1. The recorded pools of the older group are left out, the older group in
+  recorded routes is replaced by v1, and the peer's annotation about its migration to v1 is left out.
+- The endpoint picker and the routing sidecar get no empty arguments. The peer passes one where TLS is off.
+- The address of a service without a route has a port. The recorded address has none, so it gets `:8000`.
+- The routing sidecar always has a seccompProfile. The peer sets it only in groups, not in single decoding pods.
+- The peer's annotation about the renewal of a certificate is left out, since Herdsman uses another one.
+- The names of pinned presets in `status.annotations` are left out; the peer needs them for upgrades of its presets.
+- The reason of a condition is compared where the recording has one. Its message is never compared.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _FIELDS = ("url", "addresses", "router", "workloads", "appliedConfigs")
 
 
 def certificate_secret(certificate: Certificate, owner: Mapping[str, Any]) -> Json:
-    """Give the Secret that the loop makes for a certificate, as the recorded ones look; for comparisons offline."""
+    """Return the Secret that the loop makes for a certificate, in the form of the vectors, for offline comparisons."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -61,7 +61,7 @@ def certificate_secret(certificate: Certificate, owner: Mapping[str, Any]) -> Js
 
 
 def flat_objects(vector: Vector, expected: list[Json], actual: list[Json]) -> tuple[Flat, Flat]:
-    """Flatten recorded and actual objects, each brought into the form in which they can be compared."""
+    """Convert recorded and actual objects to the form of this module, and flatten both."""
     secrets = any(thing["kind"] == "Secret" for thing in actual)
     wanted: Flat = {}
     argued: dict[str, bool] = {}
@@ -103,7 +103,7 @@ def _form(thing: Json) -> Json:
 
 
 def _parsed(words: list[Any]) -> list[Any]:
-    """Parse the endpoint picker's configuration, which is YAML in an argument."""
+    """Parse the endpoint picker's configuration: the YAML in the argument after `--config-text`."""
     after = words.index("--config-text") + 1 if "--config-text" in words else len(words)
     if after >= len(words):
         return words
@@ -113,7 +113,7 @@ def _parsed(words: list[Any]) -> list[Any]:
 
 
 def translated(things: Iterable[Json]) -> list[Json]:
-    """Give recorded objects as they would have to be, where the peer is wrong in all of a kind or knows two pools."""
+    """Return the recorded objects without pools of the older group, and corrected as the module's docstring lists."""
     return [_translated(thing) for thing in things if not thing["apiVersion"].startswith(OLD_GROUP)]
 
 
@@ -128,14 +128,14 @@ def _translated(thing: Json) -> Json:
         if container.get("name") == "llm-d-routing-sidecar":
             container["securityContext"].setdefault("seccompProfile", {"type": "RuntimeDefault"})
         if container.get("command") and container["command"][0] in _ROUTERS:
-            # The sidecar lets through to pods of the pool that it watches, and of pools there is one.
+            # The sidecar forwards requests only to pods of the pool that it watches, and Herdsman makes only v1 pools.
             words = (word.replace(OLD_GROUP, GROUP) for word in container["command"])
             container["command"] = [word for word in words if word != ""]
     return thing
 
 
 def translated_statuses(statuses: Mapping[str, Json]) -> dict[str, Json]:
-    """Give recorded statuses as they would have to be: addresses of Services with their port."""
+    """Return the recorded statuses with the port added to the addresses of Services."""
     corrected = copy.deepcopy(dict(statuses))
     for status in corrected.values():
         for address in status.get("addresses") or ():
@@ -145,12 +145,11 @@ def translated_statuses(statuses: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def flat_statuses(vector: Vector, expected: Mapping[str, Json], actual: Mapping[str, Json]) -> tuple[Flat, Flat]:
-    """Flatten statuses: addresses, references, and the conditions that the peer has."""
+    """Flatten recorded and actual statuses: the fields in `_FIELDS`, and the conditions that the peer has."""
     wanted, found = _statuses(translated_statuses(expected)), _statuses(actual)
     for path, value in list(wanted.items()):
         if path.endswith("/reason") and not value:
-            # Most conditions that are True have no reason in the recordings; Herdsman's have one, as Kubernetes
-            # requires.
+            # In the recordings most True conditions have no reason. Herdsman's have one, as Kubernetes requires.
             del wanted[path]
             found.pop(path, None)
     return wanted, {path: value for path, value in found.items() if not path.endswith("/reason") or path in wanted}

@@ -1,10 +1,12 @@
-"""llmaz's objects in one form, whether the peer made them or we did.
+"""Converts llmaz's objects, recorded and actual, to one form for the comparison.
 
-What each case would otherwise need a correction for:
-- A Playground needs no llmaz Service of its own: what the peer's has for owner, ours has the Playground.
-- StatefulSets and headless Services are LeaderWorkerSet's, not the peer's: left out.
-- A Deployment of ours stands for a LeaderWorkerSet with groups of one pod. It is compared as one, but for fields that
-  Deployments have not (startup policy, rollout strategy, network). Pods of either are selected as `<pods of NAME>`.
+Differences that every case would otherwise need a correction for are handled here once:
+- The peer makes an llmaz Service for each Playground, which owns the other objects. Herdsman makes none; the Playground
+  is the owner.
+- StatefulSets and headless Services are left out, since LeaderWorkerSet's controller makes them.
+- Where the peer has a LeaderWorkerSet with groups of one pod, Herdsman may have a Deployment. The Deployment is
+  compared as a LeaderWorkerSet without the fields that Deployments do not have (startup policy, restart policy, rollout
+  strategy, network). A selector of the pods of either becomes `<pods of NAME>`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _CONDITIONS = ("Available", "Progressing")
 
 
 def flat_objects(vector: Vector, expected: list[Json], actual: list[Json]) -> tuple[Flat, Flat]:
-    """Flatten recorded and actual objects, each brought into the form in which they can be compared."""
+    """Convert recorded and actual objects to the form of this module, and flatten both."""
     deployed = {thing["metadata"]["name"] for thing in actual if thing["kind"] == "Deployment"}
     groups = {thing["metadata"]["name"] for thing in actual if thing["kind"] == "LeaderWorkerSet"}
     wanted: Flat = {}
@@ -38,13 +40,13 @@ def flat_objects(vector: Vector, expected: list[Json], actual: list[Json]) -> tu
 
 
 def flat_statuses(vector: Vector, expected: Mapping[str, Json], actual: Mapping[str, Json]) -> tuple[Flat, Flat]:
-    """Flatten statuses: replicas, selector, and the conditions that the peer has."""
+    """Flatten recorded and actual statuses of the user's services: replicas, selector, and the peer's conditions."""
     theirs = {name: status for name, status in expected.items() if _of_the_user(vector, name)}
     return _statuses(theirs), _statuses({name: status for name, status in actual.items() if _of_the_user(vector, name)})
 
 
 def translated(vector: Vector, things: Iterable[Json]) -> list[Json]:
-    """Give recorded objects as they would have to be with no llmaz Service between them and a Playground."""
+    """Return the peer's recorded objects without its llmaz Services; the Playground owns them instead."""
     made = [thing for thing in things if not _by_leader_worker_set(thing) and thing["apiVersion"] != API]
     return [_owned_by_the_user(vector, thing) for thing in made]
 
@@ -55,14 +57,14 @@ def _of_the_user(vector: Vector, name: str) -> bool:
 
 
 def users_services(vector: Vector) -> set[str]:
-    """Name the llmaz Services that a case's user wrote; the others are the peer's way to run a Playground."""
+    """Return the names of the llmaz Services that a case's user wrote; the peer makes the others for Playgrounds."""
     created = [*vector.input, *(step["object"] for step in vector.steps if step.get("op") == "create")]
     return {cr["metadata"]["name"] for cr in created if cr["apiVersion"] == API and cr["kind"] == "Service"}
 
 
 def _by_leader_worker_set(thing: Mapping[str, Any]) -> bool:
     owners = thing["metadata"].get("ownerReferences") or ()
-    # The workers of a group are a StatefulSet that the group's leader owns.
+    # The StatefulSet of a group's workers is owned by the group's leader pod.
     return thing["kind"] == "StatefulSet" or any(owner["kind"] == "LeaderWorkerSet" for owner in owners)
 
 

@@ -1,4 +1,4 @@
-"""Differences that are expected in every case of LLMKube. corrections.yaml lists these rules with class and reason."""
+"""Differences that every case of LLMKube has. corrections.yaml lists these rules with class and reason."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ ENGINES = {
     "tensorrt-llm": "",
     "ollama": "",
 }
-"""Containers that drop running requests at SIGTERM, and the metric that shows a running request."""
+"""Engine containers that get the default drain, and how it sees running requests: `slots`, a metric, or nothing."""
 
 
 def corrections_of(vector: Vector, expected: Flat, prefix: str = "") -> dict[str, Any]:
-    """Return all that is expected otherwise in a case, whose recorded objects are `expected`."""
+    """Return all corrections by path for a case with the recorded objects `expected`."""
     return {**corrections.objects(vector, prefix), **drains(expected), **owned(expected)}
 
 
 def owned(expected: Flat) -> dict[str, Any]:
-    """Expect owner references with `blockOwnerDeletion`: a foreground deletion waits for the service's objects."""
+    """Expect `blockOwnerDeletion: true`, so that a foreground deletion waits for the service's objects."""
     return {path: True for path, value in expected.items() if path.endswith("/blockOwnerDeletion") and value is False}
 
 
 def drains(expected: Flat) -> dict[str, Any]:
-    """Expect pods that finish their requests: with the peer, each rolling update drops the running ones.
+    """Expect the default drain: a preStop hook and grace periods. With the peer, a rolling update drops requests.
 
     llama-server and Ollama drop requests at SIGTERM, and so does vLLM without a shutdown timeout. The other engines
     refuse new requests before clients know that the pod is terminating.
@@ -51,5 +51,5 @@ def drains(expected: Flat) -> dict[str, Any]:
         found[f"{container}/lifecycle/preStop/exec/command"] = command
         found[f"{pod}/terminationGracePeriodSeconds"] = 330
         graces = (f"{container}/{probe}/terminationGracePeriodSeconds" for probe in ("livenessProbe", "startupProbe"))
-        found |= {path: 25 for path in graces if path not in expected}  # a value of the user stays
+        found |= {path: 25 for path in graces if path not in expected}  # a value that the user set is kept
     return found

@@ -1,6 +1,6 @@
 """A cluster and a loop for the vectors of a dialect, and comparisons of the results with the recordings.
 
-Used by `test_kserve_on_the_api_server` and `test_llmaz_on_the_api_server`.
+`test_kserve_on_the_api_server` and `test_llmaz_on_the_api_server` use it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.support.loop import LoopProcess, eventually, grant_loop_rights, insta
 
 @contextlib.contextmanager
 def replaying(family: str, directory: Path) -> Iterator[DialectReplay]:
-    """Run a control plane with the CRDs of a dialect and of its dependencies, and a loop with only its own rights."""
+    """Run a control plane with the CRDs of a dialect and of its dependencies, and a loop with the documented rights."""
     with controlplane.running(("etcd", "kube-apiserver")) as cluster:
         client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
         try:
@@ -37,7 +37,7 @@ def replaying(family: str, directory: Path) -> Iterator[DialectReplay]:
             dialects.install_needed(client)
             kubeconfig = grant_loop_rights(client, cluster, directory / "kubeconfig")
             environment = {"HERDSMAN_CONVERSION_PORT": "0"} if family == "kserve" else {}
-            # Vectors name models below this directory of a node.
+            # Models of some vectors are in this directory of a node.
             roots = ("--allowed-host-path-roots=/srv/weights",) if family == "llmaz" else ()
             with running_loop(kubeconfig, directory, environment, *roots) as loop:
                 if family == "kserve":
@@ -62,8 +62,8 @@ def running_loop(
 
 
 def is_idle(loop: LoopProcess) -> bool:
-    """Tell whether no engine runs."""
-    with contextlib.suppress(psutil.Error):  # a child that ends while it is looked at
+    """Return whether the loop runs no engine."""
+    with contextlib.suppress(psutil.Error):  # a child process ended during the check
         return not any("pulumi" in child.name() for child in psutil.Process(loop.pid).children())
     return False
 
@@ -74,10 +74,10 @@ def stages(vector: Vector, result: Replayed) -> Iterator[tuple[Recorded, Stage]]
 
 
 def differing_objects(vector: Vector, result: Replayed, admission: Mapping[str, set[str]]) -> str:
-    """Describe the objects that differ from the recorded ones; empty when none does.
+    """Describe the objects that differ from the recorded ones; an empty text if none does.
 
-    `admission` are the corrections of `differing_refusals`: objects of services that only Herdsman accepts are left
-    out.
+    `admission` holds the corrections that `differing_refusals` gets. Objects of services that only Herdsman accepts
+    are left out.
     """
     found = []
     only_ours = {name.partition("/")[2] for name, fields in admission.items() if name in vector.rejected and not fields}
@@ -94,12 +94,12 @@ def differing_objects(vector: Vector, result: Replayed, admission: Mapping[str, 
 
 
 def owners(thing: Json) -> set[str]:
-    """Name the owners of an object."""
+    """Return the names of an object's owners."""
     return {owner["name"] for owner in thing["metadata"].get("ownerReferences") or ()}
 
 
 def differing_statuses(vector: Vector, result: Replayed) -> str:
-    """The same for statuses."""
+    """Describe the statuses that differ from the recorded ones; an empty text if none does."""
     found = []
     for recorded, stage in stages(vector, result):
         mine = {name: status for name, status in stage.statuses.items() if name in recorded.statuses}
@@ -121,12 +121,12 @@ def _told(found: Sequence[tuple[str, list[Difference]]]) -> str:
 
 
 def differing_refusals(vector: Vector, result: Replayed, corrections: Mapping[str, set[str]]) -> list[str]:
-    """Return the manifests whose response differs from the peer's.
+    """Describe the manifests whose response differs from the peer's.
 
-    A manifest that the peer's webhook refuses must be refused by Herdsman's schema, or accepted and stopped with a
-    condition that names the field. The named field may be the recorded one, a part of it, or a parent of it.
-    `corrections` give other fields for `Kind/name` (`step2:Kind/name`); an empty set means that the object is accepted
-    and works.
+    If the peer's webhook refuses a manifest, Herdsman's schema must refuse it too, or the loop must stop the service
+    with a condition that names the field. The named field may be the recorded one, a part of it, or a parent of it.
+    `corrections` give other fields for `Kind/name` (`step2:Kind/name`); an empty set means that the object must be
+    accepted and must not be stopped.
     """
     expected = {name: _fields_of(entry) for name, entry in vector.rejected.items()}
     expected.update({name: fields for name, fields in corrections.items() if not name.startswith("step")})
@@ -151,7 +151,7 @@ def differing_refusals(vector: Vector, result: Replayed, corrections: Mapping[st
 
 
 def stopped(status: Json) -> str:
-    """Give the message of the condition that says that a service cannot go on; empty while none does."""
+    """Return the message of the condition `Stalled` while it is True, else an empty text."""
     for condition in status.get("conditions", ()):
         if condition["type"] == "Stalled" and condition["status"] == "True":
             return str(condition["message"])
@@ -159,7 +159,7 @@ def stopped(status: Json) -> str:
 
 
 def _fields_of(entry: Json) -> set[str]:
-    # A refusal without a field, and a cause `<nil>`, which only means that other rules were not checked.
+    # A refusal without causes counts as one with the cause `<nil>`, which means that other rules were not checked.
     return {cause["field"] for cause in entry.get("causes") or ({"field": "<nil>"},)}
 
 
@@ -168,7 +168,7 @@ def _answer(refusal: ApiError | None, status: Json) -> str:
 
 
 def _as_expected(refusal: ApiError | None, status: Json, fields: set[str]) -> bool:
-    """Tell whether an object was let in (no fields), or refused or stopped because of one of the fields."""
+    """Return whether an object was refused or stopped because of one of `fields`; without fields, whether it works."""
     if not fields:
         return refusal is None and not stopped(status)
     named = set(re.findall(r"\b(?:spec|metadata)(?:\.[A-Za-z0-9-]+|\[[^]]*\])*", stopped(status)))
@@ -187,9 +187,9 @@ def _plain(field: str) -> tuple[str, ...]:
 
 
 def _answers(wanted: tuple[str, ...], found: tuple[str, ...]) -> bool:
-    """Return whether a refusal at `found` matches one at `wanted`: the same field, or one field is a part of the other.
+    """Return whether a refusal at `found` matches one at `wanted`: the fields are equal, or one is a part of the other.
 
-    A whole `spec` or `metadata` contains every field, and so matches only itself.
+    A whole `spec` or `metadata` matches only itself, since it contains every field.
     """
     if found == wanted:
         return True

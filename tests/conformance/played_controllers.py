@@ -1,7 +1,7 @@
-"""Writes the statuses that other controllers would write: those of workloads, autoscalers, gateways.
+"""Writes the statuses that the controllers of workloads, autoscalers and gateways would write. It makes no pods.
 
-Nothing here makes pods. KServe's vectors were recorded without any of these controllers but for the step
-`simulate-ready`; llmaz's with those of the workloads, whose pods became ready only in the step `pods-ready`.
+KServe's vectors were recorded without these controllers; only the step `simulate-ready` wrote their statuses. llmaz's
+vectors were recorded with the controllers of workloads; pods became ready only in the step `pods-ready`.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ _WHO = "example.com/simulated"
 
 
 class PlayedControllers:
-    """Plays controllers in the namespaces of one vector."""
+    """Plays the controllers in the namespace of one vector."""
 
     def __init__(self, client: KubeClient, namespace: str) -> None:
         self._client = client
         self._namespace = namespace
         self._unready: int | None = None
-        """Pods of each workload that are not ready; None: all of them."""
+        """How many pods of each workload are not ready; None: all of them."""
         self._told: dict[str, Json] = {}
-        """By uid the specs of Deployments of which it was said that they are ready."""
+        """By uid the specs of the Deployments that were reported as ready."""
         self.answering = False
-        """Whether all that is new is ready at once, too."""
+        """Whether new objects become ready at once, too."""
 
     def pods_ready(self, *, but: int = 0) -> None:
-        """From now on all pods of a workload are ready, but for some."""
+        """From now on report all pods of each workload as ready, except `but` of them."""
         self._unready = but
 
     def workloads(self) -> bool:
-        """Write the status of every Deployment and LeaderWorkerSet as their pods are; tells whether any changed."""
+        """Write the ready pods into the status of every Deployment and LeaderWorkerSet; return whether any changed."""
         wrote = [
             self._write(kind, thing, said(thing, _ready_of(thing, self._unready)))
             for kind, said in ((kinds.DEPLOYMENTS, _deployment), (kinds.LEADER_WORKER_SETS, _leader_worker_set))
@@ -47,9 +47,10 @@ class PlayedControllers:
         return any(wrote)
 
     def looked_again(self) -> bool:
-        """Write the latest generation into the status of unchanged, ready objects, as their controller would.
+        """Write the latest generation into the status of ready Deployments whose spec is unchanged.
 
-        A Deployment has another generation when an annotation changes.
+        Their controller would do the same. The generation of a Deployment also changes with an annotation. Returns
+        whether any status changed.
         """
         wrote = [
             self._write(kinds.DEPLOYMENTS, each, {"observedGeneration": each["metadata"]["generation"]})
@@ -59,7 +60,10 @@ class PlayedControllers:
         return any(wrote)
 
     def everything_ready(self) -> bool:
-        """Write of all that has a controller elsewhere that it is ready; tells whether any status changed."""
+        """Write into the status of all workloads, routes, pools, autoscalers and gateways that they are ready.
+
+        Returns whether any status changed.
+        """
         self.pods_ready()
         played: tuple[tuple[Kind, Callable[[Json], Json]], ...] = (
             (kinds.HTTP_ROUTES, _route),
@@ -87,12 +91,12 @@ class PlayedControllers:
 
 
 def _holds(status: Any, wanted: Any) -> bool:
-    """Tell whether a status says all of this already."""
+    """Return whether a status already has all values of `wanted`."""
     if isinstance(wanted, dict):
         return isinstance(status, dict) and all(_holds(status.get(key), value) for key, value in wanted.items())
     if isinstance(wanted, list):
         return isinstance(status, list) and len(status) == len(wanted) and all(map(_holds, status, wanted))
-    return bool(status == wanted or (not status and not wanted))  # what is empty is not stored
+    return bool(status == wanted or (not status and not wanted))  # the API server does not store empty values
 
 
 def _ready_of(thing: Json, unready: int | None) -> int:

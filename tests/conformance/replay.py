@@ -1,7 +1,8 @@
-"""Put all vectors on a real API server at once, let one loop settle, and keep what is there after every step.
+"""Replays all vectors of LLMKube at the same time, on a real API server with one loop.
 
-Used by `test_on_the_api_server`. As where the vectors were recorded, there is no controller-manager and no kubelet:
-what pods and autoscalers would do is done only by the vectors' own steps.
+After the input and after each step it waits until the loop is idle, and then stores all objects and statuses.
+`test_on_the_api_server` uses it. There is no controller-manager and no kubelet, as in the recording: only steps of the
+vectors write the statuses of pods and autoscalers.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tests.conformance.vectors import FIXTURES, Vector
 FIXTURE_PORT = 28080
 LOCAL_MODELS = Path("/srv/models")
 QUIET_S = 4.0
-"""Nothing has changed for so long: longer than an engine run, which is when nothing can be seen to happen."""
+"""A replay is idle when no object has changed for this time, which is longer than an engine run."""
 
 WRITTEN = (
     *(kinds.DEPLOYMENTS, kinds.SERVICES, kinds.AUTOSCALERS, kinds.CLAIMS, kinds.ENDPOINT_SLICES, kinds.PODS),
@@ -58,7 +59,7 @@ class Stage:
 
 @dataclass
 class Replayed:
-    """One vector, played."""
+    """The results of one vector."""
 
     stages: list[Stage] = field(default_factory=list)
     """After the input, then after each step."""
@@ -75,7 +76,10 @@ class Replay:
         self.results = {vector.name: Replayed() for vector in vectors}
 
     def run(self) -> dict[str, Replayed]:
-        """Play all inputs, then all first steps, then all second ones, and so on; wait for quiet in between."""
+        """Apply the inputs of all vectors, then the first step of each, then the second step of each, and so on.
+
+        Wait after each of them until the loop is idle.
+        """
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(self._put_in, self._vectors))
         self._settle(timeout_s=180)
@@ -113,7 +117,7 @@ class Replay:
         return None
 
     def _write_status(self, kind: Kind, namespace: str, name: str, status: Json) -> None:
-        """Write a status as a kubelet or controller would; a recorded generation is replaced by the object's own."""
+        """Write a status as a kubelet or controller would, with the live object's generation for a recorded one."""
         live = self._client.get(kind, namespace, name)
         told = dict(status)
         if "observedGeneration" in told:
@@ -143,7 +147,7 @@ class Replay:
         return versions
 
     def _unseen(self) -> list[str]:
-        """List the services whose last change no status answers yet."""
+        """List the services whose status is not yet about their latest generation."""
         return [
             f"{thing['metadata']['namespace']}/{thing['metadata']['name']}"
             for thing in self._client.list(kinds.INFERENCE_SERVICES)["items"]
@@ -178,7 +182,7 @@ class _Fixtures(SimpleHTTPRequestHandler):
 
 @contextlib.contextmanager
 def fixture_server() -> Iterator[None]:
-    """Serve the vectors' small model files where their manifests look for them. Raises OSError for a taken port."""
+    """Serve the small model files at the URL that the manifests name. Raises OSError if the port is taken."""
     server = ThreadingHTTPServer(("127.0.0.1", FIXTURE_PORT), partial(_Fixtures, directory=str(FIXTURES)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -190,9 +194,9 @@ def fixture_server() -> Iterator[None]:
 
 @contextlib.contextmanager
 def local_models() -> Iterator[str]:
-    """Provide the fixtures in /srv/models while the block lasts; yields the reason if that is not possible.
+    """Copy the fixtures to /srv/models while the block lasts; yields the reason if that is not possible, else "".
 
-    An existing folder is never changed. It is used when it holds the same files.
+    An existing folder is never changed. It is used if it holds the same files.
     """
     names = [path.name for path in FIXTURES.iterdir()]
     if LOCAL_MODELS.exists():

@@ -1,4 +1,4 @@
-"""The arguments that a container's start script passes to vLLM, found by running it with a `vllm` that records them.
+"""Runs a container's start script with a `vllm` that only records its arguments, and returns these arguments.
 
 The environment is that of the recording: vLLM has version 0.23.0, the leader is 192.0.2.10, the worker's index is 1.
 """
@@ -30,15 +30,16 @@ echo {LEADER} "$3"
 
 
 def vllm_arguments(container: Mapping[str, Any]) -> list[str] | dict[str, Any] | None:
-    """Run a container's command as a pod would; None where it is no shell script that starts vLLM.
+    """Return the arguments that a container's start script passes to vLLM.
 
-    A script that ends badly gives `{error, rc}`.
+    Returns None if the command is no shell script that starts vLLM, and `{error, rc}` if the script ended without a
+    start of vLLM: the last line of its stderr, and its exit status.
     """
     command = [str(word) for word in container.get("command") or ()]
     if len(command) < 3 or Path(command[0]).name not in ("bash", "sh") or "vllm" not in command[2]:
         return None
     if not isinstance(container["command"][2], str):
-        return None  # a recorded script, of which only a digest is known
+        return None  # a recorded script: the vector has only its digest
     env = {"LWS_LEADER_ADDRESS": LEADER, "LWS_WORKER_INDEX": "1", "LWS_GROUP_SIZE": "4"}
     for entry in container.get("env") or ():
         if "value" in entry:
@@ -50,7 +51,7 @@ def vllm_arguments(container: Mapping[str, Any]) -> list[str] | dict[str, Any] |
 
 
 def _expanded(text: str, env: Mapping[str, str]) -> str:
-    """Expand `$(NAME)` as the kubelet does; `$$` keeps what follows as it is."""
+    """Expand `$(NAME)` as the kubelet does; `$$` becomes `$`, and the text after it is not expanded."""
     return re.sub(
         r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)",
         lambda found: "$" if found[1] is None else env.get(found[1], found[0]),

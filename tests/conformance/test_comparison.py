@@ -1,4 +1,4 @@
-"""The comparison itself: it must see what differs, and only that."""
+"""The comparison of LLMKube's vectors must report every difference, and nothing else."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_lenient_defect_allows_anything_and_another_one_wants_its_correction()
     assert compare(MINIMAL.objects, ours, [lenient]) == []
     assert [d.path for d in compare(MINIMAL.objects, ours, [strict])] == [f"{CONTAINER}/image"]
     assert compare(MINIMAL.objects, ours, [strict], {f"{CONTAINER}/image": "ours"}) == []
-    # The peer's own output is now the wrong one.
+    # With the correction, the peer's recorded output is the wrong one.
     assert compare(MINIMAL.objects, MINIMAL.objects, [strict], {f"{CONTAINER}/image": "ours"})
     assert uncorrected([strict], {}) == [strict]
     assert uncorrected([strict, lenient], {f"{CONTAINER}/image": "ours"}) == []

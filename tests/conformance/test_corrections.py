@@ -1,4 +1,4 @@
-"""The table of corrections: each row is about something, says why, and corrects what the peer says."""
+"""Each row of corrections.yaml names an existing case and a reason, and changes a recorded value."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def stages(row: Row) -> list[tuple[Vector, Recorded]]:
 
 
 def recorded(row: Row, vector: Vector, stage: Recorded) -> dict[str, Any]:
-    """The peer's values at a stage, flattened."""
+    """Return the peer's values at a stage, flattened."""
     if row.family == "llmkube":
         return flatten_all(stage.objects) if row.of == "objects" else flatten_status(stage.statuses)
     form: Any = kserve_form if row.family == "kserve" else llmaz_form
@@ -40,7 +40,7 @@ def recorded(row: Row, vector: Vector, stage: Recorded) -> dict[str, Any]:
 
 
 def refused(vector: Vector, name: str) -> set[str] | None:
-    """The fields that the peer's refusal names; None where it lets in."""
+    """Return the fields that the peer's refusal names; None if the peer accepts the object."""
     step, _, plain = name.rpartition(":")
     for stage in vector.stages():
         if step and stage.prefix == f"{step}:" and stage.admission and stage.admission["object"] == plain:
@@ -57,7 +57,7 @@ def test_a_row_says_what_it_is_about_and_why(row: Row) -> None:
     assert {**filled, "defects": row.defects and row.test, "rule": row.rule}[row.of]
     if row.of != "rule":
         assert stages(row), "no such case or stage"
-    # A choice is a decision that a reader can look up; nothing else is one.
+    # Only a choice has a decision record.
     assert (row.adr is not None) == (row.cls == "choice")
     if row.adr is not None:
         assert list((ROOT / "docs" / "adr").glob(f"{row.adr:04}-*.md"))

@@ -1,7 +1,8 @@
-"""Whatever the dialects of KServe and llmaz describe, Kubernetes keeps as it was rendered.
+"""The API server keeps the rendered objects of KServe's and llmaz's services as they were applied.
 
-Every object of every vector, applied to a real API server with the definitions of the extensions' own projects: it is
-accepted, and no field of it looks changed afterwards. A field that did would be put back for ever, as drift.
+Every rendered object of every vector is applied to a real API server, which has the CRDs that the projects of the
+extensions publish. The object must be accepted, and no field may look changed afterwards: the loop would take such a
+field for drift, and correct it again in every pass.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from tests.conformance.vectors import all_vectors
 from tests.support import controlplane, extensions, peer_crds
 
 SCHEMA_ONLY = {"124-reject-schema"}
-"""Specs that the custom resource's own schema refuses, so that the loop never sees them."""
+"""Cases whose specs the schema of the CRD refuses, so that the loop never reads them."""
 
 
 @pytest.fixture(scope="module")
 def client(kubeconfig: Path) -> Iterator[KubeClient]:
-    """A client of a server that serves all that a service may ask for."""
+    """A client of an API server that has the CRDs of all extensions that services may use."""
     made = KubeClient.from_kubeconfig(str(kubeconfig))
     with ExitStack() as stack:
         stack.callback(made.close)
@@ -41,7 +42,7 @@ def client(kubeconfig: Path) -> Iterator[KubeClient]:
 
 
 def rendered(family: str) -> Iterator[tuple[str, RenderedObject]]:
-    """Each object of each stage of a family's vectors, and where it comes from; the same object once."""
+    """Yield each rendered object of each stage of a family's vectors, with its origin; equal objects once."""
     known: set[str] = set()
     for vector in all_vectors(family):
         if vector.name in SCHEMA_ONLY:
@@ -56,7 +57,7 @@ def rendered(family: str) -> Iterator[tuple[str, RenderedObject]]:
                 owned = look(dialect.kind, vector.namespace, cr["metadata"]["name"]) or cr
                 try:
                     made = render(dialect.parse(owned, look).desired, RenderOptions())
-                except DesiredError:  # compared with the peer's refusals by others
+                except DesiredError:  # other tests compare it with the peer's refusals
                     continue
                 for obj in made.objects:
                     if str(obj.manifest) not in known:

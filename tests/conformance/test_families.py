@@ -1,4 +1,4 @@
-"""The comparison of the other dialects' vectors: it must see what differs, and only that."""
+"""The comparison of KServe's and llmaz's vectors must report every difference, and nothing else."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def name(thing: Json) -> str:
 
 
 def right(vector: Vector, stage: Recorded) -> list[Json]:
-    """The recorded objects, as they would have to be."""
+    """Return the recorded objects with the corrections of their family's form."""
     if vector.family == "kserve":
         return kserve_form.translated(stage.objects)
     return llmaz_form.translated(vector, stage.objects)
@@ -43,7 +43,7 @@ def test_what_is_recorded_is_the_same_as_itself(vector: Vector) -> None:
 
 
 def changed(vector: Vector, kind: str, *path: Any, to: Any) -> list[str]:
-    """Change one value in the first object of a kind; gives the paths at which that is seen."""
+    """Change one value in the first object of a kind, and return the paths at which the comparison reports it."""
     objects = copy.deepcopy(right(vector, vector.stages()[0]))
     at: Any = next(thing for thing in objects if thing["kind"] == kind)
     for step in path[:-1]:
@@ -103,14 +103,14 @@ def test_a_configuration_given_as_text_is_compared_as_what_it_says() -> None:
     objects = copy.deepcopy(right(vector, vector.stages()[0]))
     scheduler = next(thing for thing in objects if thing["metadata"]["name"] == "rt-kserve-router-scheduler")
     arguments = scheduler["spec"]["template"]["spec"]["containers"][0]["args"]
-    arguments[1] = str(arguments[1]["yaml"])  # JSON with single quotes, which YAML takes
+    arguments[1] = str(arguments[1]["yaml"])  # JSON with single quotes, which is valid YAML
     assert compare("kserve", vector, vector.objects, objects, {}) == []
     arguments[1] = "kind: Another"
     assert [d.path.rpartition("/")[2] for d in compare("kserve", vector, vector.objects, objects, {})] == ["args"]
 
 
 def deployed(vector: Vector) -> list[Json]:
-    """The objects that Herdsman creates for a Playground: a Deployment, and a Service that selects its pods by
+    """Return the objects that Herdsman makes for a Playground: a Deployment, and a Service that selects its pods by
     Herdsman's label.
     """
     mark = {"herdsman.dev/playground": "chat"}
@@ -143,7 +143,10 @@ def test_a_deployment_stands_for_groups_of_one_pod() -> None:
 
 
 def test_a_defect_of_the_vectors_matches_our_paths() -> None:
-    """The patterns come from the recording; they must meet the notation here, or leniency and defects would be lost."""
+    """Each recorded pattern matches a path as the comparison writes it, except those in `NOT_THERE` and of messages.
+
+    A pattern that matches no path would be ignored without notice.
+    """
     lost = set()
     for vector in VECTORS:
         form = kserve_form if vector.family == "kserve" else llmaz_form

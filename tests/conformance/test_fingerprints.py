@@ -1,7 +1,8 @@
-"""An upgrade of Herdsman restarts nothing: what the vectors ask for has the same fingerprint as in the release before.
+"""An upgrade of Herdsman restarts no pods of LLMKube's services: fingerprints are those of the previous release.
 
-`fingerprints.json` was recorded from that release. With an equal fingerprint no engine runs, so no pod is touched.
-Whoever has to change one on purpose says in the change log whose pods start anew, and records it here.
+`fingerprints.json` was recorded from that release. While the fingerprint of a service is unchanged, the loop runs no
+engine for it, so no pod changes. If you change a fingerprint on purpose, record it here, and name in the change log the
+services whose pods restart.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def fingerprints(vector: Vector) -> dict[str, str]:
         name = cr["metadata"]["name"]
         status = vector.status.get(f"Model/{name}", {})
         if cr["kind"] == "Model" and status.get("phase") == "Ready":
-            with contextlib.suppress(SpecInvalid):  # its services are missing in the result, which a comparison shows
+            with contextlib.suppress(SpecInvalid):  # its services are missing in the result, so the test fails
                 models[name] = model_of({**cr, "status": status})
     found = {}
     for cr in vector.input:

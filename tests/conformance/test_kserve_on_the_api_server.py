@@ -1,7 +1,7 @@
-"""Every vector of KServe's on a real API server, with the real loop and the real engine: objects, statuses, refusals.
+"""All vectors of KServe on a real API server, with the real loop and the real engine: objects, statuses, refusals.
 
-One `herdsman run` with the rights of docs/install/rbac.yaml plays all of them at once, each in its namespace; those
-with settings of their own come first, one after another, since settings are the whole cluster's.
+One `herdsman run` with the rights of docs/install/rbac.yaml plays them at the same time, each in a separate namespace.
+Vectors with other settings of the peer come first, one after another, since these settings are cluster-wide.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.conformance.vectors import Vector, all_vectors
 
 VECTORS = all_vectors("kserve")
 ADMISSION_ONLY = ("120", "121", "122", "123", "124", "126")
-"""Of these nothing but refusals was recorded."""
+"""The vectors that record only refusals."""
 MADE = [vector for vector in VECTORS if vector.number not in ADMISSION_ONLY]
 
 

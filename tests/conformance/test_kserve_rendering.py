@@ -1,6 +1,7 @@
-"""Every vector of KServe, offline: services through the dialect and the renderers, compared with what the peer made.
+"""All vectors of KServe, offline: the dialect and the renderers make the objects that the peer made.
 
-Status is compared by `tests/unit/dialects/kserve`, all of it again on a real API server by `test_on_the_api_server`.
+`tests/unit/dialects/kserve` compares the statuses, and `test_kserve_on_the_api_server` compares both on a real API
+server.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def parsed(vector: Vector, cr: Json, look: Lookup) -> Parsed:
 
 
 def rendered(vector: Vector, number: int) -> list[Json]:
-    """Render what the loop would, with the certificate's Secret, which no renderer makes."""
+    """Render the objects that the loop would apply, and add the Secret of the certificate, which no renderer makes."""
     stage = vector.stages()[number]
     with_status = [
         {**cr, "status": stage.statuses[name]}
@@ -43,19 +44,19 @@ def rendered(vector: Vector, number: int) -> list[Json]:
             continue
         try:
             desired = parsed(vector, cr, look).desired
-        except DesiredError:  # shows below as objects that are missing, and in the corrections with its reason
+        except DesiredError:  # its objects are missing in the result, and corrections.yaml has the reason
             continue
         made = render(desired, RenderOptions())
         assert not made.shared
         things.extend(part.manifest for part in made.objects)
         if desired.workloads is not None and desired.workloads.certificate is not None and desired.owner is not None:
-            # It stays while a service is stopped: Herdsman has no right to delete Secrets.
+            # A stopped service keeps its Secret, since Herdsman has no right to delete Secrets.
             things.append(kserve_form.certificate_secret(desired.workloads.certificate, owner_reference(desired.owner)))
     return things
 
 
 def without_scaled_counts(vector: Vector, number: int, things: list[Json]) -> list[Json]:
-    """Leave out the number of pods that an autoscaler or the user of `kubectl scale` has: no rendering knows it."""
+    """Leave out `replicas` of objects that the vector's autoscalers scale, since no renderer knows this number."""
     scaled = {
         thing["spec"]["scaleTargetRef"]["name"]
         for thing in vector.stages()[number].objects
@@ -86,7 +87,7 @@ def test_a_vector_renders_as_recorded(vector: Vector, number: int) -> None:
 
 
 def test_nothing_is_made_of_what_is_asked_for_in_vain() -> None:
-    """What the peer refuses to make a Deployment of raises an error with the field in it, and never another one."""
+    """Of all recorded services only these raise an error in the dialect, and the error names the field."""
     fields = {}
     for vector in VECTORS:
         for number in range(len(vector.stages())):

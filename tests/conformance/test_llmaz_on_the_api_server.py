@@ -1,6 +1,6 @@
-"""Every vector of llmaz's on a real API server, with the real loop and the real engine: objects, statuses, refusals.
+"""All vectors of llmaz on a real API server, with the real loop and the real engine: objects, statuses, refusals.
 
-One `herdsman run` with the rights of docs/install/rbac.yaml plays all of them at once, each in its namespace.
+One `herdsman run` with the rights of docs/install/rbac.yaml plays them at the same time, each in a separate namespace.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def test_what_the_peer_refuses_is_refused_or_stopped(vector: Vector, replayed: d
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
 def test_what_is_stored_is_defaulted_as_recorded(vector: Vector, replayed: dict[str, Replayed]) -> None:
-    """Labels that users select by, and defaults. Only a webhook could fill in `createdAt`, which nobody needs.
+    """Compare defaults and labels. `createdAt` is left out: only a webhook could set it, and no user needs it.
 
-    An OpenModel has its label once a service wants it.
+    An OpenModel gets its label only when a service names it.
     """
     refused = replayed[vector.name].refusals
     let_in = {name.rpartition(":")[2] for name, fields in corrections.refusals(vector).items() if not fields}

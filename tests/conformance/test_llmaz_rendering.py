@@ -1,4 +1,4 @@
-"""Every vector of llmaz, offline: manifests through dialect and renderers, and the statuses of what is then there."""
+"""All vectors of llmaz, offline: the dialect and the renderers make the objects and statuses that the peer made."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 def parsed(
     vector: Vector, stage: Recorded, look: Lookup
 ) -> Iterator[tuple[Dialect, Json, DesiredService | DesiredError]]:
-    """Read every service of a stage as the loop would."""
+    """Parse every service of a stage as the loop would; yield the error for a service that cannot be parsed."""
     for cr in stage.inputs:
         name = dialect_of(cr)
         if not name:
@@ -63,7 +63,7 @@ def test_a_stage_renders_as_recorded(vector: Vector, number: int) -> None:
 
 
 def facts_of(vector: Vector, number: int, desired: DesiredService | DesiredError) -> ServiceFacts:
-    """Return the facts of a service at a stage: as many pods as requested, ready where the test says so."""
+    """Return the facts of a service at a stage: all requested pods exist, and they are ready as the steps require."""
     if isinstance(desired, DesiredError):
         terminal = isinstance(desired, SpecInvalid)
         problem = Problem(reason=desired.reason, message=desired.why, field=desired.field, terminal=terminal)

@@ -1,4 +1,4 @@
-"""Every kind that the dialects look up is in the loop's caches; otherwise its objects would always be missing."""
+"""Every kind that the dialects look up is in the loop's caches; otherwise the loop would never find its objects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Noting:
-    """Passes each question on, and notes its kind."""
+    """Passes each look-up on, and records its kind."""
 
     def __init__(self, look: Lookup) -> None:
         self._look = look

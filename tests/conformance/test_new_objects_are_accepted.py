@@ -1,7 +1,7 @@
-"""Every object of a service that asks for all there is, applied to a real API server in a dry run.
+"""The objects of services with many optional features, applied to a real API server in a dry run.
 
-Kinds of Kubernetes itself are validated field by field, and no field may be dropped; those of extensions have CRDs of
-this test, which know their names only.
+The API server validates every field of Kubernetes' own kinds, and may drop none. For kinds of extensions the test
+installs CRDs that accept any content.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def test_the_api_server_takes_the_priority_classes(client: KubeClient) -> None:
 
 
 def missing(wanted: Any, live: Any, path: str = "") -> list[str]:
-    """List the paths of `wanted` that the server's answer lacks. It may add what it likes."""
+    """List the paths of `wanted` that are missing or different in the server's answer; it may have more fields."""
     if isinstance(wanted, dict):
         found = [missing(value, (live or {}).get(key), f"{path}.{key}") for key, value in wanted.items()]
         return [one for paths in found for one in paths]

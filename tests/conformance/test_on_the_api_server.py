@@ -1,6 +1,6 @@
-"""Every vector on a real API server, with the real loop and the real engine: objects, statuses, refusals, steps.
+"""All vectors of LLMKube on a real API server, with the real loop and the real engine: objects, statuses, refusals.
 
-One `herdsman run` with the rights of docs/install/rbac.yaml plays all of them at once, each in its namespace.
+One `herdsman run` with the rights of docs/install/rbac.yaml plays them at the same time, each in a separate namespace.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def play(vector: Vector, replayed: dict[str, Replayed], no_local_models: str) ->
 
 
 def stages(vector: Vector, result: Replayed) -> Iterator[tuple[str, Stage, dict[str, object]]]:
-    """Pair the objects of the replay with the recorded ones, after the input and after each step."""
+    """Yield after the input and after each step: the prefix of its paths, the replayed stage, the recorded output."""
     yield "", result.stages[0], vector.raw["output"]
     for number, step in enumerate(vector.steps, start=1):
         yield f"step{number}:", result.stages[number], step["output"]
@@ -109,6 +109,6 @@ def _fields(refusal: ApiError) -> set[str]:
 
 
 def _fields_recorded(entry: dict[str, list[dict[str, str]]]) -> set[str]:
-    # A cause `<nil>` only means that other rules were not checked; `.spec.replicas` is the scale subresource's name for
-    # a field that is listed already.
+    # A cause `<nil>` means that other rules were not checked. `.spec.replicas` is the scale subresource's name for a
+    # field that the list already has.
     return {cause["field"] for cause in entry["causes"] if cause["field"][:1] not in ("<", ".")}

@@ -1,6 +1,6 @@
-"""Every object that the renderers make for a vector, applied to a real API server in a dry run.
+"""All objects that the renderers make for LLMKube's vectors, applied to a real API server in a dry run.
 
-The server validates it, merges it and fills in its defaults; its answer must be what the peer's object looked like.
+The API server validates each object, merges it and sets defaults. The result must be equal to the peer's object.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every vector, offline: manifests through the dialect and the renderers, compared with what the peer made of them."""
+"""All vectors of LLMKube, offline: the dialect and the renderers make the objects that the peer made."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ VECTORS = all_vectors()
 
 
 def render_all(inputs: list[Json], namespace: str, statuses: dict[str, Json]) -> list[Json]:
-    """Render what the loop would: each service whose Model is there and ready, and each shared claim once."""
+    """Render the objects that the loop would apply: each service whose Model is ready, and each shared claim once."""
     models = {}
     for cr in inputs:
         name = cr["metadata"]["name"]
         status = statuses.get(f"Model/{name}", {})
         if cr["kind"] == "Model" and status.get("phase") == "Ready":
-            with contextlib.suppress(SpecInvalid):  # a service without its Model shows as missing objects below
+            with contextlib.suppress(SpecInvalid):  # the objects of its services are missing in the result
                 models[name] = model_of({**cr, "status": status})
     objects: dict[tuple[str, str], Json] = {}
     for cr in inputs:
@@ -63,7 +63,7 @@ def check(vector: Vector, inputs: list[Json], output: Json, defects: list[Defect
     )
     for cr in inputs:
         if cr["kind"] == "InferenceService" and cr["spec"].get("autoscaling"):
-            # While an autoscaler owns the count it is a live value, which no rendering knows.
+            # While an autoscaler sets `replicas`, the renderer leaves the field out.
             replicas = f"Deployment/{cr['metadata']['name']}/replicas"
             assert actual.pop(replicas, ABSENT) is ABSENT
             expected.pop(replicas, None)
@@ -105,7 +105,7 @@ REJECTED = [
 def test_a_rejected_manifest_is_refused_at_the_recorded_field_also_without_the_schema(
     vector: Vector, cr: Json, ready_model: Json
 ) -> None:
-    """The CRD's schema refuses these first; `herdsman render` and static fleets have no API server that would."""
+    """In a cluster the CRD's schema refuses these manifests. `herdsman render` and static fleets have no API server."""
     name = f"{cr['kind']}/{cr['metadata']['name']}"
     owned = {**cr, "metadata": {**cr["metadata"], "namespace": vector.namespace, "uid": "uid-of-a-test"}}
 

@@ -1,9 +1,9 @@
-"""An upgrade restarts no pods of KServe's and llmaz's services: their templates have the hashes of the release before.
+"""An upgrade restarts no pods of KServe's and llmaz's services: pod templates have the hashes of the previous release.
 
-`template_hashes.json` was recorded from that release. With an equal hash the provider leaves a template as it is; so
-does Kubernetes where the text of the template is the one that had the recorded hash.
-Whoever has to change one on purpose says in the change log whose pods start anew, and records it here:
-`python -m tests.conformance.test_template_hashes` writes the file.
+`template_hashes.json` was recorded from that release. If the hash in the annotation is unchanged, the provider does not
+change the template. If the template itself still has the recorded hash, Kubernetes restarts no pods.
+If you change a hash on purpose, name in the change log the services whose pods restart, and write the file again with
+`python -m tests.conformance.test_template_hashes`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ VECTORS = [vector for family in ("kserve", "llmaz") for vector in all_vectors(fa
 
 
 def template_hashes(vector: Vector) -> dict[str, tuple[str, str]]:
-    """Give the hash of each pod template of a vector, and that of its text, by stage and object."""
+    """Return by stage and object the hash in the annotation of a workload, and the hash of its template."""
     found = {}
     for number, stage in enumerate(vector.stages()):
         look = file_lookup(vector, number)

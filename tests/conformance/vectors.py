@@ -1,4 +1,4 @@
-"""The vectors on disk: reading them, and what of them the tests ask for."""
+"""Reads the vectors from disk."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class Recorded:
     """The objects of a case and the peer's output, after its input or after one of its steps."""
 
     prefix: str
-    """`step2:`, as defects name it; empty after the input."""
+    """The prefix of paths in defects, such as `step2:`; empty after the input."""
     inputs: list[Json]
-    """The user's objects as they then were; refused ones are left out."""
+    """The user's objects at this stage, without refused ones."""
     objects: list[Json]
-    """All that the peer had made by then, also what the step left as it was."""
+    """All objects of the peer at this stage, including unchanged ones."""
     statuses: dict[str, Json]
     """By `Kind/name`; statuses that the step does not record are those of the stage before."""
     admission: Json | None = None
     """The API server's refusal of the step."""
     stored: dict[str, Json] = field(default_factory=dict)
-    """Inputs as read back, by `Kind/name`, where the recording tells."""
+    """Inputs as the API server returned them, by `Kind/name`, where the recording has them."""
 
 
 @dataclass(frozen=True)
 class Vector:
-    """One case: what is put in, and what the peer made of it."""
+    """One case: the user's manifests, and the peer's objects, statuses and refusals."""
 
     path: Path
 
@@ -80,17 +80,17 @@ class Vector:
 
     @property
     def rejected(self) -> dict[str, Json]:
-        """Answers of the API server that were rejections, by `Kind/name`."""
+        """The API server's refusals, by `Kind/name`."""
         return {entry["object"]: entry for entry in self.raw.get("admission", ()) if entry.get("code", 200) >= 400}
 
     @property
     def accepted(self) -> list[Json]:
-        """The input without what was refused."""
+        """The input without refused objects."""
         return [cr for cr in self.input if named(cr) not in self.rejected]
 
     @property
     def globals(self) -> Json:
-        """Settings of the peer that are others in this case."""
+        """Settings of the peer that differ in this case."""
         return dict(self.raw.get("globals") or {})
 
     @property
@@ -98,8 +98,9 @@ class Vector:
         return [Defect.of(entry) for entry in self.raw.get("peer_defects", ())]
 
     def stages(self) -> list[Recorded]:
-        """Return the state after the input and after each step; parts that a step does not record come from the stage
-        before.
+        """Return the state after the input and after each step.
+
+        Values that a step does not record are those of the previous stage.
         """
         output = self.raw["output"]
         stages = [Recorded("", self.accepted, self.objects, self.status, None, output.get("stored") or {})]
@@ -125,17 +126,17 @@ class Vector:
         return stages
 
     def needs_local_files(self) -> bool:
-        """Tell whether a Model reads `/srv/models` of the machine that the loop runs on."""
+        """Return whether a Model reads `/srv/models` on the machine that runs the loop."""
         return any("/srv/models/" in str(thing.get("spec", {}).get("source", "")) for thing in self.input)
 
 
 def all_vectors(family: str = "llmkube") -> list[Vector]:
-    """Read the vectors of `llmkube`, `kserve` or `llmaz`."""
+    """Return the vectors of `llmkube`, `kserve` or `llmaz`, sorted by file name."""
     return [Vector(path) for path in sorted((HERE / family).glob("*.json"))]
 
 
 def named(thing: Json) -> str:
-    """Name an object as the vectors do: `Kind/name`, with the group for llmaz's Service, which is no core Service."""
+    """Return the name of an object in the vectors: `Kind/name`, and the group after the kind for llmaz's Service."""
     theirs = thing["kind"] == "Service" and thing["apiVersion"].startswith("inference.llmaz.io/")
     return f"{thing['kind']}{'.inference.llmaz.io' if theirs else ''}/{thing['metadata']['name']}"
 
@@ -154,7 +155,7 @@ def merged(target: Any, patch: Any) -> Any:
 
 
 def target(step: Json) -> str:
-    """Name the object that a step is about; empty for one that only plays controllers."""
+    """Return `Kind/name` of the object that a step changes; empty for a step that only plays controllers."""
     if "kind" in step:
         return f"{step['kind']}/{step['name']}"
     return step["object"] if isinstance(step.get("object"), str) else ""
