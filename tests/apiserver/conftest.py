@@ -11,6 +11,6 @@ from tests.support import controlplane
 
 @pytest.fixture(scope="module")
 def home(api: controlplane.Api) -> Iterator[str]:
-    """One namespace for a module that empties it after each test: a new one for each costs some hundred requests."""
+    """A namespace for all tests of a module, which empty it. A new one for each test costs some hundred requests."""
     with api.namespace() as name:
         yield name

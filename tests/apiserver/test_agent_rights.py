@@ -1,7 +1,7 @@
 """Attacks with a stolen agent token, on a real API server with the roles and the policies of docs/install.
 
-Each attack worked in an earlier version. Each must be refused with 403. With exactly these rights an agent must still
-be able to do its work for its own host.
+Each attack succeeded in an earlier version. Each must be refused with 403. With the same rights, an agent must still
+be able to manage its host.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def agent(admin: KubeClient, control_plane: LocalCluster, tmp_path_factory: pyte
 
 @pytest.fixture
 def here(admin: KubeClient, namespace: str) -> str:
-    """A namespace with a process on each host, and a Service of another owner with its endpoints."""
+    """A namespace with a process on each of two hosts, and with a Service of another owner and its endpoints."""
     for name in ("mine", "other"):
         _process(admin, namespace, name)
     metadata = {"name": "foreign", "labels": {"kubernetes.io/service-name": "foreign"}}

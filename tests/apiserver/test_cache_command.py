@@ -1,4 +1,4 @@
-"""`herdsman cache` on a real API server with its Job controller. There is no node: what pods do is in layer `node`."""
+"""`herdsman cache` on a real API server with its Job controller. No pod runs here; tests/node runs them."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_warming_runs_a_job_to_its_end_although_the_model_asks_for_none(
     thread = threading.Thread(target=lambda: codes.append(herdsman(kubeconfig, "warm", "m", "-n", namespace)))
     thread.start()
     pod = eventually(lambda: client.list(kinds.PODS, namespace)["items"], what="the Job's pod")[0]
-    # The loop keeps it, because a user requested it.
+    # The loop keeps the Job, because a user requested it.
     eventually(lambda: ready.prefetcher.jobs.get(namespace, "m-prefetch"), what="the Job to be seen")
     ready.settle("m")
     path = f"/models/{cache_key(client.get(kinds.MODELS, namespace, 'm')['spec']['source'])}/Plain-7B-Chat.gguf"

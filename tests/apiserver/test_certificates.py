@@ -1,4 +1,4 @@
-"""Certificates on a real API server, by a loop that may create and patch Secrets and never read one."""
+"""Certificates on a real API server. The loop may create and patch Secrets, and may not read them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Scene:
         self.issuer = CertificateIssuer(loop, clock=self.clock)
 
     def ensure(self, certificate: Certificate = WANTED, issuer: CertificateIssuer | None = None) -> str:
-        """The reason of the problem; empty when there is none."""
+        """Make the certificate's Secret, and return the reason of the problem; empty if there is none."""
         problem = (issuer or self.issuer).ensure(self.desired.key, self.cr, certificate, self.desired)
         return problem.reason if problem is not None else ""
 
@@ -126,7 +126,7 @@ def test_it_is_issued_once_with_the_rights_to_create_and_patch_alone(scene: Scen
     assert names.get_values_for_type(x509.DNSName) == ["svc.ns.svc", "localhost"]
     with pytest.raises(Forbidden):
         scene.loop.get(kinds.SECRETS, scene.namespace, NAME)
-    # Neither this process nor the next one writes it again, and the first does not even ask.
+    # Neither this process nor the next one writes the Secret again. This process does not even send a request.
     asked = scene.loop.requests_total
     assert scene.ensure() == ""
     assert scene.loop.requests_total == asked
@@ -159,7 +159,7 @@ def test_it_is_replaced_when_a_name_is_missing_and_when_it_is_old(scene: Scene) 
     assert wider["metadata"]["uid"] == first["metadata"]["uid"]
     assert wider["data"]["tls.key"] != first["data"]["tls.key"]
     assert "svc-epp.ns.svc" in wider["metadata"]["annotations"][ANNOTATION_NAMES]
-    # Fewer names are no reason; two thirds of its time are.
+    # Fewer names cause no renewal; the end of two thirds of the lifetime does.
     scene.clock.now += LOOK_EVERY
     assert scene.ensure() == ""
     assert scene.secret()["data"] == wider["data"]
@@ -185,7 +185,7 @@ def test_one_that_is_deleted_is_missed_without_a_pass(scene: Scene) -> None:
     watch.check_all()
     now += ROUND_S
     watch.check_all()
-    assert asked == []  # it stands
+    assert asked == []  # the Secret exists
     scene.admin.delete(kinds.SECRETS, scene.namespace, NAME)
     now += ROUND_S
     watch.check_all()

@@ -1,4 +1,4 @@
-"""The loop's eyes on a real API server: APIs that come and go, quotas and their status, namespaces on their way out."""
+"""The loop's cache on a real API server: APIs that appear and disappear, quotas, terminating namespaces."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Eyes:
             enqueue=lambda key: self.enqueued.append(key.name),
             enqueue_model=lambda namespace, name: None,
         )
-        # The same object, only that a minute of it is a second.
+        # Shorter intervals than in production, to save time.
         self.cluster.llmkube.apis._check_every_s = 1.0
         self.cluster.llmkube.apis._retry_s = 0.2
         self.cluster.start()
@@ -68,7 +68,7 @@ def eyes(client: KubeClient, namespace: str) -> Iterator[Eyes]:
 
 
 def extension(kind: Kind) -> Json:
-    """A CRD of one of the optional kinds, open to any content."""
+    """Return a CRD of one of the optional kinds; it accepts any content."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",

@@ -62,7 +62,7 @@ def namespace(plane: LocalCluster) -> Iterator[str]:
 
 @pytest.fixture
 def tell(plane: LocalCluster, namespace: str, client: KubeClient, capsys: Any) -> Tell:
-    """Run a command and give its exit code and its JSON, or else its complaint. None of them may write."""
+    """Run a command, and return its exit code and its JSON or, without JSON, its stderr. The command must not write."""
 
     def run(*words: str) -> tuple[int, Any]:
         before = previews.versions(client, namespace, WATCHED)
@@ -77,7 +77,7 @@ def tell(plane: LocalCluster, namespace: str, client: KubeClient, capsys: Any) -
 
 @pytest.fixture
 def show(tell: Tell, tmp_path: Path) -> Tell:
-    """Preview documents."""
+    """Run `herdsman preview` on a file with these documents."""
 
     def run(*documents: Json) -> tuple[int, Any]:
         (tmp_path / "files.yaml").write_text(yaml.safe_dump_all(documents))
@@ -115,7 +115,7 @@ def apply(client: KubeClient, namespace: str, cr: Json) -> Json:
 
 
 def make(client: KubeClient, namespace: str, cr: Json) -> Json:
-    """Apply a service, and make its objects as the loop does."""
+    """Apply a service, and apply its objects as the loop does."""
     applied = apply(client, namespace, cr)
     desired = dialect_named(dialect_of(cr)).parse(applied, PreviewLookup(client)).desired
     for each in render(desired, INSTALLED).objects:
@@ -315,7 +315,7 @@ def test_a_move_is_refused_with_its_reason_and_writes_nothing(
     code, said = take("llmisvc/chat")
     assert code == 1 and "HTTPRoute chat-kserve-route would route requests to other pods" in said, said
 
-    # The other way: the file's model is not the cluster's, or nothing there is a fleet's.
+    # `fleet give` is refused if no object belongs to a fleet, or if the file's model is not the cluster's.
     files = tmp_path / "fleet.yaml"
     files.write_text(yaml.safe_dump_all([open_model(namespace, revision="v9"), playground(namespace, "given")]))
     code, said = fleet("give", "given", "-f", str(files))
@@ -347,7 +347,7 @@ def test_a_preview_says_whose_pods_keep_settings_of_llmaz_that_are_edited(
     def notes(service: Json) -> list[str]:
         return [note for note in service["notes"] if "with the next change" in note]
 
-    # The settings concern services of all namespaces, also those of other tests.
+    # The settings apply to services of all namespaces, also to those of other tests.
     service = next(each for each in show(edited)[1]["services"] if each["namespace"] == namespace)
     assert ops(service) == {"Service/chat-lb": "same", "Deployment/chat": "same"}
     assert service["restarts"] == []

@@ -1,4 +1,4 @@
-"""The tests' own control plane: a killed test run leaves nothing behind once the next one has started."""
+"""The control plane of the tests: the next test run removes the clusters of a killed one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A conversion webhook behind a Service, as in an installation with one pod: how the API server uses its address."""
+"""A conversion webhook behind a Service: the API server accepts the address that the loop writes into the CRDs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SERVICE = ("herdsman-system", "herdsman", 443)
 
 
 def test_the_api_server_takes_the_address_of_a_service(api: controlplane.Api, kubeconfig: Path) -> None:
-    """It takes only names of DNS between the slashes of the path, which it does not ask of a URL."""
+    """For a Service, the API server accepts only DNS names between the slashes of the path. A URL has no such rule."""
     wanted = dict(zip(("namespace", "name", "port"), SERVICE, strict=True))
     with established(api, crd_documents("kserve")):
         client = KubeClient.from_kubeconfig(str(kubeconfig))

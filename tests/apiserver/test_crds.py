@@ -1,4 +1,4 @@
-"""The generated CRDs on a real API server: it takes them, and takes and refuses objects as it did for LLMKube's."""
+"""A real API server accepts the generated CRDs, and with them accepts and refuses objects as with LLMKube's CRDs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLURALS = {"Model": "models", "InferenceService": "inferenceservices", "GPUQuota
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 # LLMKube's CRD has no bound for memoryFraction (its vector lists this as a defect); Herdsman's has one.
 STRICTER = {("068-invalid-model-fields", "Model/bad-10"): {"spec.hardware.memoryFraction"}}
-# minReplicas 0, which KEDA can do, and a runtime of hosts; the peer has neither.
+# `minReplicas: 0`, which KEDA supports, and runtime `ollama`. LLMKube refuses both.
 TAKEN = {("070-invalid-service-fields", f"InferenceService/bad-{number}") for number in ("03", "07")}
 
 
@@ -33,7 +33,7 @@ def crds(api: controlplane.Api) -> controlplane.Api:
 
 @pytest.fixture
 def namespace(crds: controlplane.Api, home: str) -> Iterator[str]:
-    """The namespace, with none of our objects in it."""
+    """The namespace; its Models, InferenceServices and GPUQuotas are deleted after the test."""
     yield home
     for kind in PLURALS:
         crds.delete(_collection(home, kind))

@@ -1,4 +1,4 @@
-"""A real API server accepts every YAML example of the guides: it knows all fields, and no rule of a CRD refuses one."""
+"""A real API server accepts every YAML example of the guides: all fields exist, and no rule of a CRD refuses one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`herdsman host` against a real API server: the objects that it writes, its refusals, and its waits."""
+"""`herdsman host` on a real API server: the objects that it writes, its refusals, and its waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The right of one host to one Secret: the objects that the command writes, and who may read the Secret."""
+"""The right of one host to read one Secret: the objects that the command writes, and their effect."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Herdsman = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def kubeconfig_of(cluster: LocalCluster, user: str, folder: Path) -> Path:
-    """Give a user without any right a kubeconfig."""
+    """Write a kubeconfig for a user without any right."""
     file = folder / f"{user}.yaml"
     cluster.write_kubeconfig(file, user=user)
     return file

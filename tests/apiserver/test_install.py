@@ -62,11 +62,11 @@ class Site:
         return found
 
     def versions(self) -> dict[str, str]:
-        """The version of everything that an installation makes: equal afterwards means that nothing was written."""
+        """Return the versions of all objects of the installation. If they are equal later, no object was written."""
         versions = {}
         for kind in (kinds.DEPLOYMENTS, kinds.SERVICES, kinds.CLAIMS, kinds.NETWORK_POLICIES, kinds.DISRUPTION_BUDGETS):
             for obj in self.client.list(kind, NAMESPACE)["items"]:
-                # The controller writes the Deployment's status, which is no change of it.
+                # The controller's writes to the Deployment's status change its resourceVersion, not its generation.
                 version = "generation" if kind is kinds.DEPLOYMENTS else "resourceVersion"
                 versions[f"{kind.kind}/{obj['metadata']['name']}"] = str(obj["metadata"][version])
         for kind in (ROLES, kinds.CRDS, kinds.PRIORITY_CLASSES):
@@ -115,7 +115,7 @@ def test_a_cluster_is_installed_into_changed_and_left(
     assert site.run("install", "--preview")[0] == 2
     assert site.find(kinds.NAMESPACES, NAMESPACE) is None
 
-    # Installed: everything is there, and a second run finds nothing to do.
+    # After the installation all objects exist, and a second run changes nothing.
     made = site.rows("install", "--image=registry.example/herdsman:1")
     assert len(made) == len(rows) and {row["op"] for row in made} == {"create"}
     assert site.deployment()["spec"]["template"]["spec"]["containers"][0]["image"] == "registry.example/herdsman:1"
@@ -147,7 +147,7 @@ def test_a_cluster_is_installed_into_changed_and_left(
     assert site.find(kinds.DISRUPTION_BUDGETS) is None
     assert site.deployment()["metadata"]["uid"] == uid
 
-    # A hand-made change is put back.
+    # A manual change is reverted.
     rule = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["*"]}
     client.patch(
         ROLES,
@@ -160,12 +160,12 @@ def test_a_cluster_is_installed_into_changed_and_left(
     role = site.find(ROLES, "herdsman-loop")
     assert role is not None and rule not in role["rules"]
 
-    # A second operator is refused, with the way out.
+    # A second operator is refused, and the message names the command that removes the first.
     code, said = site.run("install", "--namespace=elsewhere")
     assert code == 1 and "herdsman uninstall --namespace herdsman-system" in said
     assert site.find(kinds.NAMESPACES, "elsewhere") is None
 
-    # Taken out: the operator goes; models, services, classes, CRDs, agents' rights and the claim stay.
+    # `uninstall` deletes the operator, and keeps models, services, classes, CRDs, agents' rights and the claim.
     model(client, "default")
     service(client, "default")
     assert site.run("uninstall", "--yes")[0] == 0
@@ -176,8 +176,8 @@ def test_a_cluster_is_installed_into_changed_and_left(
     assert site.find(kinds.CLAIMS, "herdsman-state") and site.find(kinds.NAMESPACES, NAMESPACE)
     assert "nothing was changed" in site.run("uninstall", "--yes")[1]
 
-    # Install again, and then remove everything: this needs the exact number of objects. An orphan of a service whose
-    # CRD was deleted earlier is removed as well.
+    # Removing everything needs the exact number of objects. It also deletes orphans: objects of a service whose CRD was
+    # deleted earlier.
     site.rows("install")
     owner = {"apiVersion": kinds.MODELS.api_version, "kind": "InferenceService", "name": "lost", "uid": "0"}
     labels = {naming.LABEL_SERVICE: "lost"}
@@ -276,7 +276,7 @@ def test_the_chart_is_installed_with_helm(site: Site, tmp_path: Path) -> None:
     helm("uninstall", "herdsman", "-n", NAMESPACE)
     assert site.find(kinds.DEPLOYMENTS) is None
 
-    # The classes stay, now as those of another release: leave them to it, or take them over.
+    # The classes stay, and now belong to another Helm release. The chart can leave them to it, or take them over.
     peer = {"metadata": {"annotations": {"meta.helm.sh/release-name": "llmkube"}}}
     classes = [each["metadata"]["name"] for each in site.client.list(kinds.PRIORITY_CLASSES)["items"]]
     for name in (name for name in classes if name.startswith("llmkube-")):

@@ -1,4 +1,4 @@
-"""The CRDs of KServe's kinds on a real API server: it takes and refuses objects as it did for the peer's webhooks."""
+"""The CRDs of KServe's kinds on a real API server: they accept and refuse objects as the peer's webhooks did."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLURALS = {
     "LLMInferenceService": "llminferenceservices",
     "LLMInferenceServiceConfig": "llminferenceserviceconfigs",
 }
-# The service is judged with its annotations, and a config's templates are rendered, by the loop: not by the CRD.
+# The loop refuses these, and the CRD cannot: it does not read annotations and does not render templates.
 LEFT_TO_THE_LOOP = {("006", "web")} | {("126", f"bad-0{number}") for number in (3, 4, 5)}
 
 
@@ -32,7 +32,7 @@ def crds(api: controlplane.Api) -> Iterator[controlplane.Api]:
 
 @pytest.fixture
 def namespace(crds: controlplane.Api, home: str) -> Iterator[str]:
-    """The namespace, with none of KServe's objects in it."""
+    """The namespace; KServe's objects in it are deleted after the test."""
     yield home
     for plural in PLURALS.values():
         crds.delete(f"{API}/namespaces/{home}/{plural}")
@@ -44,7 +44,7 @@ def _fields(answer: Json) -> set[str]:
 
 
 def _alike(found: set[str], recorded: set[str]) -> bool:
-    """CEL cannot point into a list: a rule of all adapters names the list that the peer's webhook named a member of."""
+    """Return whether fields match the recorded ones. CEL cannot name an item of a list, so it names the whole list."""
     return bool(found) and all(
         any(theirs == ours or theirs.startswith(f"{ours}[") for theirs in recorded) for ours in found
     )
@@ -71,7 +71,7 @@ def test_objects_are_taken_and_refused_as_recorded(crds: controlplane.Api, names
         if (number, name) in FIXED:
             expected = {FIXED[number, name]}
         if (number, name) == ("124", "bad-04"):
-            expected = {"spec.replicas"}  # the peer's defaulter could not even read it
+            expected = {"spec.replicas"}  # the peer's defaulter could not read the object
         if not expected or (number, name) in TAKEN | LEFT_TO_THE_LOOP:
             assert status == 201, f"{name}: {answer}"
         else:
@@ -83,7 +83,7 @@ def test_defaults_are_those_of_the_peer(crds: controlplane.Api, namespace: str) 
     path = f"{API}/namespaces/{namespace}/llminferenceservices"
     created = crds.create(path, recorded["input"][0])
     expected = recorded["output"]["stored"]["LLMInferenceService/down"]["v1alpha2"]["spec"]
-    # The loop reads an absent name as the service's own; nothing writes it into the object.
+    # An absent model name means the service's name. The loop does not write it into the object.
     assert created["spec"] == {**expected, "model": {"uri": "hf://acme/tiny-1b"}}
 
 
@@ -107,7 +107,7 @@ def test_the_size_of_a_group_cannot_change(crds: controlplane.Api, namespace: st
     assert patched({"parallelism": {"data": 8}}) == (422, {"spec.parallelism"})
     assert patched({"parallelism": {"data": 8, "dataLocal": 2}}) == (200, set())
     assert patched({"parallelism": {"data": None, "dataLocal": None, "pipeline": 2}}) == (422, {"spec.parallelism"})
-    # Without workers there is no group, and a Deployment replaces the LeaderWorkerSet.
+    # Without workers there is no group: a Deployment replaces the LeaderWorkerSet.
     assert patched({"worker": None, "parallelism": None}) == (200, set())
 
 

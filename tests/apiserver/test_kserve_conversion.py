@@ -1,4 +1,4 @@
-"""Both versions of KServe's kinds on a real API server that asks the loop's webhook to convert."""
+"""Both versions of KServe's kinds on a real API server, which calls the loop's webhook to convert objects."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MERGE_PATCH = "application/merge-patch+json"
 
 
 class _Clock:
-    """A clock that is behind until a test sets it right: then the certificate has served for most of its time."""
+    """A clock that is slow by 60 % of a certificate's lifetime. When a test corrects it, the certificate is due."""
 
     def __init__(self) -> None:
         self.behind = LIFETIME * 0.6
@@ -43,13 +43,13 @@ class _Clock:
 
 @pytest.fixture(scope="module")
 def clock() -> _Clock:
-    """By which the webhook decides when its certificate is replaced."""
+    """The clock of the webhook, by which it renews its certificate."""
     return _Clock()
 
 
 @pytest.fixture(scope="module")
 def client(kubeconfig: Path) -> Iterator[KubeClient]:
-    """With which the webhook writes the CRDs."""
+    """The client with which the webhook writes the CRDs."""
     found = KubeClient.from_kubeconfig(str(kubeconfig))
     yield found
     found.close()
@@ -57,7 +57,7 @@ def client(kubeconfig: Path) -> Iterator[KubeClient]:
 
 @pytest.fixture(scope="module")
 def webhook(api: controlplane.Api, client: KubeClient, clock: _Clock) -> Iterator[ConversionServer]:
-    """The CRDs, and a webhook that they know of."""
+    """The CRDs, and a webhook whose address they contain."""
     with established(api, crd_documents("kserve")):
         server = ConversionServer(client, port=0, check_every_s=0.2, settle_s=1.0, clock=clock)
         server.start()
@@ -87,7 +87,7 @@ def _converted(api: controlplane.Api, name: str) -> bool:
 
 
 def _authorities(api: controlplane.Api, name: str) -> list[str]:
-    """The CA certificates with which the API server verifies the webhook."""
+    """Return the CA certificates with which the API server verifies the webhook."""
     crd = api.get(f"{PATH}/{name}") or {}
     bundle = base64.b64decode(crd["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"]).decode()
     return [f"{part}{_END}" for part in bundle.split(_END) if part.strip()]
@@ -107,7 +107,7 @@ def _read(api: controlplane.Api, version: str, namespace: str, name: str) -> Jso
 
 
 def _said(recorded: Json, version: str) -> tuple[Json, Json]:
-    """Spec and annotations of a recorded object, without the container fields that the peer's defaulter wrote."""
+    """Return spec and annotations of a recorded object, without container fields that the peer's defaulter wrote."""
     (stored,) = recorded["stored"].values()
     found = json.loads(json.dumps(stored[version]))
     for container in (found["spec"].get("template") or {}).get("containers", ()):
@@ -264,7 +264,7 @@ def test_who_speaks_no_tls_and_who_says_nothing_keeps_nobody_waiting(
 def test_conversions_go_on_while_the_certificate_is_replaced(
     api: controlplane.Api, webhook: ConversionServer, client: KubeClient, clock: _Clock, namespace: str
 ) -> None:
-    """Also while the API server does not take the new authority: the old certificate is good for months."""
+    """Conversions also continue while the webhook may not write the new CA: the old certificate is valid for months."""
     service = {
         "apiVersion": "serving.kserve.io/v1alpha1",
         "kind": "LLMInferenceService",
@@ -285,7 +285,7 @@ def test_conversions_go_on_while_the_certificate_is_replaced(
         count = len(answers)
         controlplane.eventually(lambda: len(answers) > count + 200, what="more reads")
 
-    # Several at a time: the API server opens more connections than it keeps, and each one looks at the certificate.
+    # With eight readers the API server opens more connections than it keeps. It checks the certificate of each new one.
     with ThreadPoolExecutor(8) as readers:
         reading = [readers.submit(read) for _ in range(8)]
         try:

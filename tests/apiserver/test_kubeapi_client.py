@@ -1,4 +1,4 @@
-"""The client against a real API server: results of valid and invalid requests."""
+"""The client of the Kubernetes API on a real API server: results of valid and invalid requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Informers against a real API server, and through a relay that cuts, refuses and freezes."""
+"""Informers on a real API server, also through a relay that cuts, refuses and freezes connections."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def client(kubeconfig: Path) -> Iterator[KubeClient]:
 
 @pytest.fixture
 def make(client: KubeClient) -> Iterator[Make]:
-    """Start informers; they are stopped after the test."""
+    """A function that starts an informer, which is stopped after the test."""
     started: list[Informer] = []
 
     def start(through: KubeClient | None = None, kind: Kind = kinds.CONFIG_MAPS, **options: Any) -> Informer:
@@ -136,7 +136,7 @@ def test_several_namespaces_are_watched_and_no_other(
         put("b", into=second)
         put("c", into=other)
         put("d", into=second)
-        # Each namespace has a separate watch, and none waits for another.
+        # Each namespace has a separate watch, which does not wait for the others.
         eventually(lambda: informer.get(second, "d") and informer.get(namespace, "a"), what="the last change of each")
         assert sorted(data(informer)) == ["a", "b", "d"]
         assert {obj["metadata"]["name"] for obj in informer.list(second)} >= {"b", "d"}
@@ -222,7 +222,7 @@ def test_a_server_that_refuses_is_not_hammered(make: Make, relay: Relay, relayed
     before = relay.dialled
     relay.cut()
     time.sleep(3.0)
-    # A list or a watch takes one or two connections (a read whose connection breaks is repeated once).
+    # A list or a watch needs one or two connections, since a read with a broken connection is repeated once.
     assert 1 <= relay.dialled - before <= 12
 
 
@@ -254,7 +254,7 @@ def test_stopping_ends_a_waiting_watch_at_once(make: Make, namespace: str) -> No
     informer = make(namespaces=[namespace])
     assert informer.wait_synced(10)
     informer.stop()
-    # A watch that was not ended from here would wait for minutes, and its thread with it.
+    # A watch that `stop` did not end would wait for minutes, and its thread would run as long.
     assert not [thread for thread in threading.enumerate() if thread.name == "informer-configmaps"]
 
 
@@ -289,7 +289,7 @@ def test_after_a_kill_of_the_server_the_cache_is_true_again_and_a_forgotten_vers
         for informer in (near, far):
             informer.start()
             assert informer.wait_synced(10)
-        # One is away while things happen; the server that it comes back to was born after them.
+        # The informer behind the relay misses the following changes. Then the server is killed and started again.
         relay.refusing = True
         relay.cut()
         put("changed", "2")

@@ -31,9 +31,7 @@ RULES = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "wa
 
 @pytest.fixture
 def limited(control_plane: LocalCluster, kubeconfig: Path, namespace: str, tmp_path: Path) -> Iterator[KubeClient]:
-    """A client that may grant only its own rights, like the loop. A client that may bind any role gets no such
-    check.
-    """
+    """A client that may grant only its rights, like the loop. For clients that may bind any role, no role need exist."""
     admin = KubeClient.from_kubeconfig(str(kubeconfig))
     rules = [
         *RULES,

@@ -38,7 +38,7 @@ time.sleep(60)
 
 
 class Candidate:
-    """An elector and its callbacks, with times."""
+    """An elector that records the calls of its callbacks and their times."""
 
     def __init__(self, client: KubeClient, name: str) -> None:
         self.started: list[int] = []
@@ -199,7 +199,7 @@ def test_a_deleted_lease_is_made_again_by_its_holder(enter: Enter, client: KubeC
 
 @pytest.fixture
 def killed_holder(kubeconfig: Path, lease: str) -> subprocess.Popen[str]:
-    """A process of this machine that took the lease and was killed, no signal handled."""
+    """Return a process that took the Lease and was killed by SIGKILL on this machine."""
     command = [sys.executable, "-c", HOLD, str(kubeconfig), lease]
     holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None

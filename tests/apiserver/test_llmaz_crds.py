@@ -104,5 +104,5 @@ def test_defaults_are_those_of_the_peer(crds: controlplane.Api) -> None:
         if stored.get("createdAt") == "<now>":
             del stored["createdAt"]
         for template in (stored.get("workloadTemplate") or {}, answer["spec"].get("workloadTemplate") or {}):
-            template.pop("workerTemplate", None)  # the user's own; Kubernetes' defaults come in the pods
+            template.pop("workerTemplate", None)  # the user's pod template; Kubernetes sets defaults in the pods
         assert answer["spec"] == stored, obj["metadata"]["name"]

@@ -1,4 +1,4 @@
-"""The local cluster for its users: security, idempotence, crashes, other clusters, and what remains after it."""
+"""The local cluster: access, repeated commands, crashes, several clusters, and data and processes after `down`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def nobody(cluster: LocalCluster) -> ssl.SSLContext:
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """A directory for a cluster that the test brings up itself, by whatever means."""
+    """A directory for a cluster that the test starts; it is stopped and deleted after the test."""
     for name in CONTROL_PLANE:
         tool_or_skip(name)
     path = new_directory()
@@ -99,7 +99,7 @@ def test_the_store_lets_in_neither_strangers_nor_clients_of_the_api(control_plan
 
 
 def _ask(connection: http.client.HTTPSConnection, path: str) -> http.client.HTTPResponse:
-    # With TLS 1.3 the server's refusal of a client arrives with its first answer.
+    # With TLS 1.3 the server refuses a client only when the client reads the first response.
     connection.request("GET", path)
     return connection.getresponse()
 
@@ -179,7 +179,7 @@ def test_a_killed_component_is_restarted_by_up_and_the_others_are_not(fresh_cont
     for component in ("kube-scheduler", "kube-apiserver"):
         pid = before[component]
         assert pid is not None
-        os.kill(pid, signal.SIGKILL)  # not by us: as the system would when memory is short
+        os.kill(pid, signal.SIGKILL)  # as the kernel does when memory is short
     eventually(lambda: cluster.status().state == "degraded", what="the loss to show")
     assert cluster.up() == ("kube-apiserver", "kube-scheduler")
     after = pids(cluster)
@@ -323,7 +323,7 @@ def test_the_command_line_brings_a_cluster_up_and_down(directory: Path) -> None:
     classes = Api(LocalCluster(directory)).get("/apis/scheduling.k8s.io/v1/priorityclasses") or {}
     assert {"llmkube-normal", "llmkube-batch"} <= {one["metadata"]["name"] for one in classes["items"]}
 
-    # The processes outlived the command that started them, and a shell reaches them.
+    # The processes run on after the command that started them, and a shell can use the cluster.
     kubectl = tool_or_skip("kubectl")
     script = f'eval "$({HERDSMAN} cluster env --dir {directory})" && {kubectl} get namespace default -o name'
     seen = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)

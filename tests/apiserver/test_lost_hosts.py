@@ -1,8 +1,8 @@
-"""Lost hosts against a real API server: simulated agents that hold real Leases and slices, and the part of the loop
-that judges them.
+"""Lost hosts on a real API server: simulated agents with real Leases and EndpointSlices, and the part of the loop that
+detects lost hosts.
 
-Durations are shortened: a Lease lasts 2 s here, so that an outage of 6 s is as long for it as one of 36 s for a real
-one. Covered: silence, wrong clocks, outages of the API server, mixed fleets, good-byes, ten restarts at once.
+A Lease lasts 2 s here, to save time. The tests cover missing heartbeats, wrong clocks, outages of the API server,
+LLMKube's agents, which have no Lease, agents that stop, and ten agents that restart at the same time.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def client(control_plane: LocalCluster) -> Iterator[KubeClient]:
 
 
 class Judge:
-    """The loop's part, alone."""
+    """The part of the loop that detects lost hosts."""
 
     def __init__(self, client: KubeClient, namespace: str) -> None:
         self.liveness = Liveness()
@@ -104,7 +104,7 @@ def judge(client: KubeClient, namespace: str) -> Iterator[StartJudge]:
 
 
 class Host:
-    """A host that renews its Lease and has one ready endpoint. `skew` is by how much its clock is wrong."""
+    """A host that renews its Lease and has one ready endpoint. `skew` is the error of its clock."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class Host:
         )
 
     def live(self) -> None:
-        """Renew from now on."""
+        """Renew the Lease regularly from now on."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -232,10 +232,10 @@ def test_a_silent_host_is_fenced_and_out_of_its_services_and_back_when_it_says_s
     assert not liveness.alive(dead.name)
     assert (alive.ready, alive.fence, alive.reason) == (True, "", "AgentRunning")
     assert is_ready(client, namespace, "peers"), "an agent that has no Lease is not judged by one"
-    # A write of the host that was still under way arrives late; it is undone.
+    # A delayed write of the host arrives; the loop undoes it.
     dead.publish(ready=True)
     eventually(lambda: not dead.ready, what="the late word to be undone", timeout_s=10)
-    # A renewal alone is not enough: a client that ignores the fence could send it.
+    # A renewal alone is not enough: an agent that ignores the fence could send one.
     dead.renew()
     time.sleep(1)
     assert not liveness.alive(dead.name)
@@ -274,7 +274,7 @@ def test_a_wrong_clock_changes_nothing(judge: StartJudge, host: Callable[..., Ho
 def test_a_host_that_says_goodbye_is_lost_at_once_and_not_fenced(
     client: KubeClient, judge: StartJudge, host: Callable[..., Host]
 ) -> None:
-    # Silence alone would not be noticed before the test is over.
+    # With this duration, missing heartbeats would not be noticed before the test ends.
     leaving = host("leaving", duration_s=600)
     liveness = judge().liveness
     eventually(lambda: liveness.alive(leaving.name), what="the host to be known")
@@ -304,7 +304,7 @@ def test_nobody_is_lost_while_the_api_server_cannot_be_heard(
     liveness = judge(through).liveness
     eventually(lambda: len(liveness.living()) == 2, what="the hosts to be known")
     try:
-        # The API server does not respond: no heartbeats arrive, and one of the hosts really fails meanwhile.
+        # The API server does not respond, so no heartbeats arrive. Meanwhile one of the hosts really fails.
         relay.refusing = True
         relay.cut()
         silent.die()
@@ -314,7 +314,7 @@ def test_nobody_is_lost_while_the_api_server_cannot_be_heard(
         relay.refusing = False
         time.sleep(2 * DURATION_S)
         assert (there.fence, silent.fence, there.ready, silent.ready) == ("", "", True, True)
-        # Frozen: connections stay open, and no bytes pass.
+        # Frozen: connections stay open, and no bytes arrive.
         relay.freeze()
         time.sleep(2 * DURATION_S)
         relay.thaw()
@@ -353,7 +353,7 @@ def test_ten_agents_that_restart_at_once_go_on_with_their_leases_and_do_not_beat
         first = [begin(number, 0) for number in range(10)]
         time.sleep(1.5)
         for each in first:
-            each.stop(release=False)  # as a kill would: the Lease is not released
+            each.stop(release=False)  # as after a kill: the Lease is not released
         second = [begin(number, 1) for number in range(10)]
         deadline = time.monotonic() + 4
         while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""The Model controller on a real API server: its writes, their times, and that it makes no others."""
+"""The Model controller on a real API server: the statuses and Events that it writes, and no unnecessary writes."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def test_a_remote_model_becomes_ready_with_all_that_its_header_says(cluster: Clu
         "SourceDrifted": ("False", "InSync"),
         "SourceVerified": ("True", "ChecksumMatched"),
     }
-    assert cluster.changed == ["m", "m"]  # Pending while the probe looked, then Ready
+    assert cluster.changed == ["m", "m"]  # Pending while the probe ran, then Ready
     assert cluster.events == [("m", "Normal", "ModelReady")]
-    assert max(cluster.requeued) > 3000  # the next look is due in about an hour
+    assert max(cluster.requeued) > 3000  # the next probe is due in about an hour
 
 
 def test_a_pass_without_news_writes_nothing(cluster: Cluster, server: FileServer) -> None:
@@ -80,7 +80,7 @@ def test_a_pass_without_news_writes_nothing(cluster: Cluster, server: FileServer
 
 def test_a_cache_that_lags_behind_our_own_write_causes_no_second_one(cluster: Cluster, server: FileServer) -> None:
     cluster.write("m", {"source": server.serve("/plain.gguf", File(PLAIN))})
-    cluster.models.stop()  # from here on the cache stands still
+    cluster.models.stop()  # from here on the cache does not change
     cluster.controller.reconcile(cluster.namespace, "m")
     eventually(cluster.probe.idle, what="the probe to be idle")
     cluster.controller.reconcile(cluster.namespace, "m")
@@ -221,7 +221,7 @@ def test_a_status_of_another_manager_is_taken_over(cluster: Cluster, client: Kub
     patched = client.patch(kinds.MODELS, cluster.namespace, "m", body, subresource="status", field_manager="llmkube")
     cluster.seen("m", patched)
     status = cluster.settle("m")
-    # The peer had not read the header, so it named the file after the Model; pods must not look for another.
+    # The peer had not read the header and named the file after the Model. Pods must use the same file name.
     assert status["path"] == f"/models/{cache_key(url)}/m.gguf"
     assert (status["size"], status["gguf"]["modelName"]) == ("544 B", "Plain 7B Chat")
     assert conditions(status)["Progressing"] == ("False", "Superseded")
@@ -236,7 +236,7 @@ def test_a_model_that_was_deleted_and_made_again_is_not_written_for_the_old_one(
     url = server.serve("/plain.gguf", File(PLAIN))
     cluster.write("m", {"source": url})
     cluster.settle("m")
-    cluster.models.stop()  # the cache stands still and holds the old object
+    cluster.models.stop()  # the cache does not change, and still has the old object
     client.delete(kinds.MODELS, cluster.namespace, "m")
     cluster.controller.reconcile(cluster.namespace, "m")
     with pytest.raises(NotFound):

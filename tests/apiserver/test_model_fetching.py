@@ -37,7 +37,7 @@ def client(kubeconfig: Path) -> Iterator[KubeClient]:
 
 @pytest.fixture(scope="module")
 def loop_client(control_plane: LocalCluster, client: KubeClient, tmp_path_factory: Any) -> Iterator[KubeClient]:
-    """With the rights of docs/install/rbac.yaml, and no more."""
+    """A client with the rights of docs/install/rbac.yaml only."""
     path = grant_loop_rights(client, control_plane, tmp_path_factory.mktemp("loop") / "kubeconfig")
     made = KubeClient.from_kubeconfig(str(path))
     yield made
@@ -68,8 +68,9 @@ def seen(cluster: Cluster, what: Callable[[Json | None], bool]) -> None:
 
 
 def end(cluster: Cluster, *, said: str = "") -> None:
-    """Write the final status of the Job's pod: success, or the downloader's last message. The Job controller is
-    real.
+    """Write the final status of the Job's pod: success, or the downloader's last message `said`.
+
+    A real Job controller reads it.
     """
     namespace = cluster.namespace
 
@@ -77,7 +78,7 @@ def end(cluster: Cluster, *, said: str = "") -> None:
         found = cluster.client.list(kinds.PODS, namespace, label_selector="batch.kubernetes.io/job-name=m-prefetch")
         return list(found["items"])
 
-    # One attempt has to do: the Job controller waits long before the next.
+    # Only one attempt, since the Job controller waits long before the next one.
     cluster.client.patch(kinds.JOBS, namespace, "m-prefetch", {"spec": {"backoffLimit": 0}})
     pod = eventually(pods, what="the Job's pod")[0]
     status: Json = {"phase": "Failed" if said else "Succeeded"}

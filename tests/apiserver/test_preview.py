@@ -34,7 +34,7 @@ PORT = {"name": "web", "port": 1}
 
 @pytest.fixture(scope="module")
 def plane() -> Iterator[LocalCluster]:
-    """An API server that no controller writes to, so that whatever changes was changed by us."""
+    """An API server without controllers, so that only the tests and the preview can change objects."""
     with controlplane.running(("etcd", "kube-apiserver")) as cluster:
         previews.install_crds(controlplane.Api(cluster))
         yield cluster
@@ -74,7 +74,7 @@ def show(plane: LocalCluster, namespace: str, client: KubeClient, tmp_path: Path
 
 
 def only(found: Json) -> Json:
-    """The one service that was previewed."""
+    """Return the only service of a preview."""
     (service,) = found["services"]
     return dict(service)
 
@@ -101,7 +101,7 @@ def test_a_new_service_is_created_and_its_model_downloaded(show: Show, client: K
     assert "has not been probed" in service["notes"][0]
     with pytest.raises(NotFound):
         client.get(kinds.MODELS, namespace, "base")
-    # A later preview shows the same change: the dry run's generated uid and cluster IP do not count.
+    # A later preview has the same digest, although the dry run generates another uid and cluster IP.
     assert only(show(model_cr(), service_cr(replicas=2))[1])["digest"] == service["digest"]
 
 
@@ -134,7 +134,7 @@ def test_an_edit_is_told_field_by_field_with_what_restarts(show: Show, client: K
     assert service["downloads"] == []
     assert only(show(service_cr(replicas=2, contextSize=8193))[1])["digest"] != service["digest"]
 
-    # Applied, it is the same change by all three ways: from the file, from the cluster, and in a pass of the loop.
+    # When it is applied, the digest is the same in all three ways: from the file, from the cluster, in a pass.
     cr = client.apply(kinds.INFERENCE_SERVICES, namespace, edited, field_manager="kubectl", force=True)
     assert only(show(words=("--all",))[1])["digest"] == service["digest"]
     desired = parse_service(cr, model_of(model))
@@ -257,7 +257,7 @@ def test_replicas_of_an_autoscaler_stay_its_own_and_an_unwanted_one_goes(
     client.request("PATCH", path, query={"fieldManager": "kubectl"}, body=scale, content_type=MERGE_PATCH)
     held = only(show(service_cr("hand", replicas=2, contextSize=1024))[1])
     assert not any("replicas 4" in field for field in changes(held)["Deployment"])
-    # The loop records the requested number; when it is edited, it takes effect again.
+    # The loop records the requested number. An edit of it takes effect again.
     make(client, namespace, service_cr("hand", replicas=2), model, scaled_elsewhere=True, claim_exists=True)
     asked = only(show(service_cr("hand", replicas=3, contextSize=1024))[1])
     assert "replicas 4 -> 3" in changes(asked)["Deployment"]
@@ -370,7 +370,7 @@ def test_many_services_are_read_by_namespace_and_told_apart(
                 make(client, space, service_cr(name), model, claim_exists=name not in ("chat", "chat-0"))
 
         def changed() -> set[tuple[str, str]]:
-            # Other tests have left services of their own.
+            # Services of other tests may still exist in other namespaces.
             ours = [each for each in show(words=("--all", "-A"))[1]["services"] if each["namespace"] in spaces]
             assert len(ours) == 30
             assert not any(each["refused"] for each in ours)
@@ -436,7 +436,7 @@ def test_drift_that_is_only_reported_is_no_change(show: Show, client: KubeClient
 def test_an_account_that_may_only_try_can_preview(
     plane: LocalCluster, client: KubeClient, namespace: str, tmp_path: Path
 ) -> None:
-    """The policy of docs/how-to/preview.md, word for word but for the account's namespace."""
+    """The policy is that of docs/how-to/preview.md, except for the account's namespace."""
     text = Path("docs/how-to/preview.md").read_text()
     block = text[text.index("apiVersion: admissionregistration") :].partition("\n```")[0]
     policy, binding = yaml.safe_load_all(block.replace("serviceaccount:ci:", f"serviceaccount:{namespace}:"))
@@ -465,7 +465,7 @@ def test_an_account_that_may_only_try_can_preview(
 
 
 def previewing_account(plane: LocalCluster, client: KubeClient, namespace: str, folder: Path) -> Path:
-    """Write a kubeconfig of a service account with the rights that docs/how-to/preview.md names."""
+    """Write the kubeconfig of a ServiceAccount with the rights that docs/how-to/preview.md names."""
     api = controlplane.Api(plane)
     accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
     api.create(accounts, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "preview"}})

@@ -1,4 +1,4 @@
-"""`herdsman preview` by a user who may read and write in one namespace, without the CRDs of other dialects."""
+"""`herdsman preview` by a user with rights in one namespace only, in a cluster without the CRDs of other dialects."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.support.previews import apply_model, model_cr, service_cr
 from tools.localcluster import LocalCluster
 
 RBAC = "rbac.authorization.k8s.io"
-# The parts of Kubernetes' role `edit` that matter here; a controller that does not run here would aggregate it.
+# The relevant parts of Kubernetes' role `edit`. The controller that aggregates this role does not run here.
 BUILT_IN = {"apiGroups": ["", "apps", "autoscaling", "policy", "networking.k8s.io"], "resources": ["*"], "verbs": ["*"]}
 
 
 @pytest.fixture(scope="module")
 def plane() -> Iterator[LocalCluster]:
-    """An API server alone."""
+    """An API server without controllers."""
     with controlplane.running(("etcd", "kube-apiserver")) as cluster:
         previews.install_crds(controlplane.Api(cluster))
         yield cluster

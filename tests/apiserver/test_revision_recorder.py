@@ -1,4 +1,4 @@
-"""The recorder of revisions on a real API server: limits that were lowered, and a queue that is full."""
+"""The recorder of revisions on a real API server: lowered limits, and a full queue."""
 
 from __future__ import annotations
 

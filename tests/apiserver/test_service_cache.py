@@ -123,7 +123,7 @@ def test_a_dialect_comes_and_goes_with_its_crds_and_hears_of_what_was_looked_up(
     for document in crd_documents("llmaz"):
         client.delete(kinds.CRDS, None, document["metadata"]["name"])
     eventually(lambda: not caches.ready(), what="the dialect to be gone")
-    # An apply to a CRD that is being deleted is lost with it.
+    # An apply to a CRD that is being deleted would be lost.
     eventually(lambda: not left(client), what="the CRDs to be gone")
     crds(client)
     eventually(caches.ready, what="the dialect to be back")
@@ -131,7 +131,7 @@ def test_a_dialect_comes_and_goes_with_its_crds_and_hears_of_what_was_looked_up(
 
 
 def test_an_object_that_is_made_right_after_the_look_brings_the_service_back(client: KubeClient, eyes: Eyes) -> None:
-    """The look-up finds nothing; before the pass ends the object is created and its event is delivered."""
+    """The look-up finds nothing. Before the pass ends, the object is created and its event is delivered."""
     crds(client)
     caches, key = eyes.llmaz, ServiceKey("llmaz", "default", "late")
     eventually(caches.ready, what="the dialect to be followed")
@@ -162,7 +162,7 @@ def test_what_the_status_needs_wakes_a_service_whatever_its_spec_needs(client: K
 
 
 def test_a_service_whose_caches_are_not_filled_is_looked_at_when_they_are(client: KubeClient, eyes: Eyes) -> None:
-    """For example a service whose custom resource is deleted before its objects: no other event enqueues it."""
+    """An example is a service whose custom resource was deleted before its objects: no other event enqueues it."""
     for name in left(client):
         client.delete(kinds.CRDS, None, name)
     caches, key = eyes.llmaz, ServiceKey("llmaz", "default", "orphan")

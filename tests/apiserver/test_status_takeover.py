@@ -1,4 +1,4 @@
-"""A status that LLMKube's controller wrote, taken over without a remnant, on the real API server."""
+"""Herdsman takes over a status that LLMKube's controller wrote, and removes all its parts, on a real API server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def condition(kind: str, status: str, message: str) -> Json:
 
 
 def migrated(api: controlplane.Api, namespace: str) -> Json:
-    """A service with the status of a peer's controller and of a peer's agent, both written by update."""
+    """A service whose status was written by LLMKube's controller and by its agent, both with updates."""
     path = f"{kinds.INFERENCE_SERVICES.path(namespace)}"
     body = {
         "apiVersion": "inference.llmkube.dev/v1alpha1",
@@ -63,7 +63,7 @@ def write(client: KubeClient, namespace: str, *conditions: Json) -> Json:
 def test_without_a_clearing_the_peers_half_of_a_condition_blocks_the_status(
     client: KubeClient, api: controlplane.Api, namespace: str
 ) -> None:
-    """The reason for all this; if an API server ever does better, `clear_status` may go."""
+    """This is the reason for `clear_status`. If this test fails with a newer API server, it may be unnecessary."""
     migrated(api, namespace)
     write(client, namespace, condition("Ready", "False", "x"), condition("Progressing", "True", "other"))
     with pytest.raises(Invalid):

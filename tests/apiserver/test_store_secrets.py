@@ -1,4 +1,4 @@
-"""Stores are configured by annotations of Secrets, read from a real API server with only the loop's rights."""
+"""Annotations of Secrets configure stores. The loop reads them from a real API server with its usual rights."""
 
 from __future__ import annotations
 

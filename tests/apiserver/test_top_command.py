@@ -1,6 +1,4 @@
-"""`herdsman top` against a real API server: once for a pipe, and live on a terminal of 80 columns until a key is
-pressed.
-"""
+"""`herdsman top` on a real API server: once into a pipe, and on a terminal of 80 columns until a key is pressed."""
 
 from __future__ import annotations
 
@@ -50,7 +48,7 @@ def make(
 
 @pytest.fixture
 def fleet(client: KubeClient, api: Api, namespace: str) -> str:
-    """One host that runs one of two services of the namespace; gives the host's name."""
+    """Make two services and a host that runs one of them; return the name of the host."""
     host = f"mac-{namespace}"
     plan = ProcessPlan(host=host, service="chat", argv=("llama-server",), service_name="chat")
     spec = plan.model_dump(mode="json", by_alias=True, exclude_none=True)

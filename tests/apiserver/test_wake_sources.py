@@ -1,4 +1,4 @@
-"""Clients of a sleeping service, looked up by their address on a real API server."""
+"""The clients that may wake a sleeping service are looked up by their address on a real API server."""
 
 from __future__ import annotations
 
