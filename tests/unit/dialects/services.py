@@ -1,4 +1,4 @@
-"""InferenceServices and Models for the tests of the dialect, made short."""
+"""Short functions that make InferenceServices and Models for the tests of LLMKube's dialect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One classifier of accelerators for all dialects, and ranks that do not fit them."""
+"""All dialects recognise the same accelerators, and report ranks that do not match their number."""
 
 from __future__ import annotations
 

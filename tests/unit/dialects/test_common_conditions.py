@@ -131,7 +131,7 @@ def test_statuses_are_the_same_whatever_others_added() -> None:
     ours = {"conditions": ready, "replicas": 1}
     theirs = {"conditions": both, "replicas": 1, "more": 2}
     assert same_status(ours, theirs, ("conditions", "replicas"), ("Theirs",))
-    for kind in ("Theirs", str(COMMON[-1])):  # a condition of Herdsman that no longer applies is removed
+    for kind in ("Theirs", str(COMMON[-1])):  # a condition of Herdsman without a cause must be removed
         stale = {**theirs, "conditions": [*both, {"type": kind, "status": "True"}]}
         assert not same_status(ours, stale, ("conditions", "replicas"), ("Theirs",))
     assert not same_status({**ours, "replicas": 2}, theirs, ("conditions", "replicas"), ())

@@ -1,4 +1,4 @@
-"""Conditions as apimachinery sets them, and the ready protocol."""
+"""Conditions are set as apimachinery sets them; and the conditions Ready, Reconciling and Stalled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The annotations for drift."""
+"""The annotations that say how the loop treats drift."""
 
 from __future__ import annotations
 

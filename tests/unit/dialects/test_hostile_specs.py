@@ -1,4 +1,4 @@
-"""Parsing any InferenceService gives desired state or an error that names a field."""
+"""Parsing any InferenceService gives desired state or a DesiredError, never another exception."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ JUNK: st.SearchStrategy[Any] = st.recursive(
 
 
 def of(kind: type[CrdModel]) -> st.SearchStrategy[Json]:
-    """Objects with some fields of a kind; some values have the right type."""
+    """Generate objects with some fields of a model; some values have the right type."""
     fields = {info.alias or name: nested(info.annotation) | JUNK for name, info in kind.model_fields.items()}
     return st.lists(st.sampled_from(sorted(fields)), max_size=5, unique=True).flatmap(
         lambda names: st.fixed_dictionaries({name: fields[name] for name in names})
@@ -54,7 +54,7 @@ def of(kind: type[CrdModel]) -> st.SearchStrategy[Json]:
 
 
 def nested(annotation: Any) -> st.SearchStrategy[Any]:
-    """Values of a field's own type, as far as it is made of kinds, words and numbers."""
+    """Generate values of a field's annotated type, if it is made of models, literals, strings, numbers and booleans."""
     options = [part for part in getattr(annotation, "__args__", ()) if part is not type(None)] or [annotation]
     choices: list[st.SearchStrategy[Any]] = []
     for option in options:
@@ -107,7 +107,7 @@ def test_nothing_in_a_spec_ends_in_a_crash(spec: Json, annotations: Json, served
 
 
 def test_the_strategy_reaches_valid_services() -> None:
-    """Else the test above would test nothing but refusals."""
+    """Without valid services the test above would only test refusals."""
     accepted = 0
 
     @settings(max_examples=100, deadline=None, database=None, derandomize=True)

@@ -1,4 +1,4 @@
-"""Services of KServe and llmaz on hosts: which engine, which arguments, which names, and what is said to be lost."""
+"""Services of KServe and llmaz on hosts: engines, arguments, names, and messages about fields without effect."""
 
 from __future__ import annotations
 

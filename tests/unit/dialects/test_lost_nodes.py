@@ -1,4 +1,4 @@
-"""A lost node: its replicas, the condition's message, and statuses that are no longer trusted."""
+"""A node that stops reporting: its replicas, the message of the condition, and pod statuses that may be outdated."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ H = "herdsman.dev/"
 
 
 def annotated(**annotations: str) -> Json:
-    """Annotations by their last part, with `_` for `-`."""
+    """Return annotations of Herdsman; a name is given without its prefix, and with `_` for `-`."""
     return {f"{H}{name.replace('_', '-')}": value for name, value in annotations.items()}
 
 

@@ -1,4 +1,4 @@
-"""From a Model to desired state: what is read, and what of its status still counts."""
+"""The desired state of a Model: which fields are read, and which parts of its status still apply."""
 
 from __future__ import annotations
 

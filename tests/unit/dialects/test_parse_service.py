@@ -1,4 +1,4 @@
-"""From an InferenceService and its Model to desired state."""
+"""The desired state of an InferenceService with its Model."""
 
 from __future__ import annotations
 
@@ -459,7 +459,7 @@ def test_an_error_about_the_environment_does_not_show_its_value() -> None:
     assert "12345" not in str(error)
 
 
-# Refused by the peer, and honoured here: Ollama runs in pods too, and KEDA takes a service down to nothing.
+# The peer refuses these and Herdsman does not: Ollama runs in pods too, and KEDA can scale a service to zero.
 TAKEN = {("070-invalid-service-fields", f"InferenceService/bad-{number}") for number in ("03", "07")}
 
 

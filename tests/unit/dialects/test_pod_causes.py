@@ -1,4 +1,4 @@
-"""Every cause for which a pod does not serve, with the real messages of kubelet and engine."""
+"""The causes for which a pod does not serve, with messages of real kubelets and engines."""
 
 from __future__ import annotations
 

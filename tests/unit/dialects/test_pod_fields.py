@@ -1,4 +1,4 @@
-"""Fields of pod specs: the table is the package's own, and what is not in it is named with its path."""
+"""The table of pod fields is that of the kubernetes package, and a field that is not in it is named with its path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kubernetes quantities, read as Kubernetes reads them."""
+"""Quantities are read as Kubernetes reads them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_amounts_that_no_user_may_ask_for_are_read_where_the_api_server_took_the
     "text",
     [
         *("ei", "1e", "1ei", "1ki", "1K", "1mi", "1 Gi", "1e1.5", "e3", ".", "+", "", "1Eii"),
-        # The kubernetes package takes these.
+        # The kubernetes package accepts these; Kubernetes does not.
         *("NaN", "Infinity", "sNaN", "1_000", " 1", "٣", "1e3k", "1e3Ki", "1e2m"),
     ],
 )
@@ -87,10 +87,10 @@ def test_numbers_with_a_suffix_are_read_as_the_kubernetes_package_reads_them(num
     expected = Decimal(of_the_package.parse_quantity(number + suffix))
     found = read_quantity(number + suffix)
     if suffix.endswith("i") and abs(expected) > 2**63 - 1:
-        # The package lets these pass; Kubernetes caps them.
+        # Kubernetes limits such values, and the package does not.
         assert abs(found) == 2**63 - 1
         return
-    # The package keeps what is finer than a billionth; Kubernetes rounds it away from zero.
+    # Kubernetes rounds to billionths, away from zero; the package does not round.
     assert found == _to_billionths(expected)
 
 

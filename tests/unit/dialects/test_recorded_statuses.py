@@ -1,4 +1,4 @@
-"""Every status that LLMKube wrote for an InferenceService, made again from the facts of its situation."""
+"""The status that Herdsman computes from the recorded facts equals each recorded status of an InferenceService."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ COMPARED = (
     "schedulingStatus",
 )
 CONDITIONS = ("Available", "Progressing", "Degraded", "GPUAvailable", "Suspended", "VLLMSpecValid")
-# Where the recorded conditions carry what an earlier phase left behind (reference section 9, C14).
+# Recorded conditions that an earlier phase left behind (defect C14 of LLMKube).
 LEFT_OVER = {
     ("008-cache-types-standard", "", "InferenceService/both", "Degraded"),
     ("037-autoscaling-default-metric", "", "InferenceService/svc", "Degraded"),
 }
-# The peer keeps the reason of the stop after the service was started again.
+# The peer keeps the reason of the stop when the service starts again.
 OTHER_REASON = {("072-update-replicas", "step4", "InferenceService/svc", "Available")}
 
 
@@ -82,7 +82,7 @@ def test_the_status_is_the_recorded_one(vector: Vector) -> None:
             written[key] = status
             where = (vector.name, situation.label, key)
             for field in COMPARED:
-                # The peer leaves out zero, false and empty.
+                # The peer leaves out zero, false and empty values.
                 assert (status.get(field) or None) == (recorded.get(field) or None), (*where, field)
             ours, theirs = _by_type(status), _by_type(recorded)
             for kind in CONDITIONS:

@@ -1,4 +1,4 @@
-"""Names of services of all dialects: in commands, and in the labels and owners of their objects."""
+"""Names of services of all dialects in commands, and how the service of an object is found by its labels and owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The annotation with the model's name for clients: it has its effect, or condition SpecHonoured names it."""
+"""The annotation with the model's name for clients has an effect, or the condition SpecHonoured names it."""
 
 from __future__ import annotations
 

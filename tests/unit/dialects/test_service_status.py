@@ -1,4 +1,4 @@
-"""From facts to the status of an InferenceService, state in and state out."""
+"""The status of an InferenceService, computed from facts."""
 
 from __future__ import annotations
 

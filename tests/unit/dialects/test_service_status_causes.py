@@ -1,4 +1,4 @@
-"""Why a service waits or fails, and that each message disappears with its cause."""
+"""The status names why a service waits or fails, and the message disappears with its cause."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def waits_for(resource: str, count: str = "1") -> PodFacts:
 
 
 def status_with(seen: ServiceFacts, changes: Json, status: Json | None = None) -> Json:
-    """The status of a service whose parsed form has these fields."""
+    """Return the status of a service with these changes of its desired state."""
     cr = service(status)
     return service_status(cr, parsed(cr).model_copy(update=changes), seen, now=LATER if status else NOW)
 
@@ -105,7 +105,7 @@ def test_some_replicas_may_serve_while_another_waits_in_the_queue() -> None:
 def test_a_gpu_that_no_node_has_is_waited_for_without_a_place_in_the_queue() -> None:
     why = "it asks for nvidia.com/gpu: 8 and the largest node has 4"
     status = status_of(facts(pods=(waits_for("nvidia.com/gpu", "8"),), never_fits=why), gpu=ModelGpu(count=8))
-    # LLMKube's CLI lists what is in this phase.
+    # LLMKube's CLI lists the services in this phase.
     assert (status["phase"], status["schedulingStatus"]) == ("WaitingForGPU", "NoNodeFits")
     assert protocol(status) == ("False", "True", "False", "NoNodeFits")
     assert status["schedulingMessage"] == why

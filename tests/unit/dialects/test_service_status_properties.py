@@ -1,4 +1,4 @@
-"""Properties of every status, for any observation."""
+"""Properties that the status has for any facts."""
 
 from __future__ import annotations
 

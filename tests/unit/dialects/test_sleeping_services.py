@@ -1,6 +1,4 @@
-"""The status of a service that sleeps or wakes: it is Ready because it accepts requests; a message says why it
-sleeps.
-"""
+"""The status of a service that sleeps or wakes: it is Ready, because it accepts requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fields that a path cannot honour are named, all others are not."""
+"""Fields without effect in pods or on a host are reported, and no other field is."""
 
 from __future__ import annotations
 

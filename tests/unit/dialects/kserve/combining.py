@@ -1,4 +1,4 @@
-"""Services and configs for the tests of how they are combined, and the recorded ones."""
+"""Services and configs for the tests of their merge, and the recorded services."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDER = Path(__file__).parents[3] / "conformance" / "kserve"
 
 @dataclass
 class Objects:
-    """A cluster as `combined` looks at it."""
+    """A `Lookup` over the objects of a cluster."""
 
     reads_model_status = False
     objects: dict[tuple[str, str | None, str], Json] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Objects:
 
 
 def service(spec: Json | None = None, *, name: str = "chat", **more: Any) -> Json:
-    """Give an LLMInferenceService."""
+    """Return an LLMInferenceService in namespace `team`."""
     return {
         "apiVersion": "serving.kserve.io/v1alpha2",
         "kind": "LLMInferenceService",
@@ -45,7 +45,7 @@ def service(spec: Json | None = None, *, name: str = "chat", **more: Any) -> Jso
 
 
 def cluster(*objects: Json, **configs: Json) -> Objects:
-    """Give a cluster with objects in namespace team, and configs there by their spec."""
+    """Return a cluster with these objects, and with a config of each name and spec, all in namespace `team`."""
     found = Objects()
     for obj in objects:
         found.add(obj, "team")
@@ -55,7 +55,7 @@ def cluster(*objects: Json, **configs: Json) -> Objects:
 
 
 def config(name: str, spec: Json, namespace: str = "team") -> Json:
-    """Give an LLMInferenceServiceConfig."""
+    """Return an LLMInferenceServiceConfig."""
     return {
         "kind": "LLMInferenceServiceConfig",
         "metadata": {"name": name, "namespace": namespace},
@@ -64,7 +64,7 @@ def config(name: str, spec: Json, namespace: str = "team") -> Json:
 
 
 def settings_map(**keys: Json | str) -> Json:
-    """Give KServe's settings."""
+    """Return the ConfigMap with KServe's settings."""
     return {
         "kind": "ConfigMap",
         "metadata": {"name": "inferenceservice-config", "namespace": "kserve"},
@@ -73,13 +73,13 @@ def settings_map(**keys: Json | str) -> Json:
 
 
 def main(pod: Json) -> Json:
-    """Give the container that serves."""
+    """Return the container `main` of a pod spec."""
     return next(container for container in pod["containers"] if container["name"] == "main")
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """One service of a vector, and what the peer made of it."""
+    """One service of a vector, with the peer's objects and status."""
 
     vector: str
     cr: Json
@@ -91,7 +91,7 @@ class Recorded:
         return f"{self.vector[:3]}-{self.cr['metadata']['name']}"
 
     def pod(self, name: str) -> Json | None:
-        """Give the pod spec of the Deployment or LeaderWorkerSet of a name."""
+        """Return the pod spec of a Deployment, or of the leader of a LeaderWorkerSet; None if there is none."""
         for obj in self.made:
             if obj["metadata"]["name"] == name:
                 if obj["kind"] == "Deployment":
@@ -103,7 +103,7 @@ class Recorded:
 
 @cache
 def recorded() -> tuple[Recorded, ...]:
-    """Give all services of the vectors that were not rejected."""
+    """Return all services that have a status after the input of their vector."""
     return tuple(_recorded())
 
 

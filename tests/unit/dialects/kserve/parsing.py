@@ -14,58 +14,58 @@ NAMESPACE = "team"
 
 
 def annotated(annotations: dict[str, str], **spec: Any) -> Json:
-    """Give a service with annotations."""
+    """Return a service with these annotations."""
     cr = service(spec)
     return {**cr, "metadata": {**cr["metadata"], "annotations": annotations}}
 
 
 def account(name: str, *secrets: str, **more: Any) -> Json:
-    """Give a ServiceAccount with references to secrets."""
+    """Return a ServiceAccount that refers to these Secrets."""
     metadata = {"name": name, "namespace": NAMESPACE, **more.pop("metadata", {})}
     return {"kind": "ServiceAccount", "metadata": metadata, "secrets": [{"name": s} for s in secrets], **more}
 
 
 def parsed(cr: Json, *objects: Json, look: Objects | None = None) -> Parsed:
-    """Parse a service in a cluster with other objects."""
+    """Parse a service in a cluster with these other objects."""
     return parse_service(cr, look or cluster(*objects))
 
 
 def made(cr: Json, *objects: Json, look: Objects | None = None) -> Workloads:
-    """Give what is made for a service that runs in pods."""
+    """Return the workloads of a service that runs in pods."""
     workloads = parsed(cr, *objects, look=look).desired.workloads
     assert workloads is not None
     return workloads
 
 
 def pods_of(workloads: Workloads, part: str) -> PodSet:
-    """Give one of the sets of pods."""
+    """Return the set of pods of one part."""
     pods = workloads.pod_set(part)
     assert pods is not None
     return pods
 
 
 def pod(pods: PodSet) -> Json:
-    """Give the pod spec of a set; in a group that of the workers."""
+    """Return the pod spec of a set; for a group, that of the workers."""
     spec: Json = pods.template["spec"]
     return spec
 
 
 def serving(cr: Json, *objects: Json) -> tuple[Json, Json]:
-    """Give the pod spec that serves and its container."""
+    """Return the pod spec of the main pods, and its container `main`."""
     spec = pod(made(cr, *objects).main)
     return spec, main(spec)
 
 
 def named(listed: list[Json] | tuple[Json, ...] | None, name: str) -> Json | None:
-    """Find a named thing in a list."""
+    """Return the item of this name in a list, or None."""
     return next((thing for thing in listed or () if thing["name"] == name), None)
 
 
 def mounted(container: Json) -> dict[str, Json]:
-    """Give the mounts of a container by their paths."""
+    """Return the mounts of a container by path."""
     return {mount["mountPath"]: mount for mount in container.get("volumeMounts") or ()}
 
 
 def variables(container: Json) -> dict[str, Json]:
-    """Give the variables of a container by their names."""
+    """Return the environment variables of a container by name."""
     return {variable["name"]: variable for variable in container.get("env") or ()}

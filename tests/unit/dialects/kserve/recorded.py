@@ -17,5 +17,5 @@ def vector(number: str) -> dict[str, Any]:
 
 
 def numbers() -> list[str]:
-    """The numbers of all vectors."""
+    """Return the numbers of all vectors."""
     return sorted(path.name[:3] for path in DIRECTORY.glob("*.json"))

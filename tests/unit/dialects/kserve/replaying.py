@@ -1,4 +1,4 @@
-"""The facts of a recorded case for unit tests of statuses: a service's objects, and the statuses of gateways."""
+"""Facts for unit tests of statuses: the objects of a service, and the statuses that controllers write."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INGRESS = {**HTTP, "namespace": "kserve", "name": "kserve-ingress-gateway"}
 
 
 def facts_of(desired: DesiredService | None, *, ready: bool, **more: Any) -> ServiceFacts:
-    """Return facts in which each set of pods exists, and all of them are ready or none is."""
+    """Return facts in which each set of pods exists; all of them are ready, or none is."""
     workloads = desired.workloads if desired is not None else None
     sets = () if workloads is None or (desired and desired.suspended) else workloads.pods
     told = tuple(workload(pods, ready=ready) for pods in sets)
@@ -51,7 +51,7 @@ def workload(pods: PodSet, *, ready: bool) -> WorkloadFacts:
 
 
 def made_for(desired: DesiredService, *, ready: bool) -> list[Json]:
-    """Give route, pool and autoscalers as they would be in the cluster."""
+    """Return the route, the pool and the autoscalers of a service; if `ready`, with statuses that say so."""
     workloads, namespace = desired.workloads, desired.key.namespace
     found: list[Json] = []
     if workloads is None or desired.suspended:
@@ -73,7 +73,7 @@ def made_for(desired: DesiredService, *, ready: bool) -> list[Json]:
 
 
 def accepted(parent: Json, generation: int = 1) -> Json:
-    """Say for a gateway that a route or pool was accepted."""
+    """Return the status entry by which a gateway accepts a route or pool."""
     conditions = [
         {"type": kind, "status": "True", "reason": kind, "observedGeneration": generation}
         for kind in ("Accepted", "ResolvedRefs")
@@ -82,7 +82,7 @@ def accepted(parent: Json, generation: int = 1) -> Json:
 
 
 def said_of(thing: Json, *, ready: bool) -> Json:
-    """Give an object of the user's with the status that its controller gives it."""
+    """Return an object of the user; if `ready`, with the status that its controller would write."""
     if not ready:
         return thing
     if thing["kind"] == "Gateway":

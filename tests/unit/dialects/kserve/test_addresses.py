@@ -70,7 +70,7 @@ def test_listeners(listeners: list[Json], parent: Json, expected: list[str]) -> 
         ("*.example.com", ("*.eu.example.com",), ["http://inference.eu.example.com/x"]),
         ("other.example.com", ("chat.example.com",), []),
         ("*.example.com", ("example.com",), []),
-        # The route alone says what all hosts of a domain are; none of them is known to exist.
+        # The route alone names all hosts of a domain; no single host name is known.
         ("", ("*.foreign.example",), []),
         ("", ("*.foreign.example", "chat.example.com"), ["http://chat.example.com/x"]),
     ],
@@ -108,7 +108,7 @@ def _said(truth: str, **reference: str) -> Json:
         ([_said("False")], []),
         ([_said("False", name="other")], ["http://foreign.example/x"]),
         ([_said("False", sectionName="web")], ["http://foreign.example/x"]),
-        ([_said("False"), _said("True")], ["http://foreign.example/x"]),  # one of two controllers takes it
+        ([_said("False"), _said("True")], ["http://foreign.example/x"]),  # one of two controllers accepts it
     ],
 )
 def test_a_host_name_that_the_gateway_refused_is_not_told(parents: list[Json], expected: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""The status of a config: whether it is valid, and which services use it."""
+"""The status of an LLMInferenceServiceConfig: whether it is valid, and which services use it."""
 
 from __future__ import annotations
 

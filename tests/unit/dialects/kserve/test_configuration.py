@@ -1,4 +1,4 @@
-"""How a service becomes one complete spec: which configs it is made of, and what they and its references give."""
+"""The complete spec of a service: which presets and base configs it gets, and how they are merged."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_presets_in_the_cluster_go_before_ours(namespace: str) -> None:
 
 
 def test_a_preset_written_for_kserve_renders() -> None:
-    """With the expressions that a distribution's own presets hold."""
+    """The preset has the template expressions that presets of a KServe distribution use."""
     lines = [
         "exec vllm serve /mnt/models \\",
         '  --served-model-name "{{ .Spec.Model.Name }}" \\',

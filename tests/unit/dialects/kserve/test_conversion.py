@@ -1,4 +1,4 @@
-"""v1alpha1 and v1alpha2 of KServe's kinds become each other without loss, as the peer wrote them where it lost none."""
+"""Conversions between v1alpha1 and v1alpha2 of KServe's kinds lose nothing. Otherwise they equal the peer's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _V1ALPHA2 = vector("082")
 
 
 def _of(document: Json, version: str) -> Json:
-    """A stored object as the vectors give it, made whole."""
+    """Return the recorded object in a version, with apiVersion and kind."""
     recorded = next(iter(document["stored"].values()))
     return {"apiVersion": f"serving.kserve.io/{version}", "kind": "LLMInferenceService", **recorded[version]}
 

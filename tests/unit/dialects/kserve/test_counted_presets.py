@@ -1,4 +1,4 @@
-"""Presets that changed since the first release: new pods get the current ones, running pods keep theirs unchanged."""
+"""Presets that changed since the first release: new pods get the current presets, running pods keep the old ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def manifests(spec: Json) -> dict[str, Json]:
 
 
 def before(manifest: Json, spec: Json) -> Json:
-    """Give an object as the release before made it for the same service."""
+    """Return a rendered object with the presets of the first release, from which hashes are computed."""
     (found,) = (
         each.counted
         for each in render(parsed(service(spec)).desired, RenderOptions()).objects
@@ -62,7 +62,7 @@ def test_the_latency_predictor_has_what_its_servers_need() -> None:
     for name, server in servers.items():
         assert {"startupProbe", "livenessProbe", "readinessProbe"} <= server.keys()
         assert server["securityContext"]["readOnlyRootFilesystem"] and server["securityContext"]["runAsNonRoot"]
-        # Models are written, and so are temporary files: the root filesystem takes neither.
+        # The servers write models and temporary files, and the root filesystem is read-only.
         mounts = {each["mountPath"]: each["name"] for each in server["volumeMounts"]}
         assert "/tmp" in mounts
         assert all("emptyDir" in volumes[volume] for volume in mounts.values())

@@ -1,4 +1,4 @@
-"""The dialect as the loop knows it."""
+"""How the loop finds KServe's dialect, and the labels of a service and of its objects."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_service_is_labelled_with_its_group_even_where_the_rest_makes_no_sense
 
 
 def test_pods_and_pool_are_found_by_the_labels_that_services_are_known_by() -> None:
-    """Objects are found by labels; one without them would be left behind when it is not wanted any more."""
+    """The loop finds objects by their labels. It would not delete a superfluous object without them."""
     cr = annotated(
         {"serving.kserve.io/exp-dra-device-class": "gpu.example.com"},
         prefill={"parallelism": {"data": 2, "dataLocal": 1}, "worker": {"containers": []}},

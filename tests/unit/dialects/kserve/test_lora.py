@@ -1,4 +1,4 @@
-"""Adapters: names that are no paths, folders that never meet, arguments that a user's own go before."""
+"""Adapters: refused names, separate folders and volumes, and arguments that come before the user's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of objects, as KServe gives them."""
+"""The names of a service's objects, which are those of KServe."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_what_is_cut_is_told_apart() -> None:
 
 
 def test_a_service_has_no_two_objects_of_one_name() -> None:
-    """Of one kind: some accounts are called as their workload is."""
+    """Names are unique within a kind; some ServiceAccounts have the name of their workload."""
     deployments = [naming.workload, naming.prefill, naming.scheduler, naming.tokenizer]
     services = [naming.workload_service, naming.scheduler_service, naming.tokenizer]
     scalers = [naming.autoscaler("a"), naming.autoscaler("a", prefill=True)]

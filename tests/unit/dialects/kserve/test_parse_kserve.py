@@ -204,7 +204,7 @@ class TestHosts:
 
 
 def test_nothing_that_is_shared_between_services_is_changed() -> None:
-    """Specs share their parts with presets and with each other; an edit in place would show in another service."""
+    """Specs share parts with presets and with each other, so an edit in place would change another service."""
     cr = service(
         {
             "prefill": {},
@@ -225,7 +225,7 @@ WRECKS: list[Any] = [None, "", "x", 0, -1, True, [], {}, [None], {"a": None}, ".
 
 
 def test_no_wreck_of_a_service_ends_otherwise_than_in_an_error_with_a_reason() -> None:
-    """Specs of the vectors with values exchanged at random: the result is an error with a field, or desired state."""
+    """Specs of the vectors with random changes result in desired state, or in an error with a reason and a message."""
     dice = random.Random(20261122)
     services = [cr for v in all_vectors("kserve") for cr in v.input if cr["kind"] == "LLMInferenceService"]
     refusals: list[DesiredError] = []

@@ -1,4 +1,4 @@
-"""Configurations of endpoint pickers in older words, as services that KServe looked after still hold them."""
+"""Endpoint-picker configurations in the format of older versions, which services adopted from KServe may still have."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_version_that_knows_the_old_words_and_one_that_is_not_known_are_left_a
 def test_the_decider_of_the_profile_handler_is_a_plugin_of_its_own(given: Json, decider: str, added: list[Any]) -> None:
     told = migrated(plugins({"type": "pd-profile-handler", "parameters": given}), (0, 9))["plugins"]
     assert told[-1]["parameters"] == {"deciders": {"prefill": decider}}
-    assert told[:-1] == added  # a decider is declared before the handler that names it
+    assert told[:-1] == added  # a decider must be declared before the handler that names it
     declared = plugins({"type": "pd-profile-handler", "parameters": given}, {"type": decider})
     assert migrated(declared, (0, 9))["plugins"][1:] == [{"type": decider}]
 

@@ -1,4 +1,6 @@
-"""Presets of KServe's own name the older group of pools, of which none is made."""
+"""KServe's presets and users' arguments may name the older group of pools. Herdsman makes only pools of the current
+one, and replaces the group.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ OLD, TODAY = "inference.networking.x-k8s.io", "inference.networking.k8s.io"
 
 
 def preset(container: Json) -> Json:
-    """Give the scheduler's preset as an installation of KServe has it, with other words."""
+    """Return the scheduler preset of a KServe installation, with these fields of its container."""
     return config("kserve-config-llm-scheduler", {"router": {"scheduler": scheduler(container)}}, "kserve")
 
 

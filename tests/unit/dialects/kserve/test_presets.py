@@ -1,4 +1,4 @@
-"""The presets: their start script is run by bash with a stub of vLLM, and hands on what the peer's was seen to."""
+"""The presets. bash runs their start script with a stub of vLLM, which must get the arguments that the peer's did."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEADER = "192.0.2.10"
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a `vllm` that tells its arguments and some of its environment."""
+    """A folder with a `vllm` that prints its arguments and its environment."""
     folder = tmp_path_factory.mktemp("bin")
     stub = folder / "vllm"
     stub.write_text(
@@ -46,13 +46,13 @@ class Started:
 
     code: int
     argv: list[str]
-    """Of vLLM; empty where it was not started."""
+    """The arguments of vLLM; empty if the script did not start it."""
     env: dict[str, str]
     said: str
 
 
 def start(container: Json, path: Path, **env: str) -> Started:
-    """Run a container's command as Kubernetes does, with the environment of the container alone."""
+    """Run a container's command as Kubernetes does, with the container's environment only."""
     named = {entry["name"]: entry["value"] for entry in container.get("env", ()) if "value" in entry}
     assert container["command"][0] == "/bin/bash"
     own = {"PATH": f"{path}:{os.defpath}", "LWS_LEADER_ADDRESS": LEADER, "LWS_WORKER_INDEX": "1"}
@@ -69,14 +69,14 @@ def start(container: Json, path: Path, **env: str) -> Started:
 
 
 def argv(container: Json, path: Path, **env: str) -> list[str]:
-    """Give what vLLM was started with."""
+    """Return the arguments with which a container starts vLLM; the script must not fail or print to stderr."""
     done = start(container, path, **env)
     assert (done.code, done.said) == (0, "")
     return done.argv
 
 
 def servers(case: Recorded) -> list[tuple[str, Json, Json]]:
-    """Pair containers of a combined service with the recorded ones whose arguments are known."""
+    """Return the name, the container and the recorded container of each server whose arguments were recorded."""
     name = case.cr["metadata"]["name"]
     spec = combined(case.cr, case.look).spec
     pairs = []
@@ -96,15 +96,15 @@ def servers(case: Recorded) -> list[tuple[str, Json, Json]]:
 
 SINGLE = [case for case in recorded() if case.status.get("appliedConfigs")]
 EVALUATED_TWICE = {"013-json", "013-spacy", "013-dollar", "110-ku"}
-"""The peer's script runs what users wrote through a shell; `test_words_reach_vllm_as_they_are` is about them."""
+"""The peer's script evaluates users' words in a shell. `test_words_reach_vllm_as_they_are` tests such words."""
 SIZES_LOST = {"017-dp", "017-ep", "017-pp", "106-pkv", "063-bm", "063-bn"}
-"""The peer's script forgets sizes, or the model's name; `test_sizes_on_one_node` is about them."""
+"""The peer's script loses sizes, or the model's name. `test_sizes_on_one_node` tests the sizes."""
 
 
 @pytest.mark.parametrize("case", [c for c in SINGLE if str(c) not in EVALUATED_TWICE | SIZES_LOST], ids=str)
 def test_vllm_is_started_as_recorded(case: Recorded, path: Path) -> None:
     for what, ours, theirs in servers(case):
-        # From here on the script contains the user's arguments; flags that parsing adds are passed in the same way.
+        # The recorded arguments come from the user and from the controller. The script passes on both.
         container = {**ours, "args": [word.strip("'") for word in theirs.get("args", ())]}
         assert argv(container, path) == theirs["x-vllm-argv"], what
 
@@ -134,7 +134,7 @@ def test_words_reach_vllm_as_they_are(word: str, path: Path) -> None:
 
 
 def test_kubernetes_expands_nothing_in_a_model_name() -> None:
-    """A kubelet replaces $(NAME) in commands, and `$$` by one dollar, before a shell sees them."""
+    """The kubelet replaces `$(NAME)` and `$$` in commands before it starts a shell."""
     spec = combined(service({"model": {"uri": "hf://a/b", "name": "$(HOME)$$x"}}), cluster()).spec
     script = main(spec["template"])["command"][2]
     assert "$(HOME)" not in script
@@ -292,7 +292,7 @@ DATA_PARALLEL: Json = {"parallelism": {"data": 4, "dataLocal": 2}, "worker": {"c
 
 
 def everything() -> list[Json]:
-    """Give services that between them use every preset."""
+    """Return services that together use every preset."""
     router: Json = {"scheduler": {"tokenizer": {}}, "route": {}, "gateway": {}}
     predicting = {"scheduler": {"config": {"inline": {"plugins": [{"type": "predicted-latency-producer"}]}}}}
     data = DATA_PARALLEL

@@ -1,4 +1,4 @@
-"""The references of a router: which pool, gateways, account and configuration a service ends up with."""
+"""The references of a router: the pool, the gateways, the account and the picker configuration of a service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routes: the header with the model's name, adapters beside the model, groups and their weights."""
+"""Routes: the header with the model's name, the rules for adapters, and groups with their weights."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ class TestGroups:
         assert shared(member("a", 1, ready=0), member("b", 3)) == {"a-inference-pool": 1, "b-inference-pool": 3}
 
     def test_a_change_of_a_weight_takes_nobody_out(self) -> None:
-        """The peer drops members until their gateway has seen the change; here the others never notice it."""
+        """The peer removes a changed member until its gateway has seen the change. Herdsman keeps it."""
         other = member("b", 3)
         changed = {**other, "metadata": {**other["metadata"], "generation": 7}}
         assert shared(member("a", 1), changed) == shared(member("a", 1), other)
@@ -218,7 +218,7 @@ class TestGroups:
         assert shared(member("a", 1), broken) == {"a-inference-pool": 1}
 
     def test_one_member_too_many_breaks_nobodys_route(self) -> None:
-        """A route with a seventeenth backend would be refused as a whole, and with it every member's."""
+        """A rule may have 16 backends. The API server would refuse a route with more, and so every member's route."""
         mine = member("z", 1)
         look = cluster(mine, *(member(f"m{index:02}", 1) for index in range(17)))
         answer = parsed(mine, look=look)

@@ -1,4 +1,4 @@
-"""Autoscalers: who scales what, by which metric, and what the cluster's settings must know for it."""
+"""Autoscalers: their targets and metrics, and the settings of the cluster that they need."""
 
 from __future__ import annotations
 

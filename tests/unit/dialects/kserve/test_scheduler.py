@@ -137,7 +137,7 @@ def test_the_service_listens_where_the_pool_says_that_gateways_ask() -> None:
 
     assert ports(443)[0] == ("grpc", 443, "grpc")
     assert ports(9002)[0] == ("grpc", 9002, "grpc")
-    # A port that leads to something else already stays as it is: two of a number are refused.
+    # A port of the container with this number is kept: the API server refuses two ports with one number.
     assert [name for name, port, _ in ports(9090) if port == 9090] == ["metrics"]
 
 
@@ -156,7 +156,7 @@ def test_the_picker_may_review_tokens_and_keep_its_lease() -> None:
 
 
 def _bindings(*services: tuple[str, str, str], spec: Json | None = None) -> dict[str, str]:
-    """Name the binding of each service of a cluster, given as namespace, name and when it was made."""
+    """Return by namespace the name of each service's binding; a service is its namespace, name and creation time."""
     crs = []
     for namespace, name, created in services:
         cr = service({"router": {"scheduler": {}}} if spec is None else spec, name=name)

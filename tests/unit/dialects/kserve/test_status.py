@@ -1,4 +1,4 @@
-"""The status of LLMInferenceServices: as recorded of the peer where it is right, and what was wrong there is mended."""
+"""The status of LLMInferenceServices equals the recorded one, except where the peer is wrong."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VECTORS = {vector.number: vector for vector in all_vectors("kserve")}
 
 
 def _statuses(vector: Vector, number: int) -> dict[str, Json]:
-    """Make the status of each service of a case as the world was then."""
+    """Make the status of each service of a case after a step. All objects are ready from `simulate-ready` on."""
     ready = any(step["action"] == "simulate-ready" for step in vector.steps[:number])
     stage = vector.stages()[number]
     services = [cr for cr in stage.inputs if cr["kind"] == "LLMInferenceService"]
@@ -61,7 +61,10 @@ STAGES = [
 
 
 def _ready(service: str, *kinds: str, already: tuple[str, ...] = (), **replicas: int) -> Json:
-    """Paths of a status whose conditions are True, each with its reason except those that were True `already`."""
+    """Return the values of a status in which these conditions are True, and the ready replicas of its workloads.
+
+    Conditions in `already` are True in the recording too, which has no reason for them.
+    """
     root = f"LLMInferenceService/{service}/status"
     told: Json = {}
     for kind in (*kinds, *already):
@@ -83,8 +86,8 @@ PLAYED = {
     "132-4": _ready("pdr", already=(*_RUNS, *_PICKS, "PrefillWorkloadReady"), primary=1, prefill=1),
     "134-3": _ready("stp", *_ROUTED, *_RUNS, "InferencePoolReady", "SchedulerWorkloadReady", primary=1, scheduler=1),
 }
-"""By case and stage: the expected status when all pods and gateways are ready from the first stage with ready pods. In
-the recording, changed objects were not ready again yet.
+"""By case and stage: values that differ from the recorded and corrected status. In this test, objects that a step
+changes or makes are ready at once. The corrected status is that of a cluster in which they are not ready yet.
 """
 
 
@@ -101,7 +104,7 @@ def test_statuses_are_as_recorded(case: str) -> None:
     assert not different, as_text(different)
 
 
-# --- what the recording has not ---------------------------------------------------------------------------------------
+# --- cases that the recording does not have ---------------------------------------------------------------------------
 
 ROUTED = {"router": {"route": {}, "gateway": {}, "scheduler": {}}}
 
@@ -120,7 +123,7 @@ def _look(*things: Json) -> FileLookup:
 
 
 def _status(cr: Json, *, ready: bool = True, workloads: Json | None = None, **facts: Any) -> Json:
-    """Make the status of a service whose first pods are as `workloads` says."""
+    """Make the status of a service; `workloads` are changes of the facts of its first workload."""
     desired = parse_service(cr, _look()).desired
     found = facts_of(desired, ready=ready, **facts)
     if workloads is not None:

@@ -1,4 +1,4 @@
-"""How models and adapters come into pods: by address, with credentials, from caches, beside what the user says."""
+"""How models and adapters get into pods: by address, with credentials, from caches, and with the user's settings."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_nothing_is_mounted_where_the_service_fetches_its_model_itself() -> None
 
 
 ADAPTERS = [
-    # The one volume at the common parent, as long as nothing is mounted inside.
+    # Model and adapters share one volume at their common parent folder, since nothing else is mounted inside it.
     ("hf://o/m", [("l", "hf://o/l")], {"/mnt": None}),
     ("hf://o/m", [("l", "pvc://c/l")], {"/mnt/models": None, "/mnt/lora/l": "l"}),
     ("pvc://c/m", [("l", "hf://o/l")], {"/mnt/models": "m", "/mnt/lora/l": "lora/l"}),
@@ -127,7 +127,7 @@ def test_adapters_come_beside_the_model(
 
 
 def inside_read_only(main: Json) -> list[tuple[str, str]]:
-    """List mounts below a read-only mount: no container runtime can make a mount point there."""
+    """List the mounts below a read-only mount, where no container runtime can make a mount point."""
     mounts = mounted(main)
     locked = [path for path, mount in mounts.items() if mount.get("readOnly")]
     return [(outer, path) for outer in locked for path in mounts if path.startswith(f"{outer}/")]
@@ -242,7 +242,7 @@ def store_secret(name: str = "keys", **annotations: str) -> Json:
 
 
 def told(*objects: Json, annotations: dict[str, str] | None = None) -> dict[str, str]:
-    """Give the plain variables of the init container that fetches from S3."""
+    """Return the variables with a plain value of the init container that fetches from S3."""
     template = {"serviceAccountName": "reader", "containers": [{"name": "main"}]}
     spec, _ = serving(annotated(annotations or {}, template=template, **model("s3://bucket/m")), *objects)
     found = variables(named(spec["initContainers"], INIT) or {})

@@ -78,7 +78,7 @@ def rendered(text: Any, data: Any = DATA) -> Any:
         ("{{ $x := 1 }}{{ if true }}{{ $x = 2 }}{{ end }}{{ $x }}", "2"),
         ("a{{/* a comment }} in braces */}}b", "ab"),
         ("{{ `{{` }} messages {{ `}}` }}", "{{ messages }}"),
-        # White space: spaces go, line ends stay.
+        # White space: a dash removes spaces, and keeps line ends.
         ("a  {{- .Name -}}  b", "achatb"),
         ("a \n  {{- .Name -}} \n b", "a \nchat\n b"),
         ("{{-3}}", "-3"),
@@ -135,7 +135,7 @@ def test_keys_are_rendered_too() -> None:
 
 
 def test_arguments_that_come_to_nothing_are_left_out() -> None:
-    """The peer hands four empty arguments to the endpoint picker when TLS is off."""
+    """The peer passes four empty arguments to the endpoint picker when TLS is off."""
     assert rendered(["a", "{{ if .Spec.Worker }}--x{{ end }}", "", "{{ .Name }}"]) == ["a", "", "chat"]
     assert rendered({"value": "{{ if .Spec.Worker }}x{{ end }}"}) == {"value": ""}
 

@@ -1,4 +1,4 @@
-"""Files are refused at the same fields as by KServe's webhooks, and accepted like there, except for defects."""
+"""Services are refused at the same fields as by KServe's webhooks, except for defects of these webhooks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from program.dialects.kserve.schema.validation import check, check_config
 from tests.support.vectors import merged
 from tests.unit.dialects.kserve.recorded import numbers, vector
 
-# Recorded as taken by the peer and listed as its defects.
+# Services that the peer accepts, which the vectors list as defects.
 FIXED = {
     ("121", "bad-10"): "spec.parallelism.data",
     ("121", "bad-11"): "spec.parallelism.data",
@@ -24,9 +24,9 @@ FIXED = {
     ("006", "bare"): "spec.model.uri",
     ("006", "modelscope"): "spec.model.uri",
 }
-# Refused by rules of the peer's that refuse too much.
+# Services that the peer refuses because its rules are too strict.
 TAKEN = {("101", "adv"), ("101", "advp"), ("102", "khpa")}
-# The peer's defaulter turns an absent number into 0 first, so that two fields are named; or it names the ref whole.
+# The fields that Herdsman names instead of the recorded ones.
 OTHER_FIELDS = {
     ("124", "bad-04"): {"spec.replicas"},
 }
@@ -161,7 +161,7 @@ def test_v1alpha1_is_read_like_the_other() -> None:
 def test_configs(obj: Json) -> None:
     wrong = {"bad-01": "spec.baseRefs", "bad-02": "spec.router.scheduler.replicas"}.get(obj["metadata"]["name"])
     if wrong is None:
-        check_config(obj)  # templates are judged with the service that they make
+        check_config(obj)  # templates are checked when a service uses them
         return
     with pytest.raises(SpecInvalid) as refused:
         check_config(obj)

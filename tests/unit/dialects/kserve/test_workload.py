@@ -1,4 +1,4 @@
-"""The pods that serve and prefill: as Deployment or group, with whose labels, account and number."""
+"""The main and the prefill pods: a Deployment or a group, and their labels, accounts and number."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from kubeapi.kinds import Kind
 
 
 class Cluster:
-    """A `Lookup` over the objects that it was given."""
+    """A `Lookup` over these objects."""
 
     reads_model_status = False
 
@@ -26,7 +26,7 @@ class Cluster:
 
 
 def made(kind: Kind, name: str, spec: Json, **annotations: str) -> Json:
-    """Make an object as the API server would give it back."""
+    """Make an object as the API server would return it."""
     metadata: Json = {"name": name, "uid": f"uid-of-{name}", "generation": 3}
     if kind.namespaced:
         metadata["namespace"] = "default"
@@ -36,7 +36,7 @@ def made(kind: Kind, name: str, spec: Json, **annotations: str) -> Json:
 
 
 def open_model(name: str = "m", *, flavors: list[Json] | None = None, **source: Any) -> Json:
-    """Make an OpenModel; without a source it is a repository of Hugging Face."""
+    """Make an OpenModel; without a `source` its source is a repository of Hugging Face."""
     spec: Json = {"familyName": "acme-lm", "source": source or {"modelHub": {"modelID": f"acme/{name}"}}}
     if flavors is not None:
         spec["inferenceConfig"] = {"flavors": flavors}
@@ -44,19 +44,19 @@ def open_model(name: str = "m", *, flavors: list[Json] | None = None, **source: 
 
 
 def runtime(name: str = "engine", **spec: Any) -> Json:
-    """Make a BackendRuntime with one config, unless `recommendedConfigs` say otherwise."""
+    """Make a BackendRuntime, with one config if `recommendedConfigs` is not given."""
     told = {"image": "registry.example/engine", "version": "1.0", "recommendedConfigs": [{"name": "default"}]}
     return made(kinds.BACKEND_RUNTIMES, name, {**told, **spec})
 
 
 def playground(annotations: dict[str, str] | None = None, **spec: Any) -> Json:
-    """Make a Playground of model `m`."""
+    """Make a Playground, of model `m` if `modelClaims` is not given."""
     claimed = {} if "modelClaims" in spec else {"modelClaim": {"modelName": "m"}}
     return made(kinds.PLAYGROUNDS, "chat", {**claimed, **spec}, **(annotations or {}))
 
 
 def runner(**fields: Any) -> Json:
-    """Make the container that serves."""
+    """Make the container that runs the engine."""
     return {"name": "model-runner", "image": "registry.example/engine:1", **fields}
 
 

@@ -1,4 +1,4 @@
-"""Variables in arguments, and what a Playground says beside what its runtime recommends."""
+"""Variables in arguments, and the merge of a Playground's settings with its runtime's recommended ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VARIABLES = {"ModelPath": "/workspace/models/x", "ModelName": "m", "TP": "2", "E
         ("{{   .ModelName }}", "m"),
         ("--alias={{ .ModelName }}/{{.ModelName}}", "--alias=m/m"),
         ("{{ .TP }}", "2"),
-        # No variable to llmaz, so none to us.
+        # llmaz does not replace these, so Herdsman does not either.
         ("{{ ModelName }}", "{{ ModelName }}"),
         ("{ .ModelName }", "{ .ModelName }"),
         ("plain", "plain"),
@@ -138,6 +138,6 @@ def test_a_variable_in_a_playgrounds_own_arguments_is_handed_on_and_told() -> No
     assert parsed.desired.workloads is not None
     assert parsed.desired.workloads.main.template["spec"]["containers"][0]["args"][-4:] == own
     told = {problem.field: problem.message for problem in parsed.unsupported}
-    # A placeholder that is no variable of llmaz is kept as text.
+    # `{{ .messages }}` is not reported, since it is no variable of llmaz.
     assert list(told) == ["spec.backendRuntimeConfig.args[0]", "spec.backendRuntimeConfig.args[3]"]
     assert "`{{ .TP }}` is passed to the engine unchanged" in told["spec.backendRuntimeConfig.args[3]"]

@@ -1,4 +1,4 @@
-"""Flavors: which nodes pods may run on, in which order they are preferred, and what cannot be had."""
+"""Flavors: the nodes on which pods may run, the order of preference, and settings without effect."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ ANNOTATIONS = st.sampled_from([{}, {"herdsman.dev/host": "h"}, {"herdsman.dev/wo
 
 
 def paths(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Walk all places of a document, the document itself among them."""
+    """Yield the path of each value of a document, beginning with that of the document itself."""
     yield at
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in items:
@@ -106,7 +106,7 @@ def paths(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def changed(thing: Json, path: tuple[Any, ...], junk: Any) -> Json:
-    """Put junk at a place of an object's spec."""
+    """Return a copy of an object with junk at a path of its spec."""
     copied = copy.deepcopy(thing)
     owner, keys = copied, ("spec", *path)
     for key in keys[:-1]:

@@ -1,4 +1,4 @@
-"""The status of Playgrounds and Services: the peer's words, and Herdsman's."""
+"""The status of Playgrounds and Services: the peer's conditions and fields, and Herdsman's conditions."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def message(said: Json, kind: str) -> str:
         (ONE_LOST, READY, ("True", "PlaygroundReady"), ("False", "PlaygroundReady")),
         (READY, NONE_WANTED, ("False", "PlaygroundStopped"), ("False", "PlaygroundStopped")),
         (None, NONE_WANTED, ("False", "PlaygroundStopped"), ("False", "PlaygroundStopped")),
-        # All serve, and a change is still being made.
+        # All replicas serve, and a change is still being applied.
         (
             READY,
             READY.model_copy(update={"applying": True}),
@@ -108,7 +108,7 @@ def test_what_stops_a_playground_is_said(problem: Problem, words: str) -> None:
     ready, reconciling, stalled = told(said, "Ready", "Reconciling", "Stalled")
     assert ready == ("False", problem.reason)
     assert (reconciling[0], stalled[0]) == (("False", "True") if problem.terminal else ("True", "False"))
-    # It goes on by itself once the cause is gone.
+    # The service continues without an edit when the cause is gone.
     assert told(status(STARTING, said), "Progressing", "Stalled") == [
         ("True", "Pending"),
         ("False", "ReplicasStarting"),

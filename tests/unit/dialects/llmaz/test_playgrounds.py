@@ -1,4 +1,4 @@
-"""Playgrounds: a model, an engine, and what is made of both."""
+"""Playgrounds: the desired state for a model and an engine."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_playground_with_nothing_but_a_model_is_a_deployment_of_vllm() -> None
     main, (front,) = workloads.main, workloads.services
     assert (main.name, main.replicas, main.group, main.scaler) == ("chat", 1, None, None)
     assert main.selector == main.labels == front.selector == {"herdsman.dev/playground": "chat"}
-    # The webhook of LeaderWorkerSets refuses other pods with its labels.
+    # LeaderWorkerSet's webhook refuses other pods that have its labels.
     assert not any(label.startswith("leaderworkerset") for label in main.template["metadata"]["labels"])
     assert main.strategy == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}}
     assert (front.name, front.annotations) == ("chat-lb", {"activator.llmaz.io/model-name": "m"})
@@ -90,7 +90,7 @@ def test_the_loader_gets_the_engines_variables_and_no_name_twice() -> None:
     names = [variable["name"] for variable in loader["env"]]
     assert len(names) == len(set(names))
     told = {variable["name"]: variable.get("value") for variable in loader["env"]}
-    assert told["HF_TOKEN"] == "mine"  # a user's own token goes before the Secret's
+    assert told["HF_TOKEN"] == "mine"  # the user's token takes precedence over the Secret's
     assert told["MODEL_ID"] == "acme/m"  # the user cannot override the model to fetch
     assert "HUGGING_FACE_HUB_TOKEN" in told
     assert "HTTPS_PROXY" in told
@@ -152,7 +152,7 @@ def test_a_runtimes_parameters_may_be_named_in_its_arguments() -> None:
     parsed = PLAYGROUNDS.parse(
         playground(backendRuntimeConfig={"backendName": "engine", "args": ["{{ .TP }}"]}), cluster
     )
-    assert container(parsed.desired)["args"] == ["--tp=4", "{{ .TP }}"]  # the user's own stay as they are written
+    assert container(parsed.desired)["args"] == ["--tp=4", "{{ .TP }}"]  # the user's arguments are not changed
     assert [problem.field for problem in parsed.unsupported] == ["spec.backendRuntimeConfig.args[0]"]
 
 

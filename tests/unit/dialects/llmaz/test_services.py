@@ -1,4 +1,4 @@
-"""Services of llmaz: pods as their user wrote them, alone or in groups."""
+"""Services of llmaz: pods that the user describes, single or in groups."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_one_pod_is_a_deployment_of_what_its_user_wrote() -> None:
     assert (main.group, main.replicas, desired.container_port) == (None, 2, 9000)
     assert main.selector == front.selector == {"herdsman.dev/llmaz-service": "wide"}
     assert main.template["metadata"]["labels"]["herdsman.dev/llmaz-service"] == "wide"
-    assert main.template["spec"]["containers"][0]["args"] == ["{{ .ModelPath }}"]  # no variables here, as with the peer
+    assert main.template["spec"]["containers"][0]["args"] == ["{{ .ModelPath }}"]  # not replaced, as with the peer
     assert front.ports == ({"name": "http", "protocol": "TCP", "port": 8080, "targetPort": 9000},)
     assert "terminationGracePeriodSeconds" not in main.template["spec"]
 
@@ -136,7 +136,7 @@ def test_leader_and_workers_both_get_models_labels_and_hardware() -> None:
         assert template["spec"]["initContainers"][0]["name"] == "model-loader"
         assert "nodeAffinity" in template["spec"]["affinity"]
     assert main.template["spec"]["initContainers"][0]["env"][0] == {"name": "NCCL_DEBUG", "value": "INFO"}
-    assert front.ports[0]["targetPort"] == 40000  # where the leader listens
+    assert front.ports[0]["targetPort"] == 40000  # the port of the leader
     assert desired.gpu is not None
     assert desired.gpu.count == 6
 

@@ -1,4 +1,4 @@
-"""Edits of llmaz-global-config: new pods take them, running ones keep what they were made with until they change."""
+"""Edits of llmaz-global-config: new pods get the new settings; running pods keep theirs until the service changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The BackendRuntimes that come with Herdsman: what they start, and how their pods finish their requests."""
+"""The BackendRuntimes that are part of Herdsman: their contents, and how their pods finish requests."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_they_are_found_where_the_cluster_has_none() -> None:
 
 
 def run_shell(folder: Path, script: str, programs: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a script with replaced programs before those of the machine on PATH."""
+    """Run a script with these programs first on PATH."""
     for name, text in programs.items():
         (folder / name).write_text(f"#!/bin/sh\n{text}")
         (folder / name).chmod(0o755)
@@ -70,7 +70,7 @@ def run_shell(folder: Path, script: str, programs: dict[str, str]) -> subprocess
     )
 
 
-# Gives one file of metrics after the other, and then none, as a server that is gone.
+# Each call prints and deletes one file of metrics; without a file it fails as for a server that has stopped.
 CURL = """echo "$*" >> "$HERE/asked"
 next="$(ls "$HERE" | grep '^metrics' | head -n 1)"
 [ -n "$next" ] || exit 7
@@ -91,7 +91,7 @@ def test_a_pod_ends_only_once_its_server_is_idle(name: str, tmp_path: Path) -> N
     assert (tmp_path / "slept").read_text().split() == ["5", "5"]
     asked = (tmp_path / "asked").read_text().splitlines()
     assert len(asked) == 3
-    # The port that the server listens on.
+    # 8080 is the port that the server listens on.
     assert all("127.0.0.1:8080/metrics" in line for line in asked)
 
 
