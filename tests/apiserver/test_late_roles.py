@@ -31,7 +31,10 @@ RULES = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "wa
 
 @pytest.fixture
 def limited(control_plane: LocalCluster, kubeconfig: Path, namespace: str, tmp_path: Path) -> Iterator[KubeClient]:
-    """A client that may grant only its rights, like the loop. For clients that may bind any role, no role need exist."""
+    """A client that may grant only rights that it has, like the loop, so that the API server reads the role.
+
+    For a client that may bind any role, it does not.
+    """
     admin = KubeClient.from_kubeconfig(str(kubeconfig))
     rules = [
         *RULES,

@@ -1,4 +1,4 @@
-"""The contract of every engine, tested on the fake and on Pulumi with the real provider and a real API server."""
+"""The contract of engines, tested on the fake engine and on Pulumi with the real provider and a real API server."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ KINDS = {
 
 
 class World(Protocol):
-    """An engine and its cluster."""
+    """An engine and the cluster that it changes."""
 
     engine: Engine
     namespace: str
 
     def live(self) -> dict[tuple[str, str], dict[str, Any]]:
-        """All objects of the namespace, by kind and name."""
+        """Return all objects of the namespace, by kind and name."""
         ...
 
     def delete(self, kind: str, name: str) -> None:
-        """Delete an object behind the engine's back."""
+        """Delete an object without the engine, as another client would."""
         ...
 
 
@@ -107,7 +107,7 @@ def names(world: World) -> set[tuple[str, str]]:
 
 
 def specs(world: World) -> dict[tuple[str, str], tuple[Any, Any]]:
-    """The identity and the applied spec of every object, without the fields that controllers write."""
+    """Return UID and spec of every object by kind and name."""
     return {at: (item["metadata"].get("uid"), item["spec"]) for at, item in world.live().items()}
 
 

@@ -1,4 +1,4 @@
-"""The contract of every shared daemon, tested on each client with a server that behaves as documented."""
+"""The contract of model daemons that services share, tested on each client with a server that acts as documented."""
 
 from __future__ import annotations
 

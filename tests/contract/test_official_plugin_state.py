@@ -1,8 +1,8 @@
-"""The state that Herdsman's provider writes, against a recorded state of Pulumi's own Kubernetes plugin.
+"""The state that Herdsman's provider writes, compared with a recorded state of Pulumi's Kubernetes plugin.
 
-The record (`official_plugin_state.json`) was made by running the plugin on the program `mixed` of
-`tests/engine/test_official_plugin_on_our_stacks.py`. Identifiers and times in it are placeholders, and managedFields
-are left out: the plugin does not read them.
+`official_plugin_state.json` was recorded from a run of the plugin on the program `mixed` of
+`tests/engine/test_official_plugin_on_our_stacks.py`. Identifiers and times in it are placeholders. managedFields are
+left out, since the plugin does not read them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def decoded(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def shape(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield path and JSON type of each value, and which are secret."""
+    """Yield path and JSON type of each value; a secret value yields the type `secret` as well."""
     if isinstance(value, Secret):
         yield path, "secret"
         yield from shape(value.value, path)
@@ -61,7 +61,7 @@ def test_what_a_secret_holds_is_marked_in_each_copy() -> None:
     resource = RESOURCES["key"]
     recorded = decoded(resource["outputs"])
     live = plain({key: value for key, value in recorded.items() if key not in OF_STATE})
-    # A program may give the data unmarked.
+    # A program may pass the data without marking it as secret.
     made = objects.outputs(live, plain(decoded(resource["inputs"])), Token.parse(resource["type"]), "herdsman")
     assert isinstance(made["data"], Secret)
     assert isinstance(made[objects.INPUTS_KEY]["data"], Secret)
@@ -91,7 +91,7 @@ def test_an_export_of_the_loop_has_the_fields_that_the_plugin_compares(name: str
         assert key in outputs
     assert outputs["__inputs"] == resource["inputs"]
     assert outputs["metadata"] == {**resource["inputs"]["metadata"], **metadata}
-    # The plugin compares the inputs to come with the part of the outputs that the last inputs name.
+    # The plugin compares the new inputs with those outputs that the last inputs name.
     assert {key: outputs[key] for key in resource["inputs"] if key != "metadata"} == {
         key: value for key, value in resource["inputs"].items() if key != "metadata"
     }

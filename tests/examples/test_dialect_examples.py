@@ -1,4 +1,4 @@
-"""Every example of KServe's and llmaz's objects: rendered offline, and made by the loop on a real API server."""
+"""Every example for KServe and llmaz is rendered offline, and made by the loop on a real API server."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def documents(example: Path) -> list[Json]:
 
 
 def services(example: Path) -> list[tuple[str, Json]]:
-    """Give the services of an example with their dialects."""
+    """Return the services of an example, each with its dialect."""
     found = ((dialect_of(doc), doc) for doc in documents(example))
     return [(dialect, doc) for dialect, doc in found if dialect]
 
 
 def serving(dialect: str, cr: Json) -> tuple[Kind, str]:
-    """Name what serves a custom resource."""
+    """Return kind and name of the workload of a service."""
     name, spec = cr["metadata"]["name"], cr["spec"]
     if dialect == "kserve":
         multi = bool(spec.get("worker"))
@@ -65,7 +65,7 @@ def test_an_example_renders_offline_and_all_of_it_has_an_effect(
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, pulumi_cli: Path) -> Iterator[KubeClient]:
-    """A control plane with the CRDs of the dialects and of their dependencies, all examples in it, and a loop."""
+    """A control plane with the CRDs of the dialects and of their dependencies, with all examples and with a loop."""
     directory = tmp_path_factory.mktemp("examples")
     with controlplane.running(("etcd", "kube-apiserver")) as running:
         client = KubeClient.from_kubeconfig(str(running.kubeconfig))

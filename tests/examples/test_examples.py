@@ -1,4 +1,4 @@
-"""Every example: rendered offline and made by the loop on a real API server; and the demo, as `make demo` runs it."""
+"""Every example for LLMKube is rendered offline, and made by the loop on a real API server. Also tests `make demo`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tools.localcluster import LocalCluster
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if re.match(r"\d\d-(?!kserve-|llmaz-)", path.name))
-"""Those of LLMKube's API; `test_dialect_examples` has the others."""
+"""The examples for LLMKube's API. `test_dialect_examples` tests the others."""
 ON_HOSTS = {"01-first-service", "05-mac-host", "06-linux-host", "07-ssh-host", "08-mixed-fleet", "09-static-fleet"}
-"""Made with real hosts by `test_host_examples` and `test_static_fleet_example`; the first by the demo."""
+"""`test_host_examples` and `test_static_fleet_example` make these with real hosts, and the demo makes the first."""
 IN_PODS = [path for path in EXAMPLES if path.name not in ON_HOSTS]
 
 

@@ -1,6 +1,6 @@
-"""The examples of hosts, each with real agents or a real sshd, in network namespaces, and real llama-servers.
+"""The examples for hosts, with real agents or a real sshd in network namespaces, and with real llama-servers.
 
-A tiny model replaces the big ones, and the addresses and keys of the test's network are filled in; the rest of an
+A tiny model replaces the large ones, and the addresses and keys of the test's network are filled in. The rest of an
 example is unchanged.
 """
 
@@ -74,7 +74,7 @@ def loop(
     llama_server: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[LoopProcess]:
-    """A loop with the rights of docs/install and no more."""
+    """A loop with the rights of docs/install only."""
     directory = tmp_path_factory.mktemp("loop")
     kubeconfig = grant_loop_rights(client, control_plane, directory / "kubeconfig")
     with loop_process(kubeconfig, directory, f"--allowed-host-path-roots={tiny.parent}") as running:
@@ -102,7 +102,7 @@ def start_agent(net: Network, control_plane: LocalCluster, tiny: Path, tmp_path:
 
 @pytest.fixture
 def apply(client: KubeClient, namespace: str, tiny: Path) -> Iterator[Callable[..., None]]:
-    """Apply an example with the tiny model; its Hosts are removed again."""
+    """A function that applies an example with the tiny model; its Hosts are deleted after the test."""
     forget_hosts(client)
     hosts: list[str] = []
 
@@ -114,7 +114,7 @@ def apply(client: KubeClient, namespace: str, tiny: Path) -> Iterator[Callable[.
                 if document["kind"] == "Host":
                     hosts.append(document["metadata"]["name"])
                     if document["metadata"]["name"].startswith("mac-"):
-                        # This machine is no Mac: the label states what an agent on a Mac finds.
+                        # This machine is no Mac, so the test sets the label that an agent on a Mac would set.
                         document["metadata"].setdefault("labels", {})["herdsman.dev/accelerator"] = "metal"
                     if ssh:
                         document["spec"]["address"] = ssh["address"]
@@ -135,7 +135,7 @@ def ready(client: KubeClient, namespace: str, name: str) -> None:
 
 
 def endpoints(client: KubeClient, namespace: str, service: str) -> list[str]:
-    """Ready addresses behind a Service."""
+    """Return the ready addresses of a Service, each with its port."""
     slices = client.list(kinds.ENDPOINT_SLICES, namespace, label_selector=f"kubernetes.io/service-name={service}")
     return sorted(
         f"{endpoint['addresses'][0]}:{each['ports'][0]['port']}"
@@ -239,7 +239,7 @@ def test_a_machine_without_an_agent_serves_over_ssh(
             (row,) = [row for row in rows if row["name"] == "old-server"]
             return row["transport"], row["state"], row["processes"]
 
-        # The loop writes the status of the host after that of the process.
+        # The loop writes the status of the Host after the status of the process.
         eventually(lambda: listed() == ("ssh", "Ready", "1/1"), what="the Host to name its process")
 
 

@@ -1,7 +1,7 @@
-"""The example for kind: the real kind with a stand-in for Docker, on a real API server without nodes.
+"""The example for kind: the real kind with a replacement for Docker, on a real API server without nodes.
 
-tests/node/test_kind_example.py has a real node. Neither drives Docker, kind's node image, or what is inside that:
-systemd, kubeadm, the network plugin and the storage class.
+tests/node/test_kind_example.py uses a real node. Neither test runs Docker, kind's node image, or its contents: systemd,
+kubeadm, the network plugin and the storage class.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "16-kind"
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """A control plane for this module alone: a test installs the operator into it."""
+    """A control plane for this module only, since a test installs the operator into it."""
     tool_or_skip("kind")
     # Without controllers, so that the node without a kubelet is not marked as unreachable.
     with controlplane.running(("etcd", "kube-apiserver")) as running:
@@ -74,7 +74,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def configuration(tmp_path: Path) -> tuple[Path, int]:
-    """The example's configuration with a port that is free here, and that port."""
+    """The example's configuration with a port that is free on this machine, and that port."""
     said = yaml.safe_load((EXAMPLE / "cluster" / "kind.yaml").read_text())
     port = said["nodes"][0]["extraPortMappings"][0]["hostPort"] = free_port()
     file = tmp_path / "kind.yaml"

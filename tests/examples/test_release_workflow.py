@@ -1,8 +1,8 @@
-"""The project's own release workflow, run step by step: built, passed, checked and published artifacts.
+"""The project's release workflow, run step by step: it builds, passes on, checks and publishes the artifacts.
 
-The image for another architecture is built if its Pulumi CLI is in the cache of tools. CI compiles the CLI for the
-architecture of its machine, and the test builds one image there. `herdsman image build --architecture` fetches the
-other CLI.
+The image for another architecture is built if its Pulumi CLI is in the cache of tools. CI compiles only the CLI for the
+architecture of its machine, so the test builds one image there. `herdsman image build --architecture` fetches the other
+CLI.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def architectures() -> list[str]:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """The files of this checkout, uncommitted ones included, as one commit.
+    """A repository with the files of this checkout, including uncommitted ones, as one commit.
 
     The commit has the default time of images, so that layers of other tests are reused.
     """
@@ -72,7 +72,7 @@ def release(repository: Path, tmp_path: Path, *, tag: str) -> Workflow:
         environment=environment,
         scratch=tmp_path / "scratch",
         secrets={"GITHUB_TOKEN": "the token of the job"},
-        # One script builds two images, each in two minutes on two idle cores.
+        # One script builds two images. Each takes two minutes on two idle cores.
         timeout_s=1800,
     )
     github = {
@@ -106,7 +106,7 @@ def test_a_tag_builds_and_publishes_a_release(repository: Path, tmp_path: Path) 
     assert set(sums) == {file.name for file in made.iterdir()} - {"SHA256SUMS"}
     for name, digest in sums.items():
         assert hashlib.sha256((made / name).read_bytes()).hexdigest() == digest
-    # All files have the time of the commit; archives of type zip begin at 1980.
+    # All files have the time of the commit, but a zip archive has no time before 1980.
     with zipfile.ZipFile(made / f"herdsman-{VERSION}-py3-none-any.whl") as wheel:
         assert {member.date_time for member in wheel.infolist()} == {(1980, 1, 1, 0, 0, 0)}
     for image in images:

@@ -1,7 +1,7 @@
-"""The CI files of the static fleet's example, run step by step from a wheel that is built from this checkout.
+"""The CI files of the static fleet's example, run step by step with a wheel that is built from this checkout.
 
-No package index is asked: what Herdsman depends on comes from this environment. `tests/support/ci` runs the steps, and
-its table of stand-ins says what is replaced.
+pip uses no package index: Herdsman's dependencies come from this environment. `tests/support/ci` runs the steps, and
+lists what it replaces.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SOURCES = ("program", "components", "automation", "agent", "kubeapi", "tools", "
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel by the command of the example's README, in a copy, since a build leaves files behind."""
+    """Build the wheel with the command in the example's README, in a copy, since a build leaves files behind."""
     checkout = tmp_path_factory.mktemp("checkout")
     for name in SOURCES:
         if (ROOT / name).is_dir():
@@ -54,7 +54,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _offline() -> dict[str, str]:
-    """Variables that keep pip from using an index: the requirements must be installable without one."""
+    """Return environment variables that keep pip from using an index."""
     asked = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0"}
     return {**bare_environment(), **asked, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
@@ -68,7 +68,7 @@ def client(kubeconfig: Path) -> Iterator[KubeClient]:
 
 @pytest.fixture
 def programs(tmp_path: Path, pulumi_cli: Path) -> Path:
-    """A folder with the programs that a job's image or action brings."""
+    """A folder with the programs that the image or the actions of a job provide."""
     folder = tmp_path / "programs"
     folder.mkdir()
     write_python(folder)
@@ -101,7 +101,7 @@ def machine(tmp_path: Path, kubeconfig: Path, pulumi_cli: Path) -> Machine:
 
 @pytest.fixture
 def repository(tmp_path: Path, wheels: Path, api: Api, machine: Machine, programs: Path) -> Iterator[tuple[Path, str]]:
-    """A repository as the CI files describe it: `fleet/` with its stack, manifests beside it, and `cluster/`."""
+    """A repository as the CI files expect it: `fleet/` with its stack, manifests beside it, and `cluster/`."""
     with api.namespace(kept=True) as namespace:
         root = tmp_path / "repository"
         shutil.copytree(EXAMPLE / "project", root / "fleet")
@@ -211,7 +211,7 @@ def test_a_request_from_a_fork_starts_no_job(repository: tuple[Path, str], machi
 
 
 class Notes(BaseHTTPRequestHandler):
-    """GitLab's API for notes: it stores each posted note."""
+    """A replacement for GitLab's API for notes, which stores each posted note."""
 
     posted: ClassVar[list[tuple[str, str | None, str]]] = []
 

@@ -1,7 +1,7 @@
 """The example of a static fleet, applied by the real engine with plugins from PATH, in two namespaces and over SSH.
 
-A tiny model, the test's host and its namespaces are filled in; the rest of the example is unchanged. Its CI files are
-checked: they are YAML, pin versions, print no secret, and use only existing commands and flags.
+A tiny model, the test's host and its namespaces are filled in. The rest of the example is unchanged. The CI files must
+be valid YAML, pin versions, print no secret, and use only existing commands and flags.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def test_the_project_runs_the_program_of_the_installed_package() -> None:
     done = subprocess.run(
         [sys.executable, EXAMPLE / "project" / "__main__.py"], capture_output=True, text=True, check=False
     )
-    # Without an engine there is no config, which the program reports first.
+    # Without an engine the program has no config, and reports that first.
     assert "herdsman:manifests: names no file" in done.stderr, done.stderr
 
 

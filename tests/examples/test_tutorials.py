@@ -1,4 +1,4 @@
-"""Each tutorial, as a reader follows it: its commands run in one shell and print the output that the page shows."""
+"""Each tutorial is run as a reader would run it: its commands run in one shell and print the output of the page."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SOURCES = ("program", "components", "automation", "agent", "kubeapi", "tools", "
 
 @pytest.fixture
 def reader(tmp_path: Path) -> dict[str, str]:
-    """The environment of a reader with an empty home and `kubectl` on PATH; programs that were built stay built."""
+    """The environment of a reader with an empty home and `kubectl` on PATH. The cache of built programs is kept."""
     home, programs = tmp_path / "home", tmp_path / "programs"
     home.mkdir()
     programs.mkdir()
@@ -42,14 +42,14 @@ def reader(tmp_path: Path) -> dict[str, str]:
         "HOME": str(home),
         "PATH": f"{programs}:{os.environ['PATH']}",
         "HERDSMAN_CACHE": str(cache_dir()),
-        # The environment of the tests is used as it is, also if a file that it was made from is newer.
+        # make must not rebuild the environment of the tests, also if a file that it was made from is newer.
         "MAKEFLAGS": "--assume-old=.venv/.installed",
     }
 
 
 @pytest.fixture
 def demo(reader: dict[str, str], pulumi_cli: Path, llama_server: Path) -> Iterator[None]:
-    """End what a page has started by `make demo`, also if the page failed."""
+    """Stop the demo that a page has started with `make demo`, also if the page failed."""
     yield
     subprocess.run([sys.executable, "-m", "examples.demo", "down"], cwd=ROOT, env=reader, timeout=120, check=True)
 
@@ -81,7 +81,7 @@ def checkout(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def pipeline(reader: dict[str, str], tmp_path: Path, kubeconfig: Path, pulumi_cli: Path) -> dict[str, str]:
-    """The reader with a cluster, the Pulumi CLI with a language host for Python, and a pip that asks no index."""
+    """The reader with a cluster, the Pulumi CLI with a language host for Python, and pip without an index."""
     programs = tmp_path / "programs"
     write_python(programs)
     write_pulumi(programs)
@@ -92,7 +92,7 @@ def pipeline(reader: dict[str, str], tmp_path: Path, kubeconfig: Path, pulumi_cl
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "PULUMI_SKIP_UPDATE_CHECK": "true",
         "KUBECONFIG": str(kubeconfig),
-        # The plugins of the project's environment stay in the test's folder.
+        # Keep the plugins of the project's environment in the test's folder.
         "HERDSMAN_CACHE": str(tmp_path / "cache"),
     }
 
@@ -111,7 +111,7 @@ def test_a_static_fleet_from_ci(pipeline: dict[str, str], checkout: Path, api: A
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[FileServer]:
-    """A server in the place of Hugging Face. It serves a tiny model as the file that the page names."""
+    """A replacement for Hugging Face, which serves a tiny model as the file that the page names."""
     body = write_tiny_model(tmp_path / "tiny.gguf").read_bytes()
     with serving(body) as server:
         yield server
@@ -126,7 +126,7 @@ def mac(
     llama_server: Path,
     tmp_path: Path,
 ) -> Iterator[dict[str, str]]:
-    """The reader with a cluster and its loop. AGENT_OPTIONS are what the agent of a Mac finds by itself."""
+    """The reader with a cluster and its loop. AGENT_OPTIONS set values that the agent of a Mac finds by itself."""
     administrator = KubeClient.from_kubeconfig(str(control_plane.kubeconfig))
     install_crds(administrator)
     forget_hosts(administrator)

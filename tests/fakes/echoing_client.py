@@ -1,7 +1,7 @@
-"""A client of an imaginary API server that accepts every object and is empty at first.
+"""A client without an API server: it holds a list of objects and returns every object that is written.
 
-It serves tests that pass arbitrary files to code that uses an API server. A real one refuses most of these files before
-the rest of the program sees them.
+Tests use it to pass arbitrary files to code that uses an API server. A real API server would refuse most of these files
+before the rest of the program reads them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kubeapi.rest import JSON
 
 
 class EchoingClient(KubeClient):
-    """Holds `objects`; every dry run returns the object that was sent."""
+    """Reads return `objects`; every write returns the object that was sent."""
 
     def __init__(self, objects: Iterable[Json] = ()) -> None:
         self._objects = list(objects)

@@ -1,6 +1,6 @@
-"""An engine without Pulumi and without a cluster, that keeps the promises of `automation.engine.port.Engine`.
+"""An engine without Pulumi and without a cluster, which implements `automation.engine.port.Engine`.
 
-`tests/contract/test_engine.py` runs the same tests over this one and the real one.
+`tests/contract/test_engine.py` runs the same tests on this engine and on the real one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ObjectKey = tuple[str, str, str]
 
 
 def refuse_bad_values(manifest: Manifest) -> str | None:
-    """Refuse a manifest as the API server does, as far as the tests need it."""
+    """Return why the API server would refuse a manifest, or None; knows only the two bad values of `rendered`."""
     spec = manifest.get("spec") or {}
     if manifest["kind"] == "HorizontalPodAutoscaler" and spec["maxReplicas"] == BAD_LIMIT:
         return "spec.maxReplicas: must be greater than 0"
@@ -53,7 +53,7 @@ class _State:
 
 
 class FakeEngine:
-    """Keeps objects in `objects`. `before_run` is called in each run: a test blocks there, counts, or raises."""
+    """Keeps objects in `objects`. Each run calls `before_run`, in which a test may block, count, or raise."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class FakeEngine:
         with self._lock:
             held = self._state(stack).held.items()
             objects = [(key, urn) for urn, (key, _, _) in held if key is not None]
-            # A component's type stands before the `$` in the URN of each of its objects.
+            # The URN of an object has the type of its component before the `$`.
             components = {(key, urn.partition("$")[0]) for key, urn in objects}
             return dict(Counter(key for key, _ in (*objects, *components)))
 

@@ -1,7 +1,8 @@
-"""Keeps a real process running in the background, as systemd and launchd do. Standard library only.
+"""Keeps a real process running in the background, as systemd and launchd do. Uses the standard library only.
 
-The fakes `systemctl` and `launchctl` beside it start one keeper for each service and communicate with it by signals and
-a state file. All processes of the service stay its descendants, as those of a unit stay in its cgroup.
+The fakes `systemctl` and `launchctl` in this folder start one keeper for each service, and communicate with it by
+signals and a state file. All processes of a service remain descendants of its keeper, as the processes of a unit remain
+in its cgroup.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def state_directory(script: str, name: str) -> Path:
-    """Give where a fake keeps its state: beside the script as it was called, which may be a link to this folder's."""
+    """Return the state folder of a fake: $FAKE_SERVICES, else a folder beside the path by which it was called.
+
+    That path may be a link to the script in this folder.
+    """
     own = Path(os.environ.get("FAKE_SERVICES", "") or Path(script).absolute().parent / f"{name}-state")
     own.mkdir(parents=True, exist_ok=True)
     return own
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read a JSON file; empty when there is none."""
+    """Read a JSON file; an empty dict if there is none."""
     try:
         return dict(json.loads(path.read_text()))
     except FileNotFoundError:
@@ -43,21 +47,23 @@ def write(path: Path, value: dict[str, Any]) -> None:
 
 
 class Kept:
-    """One service as the fakes see it: its spec, and the last state that its keeper wrote."""
+    """One service of the fakes: its spec, and the last state that its keeper wrote."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self.spec_file = directory / f"{name}.spec.json"
         self.state_file = directory / f"{name}.now.json"
 
     def state(self) -> dict[str, Any]:
-        """Give `active`, `sub`, `pid`, `restarts`, `result`, `last_exit`, `keeper`; empty when it was never started."""
+        """Return `active`, `sub`, `pid`, `restarts`, `result`, `last_exit`, `keeper`; empty if it never started."""
         now = read(self.state_file)
         if now.get("keeper") and now.get("active") != "inactive" and not _alive(int(now["keeper"])):
             now.update(active="inactive", sub="dead", pid=0)
         return now
 
     def start(self, spec: dict[str, Any]) -> None:
-        """Start as described: argv, env, user, kill (process, mixed, group), delay_s, stop_s, max_starts, log."""
+        """Start the service. Keys of `spec`: argv, env, user, kill (process, mixed, group), delay_s, stop_s,
+        max_starts, log.
+        """
         write(self.spec_file, spec)
         self.state_file.unlink(missing_ok=True)
         subprocess.Popen(
@@ -71,7 +77,7 @@ class Kept:
         _until(lambda: bool(self.state()), 10)
 
     def stop(self) -> None:
-        """Stop the service as its spec defines, and wait for the end."""
+        """Stop the service as its spec defines, and wait until it has ended."""
         now = self.state()
         if now.get("active") in (None, "inactive", "failed"):
             return
@@ -80,8 +86,8 @@ class Kept:
         _until(lambda: self.state().get("active") in ("inactive", "failed"), float(read(self.spec_file)["stop_s"]) + 10)
 
     def restart_process(self) -> None:
-        """Kill the process and have it started again."""
-        before = self.state().get("pid")  # first: the keeper may have done it before we go on
+        """Let the keeper stop the process and start it again, and wait for the new process."""
+        before = self.state().get("pid")  # read before the signal, since the keeper may restart the process at once
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(self.state()["keeper"]), signal.SIGUSR1)
         _until(lambda: self.state().get("pid") not in (0, before), 60)
@@ -139,7 +145,7 @@ class Keeper:
                 return self.say("inactive", "dead")
 
     def once(self) -> int:
-        """Start the process, wait for its end, and stop its children if the spec demands it."""
+        """Start the process, wait for its end, and return its exit code; stop its children if the spec requires it."""
         try:
             pid = self.launch()
         except OSError as error:
@@ -191,7 +197,7 @@ class Keeper:
         return process.pid
 
     def reap(self, pid: int) -> int | None:
-        """Wait for all ended children; return the exit code of `pid` if it is one of them."""
+        """Reap all children that have ended; return the exit code of `pid` if it is one of them."""
         code = None
         with contextlib.suppress(ChildProcessError):
             while True:

@@ -1,4 +1,4 @@
-"""Builders of rendered services: name the interesting part, get objects that a real API server takes."""
+"""Builders of rendered services, whose objects a real API server accepts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from program.desired.keys import ServiceKey
 BAD_PORT = 700_000
 """A port that the API server refuses."""
 BAD_LIMIT = -1
-"""A largest number of replicas that the API server refuses."""
+"""A maximum number of replicas that the API server refuses."""
 
 
 def key(name: str, namespace: str = "default") -> ServiceKey:
-    """The key of a service of the tests."""
+    """Return the key of a service of dialect llmkube."""
     return ServiceKey("llmkube", namespace, name)
 
 
@@ -29,7 +29,7 @@ def service(
     max_replicas: int = 3,
     cached: bool = False,
 ) -> RenderedService:
-    """A rendered service of a Service and a Deployment, optionally with an autoscaler and a shared cache."""
+    """Return a rendered service: a Service and a Deployment, optionally an autoscaler and a shared cache."""
     metadata: dict[str, Any] = {"name": name, "namespace": namespace, "labels": {"app": name}}
     scaler = {
         "apiVersion": "autoscaling/v2",
@@ -75,7 +75,7 @@ def service(
 
 
 def cache(namespace: str = "default") -> RenderedObject:
-    """The claim that the services of a namespace share."""
+    """Return the cache claim that the services of a namespace share."""
     manifest = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",

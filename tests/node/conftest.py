@@ -1,7 +1,7 @@
-"""A cluster with a real node for the whole layer, and the two ways to run the loop on it.
+"""A cluster with a real node for all modules of this folder, and two ways to run the loop on it.
 
-The loop is either `loop`, a process on this machine, or `operator`, the operator's pods. A module uses one of them,
-since both reconcile the same services. Each test process has a separate node.
+`loop` is a process on this machine; `operator` runs the operator's pods. A module uses only one of them, since both
+reconcile the same services. Each test process has its node.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def node(node_cluster: tuple[LocalCluster, Node]) -> Node:
 
 @pytest.fixture(scope="session")
 def node_api(node_cluster: tuple[LocalCluster, Node]) -> Api:
-    """Plain HTTPS to the cluster, for logs and other requests that the client does not support."""
+    """A plain HTTPS client of the cluster, for logs and other requests that KubeClient does not support."""
     return Api(node_cluster[0])
 
 
 @pytest.fixture(scope="session")
 def client(node_cluster: tuple[LocalCluster, Node]) -> Iterator[KubeClient]:
-    """The administrator, on a cluster with images and volumes for services."""
+    """The administrator's client, on a cluster with images and volumes for services."""
     administrator = KubeClient.from_kubeconfig(str(node_cluster[0].kubeconfig))
     provide(node_cluster[1], administrator)
     yield administrator
@@ -68,7 +68,7 @@ def namespace(node_api: Api) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def files(node: Node) -> Iterator[FileServer]:
-    """Serves models to pods and to the loop."""
+    """A server of model files for pods and for the loop."""
     with FileServer(address=node.network.gateway) as server:
         yield server
 
@@ -80,7 +80,7 @@ def loop(
     pulumi_cli: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[LoopProcess]:
-    """One loop over all namespaces, with just the rights of docs/install/rbac.yaml."""
+    """One loop for all namespaces, with the rights of docs/install/rbac.yaml only."""
     cluster, node = node_cluster
     install_crds(client)
     real.install_priority_classes(client)
@@ -96,7 +96,7 @@ def loop(
         {
             "HERDSMAN_INIT_CONTAINER_IMAGE": image_set.DOWNLOADER_IMAGE,
             "HERDSMAN_PROXY_ADDRESS": node.network.gateway,
-            # Short, because tests wait for them; long enough for a machine that does other things too.
+            # Short, because tests wait for them, and long enough for a busy machine.
             "HERDSMAN_COMPLETION_TIMEOUT_S": "8",
             "HERDSMAN_STALL_TIMEOUT_S": "4",
             "HERDSMAN_STALL_CHECK_S": "1",
@@ -112,7 +112,7 @@ def loop(
 
 @pytest.fixture(scope="session")
 def operator_archive(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorImage]:
-    """The operator's image in an archive, which is built once for all files of the layer and removed after them."""
+    """The operator's image in an archive. It is built once for all modules of this folder, and then deleted."""
     folder = tmp_path_factory.mktemp("image")
     yield build_operator_image(folder)
     shutil.rmtree(folder)
@@ -120,7 +120,7 @@ def operator_archive(node: Node, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture(scope="session")
 def operator_image(node: Node, operator_archive: OperatorImage) -> str:
-    """The name of the operator's image, which the node has."""
+    """The name of the operator's image, which is loaded into the node."""
     node.load_archive(operator_archive.archive)
     return operator_archive.name
 
@@ -133,14 +133,14 @@ def operator_pods(
     operator_image: str,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[OperatorPods]:
-    """A cluster with the operator's image on its node and no installation: the module installs it."""
+    """A cluster whose node has the operator's image. The operator is not installed; the module installs it."""
     with installable(*node_cluster, client, tmp_path_factory.mktemp("operator"), operator_image) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def operator(operator_pods: OperatorPods) -> OperatorPods:
-    """The operator as `herdsman install` puts it into a cluster, with a token for its metrics; it leads."""
+    """The operator, installed with `herdsman install` and with a token for its metrics. One of its pods leads."""
     operator_pods.make_secret(METRICS_SECRET, token=METRICS_TOKEN)
     operator_pods.install(f"--metrics-secret={METRICS_SECRET}")
     operator_pods.await_leading()

@@ -1,7 +1,7 @@
-"""Machines beside the cluster's node that joined as in docs/how-to/hosts.md, with an agent each, and clients in pods.
+"""Hosts that joined as docs/how-to/hosts.md describes, each with an agent, and clients in pods.
 
-The machines are network namespaces on a network that the node is on as well. Clients reach a service by the ClusterIP
-of its Service, which leads to a machine, to another one after a loss, and to pods after an edit.
+The hosts are network namespaces in a network of the node. Clients reach a service by the ClusterIP of its Service. It
+leads to a host, to another host when the first is lost, and to pods after an edit.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class Machine:
         return self.network.address
 
     def engines(self, namespace: str, name: str) -> list[psutil.Process]:
-        """The processes of a service that run there."""
+        """Return the processes of a service on this host."""
         marks = ((each, each.environ().get("HERDSMAN_PROCESS", "")) for each in self.agent.processes())
         return [each for each, mark in marks if f"{namespace}/{name}|" in mark]
 
     def die(self) -> None:
-        """As a power cut: everything that runs there ends at once, and nothing comes in or out."""
+        """End all processes and cut the network, as a power cut does."""
         self.network.cut()
         running = self.agent.processes()
         self.agent.kill()
@@ -76,14 +76,14 @@ class Machine:
         psutil.wait_procs(running, timeout=10)
 
     def boot(self) -> None:
-        """Come back."""
+        """Connect the network and start the agent again."""
         self.network.heal()
         self.agent.start()
 
 
 @pytest.fixture(scope="module")
 def operator(operator_pods: OperatorPods) -> OperatorPods:
-    """The operator's own pod, which moves services soon; it leads."""
+    """The operator's pod, which leads, and which moves services from a lost host after 2 s."""
     operator_pods.settings["host_move_after_s"] = "2"
     operator_pods.install()
     operator_pods.await_leading()
@@ -92,7 +92,7 @@ def operator(operator_pods: OperatorPods) -> OperatorPods:
 
 @pytest.fixture(scope="module")
 def there(node: Node) -> Iterator[Network]:
-    """The machines' network. The node is on it as well, and routes to its pods."""
+    """The network of the hosts. The node is connected to it, and routes to its pods."""
     pid = lifecycle.first_pid(node.layout)
     assert pid is not None
     with network() as made:
@@ -107,7 +107,7 @@ def machines(
     there: Network,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[dict[str, Machine]]:
-    """Two machines that have joined, by either way of writing the administrator's kubeconfig."""
+    """Two hosts that have joined. One administrator's kubeconfig contains the credentials, the other names files."""
     cluster, node = node_cluster
     folder = tmp_path_factory.mktemp("machines")
     administrators = {"desk": cluster.kubeconfig, "attic": with_files(cluster.kubeconfig, folder / "administrator")}
@@ -139,7 +139,7 @@ def host_of(client: KubeClient, namespace: str, name: str) -> str:
 
 
 def ready_reason(client: KubeClient, host: str) -> str:
-    """The reason of a Host's condition Ready; empty while it has none."""
+    """Return the reason of a Host's condition Ready; empty while it has none."""
     conditions = client.get(kinds.HOSTS, None, host).get("status", {}).get("conditions", ())
     return next((str(each["reason"]) for each in conditions if each["type"] == "Ready"), "")
 
@@ -230,7 +230,7 @@ def test_a_machine_without_an_agent_is_served_from_over_ssh(
     llama_server: Path,
     tmp_path: Path,
 ) -> None:
-    """The loop's pod dials it with a key out of a Secret, which docs/install/secrets-reader.yaml lets it read."""
+    """The loop's pod connects with a key from a Secret, which docs/install/secrets-reader.yaml allows it to read."""
     machine = there.host("shed")
     with sshd(tmp_path / "shed", address=machine.address, prefix=machine.prefix, binaries=[llama_server]) as server:
         key = {"ssh-privatekey": server.user_key.read_text()}

@@ -1,7 +1,7 @@
 """The example for kind as `make kind` runs it: the real kind, a replacement for Docker, and a real node with real pods.
 
-The replacement (tests/support/docker_stand_in.py) starts no container: the node of the tests is the cluster behind it.
-A tiny model and the tests' image of llama-server replace those that the example downloads.
+The replacement (tests/support/docker_stand_in.py) starts no container; the cluster behind it is that of the tests. A
+tiny model and the tests' image of llama-server replace the downloads of the example.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "16-kind"
 
 @pytest.fixture
 def example(tmp_path: Path, files: FileServer) -> Path:
-    """A copy of the example with a port that is free here, a model that is served here, and an image of the node."""
+    """A copy of the example with a port that is free on this machine, a model of the test, and an image of the node."""
     copy = shutil.copytree(EXAMPLE, tmp_path / "example")
     kind = yaml.safe_load((copy / "cluster" / "kind.yaml").read_text())
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -50,7 +50,7 @@ def example(tmp_path: Path, files: FileServer) -> Path:
 
 @pytest.fixture
 def docker(tmp_path: Path, node_cluster: tuple[LocalCluster, Node], client: KubeClient) -> Iterator[Path]:
-    """The program `docker`. The cluster behind it has no operator yet."""
+    """The folder with the replacement for `docker`. The cluster behind it has no operator yet."""
     cluster, node = node_cluster
     tool_or_skip("kind")
     wipe(node, client)

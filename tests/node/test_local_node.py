@@ -1,4 +1,4 @@
-"""Pods of a local node reach the API server at its Service, and own the volumes of their group."""
+"""Pods of a local node reach the API server at its Service, and their volumes belong to their group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model cache on a real volume: filled ahead of any service, looked into, cleared, filled again."""
+"""A model cache on a real volume is filled before any service exists, inspected, cleared and filled again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Command:
         self.told = ""
         """The output of the command, warnings included."""
         self.answer = ""
-        """Its stdout alone."""
+        """The stdout of the command."""
 
     def __call__(self, *arguments: str) -> int:
         image = ("--image", image_set.DOWNLOADER_IMAGE)

@@ -1,4 +1,4 @@
-"""Mounts as they are rendered, on a real node: a container runtime makes a mount point for each of them."""
+"""Rendered mounts on a real node: the container runtime can make a mount point for each of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SERVE = (
 
 
 class Nothing:
-    """A cluster without any object that a service could refer to."""
+    """A `Lookup` over a cluster without objects."""
 
     reads_model_status = False
 

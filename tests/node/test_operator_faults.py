@@ -1,6 +1,6 @@
-"""Faults of the operator's pod: it is killed, evicted, loses its claim, the API server or its memory.
+"""Faults of the operator's pod: it is killed, it is evicted, it loses its claim, the API server, or its memory.
 
-In all of them models go on serving, none of their pods is restarted, and the operator recovers.
+In each case models continue to serve, none of their pods is restarted, and the operator recovers.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ ENGINE: dict[str, Any] = {
     "probeOverrides": {"startup": {**_HEALTH, "failureThreshold": 60}, "readiness": _HEALTH},
 }
 SPARE = "spare"
-"""A service with objects and no pods, for edits."""
+"""The name of a service with objects and no pods, for edits."""
 BATCH = 8
-"""Services that are written at once, so that they are made by one run of the engine."""
+"""The number of services that are created at once, so that one engine run makes them."""
 AGAIN_S = 180.0
-"""Until an operator leads again: the kubelet waits longer before each start, up to a minute here."""
+"""The maximum time until an operator leads again. The kubelet waits longer before each start, here up to a minute."""
 OUTAGE_S = 120.0
 
 
 @contextlib.contextmanager
 def asked(address: real.Address) -> Iterator[list[real.Answer]]:
-    """Ask a model twice a second while the block lasts; gives the answers."""
+    """Send a request to a model twice a second while the block lasts; yields the list of answers."""
     answers: list[real.Answer] = []
     done = threading.Event()
 
@@ -74,9 +74,7 @@ def lost(answers: list[real.Answer]) -> list[real.Answer]:
 
 @dataclass
 class Scene:
-    """A model that an operator's pod manages, and the identities of its objects, which show whether any was
-    replaced.
-    """
+    """A namespace with services that the operator manages. UIDs show whether an object was replaced."""
 
     operator: OperatorPods
     client: KubeClient
@@ -84,7 +82,7 @@ class Scene:
     address: real.Address
 
     def models(self) -> dict[str, tuple[str, int, str]]:
-        """Uid, restarts and template hash of each pod of a model."""
+        """Return UID, restarts and template hash of each pod of a service, by its name."""
         found = {}
         for pod in real.pods(self.client, self.namespace, naming.LABEL_SERVICE):
             restarts = sum(entry["restartCount"] for entry in pod["status"].get("containerStatuses", ()))
@@ -93,7 +91,7 @@ class Scene:
         return found
 
     def objects(self) -> dict[str, str]:
-        """Uid of each object that was made for a service, by kind and name."""
+        """Return the UID of each Deployment and Service, by kind and name."""
         found = {}
         for kind in (kinds.DEPLOYMENTS, kinds.SERVICES):
             for obj in self.client.list(kind, self.namespace)["items"]:
@@ -104,34 +102,34 @@ class Scene:
         return self.client.get(kinds.CLAIMS, NAMESPACE, CLAIM)
 
     def state(self) -> Path:
-        """The folder of the volume with the engine's state."""
+        """Return the folder of the volume that holds the engine's state."""
         volume = self.client.get(PERSISTENT_VOLUMES, None, self.claim()["spec"]["volumeName"])
         return Path(volume["spec"]["local"]["path"])
 
     def locks(self) -> list[Path]:
-        """The locks of this namespace's stacks."""
+        """Return the lock files of this namespace's stacks."""
         return [path for path in self.state().glob(".pulumi/locks/**/*.json") if self.namespace in str(path)]
 
     def stacks(self) -> dict[str, bytes]:
-        """The state of this namespace's stacks."""
+        """Return the contents of the state files of this namespace's stacks, by file name."""
         return {path.name: path.read_bytes() for path in self.state().glob(f".pulumi/stacks/**/{self.namespace}*.json")}
 
     def stop_services(self, prefix: str, count: int) -> list[str]:
-        """Write services that have objects and no pods; gives their names."""
+        """Create services that have objects and no pods; return their names."""
         names = [f"{prefix}-{number}" for number in range(count)]
         for name in names:
             service(self.client, self.namespace, name, replicas=0, **ENGINE)
         return names
 
     def await_made(self, names: list[str]) -> None:
-        """Wait until each service has its objects and a phase that shows it, and no run of the engine holds a lock."""
+        """Wait until each service has its objects and a settled phase, and no engine run holds a lock."""
         for name in names:
             deployed(self.client, self.namespace, name, timeout_s=AGAIN_S)
             settled(self.client, self.namespace, name)
         eventually(lambda: not self.locks(), what="the stacks to be unlocked")
 
     def takes_edits(self, name: str, size: int) -> None:
-        """Change a service, and wait until its Deployment shows it."""
+        """Change a service, and wait until its Deployment has the change."""
         edit(self.client, self.namespace, name, contextSize=size)
         eventually(
             lambda: f"--ctx-size {size}" in arguments(deployed(self.client, self.namespace, name)),
@@ -142,7 +140,7 @@ class Scene:
 
     @contextlib.contextmanager
     def untouched(self) -> Iterator[None]:
-        """Assert that the model answers all along in the block, and that its pods stay as they are."""
+        """Assert that the model answers every request during the block, and that its pods are not replaced."""
         before = self.models()
         assert before
         with asked(self.address) as seen:
@@ -151,7 +149,7 @@ class Scene:
         assert self.models() == before
 
     def doctor(self) -> list[Json]:
-        """Run `herdsman doctor`; gives its findings that are not ok."""
+        """Run `herdsman doctor`, and return its findings that are not ok."""
         answer = self.operator.command("doctor", "-o", "json")
         return [finding for finding in json.loads(answer.stdout) if finding["state"] != "ok"]
 
@@ -164,7 +162,7 @@ def scene(
     files: FileServer,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Scene]:
-    """A service that is Ready; the tests of this module share it."""
+    """A Ready service and a spare one without pods, which the tests of this module share."""
     weights = write_tiny_model(tmp_path_factory.mktemp("weights") / "model.gguf").read_bytes()
     with node_api.namespace("faults") as namespace:
         model(client, namespace, source=files.serve("/model.gguf", File(weights)))
@@ -186,7 +184,7 @@ def signal_to(process: psutil.Process, number: signal.Signals) -> None:
 
 
 def in_the_middle_of_a_batch(scene: Scene, loop: psutil.Process, prefix: str) -> list[str]:
-    """Write services until a run of the engine has made a part of them, and freeze it there; gives their names."""
+    """Create services until an engine run has made some of them, freeze that run, and return the names of all."""
     names: list[str] = []
 
     def frozen() -> bool:
@@ -270,7 +268,7 @@ def test_models_serve_while_the_api_server_is_away_and_the_loop_recovers(scene: 
     pod, kept, before = scene.operator.await_leading(), scene.objects(), scene.models()
     cluster = scene.operator.cluster
     with asked(scene.address) as seen:
-        # At first connections are taken and not answered, later they are refused.
+        # First the API server accepts connections without answering; later they are refused.
         cluster.pause("kube-apiserver")
         time.sleep(OUTAGE_S / 2)
         cluster.kill("kube-apiserver")

@@ -1,10 +1,10 @@
-"""The operator's image as `herdsman image build` builds it: built twice, read back, and run without a network by runc.
+"""The operator's image from `herdsman image build`: it is built twice, read back, and run without a network by runc.
 
-No node is started: runc alone runs the image, as root on Linux, with a read-only root file system.
+No node is started. runc runs the image as root on Linux, with a read-only root file system.
 
-The image for the other architecture is built if its Pulumi CLI is in the cache of tools. CI compiles the CLI for its
-own processor alone, and skips those tests. `herdsman image build --architecture` fetches the other CLI once. The
-release workflow builds both images.
+The image for the other architecture is built if its Pulumi CLI is in the cache of tools. CI compiles the CLI only for
+the processor that it runs on, and skips these tests. `herdsman image build --architecture` fetches the other CLI once.
+The release workflow builds both images.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Image:
         return Path(self.told["archive"])
 
     def layers(self) -> Iterator[tarfile.TarFile]:
-        """The layers of the docker-archive, in their order."""
+        """Yield the layers of the docker-archive in their order."""
         with tarfile.open(self.archive) as outer:
             for name in _manifest(outer)["Layers"]:
                 with tarfile.open(fileobj=outer.extractfile(name)) as layer:
@@ -65,7 +65,7 @@ class Image:
 
 
 def build(folder: Path, architecture: str, *, cache: Path | None = None) -> Image:
-    """Run the command as a person does, and read the archive."""
+    """Run `herdsman image build`, and read the archive."""
     command = ["image", "build", "-o", str(folder / "image.tar"), "-t", NAME, "--architecture", architecture]
     environment = {**os.environ, **({"HERDSMAN_CACHE": str(cache)} if cache else {})}
     environment.pop("SOURCE_DATE_EPOCH", None)
@@ -101,14 +101,14 @@ def _bytes(tar: tarfile.TarFile, name: str | tarfile.TarInfo) -> bytes:
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
-    """The image for this machine, of layers in the user's cache where they are there."""
+    """The image for this machine, built with the layers in the user's cache."""
     needs.require("image")
     return build(tmp_path_factory.mktemp("image"), own_architecture())
 
 
 @pytest.fixture(scope="module")
 def foreign(tmp_path_factory: pytest.TempPathFactory) -> Image:
-    """The image for the other architecture, by the same code."""
+    """The image for the other architecture."""
     needs.require("image")
     needs.require("image for another architecture")
     return build(tmp_path_factory.mktemp("foreign"), OTHER)
@@ -116,7 +116,7 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Image:
 
 @pytest.fixture(scope="module")
 def bundle(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The image unpacked by umoci for runc."""
+    """The image as a bundle for runc, unpacked by umoci."""
     if os.geteuid() != 0 or shutil.which("runc") is None:
         pytest.skip("needs root and runc to run an image: apt-get install runc")
     folder = tmp_path_factory.mktemp("bundle") / "bundle"
@@ -125,7 +125,7 @@ def bundle(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def inside(bundle: Path, *argv: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in the image: its user, its environment, no network, no writable root file system."""
+    """Run a command in the image with its user and environment, without network and with a read-only root."""
     config = json.loads((bundle / "config.json").read_text())
     config["process"] |= {"terminal": False, "args": list(argv), "noNewPrivileges": True}
     config["process"]["capabilities"] = {}
@@ -175,7 +175,7 @@ def test_another_build_from_nothing_gives_the_same_bytes(image: Image, tmp_path:
     cache = tmp_path / "a cache elsewhere"
     (cache / "image").mkdir(parents=True)
     (cache / "tools").symlink_to(cache_dir() / "tools")
-    # The second build reuses the downloads of the first: Debian may publish an update between the two.
+    # The second build reuses the downloads of the first, since Debian may publish an update between the two.
     shutil.copytree(cache_dir() / "image/debian", cache / "image/debian", copy_function=os.link)
     again = build(tmp_path, own_architecture(), cache=cache)
     assert again.told["digest"] == image.told["digest"]
@@ -208,7 +208,7 @@ def test_nothing_in_it_is_anybodys_but_roots_or_gains_rights(which: str, request
 def test_it_names_nothing_of_the_machine_that_built_it(which: str, request: pytest.FixtureRequest) -> None:
     image: Image = request.getfixturevalue(which)
     home = Path.home()
-    # A home as short as /root is in binaries that others built; folders below it are not.
+    # Binaries that others built may contain a short home such as /root, but no folder below it.
     paths = {
         str(cache_dir()),
         str(locked.ROOT),
@@ -233,7 +233,7 @@ def test_every_module_has_bytecode_that_is_not_checked(image: Image) -> None:
     folders = (f"usr/lib/python{contents.PYTHON}/", contents.HOME)
     modules = (name for name in image.files() if name.endswith(".py") and name.startswith(folders))
     sources = set(modules)
-    # Python would compile such a link from a file of the machine that builds.
+    # For an absolute link, Python would compile a file of the machine that builds the image.
     assert not [name for name in sources if image.members[name].linkname.startswith("/")]
     compiled = {name for name in image.files() if name.endswith(".pyc")}
     assert len(compiled) == len(sources) > 3000
@@ -241,7 +241,7 @@ def test_every_module_has_bytecode_that_is_not_checked(image: Image) -> None:
         for member in layer:
             if member.name.endswith(".pyc"):
                 _, flags = struct.unpack("<II", _bytes(layer, member)[:8])
-                assert flags == 0b01, member.name  # by hash, and not checked
+                assert flags == 0b01, member.name  # 0b01: hash-based, unchecked
 
 
 def test_the_other_architecture_has_the_same_files(image: Image, foreign: Image) -> None:
@@ -326,7 +326,7 @@ def test_the_loop_says_in_it_that_it_finds_no_cluster(bundle: Path) -> None:
 
 
 def test_the_files_are_those_that_the_containerfile_installs(image: Image, tmp_path: Path) -> None:
-    """Runs the two commands of its stage `packages`, in folders of this test."""
+    """Run the commands of the Containerfile's stage `packages` in folders of this test, and compare the files."""
     if sys.version_info[:2] != (3, 11):
         pytest.skip("takes Python 3.11, which both images have")
     text = (locked.ROOT / "Containerfile").read_text()
@@ -348,7 +348,7 @@ def test_the_files_are_those_that_the_containerfile_installs(image: Image, tmp_p
         if not path.is_dir() or path.is_symlink()
     }
     ours = {name for name in image.files() if name.startswith(f"{contents.HOME}/")}
-    # Other files that `python -m venv` writes.
+    # Only `python -m venv` writes these files.
     theirs -= {name for name in theirs if re.search(r"/bin/([Aa]ctivate.*|python3\.11)$|/lib64$|/\.gitignore$", name)}
     assert ours == theirs
 

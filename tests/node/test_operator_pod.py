@@ -1,6 +1,7 @@
-"""The operator in a pod, installed by `herdsman install` and by Helm: it leads, serves, and needs only its roles.
+"""The operator in a pod, installed by `herdsman install` and by Helm: it leads, runs a service, and needs only its
+roles.
 
-The tests of one installation share a service and run in order. The last ones change the installation and remove it.
+The tests of one installation share a service and run in order. The last ones change and remove the installation.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ ENGINE: Json = {
 
 @dataclass(frozen=True)
 class Installer:
-    """One way to put the operator in, to change it, and to take it out."""
+    """One way to install, change and remove the operator: `herdsman install` or Helm."""
 
     operator: OperatorPods
     by_helm: bool
@@ -58,7 +59,7 @@ class Installer:
             self.operator.install(f"--metrics-secret={METRICS_SECRET}")
 
     def add_kserve(self) -> None:
-        """Change the installation that is there."""
+        """Change the installation: add dialect kserve."""
         if self.by_helm:
             self.operator.helm_install("upgrade", metricsSecret=METRICS_SECRET, kserve=True)
         else:
@@ -75,14 +76,14 @@ class Installer:
 
 @pytest.fixture(scope="module", params=["install", "helm"])
 def installer(request: pytest.FixtureRequest, operator_pods: OperatorPods) -> Iterator[Installer]:
-    """The way of this installation, on a cluster that has none yet."""
+    """The installer, on a cluster without an installation."""
     yield Installer(operator_pods, by_helm=request.param == "helm")
     operator_pods.wipe()
 
 
 @pytest.fixture(scope="module")
 def operator(installer: Installer) -> OperatorPods:
-    """The operator, leading, with a token for its metrics."""
+    """The installed operator, with a token for its metrics. One of its pods leads."""
     installer.operator.make_secret(METRICS_SECRET, token=METRICS_TOKEN)
     installer.put_in()
     installer.operator.await_leading()
@@ -93,7 +94,7 @@ def operator(installer: Installer) -> OperatorPods:
 def place(
     operator: OperatorPods, node_api: Api, files: FileServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """A namespace with a service of a real engine."""
+    """A namespace with a service that runs a real engine."""
     weights = write_tiny_model(tmp_path_factory.mktemp("weights") / "tiny.gguf").read_bytes()
     with node_api.namespace("operator") as name:
         model(operator.client, name, source=files.serve("/operator.gguf", File(weights)))
@@ -162,13 +163,13 @@ class Person:
         return answer.returncode, answer.stdout + answer.stderr
 
     def rows(self, *arguments: str) -> Any:
-        """Run it for JSON."""
+        """Run a command of `herdsman` on the namespace; return its JSON output."""
         answer = self.operator.command(*arguments, "-n", self.place, "-o", "json", kubeconfig=self.kubeconfig)
         return json.loads(answer.stdout or "null")
 
 
 def bound(operator: OperatorPods, folder: Path, place: str, name: str, *roles: str, previews: bool = False) -> Person:
-    """A person with these ClusterRoles in a namespace; who previews may read the loop's settings."""
+    """Return a person with these ClusterRoles in a namespace; with `previews`, one who may read the loop's settings."""
     wanted = [(place, "ClusterRole", role) for role in roles]
     wanted += [(NAMESPACE, "Role", "herdsman-preview")] if previews else []
     for namespace, kind, role in wanted:
@@ -244,7 +245,7 @@ def test_an_edit_rolls_out_without_a_lost_request(operator: OperatorPods, place:
 
 
 def test_the_roles_were_enough(operator: OperatorPods, place: str) -> None:
-    """No request of the loop in the tests above was refused, and the loop has only the rights of its roles."""
+    """No request of the loop in the tests above was refused, and the loop has no other role than `herdsman-loop`."""
     pod = operator.await_leading()
     assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
     refused = [line for line in operator.lines(pod) if "orbidden" in json.dumps(line) or line.get("level") == "error"]
@@ -263,7 +264,7 @@ def test_the_roles_were_enough(operator: OperatorPods, place: str) -> None:
 def test_an_upgrade_adds_kserve_and_its_webhook_converts_at_the_address_of_the_service(
     installer: Installer, operator: OperatorPods, node_api: Api, place: str
 ) -> None:
-    """The API server reaches the webhook as it reaches any Service of the cluster, over the node's kube-proxy."""
+    """The API server reaches the webhook by the ClusterIP of its Service, through the node's kube-proxy."""
     old, pods = operator.await_leading(), set(map(_uid, real.pods(operator.client, place)))
     with established(node_api, crd_documents("kserve")):
         installer.add_kserve()

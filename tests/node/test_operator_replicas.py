@@ -1,6 +1,6 @@
-"""Two pods of the operator with a state in PostgreSQL: the leader is frozen, cut off, upgraded, downgraded, deleted.
+"""Two pods of the operator with the state in PostgreSQL: the leader is frozen, cut off, downgraded, upgraded, deleted.
 
-Each time the other pod takes over, no two engines run at once, and no model restarts.
+Each time the other pod takes over, no two engines run at the same time, and no model restarts.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ ENGINE: Json = {
 
 @pytest.fixture(scope="module")
 def table(node: Node) -> Iterator[Postgres]:
-    """The database of the state, where pods reach it."""
+    """The database of the state, at an address that pods can reach."""
     server = Postgres(address=node.network.gateway, clients=node.network.pods)
     yield server
     server.close()
@@ -67,7 +67,7 @@ def table(node: Node) -> Iterator[Postgres]:
 
 @pytest.fixture(scope="module")
 def pair(operator_pods: OperatorPods, table: Postgres) -> OperatorPods:
-    """Two pods, of which one leads and the other waits."""
+    """The operator with two pods: one leads, and the other waits."""
     operator_pods.settings |= {"lease_duration_s": str(LEASE_S), "conversion_certificate_s": "60"}
     operator_pods.make_secret("state", url=table.url, **table.environment)
     operator_pods.make_secret("passphrase", passphrase="of a cluster that ends with the tests")
@@ -101,7 +101,7 @@ def place(
 def test_a_frozen_leader_is_ended_and_the_other_goes_on(
     pair: OperatorPods, client: KubeClient, table: Postgres, place: str
 ) -> None:
-    """Everything in its container is stopped but the guard, in the middle of a run of the engine."""
+    """During an engine run, all processes of the leader's container except the guard are stopped."""
     leader, other = pair.await_leading(), await_standby(pair)
     before, restarted, since = Serving.of(client, place), restarts(pair, leader), time.time()
     with changing(pair, place) as changes:
@@ -198,7 +198,7 @@ def test_the_leader_converts_and_so_does_the_next_one(
     assert all(each["url"].startswith(f"https://{leader['status']['podIP']}:9443/convert/") for each in before)
     began = time.monotonic()
     client.delete(kinds.PODS, NAMESPACE, leader["metadata"]["name"])
-    # Without a leader there is no conversion: requests for v1alpha1 fail at the API server.
+    # Without a leader no webhook converts, so requests for v1alpha1 fail.
     wanted = f"https://{other['status']['podIP']}:9443/convert/"
     eventually(
         lambda: all(each.get("url", "").startswith(wanted) for each in clients_of(node_api)),
@@ -213,7 +213,7 @@ def test_the_leader_converts_and_so_does_the_next_one(
 
 
 def test_conversions_go_on_while_the_authority_is_replaced(pair: OperatorPods, node_api: Api, converted: str) -> None:
-    """A certificate of this installation is valid for a minute, and replaced after half of that."""
+    """A certificate of this installation is valid for 60 s, and replaced after half of that time."""
     pair.await_leading()
     [before, _] = [set(authorities_of(each)) for each in clients_of(node_api)]
     failed, reads = [], 0

@@ -1,4 +1,4 @@
-"""A Playground of llmaz's and an LLMInferenceService of KServe's, each with a real llama-server in a real pod."""
+"""A Playground of llmaz and an LLMInferenceService of KServe, each with a real llama-server in a real pod."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STARTED_S = 90.0
 _NOBODY = 65532
 _HEALTH = {"httpGet": {"path": "/health", "port": 8080}, "periodSeconds": 1, "failureThreshold": 60}
 _LOADING_S = 20.0
-"""How long an engine loads. A replica that fails is deleted within 15 seconds of its first response."""
+"""How long an engine loads, in seconds. A replica that fails is deleted within 15 s of its first response."""
 _FEW = ["--ctx-size", "512", "--threads", "1"]
 
 
@@ -45,7 +45,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def place(client: KubeClient, node_api: Api) -> Iterator[str]:
-    """A namespace of this module, on a cluster with the CRDs of both dialects."""
+    """A namespace for this module, on a cluster with the CRDs of both dialects."""
     for family in ("kserve", "llmaz"):
         dialects.install(client, family)
     with node_api.namespace("dialects") as name:
@@ -54,7 +54,7 @@ def place(client: KubeClient, node_api: Api) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def services(client: KubeClient, place: str, weights: Path, request: pytest.FixtureRequest) -> str:
-    """One service of each dialect; gives their namespace. Both start at the same time."""
+    """The namespace of one service of each dialect. Both start at the same time."""
     request.getfixturevalue("loop")
     put_playground(client, place, "play", weights, startupProbe=_HEALTH, readinessProbe=_HEALTH)
 
@@ -67,7 +67,7 @@ def services(client: KubeClient, place: str, weights: Path, request: pytest.Fixt
         "resources": {"requests": {"cpu": "250m"}},
         "securityContext": {"runAsUser": _NOBODY},
         "volumeMounts": [{"name": "weights", "mountPath": "/weights", "readOnly": True}],
-        # The preset's waits for 15 seconds, which a gateway would need and this test does not.
+        # The hook of the preset waits for 15 seconds, which only a gateway needs.
         "lifecycle": {"preStop": {"exec": {"command": ["/bin/true"]}}},
     }
     spec = {
@@ -80,7 +80,7 @@ def services(client: KubeClient, place: str, weights: Path, request: pytest.Fixt
 
 
 def put_playground(client: KubeClient, place: str, name: str, weights: Path, **probes: Any) -> None:
-    """Make a Playground, its OpenModel and its BackendRuntime, which runs llama-server."""
+    """Create a Playground, its OpenModel, and a BackendRuntime that runs llama-server."""
     image, _, version = LLAMA_SERVER_IMAGE.rpartition(":")
     runtime = {
         "image": image,
@@ -134,7 +134,7 @@ def test_a_service_of_another_dialect_answers(
         raise AssertionError(f"{error}; pods {seen}; status {status}") from None
     assert find(client, kinds.SERVICES, services, service)
     address = real.cluster_address(client, node, services, service)
-    # kube-proxy learns of a pod that became ready a moment after everybody else.
+    # kube-proxy sends requests to a new pod only a moment after the pod became ready.
     eventually(lambda: real.chat(address, tokens=1).status == 200, what="an answer by the Service", timeout_s=10)
     answer = real.chat(address)
     assert real.said(answer) == real.said(real.chat(address)) != ""
@@ -152,11 +152,11 @@ def test_a_service_of_another_dialect_answers(
 def test_a_pod_without_probes_is_kept_while_its_engine_loads(
     client: KubeClient, place: str, weights: Path, services: str
 ) -> None:
-    """Such a pod is Ready from its start, while llama-server answers with status 503 until the model is loaded."""
+    """Such a pod is Ready from its start. llama-server answers with status 503 until the model is loaded."""
     model = Path(shutil.copy(weights, weights.with_name("slow.gguf")))
 
     def found() -> list[tuple[str, int]]:
-        """Give each running pod's uid and restarts."""
+        """Return UID and restarts of each running pod."""
         pods = real.pods(client, place, "herdsman.dev/playground=slow")
         states = ((pod, one) for pod in pods for one in pod["status"].get("containerStatuses", ()) if one["ready"])
         return [(pod["metadata"]["uid"], one["restartCount"]) for pod, one in states]

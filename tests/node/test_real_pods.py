@@ -1,4 +1,4 @@
-"""From a custom resource to completions of a real llama-server in a real pod, and what happens when it breaks."""
+"""Services with a real llama-server in a real pod: completions, downloads, rolling updates, faults and sleep."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ ENGINE: dict[str, Any] = {
     "probeOverrides": {"startup": {**_HEALTH, "failureThreshold": 60}, "readiness": _HEALTH},
 }
 STARTED_S = 60.0
-"""A pod with its download, on a machine that does other things too."""
+"""The maximum time until a pod is Ready, with its download, on a busy machine."""
 SLOW_S = 20.0
 """The minimum duration of a download whose progress is tested: the downloader reports every five seconds."""
 
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
-    """Two models of the same shape that give different completions."""
+    """Two models of the same shape with different completions."""
     folder = tmp_path_factory.mktemp("weights")
     first, second = (write_tiny_model(folder / f"{seed}.gguf", seed=seed).read_bytes() for seed in (1, 2))
     return first, second
@@ -59,13 +59,16 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
 
 @pytest.fixture(scope="module")
 def place(node_api: Api) -> Iterator[str]:
-    """A namespace of this module."""
+    """A namespace for this module."""
     with node_api.namespace("pods") as name:
         yield name
 
 
 def downloads(files: FileServer, path: str) -> int:
-    """How often pods have downloaded a file, by the number of bytes; the loop's reads of its header do not count."""
+    """Return how often pods have downloaded a file: the bytes sent to them, divided by its size.
+
+    The loop's reads of the header do not count.
+    """
     with files.lock:
         sent = sum(
             request.bytes_sent[0]
@@ -77,7 +80,7 @@ def downloads(files: FileServer, path: str) -> int:
 
 @dataclass(frozen=True)
 class Served:
-    """A service that serves, and how to look at it."""
+    """A Ready service, with functions that observe it."""
 
     client: KubeClient
     files: FileServer
@@ -87,22 +90,22 @@ class Served:
 
     @property
     def pod(self) -> dict[str, Any]:
-        """Its newest pod."""
+        """The newest pod of the service."""
         return max(self.pods_of("svc"), key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
 
     def pods_of(self, name: str) -> list[dict[str, Any]]:
-        """The pods of a service of the namespace."""
+        """Return the pods of a service in the namespace."""
         return real.pods(self.client, self.namespace, f"{naming.LABEL_SERVICE}={name}")
 
     def says(self) -> str:
-        # kube-proxy learns of a pod that became ready a moment after everybody else.
+        # kube-proxy sends requests to a new pod only a moment after the pod became ready.
         eventually(
             lambda: real.chat(self.address, tokens=1).status == 200, what="an answer by the Service", timeout_s=10
         )
         return real.said(real.chat(self.address))
 
     def would_say(self) -> str:
-        """As `says`, but empty when a terminating pod dropped the request."""
+        """Return the answer as `says` does, but an empty text if a terminating pod dropped the request."""
         answer = real.chat(self.address, timeout_s=2)
         return real.said(answer) if answer.status == 200 else ""
 
@@ -115,7 +118,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(client: KubeClient, node: Node, place: str, files: FileServer, weights: tuple[bytes, bytes]) -> Served:
-    """A service of the first model, Ready; the tests of this module share it in their order."""
+    """A Ready service with the first model. The tests of this module share it and run in order."""
     model(client, place, source=files.serve("/first.gguf", File(weights[0])))
     service(client, place, **ENGINE)
     await_condition(client, place, "svc", "Ready", "True", timeout_s=STARTED_S)
@@ -166,7 +169,7 @@ def test_a_changed_source_never_serves_the_old_weights(served: Served, weights: 
     (engine,) = real.processes_of(served.pod, "llama-server")
     path = engine.cmdline()[engine.cmdline().index("--model") + 1]
     assert Path(f"/proc/{engine.pid}/root{path}").read_bytes() == weights[1]
-    # Back to the first model: both are in the cache, each under its key.
+    # Back to the first model. Both models are in the cache, so pods download neither again.
     client, namespace = served.client, served.namespace
     model(client, namespace, "first-again", source=served.files.url("/first.gguf"))
     edit(client, namespace, modelRef="first-again")
@@ -175,12 +178,12 @@ def test_a_changed_source_never_serves_the_old_weights(served: Served, weights: 
 
 
 def test_a_rolling_update_loses_no_request(served: Served) -> None:
-    """Clients send one request after another, each over a new connection, while one pod replaces the other."""
+    """Two clients send one request after another, each over a new connection, while one pod replaces the other."""
     client, namespace = served.client, served.namespace
     service(client, namespace, "busy", **ENGINE, rolloutPolicy={"waitForIdle": True, "idleTimeoutSeconds": 5})
     await_condition(client, namespace, "busy", "Ready", "True", timeout_s=STARTED_S)
     address = real.cluster_address(client, served.node, namespace, "busy")
-    # kube-proxy routes a new Service a moment after its pod is Ready; until then the node finds no route to it.
+    # kube-proxy routes a new Service only a moment after its pod is Ready.
     eventually(lambda: real.chat(address, tokens=1).status == 200, what="kube-proxy to route the Service", timeout_s=10)
     (old,) = served.pods_of("busy")
     answers: list[real.Answer] = []
@@ -217,7 +220,7 @@ def troubled(
     files: FileServer,
     weights: tuple[bytes, bytes],
 ) -> Iterator[str]:
-    """A namespace of services with a trouble of their own each; all start at the same time."""
+    """A namespace of services, each with another fault. All start at the same time."""
     with node_api.namespace("troubled") as namespace:
         limits = {"type": "Container", "default": {"memory": "24Mi"}, "defaultRequest": {"memory": "1Mi"}}
         client.create(
@@ -253,7 +256,7 @@ def test_a_download_tells_how_far_it_is(client: KubeClient, node: Node, troubled
     assert 0 < first["bytes"] <= first["total"] and first["where"].startswith("pod/slow-")
     found = await_condition(client, troubled, "slow", "Ready", "False", saying="fetches the model")
     assert found["reason"] == "ModelDownloading"
-    # Without its heartbeat the other replica would take the download over in a while.
+    # Without the heartbeat, the other replica would take over the download after a while.
     eventually(lambda: list(node.layout.volumes.glob("*/*/.*.lock/beat")), what="a heartbeat", timeout_s=SLOW_S)
 
 
@@ -281,7 +284,7 @@ def test_an_engine_killed_for_want_of_memory_is_named(client: KubeClient, troubl
 
 
 def test_health_alone_makes_nothing_ready(client: KubeClient, troubled: str) -> None:
-    """The server's health is good from the start; its completions hang."""
+    """The health check of the server succeeds from the start, but its completions hang."""
     found = await_condition(
         client, troubled, "liar", "Ready", "False", saying="answers no completion", timeout_s=STARTED_S
     )
@@ -289,7 +292,7 @@ def test_health_alone_makes_nothing_ready(client: KubeClient, troubled: str) -> 
 
 
 def test_a_replica_that_stops_answering_is_replaced(client: KubeClient, troubled: str) -> None:
-    """The pod passed its completion check and was Ready. Then its metrics stop changing with a request running, while
+    """The pod passed its completion check and was Ready. Then its metrics stop changing although a request runs, and
     its health check still succeeds.
     """
     await_condition(client, troubled, "turncoat", "Ready", "True", timeout_s=STARTED_S)
@@ -303,7 +306,7 @@ def test_a_replica_that_stops_answering_is_replaced(client: KubeClient, troubled
         return [uid for pod in found if (uid := pod["metadata"]["uid"]) != old["metadata"]["uid"]]
 
     assert len(others()) == 1
-    # The old pod ends while the new one serves.
+    # The old pod ends, and the new one remains.
     eventually(
         lambda: len(real.pods(client, troubled, f"{naming.LABEL_SERVICE}=turncoat")) == 1,
         what="the pod that stopped answering to be gone",
@@ -328,7 +331,7 @@ def test_a_service_sleeps_and_a_request_to_its_address_wakes_it(served: Served) 
     await_condition(client, place, "sleepy", "Ready", "True", saying="the next request", timeout_s=2 * STARTED_S)
     eventually(lambda: not served.pods_of("sleepy"), what="no pod", timeout_s=STARTED_S)
     address = real.cluster_address(client, served.node, place, "sleepy")
-    # From a client by kube-proxy to the loop, which waits for the pod; and the pod's answer all the way back.
+    # kube-proxy routes the request to the loop, which waits for the pod and passes the request and the answer on.
     woken = real.chat(address, timeout_s=2 * STARTED_S)
     assert woken.status == 200
     (pod,) = served.pods_of("sleepy")

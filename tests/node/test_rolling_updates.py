@@ -1,4 +1,4 @@
-"""A service is changed while clients ask it: no request is lost, whatever kind of client sends it."""
+"""A service is changed while clients of several kinds send requests, and no request is lost."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def pods(client: KubeClient, place: str, name: str) -> list[dict[str, Any]]:
 
 
 def test_a_rolling_update_as_it_is_by_default_loses_no_request(client: KubeClient, node: Node, place: str) -> None:
-    """Two replicas, eight clients: four of streams, two of whole answers, two more over connections that they keep."""
+    """Two replicas and eight clients: four read streams, two read whole answers, two keep their connections open."""
     service(client, place, "chat", annotations={"herdsman.dev/served-name": "tiny-chat"}, **ENGINE)
     await_condition(client, place, "chat", "Ready", "True", saying="2 of 2 replicas", timeout_s=STARTED_S)
     address = real.cluster_address(client, node, place, "chat")

@@ -1,4 +1,4 @@
-"""Groups of pods over several nodes: the real controller of LeaderWorkerSets makes what we render, on kwok's nodes."""
+"""Groups of pods on several nodes: the real controller of LeaderWorkerSets makes their pods, on nodes of kwok."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def pods_of(client: KubeClient, name: str) -> list[Json]:
 
 
 def indexes(client: KubeClient, name: str) -> list[tuple[str, str]]:
-    """Group and place within it, of each pod of a set that is ready."""
+    """Return the group index and the worker index of each ready pod of a set, sorted."""
     found = []
     for pod in pods_of(client, name):
         labels = pod["metadata"]["labels"]
@@ -126,21 +126,21 @@ def test_a_service_over_several_nodes_gets_its_groups_grows_changes_and_goes(
     assert env["LWS_LEADER_ADDRESS"] == f"svc-mn-0.svc-mn.{NAMESPACE}"
     assert leader["spec"]["containers"][0]["image"] == IMAGE
 
-    # Defaults of the webhooks are neither drift nor a change.
+    # Defaults that the webhooks set are neither drift nor a change.
     assert told(engine.preview(Batch(stack, (rendered(decode, prefill),)))) == []
 
-    # More groups; and a template that changes restarts pods, group by group.
+    # One more group.
     assert up(decode.model_copy(update={"replicas": 3}), prefill) == [("update", "svc-mn")]
     eventually(lambda: len(indexes(client, "svc-mn")) == 9, what="a third group", timeout_s=90)
 
-    # A changed group size: the controller recreates each group.
+    # With another group size, the controller recreates each group.
     assert decode.group is not None
     smaller = decode.model_copy(update={"replicas": 1, "group": decode.group.model_copy(update={"size": 2})})
     up(smaller, prefill)
     eventually(
         lambda: indexes(client, "svc-mn") == [("0", "0"), ("0", "1")], what="one leader with one worker", timeout_s=120
     )
-    # Back to one node: the Deployment comes, the groups go.
+    # Back to one node: a Deployment replaces the groups.
     assert up(pod_set(name="svc-kserve", of="svc"), prefill) == [("create", "svc-kserve"), ("delete", "svc-mn")]
     eventually(lambda: not pods_of(client, "svc-mn"), what="the groups' pods to go")
     engine.destroy(stack)

@@ -1,7 +1,7 @@
 """Two hundred services on fifty GPU nodes that kwok simulates: queue, preemption, capacity, quotas, and scaling.
 
-Everything is real but the kubelets: API server, scheduler, controllers, and the loop as a separate process. The tests
-share one cluster and one loop, each with separate namespaces; the full size is `python -m benchmarks scale`.
+Only the kubelets are simulated; the API server, the scheduler, the controllers and the loop are real. The tests share
+one cluster and one loop, and use separate namespaces. `python -m benchmarks scale` runs the full size.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def gpu_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
     with controlplane.running() as cluster, farm(cluster, tmp_path_factory.mktemp("kwok")) as made:
         made.add_nodes(NODES, gpus=GPUS_EACH)
         with pytest.MonkeyPatch.context() as patch:
-            # A fake pod answers nothing.
+            # A simulated pod answers no request.
             patch.setenv("HERDSMAN_COMPLETION_CHECK", "false")
             with loop_process(cluster.kubeconfig, tmp_path_factory.mktemp("loop")) as loop:
                 made.loop = loop  # type: ignore[attr-defined]
@@ -48,7 +48,7 @@ def names(prefix: str, count: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def crowd(gpu_farm: Farm) -> str:
-    """A namespace whose services take every GPU."""
+    """A namespace whose services use all GPUs."""
     room = NODES * GPUS_EACH
     made = gpu_farm.namespace("crowd")
     gpu_farm.services(made, names("low", room), priority="low")
@@ -60,7 +60,7 @@ def crowd(gpu_farm: Farm) -> str:
 
 def test_services_fill_the_cluster_and_the_rest_wait_in_order(gpu_farm: Farm, loop: LoopProcess, crowd: str) -> None:
     line = gpu_farm.namespace("line")
-    # Pods of priority `batch` preempt no others. Age is counted in whole seconds; within a second the name decides.
+    # Pods of priority `batch` preempt no others. Age counts in whole seconds; within a second, the name decides.
     gpu_farm.services(line, ["z", "a"], priority="batch")
     time.sleep(1.1)
     gpu_farm.services(line, names("late", 46), priority="batch")
@@ -74,8 +74,8 @@ def test_services_fill_the_cluster_and_the_rest_wait_in_order(gpu_farm: Farm, lo
     assert waiting["phase"] == "WaitingForGPU"
     assert waiting["waitingFor"] == f"{GPU}: 1"
     assert f"Insufficient {GPU}" in waiting["schedulingMessage"]
-    # The scheduler tries pods again when their back-off ends, so the one who gets the place need not be the first;
-    # the others keep their order and move up.
+    # The scheduler retries a pod when its back-off ends, so the first service need not get the free GPU. The others
+    # keep their order and move up.
     gpu_farm.remove(crowd, "low-000")
 
     def moved_up() -> str:
@@ -203,7 +203,7 @@ def test_forty_changes_of_load_and_no_fight(gpu_farm: Farm, loop: LoopProcess, a
         return tuple(status.get(each) for each in ("phase", "desiredReplicas", "replicas", "readyReplicas"))
 
     eventually(lambda: told() == ("Ready", written[-1], written[-1], written[-1]), what="all replicas ready, and told")
-    # One run gives up the field, and another may follow where a change crossed it; an autoscaler's changes cost none.
+    # One run gives up the field, and another may follow if a change came at the same time. An autoscaler causes no run.
     assert len(runs()) - began <= (0 if autoscaling else 2)
     if autoscaling is None:
         edit(gpu_farm.client, namespace, replicas=5)
