@@ -1,7 +1,6 @@
 """Attacks with a stolen agent token, on a real API server with the roles and the policies of docs/install.
 
-Each attack succeeded in an earlier version. Each must be refused with 403. With the same rights, an agent must still
-be able to manage its host.
+The API server must refuse each attack with 403. With the same rights, an agent must still be able to manage its host.
 """
 
 from __future__ import annotations
