@@ -1,4 +1,4 @@
-"""Hypothesis profile: no deadline, since a busy machine must not fail a property."""
+"""Sets a Hypothesis profile without a deadline, since a busy machine must not fail a property."""
 
 from __future__ import annotations
 

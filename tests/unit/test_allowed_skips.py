@@ -1,4 +1,4 @@
-"""The skips that CI allows, and the table of needs that a machine does not meet."""
+"""The skips that CI allows, and the table of tools and rights that a machine lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The habits of contributors agree with the code: layers, make's targets, hooks before a commit, rules of imports."""
+"""The rules for contributors agree with the code: test layers, targets of make, pre-commit hooks, rules of imports."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def test_the_table_of_imports_names_each_package_that_the_contracts_name() -> No
 
 def planned(target: str, *variables: str) -> str:
     """Return the commands that make would run."""
-    # `make test ARGS=… JUNIT=…` hands its variables to every make that it starts, so to this one as well.
+    # `make test ARGS=… JUNIT=…` passes its variables to every make that it starts, so also to this one.
     given = ("MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL", "ARGS", "JUNIT")
     environment = {name: value for name, value in os.environ.items() if name not in given}
-    # The virtual environment that runs this test may be elsewhere: -o takes .venv for up to date.
+    # The virtual environment of this test may be in another folder, so -o tells make that .venv is up to date.
     command = ["make", "--no-print-directory", "-n", "-o", ".venv/.installed", target, *variables]
     ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     return ended.stdout

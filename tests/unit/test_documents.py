@@ -1,4 +1,4 @@
-"""What the documents name exists: paths, links, commands with their options, settings, annotations, metrics."""
+"""All paths, links, commands with options, settings, annotations and metrics in the documents exist."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def each_document() -> pytest.MarkDecorator:
 
 
 def spans(text: str) -> Iterator[str]:
-    """Code within lines, and each line of code that stands alone, without its comment."""
+    """Yield the code spans of a document, and each line of its code blocks without its comment."""
     fence = ""
     for line in text.splitlines():
         if line.lstrip().startswith("```"):
@@ -76,7 +76,7 @@ def spans(text: str) -> Iterator[str]:
 
 @functools.cache
 def source() -> str:
-    """All that is written in code and configuration."""
+    """Return the text of all code and configuration files."""
     files = (path for folder in SOURCES for path in (ROOT / folder).rglob("*"))
     read = {".py", ".sh", ".yaml", ".json", ".tpl", ".toml"}
     top = [
@@ -114,7 +114,7 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 
 def anchors(path: Path) -> set[str]:
-    """The anchors of a document's headings, as GitHub makes them."""
+    """Return the anchors of a document's headings, as GitHub makes them."""
     titles = re.findall(r"^#+ (.*)$", path.read_text("utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
@@ -132,7 +132,7 @@ def test_commands_and_their_options_exist(path: Path) -> None:
 
 
 def complaints(root: Any, span: str) -> Iterator[str]:
-    """What is wrong with the calls of `herdsman` in a piece of code."""
+    """Yield the errors in the calls of `herdsman` in a piece of code."""
     for part in re.split(r"\||&&|;|\$\(", span):
         match = re.match(r"\s*(?:\$ )?(?:[A-Z_]+=\S+ )*(?:sudo )?(?:[\w./-]*/)?herdsman (.*)", part)
         if match is None:
@@ -163,7 +163,7 @@ def unknown(command: Any, words: list[str]) -> Iterator[str]:
 
 @functools.cache
 def handed_on() -> frozenset[str]:
-    """The options of `agent run`, which `agent install` and `agent doctor` take as well."""
+    """Return the options of `agent run`, which `agent install` and `agent doctor` accept as well."""
     run = command_line().commands["agent"].commands["run"]
     return frozenset(option for parameter in run.params for option in (*parameter.opts, *parameter.secondary_opts))
 
@@ -188,7 +188,7 @@ def test_annotations_and_labels_exist(path: Path) -> None:
 def test_metrics_exist(path: Path) -> None:
     written = source()
     named = {re.sub(r"_(?:total|bucket|sum|count)$", "", each) for each in _METRIC.findall(path.read_text("utf-8"))}
-    # Most are registered without what all names of a registry begin with.
+    # Most metrics are registered without the prefix that all names of a registry have.
     short = {each: re.sub(r"^herdsman_(?:agent_)?(?:process_)?", "", each) for each in named}
     assert sorted(each for each in named if each not in written and f'"{short[each]}' not in written) == []
 

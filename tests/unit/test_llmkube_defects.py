@@ -24,7 +24,7 @@ NAMED = [(defect, test) for defect, _, _, shown in ROWS for test in re.findall(r
 
 @cache
 def functions(path: Path) -> frozenset[str]:
-    """Name the tests of a module: what pytest collects from its top."""
+    """Return the names of the test functions at the top level of a module."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     found = (node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
     return frozenset(node.name for node in found if node.name.startswith("test_"))

@@ -1,4 +1,4 @@
-"""The loops' logs in the report of a failed test: which loops, and how many lines."""
+"""The logs of loops in the report of a failed test: which loops are included, and how many lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.loop_logs import StartedLoop
 
 ROOT = Path(__file__).parents[2]
 
-# `sleep` and `true` are the loops of this suite: one runs until the end of its module, one has ended before the test.
+# `sleep` and `true` replace loops in this suite: one runs until the end of its module, the other ends before the test.
 SUITE = """
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The runner of documents: the commands that it reads from a page, outputs that count as the same, and its shell."""
+"""The runner of documents: the commands that it reads from a page, the comparison of outputs, and its shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pictures in docs/pictures: commands that exist, and nothing of the machine that drew them."""
+"""The pictures in docs/pictures show commands that exist, and do not name the machine that drew them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages and tables that the how-to guides quote are those of the code, which makes them here from the same facts."""
+"""The code makes the messages and tables that the how-to guides quote, from the same facts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GIB = 1 << 30
 
 
 def blocks(guide: str, kind: str) -> list[str]:
-    """The fenced blocks of one kind, without what differs by the width of the page."""
+    """Return the fenced blocks of one kind, with white space normalised."""
     text = (GUIDES / guide).read_text("utf-8")
     return [" ".join(block.split()) for block in re.findall(rf"^```{kind}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
 

@@ -1,4 +1,4 @@
-"""Each command of the how-to guides is run by the test that tests/documents/commands.toml names, or has a reason."""
+"""Each command in the how-to guides is run by the test that tests/documents/commands.toml names, or has a reason."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def syntax_of(path: Path) -> ast.Module:
 
 @functools.cache
 def words_of(file: Path) -> frozenset[str]:
-    """The words of the commands in a module, and in the modules of tests/support that it imports.
+    """Return the words of the commands in a module, and in the modules of tests/support that it imports.
 
-    A word is a text without spaces, or belongs to a text that is a command line.
+    A word is a string without spaces, or a part of a string that is a command line.
     """
     tree = syntax_of(file)
     texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
@@ -52,7 +52,7 @@ def _begins_with_a_program(line: str) -> bool:
 
 
 def alternatives(key: str) -> Iterable[tuple[str, ...]]:
-    """Each word of a key, with the other names of an option."""
+    """Return for each word of a key all its names; only an option has several."""
     words = key.split()[1:]
     if not key.startswith("herdsman "):
         return [(word,) for word in words]

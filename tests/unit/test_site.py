@@ -1,4 +1,7 @@
-"""The site of the documents: links, the index of decisions, and the top of pages. `make docs` finds broken links."""
+"""The documentation site: links, the navigation, the index of decisions, and the beginning of pages.
+
+`make docs` finds broken links.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much a pod asks for: containers side by side, init containers one after the other."""
+"""The resources that a pod requests: containers run at the same time, init containers one after another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Only the downloader's version counts in hashes, wherever in an object the script is."""
+"""Hashes include the downloader's version and not its text, at any place of an object."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_everything_else_counts() -> None:
 
 
 def test_kubernetes_leaves_the_downloader_as_it_is() -> None:
-    # In a container's command `$$` becomes `$`, and `$(NAME)` the value of an environment variable of that name.
+    # In a container's command, Kubernetes replaces `$$` by `$`, and `$(NAME)` by an environment variable.
     script = download_script()
     assert "$$" not in script
     assert not re.search(r"\$\([A-Z_][A-Z0-9_]*\)", script)

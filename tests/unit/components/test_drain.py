@@ -1,4 +1,4 @@
-"""How pods end by default, what of it counts in hashes, and how a service says otherwise."""
+"""The default drain of pods, the settings of a service that replace it, and the drain in hashes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_an_engine_that_would_drop_requests_drains_by_default(
     assert command(engine) == ["sh", "-c", drain_script(), "drain-by-default", url, "300", port, what]
     desired = service(engine=engine, image="x")
     assert pod(desired)["terminationGracePeriodSeconds"] == 330
-    # An engine that hangs has requests that never end; its probe ends it soon.
+    # The requests of an engine that hangs never end. Then its probe ends the engine soon.
     assert container(desired)["livenessProbe"]["terminationGracePeriodSeconds"] == HUNG_S
     assert container(desired)["startupProbe"]["terminationGracePeriodSeconds"] == HUNG_S
     assert "terminationGracePeriodSeconds" not in container(desired)["readinessProbe"]

@@ -1,4 +1,4 @@
-"""Optional objects of a service: a budget, a policy, an ingress, monitoring. All of them are owned by the service."""
+"""Optional objects of a service: a budget, a policy, a route, an ingress, monitoring. The service owns all of them."""
 
 from __future__ import annotations
 

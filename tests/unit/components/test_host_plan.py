@@ -1,4 +1,4 @@
-"""Plans of processes on hosts: what the newer fields change in them, and what no host can run."""
+"""Plans of processes on hosts: the effect of the newer fields, and services that no host can run."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ DRAFTING = LlamaCpp(speculative=SpeculativeDecoding(type="draft-simple"))
 
 
 def sources(made: Any) -> dict[str, tuple[str, str]]:
-    """Name source and place of each file of a plan."""
+    """Return source and file name of each file of a plan, by its name in the plan."""
     return {name: (each.source, each.file_name) for name, each in {"model": made.file, **(made.files or {})}.items()}
 
 
@@ -200,7 +200,7 @@ def test_what_is_not_asked_for_is_not_written() -> None:
 
 
 def test_fields_that_llmkubes_agent_leaves_out_reach_the_process() -> None:
-    """A11 of its defects: all layers by -1, a reasoning budget of 0, drafts, projectors, variables."""
+    """Defect A11 of LLMKube: `layers: -1`, a reasoning budget of 0, drafts, projectors and variables."""
     settings = LlamaCpp(reasoning_budget=0, speculative=SpeculativeDecoding(type="draft-simple", draft_path="d.gguf"))
     made = plan(
         engine=settings,

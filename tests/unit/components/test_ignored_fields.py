@@ -1,4 +1,4 @@
-"""Fields that are left to others: how they are named, which may not be, and that the fingerprint does not see them."""
+"""Fields that the loop leaves to other clients: their paths, refused paths, and a fingerprint without them."""
 
 from __future__ import annotations
 

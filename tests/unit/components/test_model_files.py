@@ -81,7 +81,7 @@ def test_the_engines_token_opens_gated_repositories(engine: Any) -> None:
         return list(downloader["env"])
 
     assert wanted in told(repository_model(**SET))
-    # The Model's Secret contains the source, or the URL is used as it is.
+    # The token is not passed if the Model has a Secret for its source, or if the source is another URL.
     assert wanted not in told(repository_model(**SET, source_secret="mine"))
     assert wanted not in told(http_model())
 

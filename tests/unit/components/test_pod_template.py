@@ -1,4 +1,4 @@
-"""Pods: placement, devices, volumes of the user's, images of the operator's, and how they end."""
+"""Pods: placement, devices, the user's volumes, the operator's images, rollouts and termination."""
 
 from __future__ import annotations
 

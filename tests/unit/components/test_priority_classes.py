@@ -1,4 +1,4 @@
-"""The PriorityClasses: one table, and the file that users apply says the same."""
+"""The PriorityClasses: the file that users apply agrees with the table in the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole services rendered: which objects, in which order, and the rules that no conformance vector shows."""
+"""Rendered services: their objects, the order of these, and rules that no conformance vector tests."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_the_script_without_its_comments_is_still_a_script() -> None:
     script = download_script()
     assert not any(line.startswith("#") for line in script.splitlines())
     assert subprocess.run(["sh", "-n"], input=script, text=True, check=False).returncode == 0
-    # It is stored with every Deployment, and again with every revision of it.
+    # Every Deployment and every revision of it contains the script.
     assert len(script) < 16_384
 
 
@@ -264,7 +264,7 @@ def test_no_container_is_root_where_the_pod_forbids_it() -> None:
         return init(service(pod=PodSettings(pod_security_context=context)))
 
     assert list(of({"runAsNonRoot": True})) == ["model-downloader"]
-    # The curl image names its user; the kubelet wants a number as proof.
+    # The curl image has a user name, but the kubelet can verify only a user number.
     assert of({"runAsNonRoot": True})["model-downloader"]["securityContext"]["runAsUser"] == 100
     assert of({"runAsNonRoot": True, "runAsUser": 5})["model-downloader"]["securityContext"]["runAsUser"] == 5
     assert list(of({"runAsNonRoot": False})) == ["model-cache-prep", "model-downloader"]

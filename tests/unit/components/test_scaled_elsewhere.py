@@ -20,7 +20,7 @@ from program.desired.service import DesiredService
     [
         (False, {}, 2, None),
         (True, {}, None, "2"),
-        # Stopped is stopped, whoever scales.
+        # A suspended service has no replicas, also if another client scaled it.
         (True, {"suspended": True}, 0, "2"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The owner of the number of replicas: always exactly one of the spec, Kubernetes' autoscaler, and KEDA."""
+"""Exactly one of the spec, Kubernetes' autoscaler and KEDA sets the number of replicas."""
 
 from __future__ import annotations
 

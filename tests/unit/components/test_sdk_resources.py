@@ -1,4 +1,4 @@
-"""The SDK's classes send the engine the requests that plain resources send."""
+"""Resources of the SDK's classes send the same requests to the engine as plain resources."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SOURCES: dict[str, Callable[[], Any]] = {
 
 
 def fields(value: Any, path: str = "") -> Iterator[str]:
-    """Give the path and type of each value."""
+    """Yield the path and the type of each value."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from fields(item, f"{path}/{key}")
@@ -63,7 +63,7 @@ def fields(value: Any, path: str = "") -> Iterator[str]:
 
 
 def distinct(manifests: Iterable[Json]) -> list[RenderedObject]:
-    """Leave out objects without a field that an object before them does not have."""
+    """Leave out objects whose fields all occur in earlier objects of the kind."""
     known: set[str] = set()
     found = []
     for manifest in manifests:
@@ -98,7 +98,8 @@ def test_the_engine_gets_the_same_request_for_every_object(source: str) -> None:
     plain, by_sdk = requests(objects, by_sdk=False), requests(objects, by_sdk=True)
     assert len(plain) == len(objects) > 0
     for name, request in plain.items():
-        # The SDK names earlier versions of the kind. The engine looks for them in the state and keeps no record of it.
+        # The SDK adds aliases for earlier versions of the kind. The engine looks for them in the state, and does not
+        # store them.
         aliases = by_sdk[name].pop("aliases", [])
         assert all(alias["spec"]["type"].rpartition(":")[2] == request["type"].rpartition(":")[2] for alias in aliases)
         assert by_sdk[name] == request
@@ -119,7 +120,7 @@ def test_a_reader_finds_the_classes_that_the_sdk_has_for_the_kinds() -> None:
 
 
 def test_without_the_sdk_resources_and_providers_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in the operator's image, which has the metadata of the package alone."""
+    """The operator's image has no SDK, only the metadata of its package."""
     monkeypatch.setattr(kubernetes_object_module, "sdk_is_installed", lambda: False)
     made: list[pulumi.CustomResource] = []
     obj = RenderedObject("part", "", {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spec": {}})

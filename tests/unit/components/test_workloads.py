@@ -1,4 +1,4 @@
-"""Rendering of services that describe their own pods: every object, its namespace, its owner, its parts."""
+"""Rendering of services that describe their pods: the objects, their order, namespaces, owners and names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking into rendered services: a part's manifest, its pod, its containers."""
+"""Functions that return parts of rendered services: manifests, pods, containers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OPTIONS = RenderOptions()
 
 
 def objects(desired: DesiredService, options: RenderOptions = OPTIONS) -> dict[str, dict[str, Any]]:
-    """All manifests of a service by part, the shared ones too."""
+    """Return all manifests of a service by part, including shared ones."""
     rendered = render(desired, options)
     return {one.part: one.manifest for one in (*rendered.shared, *rendered.objects)}
 
@@ -42,5 +42,5 @@ def init(desired: DesiredService, options: RenderOptions = OPTIONS) -> dict[str,
 
 
 def plain_env(container: dict[str, Any]) -> dict[str, str]:
-    """A container's environment, without what Secrets fill in."""
+    """Return a container's environment variables that have a plain value."""
     return {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}

@@ -1,4 +1,4 @@
-"""The result of converting any service can be parsed, rendered and converted again; or the conversion is refused."""
+"""Any service can be converted, and the result parsed, rendered and converted again; or the conversion is refused."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ SERVICES = st.builds(
 def read(documents: Any) -> Manifests:
     """Read documents as `herdsman render` does, from the text that `herdsman convert` prints."""
     found = Manifests("default")
-    # JSON is YAML, and much faster to write.
+    # JSON is valid YAML, and much faster to write.
     found.read_text("converted", json.dumps({"kind": "List", "items": list(documents)}))
     for _, desired in found.services():
         render(desired, RenderOptions())
@@ -201,7 +201,7 @@ def all_services() -> tuple[tuple[str, Description], ...]:
         found.read_text(name, json.dumps({"kind": "List", "items": documents}, default=str))
         for dialect in DIALECTS:
             for document in found.services_of(dialect):
-                # Many vectors are about what is wrong with a service.
+                # Many vectors contain invalid services.
                 with suppress(DesiredError):
                     service = describe(dialect, document.cr, look=found)
                     services.append((name, service))
@@ -214,7 +214,7 @@ def test_each_service_of_a_vector_or_example_goes_on_from_one_dialect_to_the_nex
 
 
 def goes_on(name: str, service: Description, target: Target) -> bool:
-    """Convert a service, and the result to all dialects; return whether that was possible."""
+    """Convert a service to `target`, and the result to the other dialects; return False if the first is impossible."""
     if service.dialect.startswith(target):
         return False
     try:
@@ -224,7 +224,7 @@ def goes_on(name: str, service: Description, target: Target) -> bool:
         return False
     assert there.errors == [], name
     (after,) = descriptions(there)
-    # Most vectors are of LLMKube's, and differ in what no other dialect has.
+    # Services of LLMKube's vectors are converted once: they differ in fields that no other dialect has.
     for further in TARGETS if service.dialect != LLMKUBE or name[0].isdigit() else ():
         if further == target:
             continue

@@ -1,4 +1,4 @@
-"""Fields that both dialects have are converted: autoscalers, adapters, devices, nodes, memory."""
+"""Conversions keep the fields that both dialects have: autoscalers, adapters, devices, nodes, memory."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_of_an_autoscaler_the_limits_stay_where_what_it_follows_does_not() -> No
     assert lost(result) == ["spec.scaling.keda", "spec.scaling"]
     mixed = {**scaling, "keda": {"triggers": [KEDA_CPU, prometheus]}}
     assert lost(converted("llmkube", kserve(scaling=mixed))) == ["spec.scaling.keda.triggers[1]"]
-    # LLMKube's engines have a metric that is followed where none is named.
+    # An autoscaler of LLMKube without a metric follows the engine's metric.
     following = converted("llmaz", *llmkube(autoscaling={"maxReplicas": 3}))
     (metric,) = spec_of(following, "Playground")["elasticConfig"]["scaleTrigger"]["hpa"]["metrics"]
     assert metric["pods"]["metric"]["name"] == "vllm:num_requests_running"
@@ -123,7 +123,7 @@ def test_an_autoscaler_that_llmkube_could_not_follow_is_lost_and_not_refused() -
     result = converted("llmkube", ollama, wish)
     assert "autoscaling" not in spec_of(result, "InferenceService")
     assert "spec.elasticConfig" in lost(result)
-    assert "spec.backendRuntimeConfig.args" not in lost(result)  # the script that starts Ollama is the runtime's
+    assert "spec.backendRuntimeConfig.args" not in lost(result)  # the script that starts Ollama belongs to the runtime
 
 
 def test_adapters_and_their_limits_go_everywhere_that_vllm_runs() -> None:
@@ -172,7 +172,7 @@ def test_devices_are_fields_of_kserves_and_arguments_elsewhere() -> None:
     back = spec_of(converted("kserve", *there.documents), "LLMInferenceService")
     assert back["parallelism"] == wish
     assert "args" not in back["template"]["containers"][0]
-    # Of a group its presets know what its pods share.
+    # The sizes of a group are known only with KServe's presets.
     plain = {"containers": [{"name": "main", "image": "engine:1", "command": ["serve"]}]}
     assert "spec.parallelism" in lost(converted("llmkube", kserve(parallelism={"tensor": 2}, template=plain)))
     group = converted("llmaz", kserve(parallelism={"pipeline": 2}, worker={"containers": [{"name": "main"}]}))
@@ -187,7 +187,7 @@ def test_shared_memory_is_a_field_of_llmazs_and_a_volume_elsewhere() -> None:
     back = converted("llmaz", *there.documents)
     assert back.losses == ()
     assert spec_of(back, "Playground")["backendRuntimeConfig"]["sharedMemorySize"] == "4Gi"
-    # A volume of another kind there is the user's, and stays one.
+    # A volume of another kind at this path belongs to the user, and is kept.
     disk = [{"name": "dshm", "emptyDir": {}}]
     users = converted("kserve", *llmkube(extraVolumes=disk, extraVolumeMounts=[SHM]))
     assert spec_of(users, "LLMInferenceService")["template"]["volumes"] == disk
@@ -217,7 +217,7 @@ def test_a_service_on_a_host_is_one_in_each_dialect() -> None:
     )
     pods = converted("llmkube", gguf, playground(host, backendRuntimeConfig={"backendName": "llamacpp"}))
     spec = spec_of(pods, "InferenceService")
-    # The pod and node recommendations of a runtime have no effect there.
+    # A runtime's recommendations for pods and nodes have no effect on a host.
     assert not {"nodeSelector", "affinity", "image"} & set(spec)
     assert "memory" not in spec.get("resources", {})
     http = converted("llmkube", kserve(host, uri="https://example.com/a.gguf"))
@@ -275,7 +275,7 @@ def test_an_image_that_may_run_as_root_may_do_so_under_kserves_presets_too() -> 
         "runAsNonRoot": False,
         "privileged": True,
     }
-    # A user that the service names is kept; the presets start vLLM in another image.
+    # A user ID of the service is kept. vLLM without an image of the service runs in the image of the presets.
     assert security(*llmkube(runtime="sglang", securityContext={"runAsUser": 1000})) == {"runAsUser": 1000}
     assert security(*llmkube(runtime="sglang", podSecurityContext={"runAsUser": 1000})) == {}
     assert security(*llmkube()) == {}

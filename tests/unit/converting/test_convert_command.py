@@ -1,4 +1,4 @@
-"""`herdsman convert`: what it prints, what it names as lost, and its exit codes."""
+"""`herdsman convert`: the printed manifests, the named losses, and the exit codes."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_a_group_of_pods_stays_one_where_there_are_groups_and_else_its_leader_is
     lost = [line.split(": ")[2] for line in result.stderr.splitlines()]
     assert {"spec.workloadTemplate.workerTemplate", "spec.workloadTemplate.size"} <= set(lost)
     assert "is already in the dialect llmaz" in convert("-f", "-", "--to", "llmaz", text=text).stderr
-    # KServe has groups too.
+    # KServe supports groups too.
     group = convert("-f", "-", "--to", "kserve", text=text)
     assert group.exit_code == 0, group.stderr
     spec = yaml.safe_load(group.stdout)["spec"]

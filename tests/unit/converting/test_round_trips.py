@@ -29,7 +29,7 @@ _OF_THE_READING = {
     "model_format",
     "quantization",
 }
-"""Where a description comes from, names that dialects fill in by themselves, and what the weights tell."""
+"""Fields that are not compared: the origin of a description, names that dialects set, and facts about the weights."""
 CANNOT = (
     "cannot fetch",
     "which pulls its weights itself",
@@ -38,7 +38,7 @@ CANNOT = (
     "is not a valid name with",
     "presets start vLLM",
 )
-"""Why a service may have no counterpart at all."""
+"""Texts of the reasons for which a service may have no counterpart in another dialect."""
 
 
 def manifests_of(documents: Any) -> Manifests:
@@ -53,7 +53,7 @@ def descriptions(manifests: Manifests) -> Iterator[Description]:
             try:
                 yield describe(dialect, document.cr, look=manifests)
             except DesiredError:
-                continue  # many vectors are about what is wrong with a service
+                continue  # many vectors contain invalid services
 
 
 def vectors() -> list[Path]:
@@ -62,7 +62,7 @@ def vectors() -> list[Path]:
 
 
 def normal(name: str, value: Any) -> Any:
-    """Bring a field into a form that does not depend on who wrote it."""
+    """Return a form of a field's value that does not depend on the dialect."""
     if name == "args":
         return sorted("=".join(flag.words) for flag in flags_of(list(value)))
     if name in ("env", "volume_mounts"):
@@ -76,7 +76,7 @@ def normal(name: str, value: Any) -> Any:
 
 
 def without_ports(probe: Any) -> Any:
-    """Remove the fields that each dialect sets in another way: ports, and volume names that are taken."""
+    """Remove what each dialect sets differently: ports, and the prefix `own-` of volume names."""
     if isinstance(probe, dict):
         return {key: without_ports(member) for key, member in probe.items() if key != "port"}
     if isinstance(probe, list):
@@ -95,7 +95,7 @@ def check(before: Description, converted: Converted, target: Target) -> None:
         if each.name in _OF_THE_READING or value in (None, "", 0, (), {}):
             continue
         if each.name == "replicas" and after.scaling is not None:
-            continue  # an autoscaler decides, and KServe has no other number then
+            continue  # the autoscaler sets the number, and KServe has no other field for it
         if isinstance(value, dict):
             for member, amount in value.items():
                 if not {before.origin(f"{each.name}.{member}"), before.origin(each.name)} & lost:

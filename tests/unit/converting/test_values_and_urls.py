@@ -1,4 +1,4 @@
-"""Arguments with several values, and the parts of URLs: what `convert` carries over, and what it names as lost."""
+"""Arguments with several values, and the parts of URLs: `convert` keeps them or names them as lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Services that ask a host for more than it allows: the field, the reason, and when the refusal ends."""
+"""Services that need more than a host allows: the field and the reason of the refusal, and when it ends."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_what_a_host_does_not_allow_is_refused_at_its_field(fields: Any, field: 
     assert error.reason == "NotAllowedOnHost"
     assert error.field == field
     assert error.why.startswith(f"host `mac` does not allow {what}")
-    # A host without a Host object allows no more.
+    # A host without a Host object does not allow it either.
     assert refused(watched(), host_placement=PINNED, **fields).field == field
 
 

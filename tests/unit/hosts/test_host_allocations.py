@@ -1,4 +1,6 @@
-"""Placement on hosts: no host twice, none over its memory, no needless move, and a reason for each unplaced replica."""
+"""Placement on hosts: a host has at most one replica of a service and is not overcommitted, replicas are moved only if
+they must, and a replica without a host has a reason.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ GIB = 1 << 30
 
 
 class Fleet:
-    """Allocations with hosts of 10 GiB, and the services that were enqueued because of free memory."""
+    """Allocations on hosts with 10 GiB each, and the services that were enqueued because memory became free."""
 
     def __init__(self, *names: str) -> None:
         self.lost: dict[str, float] = {}
@@ -59,7 +61,7 @@ def test_services_spread_over_the_emptiest_hosts_and_the_name_decides_between_eq
     assert [fleet.place(s, 2) for s in ("s1", "s2", "s3")] == [("a",), ("b",), ("c",)]
     fleet.host("big", memory_bytes=40 * GIB)
     assert fleet.place("s4", 2) == ("big",)
-    assert fleet.place("s5", 2) == ("big",)  # a twentieth of it is taken, a fifth of the others
+    assert fleet.place("s5", 2) == ("big",)  # a twentieth of its memory is reserved, and a fifth of the others'
     assert fleet.place("s6", 0) == ("big",)
 
 
@@ -319,7 +321,7 @@ def test_no_host_has_a_service_twice_or_takes_more_than_fits_and_who_is_placed_s
             fleet.allocations.release(key(name))
             asked.pop(name, None)
         elif what == "host":
-            # A host may grow; that it shrinks under what is placed is no decision of the book's.
+            # A host's memory may only grow here: allocations cannot prevent that it becomes too small.
             host = NAMES[number]
             budget[host] = max(budget[host], size)
             fleet.host(host, memory_bytes=budget[host] * GIB, unschedulable=count == 1, alive=count != 2)

@@ -1,4 +1,4 @@
-"""Liveness of hosts: decided by the time at which a renewal was observed, never by another machine's clock."""
+"""Liveness of hosts depends on the time at which the loop observed a renewal, never on the clock of another machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which hosts a service may run on, and in which words the others refuse."""
+"""The hosts on which a service may run, and the reasons for which others are excluded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The objects that lead clients to a process, and which existing objects may be changed."""
+"""The Service and EndpointSlice of a process, and which existing objects may be changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which services are enqueued when hosts change, and the messages about replicas on them."""
+"""The services that are enqueued when hosts change, and the messages about replicas on hosts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def lease(name: str = "mac", *, renewed: str = "1", holder: str = "agent", fence
 
 
 class Watched:
-    """A registry, and what it has enqueued since the last look."""
+    """A registry, and the services that it has enqueued since the last call of `told`."""
 
     def __init__(self) -> None:
         self._told: list[str] = []
@@ -185,7 +185,7 @@ def test_a_wish_counts_what_the_engine_will_take_there() -> None:
         (1, "2026-11-21T09:59:00+00:00", False, 1),
         (1, "2026-11-21T09:00:00+00:00", False, 0),
         (1, "soon", False, 0),
-        # An agent of LLMKube's from before it wrote heartbeats.
+        # An old agent of LLMKube, which writes no heartbeats.
         (1, "", False, 1),
         (0, "", False, 0),
     ],

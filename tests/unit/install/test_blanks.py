@@ -1,4 +1,4 @@
-"""Trees with blanks: filled they are data, written they are YAML that reads back the same."""
+"""Trees with blanks can be filled in as data, or written as a template; YAML that is written reads back the same."""
 
 from __future__ import annotations
 

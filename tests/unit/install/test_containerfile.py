@@ -1,4 +1,4 @@
-"""The image is pinned to the versions that everything else is tested with, and runs as the user that the pod names."""
+"""The Containerfile pins the versions that the tests use, and its image runs as the user of the operator's pod."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_it_starts_as_the_image_without_docker_does() -> None:
 
 
 def test_what_it_alone_has_is_named() -> None:
-    # Beside the environment, which the same modules fill for both, an image has the programs of the stage `pulumi`.
+    # Both images have the same environment, which the same modules build. This one also has programs of stage `pulumi`.
     built = set(re.findall(r"-o /out/([\w-]+)", TEXT)) | set(re.findall(r"/([\w-]+) /out/", TEXT))
     assert {f"usr/local/bin/{name}" for name in built} - {"usr/local/bin/pulumi"} == set(contents.ONLY_IN_CONTAINERFILE)
     copied = re.findall(r"^COPY --from=\w+ (\S+) (\S+)$", TEXT, re.MULTILINE)
@@ -65,7 +65,7 @@ def test_the_packages_are_those_of_the_image_without_docker() -> None:
     stage = TEXT[TEXT.index(" AS packages") : TEXT.rindex("\nFROM ")]
     assert "python -m tools.image.locked > /tmp/runtime.lock" in stage
     assert f"python -m tools.image.trim /{contents.HOME}" in stage
-    # Nothing else is installed, and by hashes alone.
+    # Nothing else is installed, and dependencies are installed by their hashes only.
     assert (
         stage.count("pip install") == 2
         and "--no-deps --require-hashes" in stage

@@ -1,4 +1,4 @@
-"""The files that are generated are those in the checkout, and the chart makes what `install --render` prints."""
+"""The generated files in the checkout are up to date, and the chart makes the objects of `install --render`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 
 @functools.cache
 def generated() -> dict[str, str]:
-    """Made when a test asks: they take seconds, which each test process would spend on finding its tests."""
+    """The generated files. They take seconds, so they are made by a fixture, and not when tests are collected."""
     return files()
 
 
@@ -86,7 +86,7 @@ def test_helm_makes_the_objects_that_install_makes(given: Json, tmp_path: Path) 
         return document["kind"], document["metadata"].get("namespace", ""), document["metadata"]["name"]
 
     made = {}
-    for document in filter(None, yaml.safe_load_all(answer.stdout)):  # of a file that is not asked for a comment stays
+    for document in filter(None, yaml.safe_load_all(answer.stdout)):  # a template that makes no object leaves a comment
         if document["metadata"].get("annotations") == KEEP:
             del document["metadata"]["annotations"]
         made[key(document)] = document

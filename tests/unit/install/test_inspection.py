@@ -1,4 +1,4 @@
-"""The doctor's findings about an installation, from the objects of the cluster."""
+"""The doctor's findings about an installation, computed from objects of the cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The objects of an installation: what each option changes, and what the operator's pod may not do."""
+"""The objects of an installation: the effect of each option, and the restrictions of the operator's pod."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_names_are_unique_and_the_operator_is_last() -> None:
 
 
 def test_what_serving_needs_outlives_the_operator() -> None:
-    """A pod without its PriorityClass is not made again; an agent without its role is cut off."""
+    """Without its PriorityClass a pod cannot be made again, and without its role an agent has no rights."""
     going = {part.kind for part in parts() if part.stage == "operator"}
     assert going.isdisjoint({"CustomResourceDefinition", "PriorityClass", "Namespace", "PersistentVolumeClaim"})
     agents = [part for part in parts() if part.tree["metadata"]["name"] == objects.AGENT_ROLE]

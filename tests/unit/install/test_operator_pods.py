@@ -1,4 +1,4 @@
-"""The doctor's findings about the operator's pods: which ended, why, and what to do."""
+"""The doctor's findings about the operator's pods: which of them ended, the cause, and what to do."""
 
 from __future__ import annotations
 

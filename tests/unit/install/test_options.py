@@ -1,4 +1,4 @@
-"""The options of `install`, and those that are refused before any request."""
+"""The options of `install`, and combinations that are refused before any request."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def test_kubeconfig_comes_before_the_pod_and_home_last(write: Write, monkeypatch
 def test_a_token_file_goes_before_a_token_which_stands_in_while_the_file_is_away(
     write: Write, tmp_path: pathlib.Path
 ) -> None:
-    """As client-go: the last token that was read from the file takes precedence."""
+    """As in client-go, the last token that was read from the file takes precedence."""
     path = write(user={"token": "given", "tokenFile": "token"})
     assert kubeconfig_access(path).authorization() == "Bearer given"
     (tmp_path / "token").write_text("")

@@ -18,7 +18,7 @@ def obj(name: str, value: str = "1") -> Json:
 
 
 class Handler:
-    """Notes each call; raises for the names in `broken`."""
+    """Records each call; raises for the names in `broken`."""
 
     def __init__(self) -> None:
         self.broken: set[str] = set()

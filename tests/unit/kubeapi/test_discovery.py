@@ -1,4 +1,4 @@
-"""Which optional kinds a server says that it serves."""
+"""The optional kinds that a server's discovery documents name."""
 
 from __future__ import annotations
 

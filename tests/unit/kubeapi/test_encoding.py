@@ -1,4 +1,4 @@
-"""Request bodies have the form that Go's encoding/json gives the same value."""
+"""Request bodies are encoded as Go's encoding/json encodes the same values."""
 
 from __future__ import annotations
 

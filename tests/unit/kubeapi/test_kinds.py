@@ -1,4 +1,4 @@
-"""Paths of kinds, and the mapping that discovery learns."""
+"""The URL paths of kinds, and kinds that discovery finds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_an_object_without_namespace_or_name_is_a_mistake(namespace: str | None,
 
 
 class Server:
-    """Discovery documents by path, and how often each was asked for."""
+    """Discovery documents by path, and the requested paths."""
 
     def __init__(self) -> None:
         self.documents: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""Credentials that exec plugins and auth providers give, and kubeconfigs beside the package's own loader."""
+"""Credentials from exec plugins and auth providers, and kubeconfigs read as the kubernetes package reads them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) ->
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The seconds of the monotonic clock; a test moves them."""
+    """The monotonic clock in seconds, which tests change."""
     now = [1000.0]
     monkeypatch.setattr(plugin_credentials, "monotonic", lambda: now[0])
     return now
@@ -42,7 +42,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def plugin(tmp_path: pathlib.Path) -> Plugin:
-    """Write a plugin that prints the next of some answers, the last one for ever, and count its runs in a file."""
+    """A function that writes a plugin. Each run prints the next answer, later runs the last one; a file counts runs."""
 
     def write(*answers: dict[str, Any] | str, **fields: Any) -> dict[str, Any]:
         texts = [
@@ -105,7 +105,7 @@ def test_a_plugin_that_is_not_installed_is_named_with_the_hint_of_the_kubeconfig
 
 @pytest.mark.parametrize("answer", [{}, {"token": ""}, {"clientCertificateData": "x"}, "no json", "3", '{"kind": "x"}'])
 def test_a_plugin_without_credentials_is_refused(answer: dict[str, Any] | str, write: Write, plugin: Plugin) -> None:
-    """The package's loader goes on without any, and the API server refuses `system:anonymous` later."""
+    """The loader of the kubernetes package continues without credentials, so the API server would refuse it later."""
     with pytest.raises(ConfigInvalid, match="exec plugin"):
         kubeconfig_access(write(plugin(answer)))
 

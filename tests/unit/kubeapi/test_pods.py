@@ -1,4 +1,4 @@
-"""Requests to pods through the API server: whose words an answer is, how long and how much of it is waited for."""
+"""Requests to pods through the API server: answers of the pod or of the API server, their time limit and their size."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_an_eviction_that_a_budget_forbids_is_told_at_once(proxy: PodProxy) -> N
     proxy.other = lambda *_: api_status(429, "TooManyRequests", "would violate the pod's disruption budget")
     with pytest.raises(errors.TooManyRequests, match="disruption budget"):
         evict(proxy.client, "ns", "p", uid="u1")
-    # Once: an overload would have been waited for, and asked again.
+    # Only one request: after an overload, the client would have waited and tried again.
     ((method, path, body),) = proxy.others
     assert (method, path) == ("POST", "/api/v1/namespaces/ns/pods/p/eviction")
     assert body["deleteOptions"] == {"preconditions": {"uid": "u1"}}

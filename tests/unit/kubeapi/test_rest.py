@@ -1,6 +1,6 @@
-"""The client against a scripted HTTP server on loopback: retries, throttling, invalid responses, cut streams.
+"""The client of the Kubernetes API with a scripted HTTP server: retries, throttling, invalid responses, cut streams.
 
-Responses of a real API server are tested in tests/apiserver; a real one does not produce these faults.
+tests/apiserver uses a real API server, which does not produce these faults.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
 class Script:
-    """The answers to come, one for each request, and what was asked."""
+    """The next answers, one for each request, and the requests that arrived."""
 
     def __init__(self) -> None:
         self.answers: list[Answer] = []
@@ -91,13 +91,13 @@ def script() -> Iterator[Script]:
         do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _serve  # noqa: N815 - the names that http.server looks up
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Quiet."""
+            """Log nothing."""
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
 
         def handle_error(self, request: Any, client_address: Any) -> None:
-            """Clients hang up on purpose here."""
+            """Ignore errors, since clients close connections on purpose."""
 
     server = Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))

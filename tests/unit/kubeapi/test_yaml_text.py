@@ -1,4 +1,4 @@
-"""YAML that people give: aliases work, and none of it can fill the memory or end in a crash."""
+"""YAML from users: aliases work, and no text can fill the memory or cause an unexpected exception."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_caller_may_refuse_all_aliases() -> None:
 
 
 def test_a_text_is_read_as_kubectl_reads_it() -> None:
-    """Dates, times and `=` are texts, and keys become texts: what is read can be written as JSON."""
+    """Dates, times, `=` and all keys are read as strings, so the result can be written as JSON."""
     text = "day: 2024-01-01\nat: 2024-01-01T10:00:00Z\nimpossible: 2024-13-45\nports: 22:22\nlong: 1:30:00.5\nis: ="
     assert load(text) == {
         "day": "2024-01-01",
@@ -140,7 +140,7 @@ OWN_FILES = {
     "program/dialects/kserve/presets/__init__.py": "reads files of this package, with a tag of their own",
     "program/dialects/llmaz/parse/runtimes.py": "reads files of this package",
 }
-"""Modules that read YAML by another loader, and why they may."""
+"""Modules that may call PyYAML's loaders, and the reason."""
 
 
 def test_no_other_module_reads_yaml_without_bounds() -> None:

@@ -1,4 +1,4 @@
-"""Admission of processes: never over the budget, never of unknown size, by priority, and without endless waiting."""
+"""Admission of processes: within the budget, only with a known size, by priority, and without endless waiting."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_room_is_kept_for_the_more_important_that_would_fit() -> None:
     assert decide(asking("low", 1), taken, [high]) is None
     # A process that does not fit yet does not block others.
     assert decide(asking("low", 2), taken, [asking("huge", 12, priority=9)]) is None
-    # Of the same priority who asked first comes first.
+    # Among processes of one priority, the one that asked first starts first.
     assert decide(asking("late", 4, since=9), taken, [asking("early", 4, since=1)]) is not None
     assert decide(asking("early", 4, since=1), taken, [asking("late", 4, since=9)]) is None
 
@@ -136,7 +136,7 @@ def test_starts_at_once_never_take_the_same_room() -> None:
 
 @settings(max_examples=60, stateful_step_count=40, deadline=None)
 class Accounts(RuleBasedStateMachine):
-    """Starts, ends and adoptions in any order: the budget holds, and who waits gets in once there is room."""
+    """Processes start and end in any order: the budget is kept, and each waiting one can start on an empty host."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -42,7 +42,7 @@ def test_what_a_mac_says_itself_is_not_guessed() -> None:
     raised = Capacity(64 * GIB, "darwin", wired_limit_bytes=56 * GIB, working_set_bytes=48 * GIB)
     assert host_budget(MemoryLimits(), raised).bytes == 56 * GIB
     assert host_budget(MemoryLimits(), raised).source == "sysctl iogpu.wired_limit_mb"
-    # A size of which nothing is known keeps max(8 GiB, 35 %) free.
+    # On a Mac with a size that was not measured, max(8 GiB, 35 %) stays free.
     assert host_budget(MemoryLimits(), Capacity(96 * GIB, "darwin")).bytes == pytest.approx(62.4 * GIB)
 
 

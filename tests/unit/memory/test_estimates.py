@@ -1,4 +1,4 @@
-"""The memory of a planned process, from its plan and its files: known, or reported as unknown, never guessed."""
+"""The memory of a planned process, computed from its plan and its files, or reported as unknown."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_llama_server_is_estimated_from_the_header_and_its_arguments(model: Path
     expected = model_memory(facts, serving_of(list(arguments)), weights_bytes=facts.weights_bytes)
     assert need(plan(*arguments), model=model) == Need(expected.total_bytes)
     assert need(plan("--model", "{model}", "-c", "8192"), model=model).ram_bytes > expected.total_bytes
-    # A file that no plan brings is found by its path.
+    # A file that is not part of the plan is read at its path.
     assert need(plan("-m", str(model), *arguments[2:])) == Need(expected.total_bytes)
 
 
@@ -122,7 +122,7 @@ def test_a_header_is_read_again_only_when_the_file_was_touched(tmp_path: Path) -
 def test_a_process_that_runs_is_known_by_its_own_arguments(model: Path) -> None:
     estimator = Estimator(Headers())
     me = os.getpid()
-    # This process is no llama-server; what it was measured to have counts.
+    # This process is no llama-server, so its measured memory counts.
     assert estimator.of_running(me, plan(), discrete_gpus=False).ram_bytes > 10 * MIB
     assert estimator.of_running(me, plan(memory_bytes=3), discrete_gpus=False) == Need(3)
     assert estimator.of_running(me, plan(runtime="ollama", daemon_model="m"), discrete_gpus=False) == Need()

@@ -1,4 +1,4 @@
-"""Eviction under critical pressure: which process is evicted, when none is, and that all of them return."""
+"""Eviction under critical pressure: which process is evicted, when none is, and the return of all of them."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_who_comes_back_first() -> None:
     # The fourth eviction in a row costs 8 minutes.
     assert back(489) == "high"
     assert back(490) == "again"
-    # A process that needs more than is available lets others go first, for half an hour at most.
+    # A process that needs more memory than is available waits for others, for half an hour at most.
     evicted[1] = EvictedProcess("high", 9000, since=10, brings_bytes=GIB)
     assert back(75) == "low"
     assert back(75, room=GIB) == "high"
@@ -89,7 +89,7 @@ def test_who_comes_back_first() -> None:
 
 @dataclass
 class Host:
-    """A host whose processes take memory, with the watchdog over it."""
+    """A host whose processes use memory, and its watchdog."""
 
     total_gib: int
     foreign_gib: float
@@ -170,7 +170,7 @@ def test_what_would_bring_the_pressure_back_stays_away_for_long() -> None:
     host.look(175)
     assert host.events == [("out", "b")]
     host.look(20)
-    # Once in half an hour it gets its chance, and does not fit.
+    # After half an hour it is started again, and evicted again because it does not fit.
     assert host.events == [("out", "b"), ("back", "b"), ("out", "b")]
 
 
@@ -212,8 +212,7 @@ def test_never_a_protected_one_never_the_last_never_more_than_needed_and_always_
             open_to_it = [key for key in before if key not in protected]
             assert priorities.get(victim, 0) == min(priorities.get(key, 0) for key in open_to_it)
     assert not any(key in protected for event, key in host.events if event == "out")
-    # All sizes together may be more than the host has; what does not fit is not let in by admission, so here
-    # the host grows, and everybody must be back.
+    # All sizes together may be more than the host has. With enough memory, all processes must return.
     host.foreign_gib, host.total_gib = 0, 640
     host.look(300)
     assert host.running == set(sizes)

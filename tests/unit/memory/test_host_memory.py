@@ -1,4 +1,4 @@
-"""The memory of a host as its supervisor meets it: admission, freed room, pressure; with processes pretended."""
+"""The memory of a host as its supervisor uses it: admission, released memory and pressure, with simulated processes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def plan(mib: int | None = 100, **fields: Any) -> ProcessPlan:
 
 @dataclass
 class Processes:
-    """The reports of a supervisor and the calls to it."""
+    """A simulated supervisor: its reports, and the calls to it."""
 
     found: dict[str, Desired] = field(default_factory=dict)
     phases: dict[str, ProcessPhase] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Host:
         draft.replace(self.meminfo)
 
     def admit(self, key: str, made: ProcessPlan) -> str:
-        """Have a process ask, and start when it may; gives the reason why not."""
+        """Ask for admission of a process, which starts if it is admitted; return the reason of a refusal, else ""."""
         desired = Desired(made, "hash")
         self.processes.found[key] = desired
         hold = self.memory.admit(key, desired, {})
@@ -116,7 +116,7 @@ def test_a_larger_budget_lets_those_in_that_wait(host: Host) -> None:
     host.memory.set_limits(MemoryLimits(budget_bytes=400 * MIB))
     eventually(lambda: host.processes.woken == ["ns/b"], what="the one that waits to be woken")
     assert host.admit("ns/b", plan(200)) == ""
-    # Back to the options of the agent: what runs goes on.
+    # With the agent's options again, running processes continue.
     host.memory.set_limits(MemoryLimits())
     assert host.memory.budget.bytes == 300 * MIB
     assert host.memory.reserved("ns/b") == 200 * MIB

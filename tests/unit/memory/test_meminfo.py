@@ -67,7 +67,7 @@ def test_macos_counts_free_inactive_speculative_and_purgeable_pages() -> None:
     assert memory.available_bytes == (21544 + 333011 + 6338 + 10110) * 16384
     with pytest.raises(Unreadable):
         meminfo.parse_vm_stat("vm_stat: command not found", total_bytes=GIB)
-    # More pages than memory would be an underflow; the result is capped at the total.
+    # If the pages are more than the memory, the result is the total.
     assert meminfo.parse_vm_stat(VM_STAT, total_bytes=GIB).available_bytes == GIB
 
 

@@ -1,4 +1,4 @@
-"""Levels of pressure: entered at once, left with patience, and always left in the end."""
+"""Levels of memory pressure: they rise at once and fall after a delay, and always return to normal in the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models of a group in memory: which one is unloaded, for how long, and that none starves or thrashes."""
+"""The models of a group in memory: which one is unloaded, for how long, without starvation and without thrashing."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_pinned_never_leaves() -> None:
     pinned = member("p", "pinned", since=0)
     assert inside(pinned, member("d", "onDemand", wanted=900)) == {"p"}
     assert inside(pinned, member("d", "onDemand", 6, wanted=900)) == {"p", "d"}
-    # It has its place also while it is not there yet.
+    # Its place is reserved also before it is loaded.
     assert inside(replace(pinned, inside_since=None), member("x", since=0)) == {"p"}
 
 
@@ -148,7 +148,7 @@ def test_without_a_proxy_priority_and_residency_decide() -> None:
 
 @dataclass
 class Host:
-    """A host that does what is decided, at once, with the group's members over time."""
+    """A host with the members of a group over time; it follows each decision at once."""
 
     members: dict[str, Member]
     now: float = 0.0
@@ -185,7 +185,7 @@ def test_two_that_are_asked_for_all_the_time_take_turns_of_a_minute() -> None:
         host.ask("a")
         host.ask("b")
         host.step()
-    # In ten minutes: at most one swap a minute, and at least one in a minute and a half.
+    # In ten minutes there is at most one swap a minute, and at least six in total.
     assert 6 <= host.swaps <= 10
 
 
@@ -214,7 +214,7 @@ def test_whoever_is_asked_for_gets_its_turn_and_what_is_preferred_is_back_in_the
         host.step()
         waiting -= {key for key, one in host.members.items() if one.wanted_since is None}
     assert not waiting
-    # After minutes without a request: of the preferred as many as fit, the most important first.
+    # After minutes without a request, a preferred member of the highest priority is in memory.
     preferred = [one for one in host.members.values() if one.residency == "preferred"]
     if preferred:
         first = min(preferred, key=lambda one: -one.priority)

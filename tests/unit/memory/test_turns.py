@@ -1,4 +1,4 @@
-"""How a group's decisions become holds and refusals, and what is made of demand."""
+"""How the decisions for a group hold, release or refuse processes, and how demand is recorded."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_first_download_pushes_nobody_out(host: Host) -> None:
     host.groups.wanted("guest")
     host.groups.decide()
     assert not host.holds
-    # Only when it is ready to start is it its turn.
+    # It gets its turn only when it is ready to start.
     assert host.groups.refusal("guest", host.processes["guest"].plan) is None
     assert set(host.holds) == {"home"}
 

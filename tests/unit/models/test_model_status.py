@@ -1,4 +1,4 @@
-"""The status of a Model: against every recorded status of the peer, and where Herdsman does better."""
+"""The status of a Model: it equals every recorded status of the peer, except where the peer is wrong."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def conditions(status: Json) -> dict[str, tuple[str, str]]:
 
 
 def settled(cr: Json, facts: ModelFacts) -> Json:
-    """The status after one pass, as the API server would hold it."""
+    """Return the status after one pass, as the API server would store it."""
     return copy.deepcopy(model_status(cr, facts, now=NOW))
 
 
@@ -68,7 +68,7 @@ def recorded_models() -> list[tuple[str, Vector, Json, Json]]:
 
 
 def probed(source: str, model_format: str) -> ProbeFacts:
-    """The result of an inspection where only the fixtures are served."""
+    """Return the result of a probe of a source, if only the fixtures are served."""
     path = PurePosixPath(source.removeprefix("file://").removeprefix("http://127.0.0.1:28080"))
     local = path.is_relative_to("/srv/models")
     file = DIRECTORY / "fixtures" / path.name
@@ -205,7 +205,7 @@ def test_a_wrong_checksum_fails_the_model_and_an_edit_recovers_it() -> None:
     failed = settled(model(sha256="0" * 64), ModelFacts(probe=mismatch))
     assert conditions(failed)["Degraded"] == ("True", "IntegrityCheckFailed")
     assert "Available" not in conditions(failed)
-    # The edit is seen before the file has been looked at again: neither Ready nor still Failed.
+    # The edit is seen before the file was probed again: the Model is neither Ready nor still Failed.
     edited = model(generation=2, status=failed)
     waiting = settled(edited, ModelFacts())
     assert waiting["phase"] == "Pending"
@@ -279,7 +279,7 @@ def test_a_source_that_changed_is_drift_and_the_baseline_stays() -> None:
     drifted = settled(model(status=before), ModelFacts(probe=changed))
     assert conditions(drifted)["SourceDrifted"] == ("True", "UpstreamChanged")
     assert (drifted["sourceETag"], drifted["gguf"]["modelName"]) == ('"v1"', "Big Llama")
-    # A look that fails changes nothing; the old version coming back does.
+    # A probe that fails changes nothing; the return of the old version does.
     assert conditions(settled(model(status=drifted), ModelFacts(probe=UNREACHABLE)))["SourceDrifted"][0] == "True"
     assert conditions(settled(model(status=drifted), ModelFacts(probe=READ)))["SourceDrifted"] == ("False", "InSync")
 
@@ -421,7 +421,7 @@ def test_a_prefetched_model_and_one_of_a_host_do_without_the_source() -> None:
 
 @pytest.mark.parametrize("probe", [UNREACHABLE, REFUSED])
 def test_what_only_the_loop_cannot_reach_stays_ready_for_pods(probe: ProbeFacts) -> None:
-    """Pods reach private addresses, which the loop does not connect to unless that is configured."""
+    """Pods can reach private addresses. The loop connects to them only if that is configured."""
     status = settled(model(), ModelFacts(probe=probe))
     assert status["phase"] == "Ready"
     assert conditions(status)["SourceVerified"] == ("False", probe.reason)

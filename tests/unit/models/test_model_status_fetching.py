@@ -1,4 +1,4 @@
-"""The status of a Model while its weights are fetched: sets of files, progress, prefetch, a source that changed."""
+"""The status of a Model while its weights are downloaded: sets of files, progress, prefetch, a changed source."""
 
 from __future__ import annotations
 
@@ -192,5 +192,5 @@ def test_drift_is_over_once_a_pod_has_fetched_the_new_version() -> None:
     assert (fetched["sourceETag"], fetched["sourceContentLength"]) == ('"2"', 9)
     quiet = after({**cr, "status": fetched}, ModelFacts(probe=read(URL, 9, '"2"')), LATER)
     assert quiet == fetched
-    # The name that the file got first stays, so that no pod looks for another.
+    # The file keeps its first name, which pods use.
     assert fetched["path"] == first["path"]

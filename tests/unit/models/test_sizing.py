@@ -1,6 +1,6 @@
-"""Estimates of memory: llama.cpp's own rules, checked against what llama-server 11434 reported for the same measures.
+"""Estimates of memory by llama.cpp's rules, compared with reports of llama-server 11434 for models of the same shape.
 
-`python -m benchmarks.estimates` measures afresh with the real llama-server.
+`python -m benchmarks.estimates` measures again with the real llama-server.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def test_experts_that_stay_in_ram_are_told_apart() -> None:
     assert in_ram(LlamaCpp(moe_cpu_layers=4)) == 40
     assert in_ram(LlamaCpp(no_kv_offload=True)) == 32
     assert in_ram(LlamaCpp(moe_cpu_offload=True, no_kv_offload=True)) == 112
-    # Half of the layers: half of the weights and half of the cache.
+    # With half of the layers, half of the weights and half of the cache are in RAM.
     assert in_ram(LlamaCpp(), Gpu(count=1, layers=4)) == 62 + 16
     assert in_ram(LlamaCpp(moe_cpu_offload=True), None) == 0
 
@@ -155,7 +155,7 @@ def test_on_a_host_the_host_s_own_defaults_count() -> None:
     in_pod, on_host = estimate(service()), estimate(service(host_placement=HostPlacement()))
     assert in_pod is not None
     assert on_host is not None
-    # There the default context is 2,048 tokens, a quarter of the model's training context.
+    # On a host the default context is 2,048 tokens, a quarter of the model's training context.
     assert on_host.cache_bytes == in_pod.cache_bytes // 4
 
 
@@ -208,7 +208,7 @@ def test_a_context_that_nobody_asked_for_is_shortened_to_what_the_gpu_has() -> N
     assert fitted is not None
     assert fitted.total_bytes <= 400 * MIB
     assert fitted.cache_bytes >= 64 * MIB
-    # Four thousand tokens are the least, and a context that was asked for is kept.
+    # The context has at least 4,096 tokens, and a requested context is kept.
     least = estimate(service(**large, gpu_memory_bytes=100 * MIB))
     assert least is not None
     assert least.cache_bytes == 16 * MIB

@@ -1,4 +1,4 @@
-"""One reading of an address for all who judge it and who dials it."""
+"""An address is read in the same way by the checks and by the HTTP client."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_what_is_taken_other_parsers_read_alike(pieces: list[str], scheme: str) 
         assert (standard.hostname or "").rstrip(".") == found.host
         assert (dialled.host or "").strip("[]").rstrip(".") == found.host
         assert standard.port == dialled.port == found.port
-    # A client rewrites nothing but the case of percent-encoded characters.
+    # The client changes only the case of percent-encoded characters.
     assert parse_url(found.sent).request_uri.upper() == found.target.upper()
     assert WebAddress.parse(found.sent).sent == found.sent
 

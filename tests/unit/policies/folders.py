@@ -1,4 +1,4 @@
-"""Folders of policies, and services to ask them about, made short."""
+"""Short functions that write folders of policies and check services against them."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ Found = Callable[..., tuple[Violation, ...]]
 
 @pytest.fixture
 def found(tmp_path: Path) -> Found:
-    """Check one service against one policy."""
+    """A function that checks a service against a policy."""
 
     def ask(desired: DesiredService | None = None, *, labels: dict[str, str] | None = None, **spec: Any) -> Any:
         return check(policies(tmp_path, p_yaml=document(**spec)), desired, labels=labels)

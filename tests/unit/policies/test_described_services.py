@@ -1,4 +1,4 @@
-"""Policies about services that describe their pods: every set of pods and every pod of a group is looked at."""
+"""Policies check every set of pods of a service that describes its pods, and leader and workers of a group."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Found = Callable[..., tuple[Violation, ...]]
 
 @pytest.fixture
 def found(tmp_path: Path) -> Found:
-    """Check one service against one policy."""
+    """A function that checks a service against a policy."""
 
     def ask(desired: DesiredService, **spec: Any) -> tuple[Violation, ...]:
         return check(policies(tmp_path, p_yaml=document(**spec)), desired)
@@ -29,7 +29,7 @@ def found(tmp_path: Path) -> Found:
 
 
 def asking(pods: PodSet, **resources: str) -> PodSet:
-    """Have the engine of a set, and of its leader, ask for resources."""
+    """Return the set of pods with resource limits for its engine, and for that of its leader."""
 
     def asked(template: Json) -> Json:
         spec = template["spec"]

@@ -1,4 +1,4 @@
-"""Rules in CEL and Python: what they see, what they say, and that none of them stops whoever asks."""
+"""Rules in CEL and Python: their input, their messages, and that a rule cannot block or crash the caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`herdsman policy check`: what files break, without a cluster."""
+"""`herdsman policy check` reports the policies that files violate, without a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of policies: what is read, and how each mistake is named."""
+"""Folders of policies: the files that are read, and the messages for mistakes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_documents_files_and_what_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_mounted_config_map_is_read_once(tmp_path: Path) -> None:
-    """As the kubelet writes it: a folder for each version, a link to the newest, and a link for each file."""
+    """The kubelet writes a folder for each version, a link to the newest one, and a link for each file."""
     folder(tmp_path / "..2026_11_22", p_yaml=document())
     (tmp_path / "..data").symlink_to("..2026_11_22")
     (tmp_path / "p.yaml").symlink_to("..data/p.yaml")

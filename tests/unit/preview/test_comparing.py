@@ -24,7 +24,7 @@ def deployment(**fields: Any) -> RenderedObject:
 
 
 def applied(each: RenderedObject, **metadata: Any) -> Json:
-    """The object as it stands right after we applied it."""
+    """Return the live object right after the loop applied it."""
     manifest = copy.deepcopy(each.manifest)
     fields: Json = {}
     tree(manifest, fields)
@@ -34,7 +34,7 @@ def applied(each: RenderedObject, **metadata: Any) -> Json:
 
 
 def tree(value: Json, into: Json) -> None:
-    """Own all keys of objects; lists as a whole, as if they were atomic."""
+    """Write into `into` the ownership of all keys of objects; a list is owned as a whole."""
     for key, child in value.items():
         into[f"f:{key}"] = {}
         if isinstance(child, dict):

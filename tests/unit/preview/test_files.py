@@ -1,5 +1,5 @@
-"""Input of a preview: the body that kubectl would send, sources without secrets, options of the loop, a peer's
-fields.
+"""The input of a preview: the body that kubectl would send, sources without secrets, the loop's options, and fields of
+other controllers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ documents = st.recursive(
 
 
 def merged(target: Any, patch: Any) -> Any:
-    """A JSON merge patch by the letter of RFC 7386."""
+    """Apply a JSON merge patch as RFC 7386 defines it."""
     if not isinstance(patch, dict):
         return patch
     found = dict(target) if isinstance(target, dict) else {}

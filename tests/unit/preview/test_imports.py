@@ -15,7 +15,7 @@ HEAVY = (
     "rich.console",
     "agent.contract",
 )
-"""Slow to import, and needed for no service in pods."""
+"""Modules that are slow to import, and that a preview of services in pods does not need."""
 
 
 def test_a_preview_imports_neither_the_engine_nor_the_loop() -> None:

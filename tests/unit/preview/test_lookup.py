@@ -1,4 +1,4 @@
-"""How a preview reads what services refer to: few objects by name, many at once, and nothing twice."""
+"""How a preview reads the objects that services refer to: a few by name, many with one list, and none twice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SPACES = [f"space-{number}" for number in range(12)]
 
 
 class FakeClient:
-    """A cluster of Models, which notes each request."""
+    """A cluster with Models, which records each request."""
 
     def __init__(self, *models: Json, may_list: bool = True) -> None:
         self.models = {(each["metadata"]["namespace"], each["metadata"]["name"]): each for each in models}

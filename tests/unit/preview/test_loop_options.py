@@ -1,4 +1,4 @@
-"""With which options a preview renders, and what it says where it cannot know them."""
+"""The render options of a preview, and its message if it cannot read them."""
 
 from __future__ import annotations
 

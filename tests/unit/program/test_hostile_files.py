@@ -42,7 +42,7 @@ OTHERS = {name: kind for name, kind in KINDS.items() if name != LLMKUBE}
 
 
 def ends_well(text: str, *arguments: str) -> str:
-    """Run a command on a file; give what it prints. It may refuse the file, and then says why."""
+    """Run a command on a file, and return its output. If it refuses the file, it must print an error."""
     done = CliRunner().invoke(APP, [*arguments, "-f", "-"], input=text.encode("utf-8", "surrogatepass"))
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
@@ -169,7 +169,7 @@ def _config_value(value: Any) -> str:
 @bounded(80)
 @given(documents=changed_examples(JSON, identity=False))
 def test_any_object_of_a_cluster_is_parsed_or_refused(documents: list[Any]) -> None:
-    """Objects that a CRD of an earlier release, or of the peer, accepts; the API server has validated the metadata."""
+    """A CRD of an earlier release, or of the peer, accepts such objects. The API server has validated the metadata."""
     objects = [each for each in documents if isinstance(each, dict) and "metadata" in each]
     for each in objects:
         each["metadata"].setdefault("namespace", "default")
@@ -196,7 +196,7 @@ def _parsed(parse: Any) -> None:
 @bounded(80)
 @given(documents=changed_examples(JSON))
 def test_any_object_is_parsed_or_refused(documents: list[Any]) -> None:
-    """Also objects that no API server would hold."""
+    """The objects include some that no API server would store."""
     objects = [each for each in documents if isinstance(each, dict)]
     named = [each for each in objects if isinstance(each.get("metadata"), dict) and "name" in each["metadata"]]
     look = _Objects(named)
@@ -209,7 +209,7 @@ def test_any_object_is_parsed_or_refused(documents: list[Any]) -> None:
 
 
 class _Objects:
-    """Finds objects whose metadata an API server has checked."""
+    """A `Lookup` over objects whose metadata is valid."""
 
     def __init__(self, objects: list[Json]) -> None:
         self._read = Manifests("default")

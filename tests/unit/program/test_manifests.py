@@ -191,7 +191,7 @@ def test_what_no_file_can_be_named_is_refused(tmp_path: Path, name: str) -> None
 
 
 def test_a_date_without_quotes_is_a_text(tmp_path: Path) -> None:
-    """As `kubectl apply` reads it."""
+    """`kubectl apply` reads it in the same way."""
     dated = model().replace("name: base", "name: base, annotations: {until: 2024-01-01}")
     manifests = Manifests("prod", tmp_path)
     manifests.read_text("a.yaml", dated)

@@ -1,4 +1,4 @@
-"""Services of KServe and llmaz read from files: what they refer to, kinds of one name, versions, static fleets."""
+"""Services of KServe and llmaz in files: objects that they refer to, kinds of one name, versions, static fleets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One module of an installed package, without the rest of the package."""
+"""The import of one module of an installed package, without the rest of the package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fields that a program leaves out of its registrations. `contract.test_engine` checks them in a state."""
+"""The fields that a program leaves out of its registrations. `tests/contract/test_engine.py` checks them in a state."""
 
 from __future__ import annotations
 

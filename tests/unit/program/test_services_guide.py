@@ -1,4 +1,4 @@
-"""docs/how-to/services.md names every annotation that the code reads, and none that it does not."""
+"""docs/how-to/services.md names exactly the annotations that the code reads, and only settings that exist."""
 
 from __future__ import annotations
 

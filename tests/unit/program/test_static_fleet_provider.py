@@ -15,7 +15,7 @@ from tests.support import registrations
 def test_the_provider_of_the_sdk_is_registered_with_what_the_config_says_and_nothing_else(
     context: str, kubeconfig: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the machine's own $KUBECONFIG nothing may come into the state: the next run may be on another machine."""
+    """The state must not contain $KUBECONFIG of the machine, since the next run may be on another machine."""
     monkeypatch.setenv("KUBECONFIG", "/home/ann/.kube/config:/secret")
     said = {key: value for key, value in {"context": context, "kubeconfig": kubeconfig}.items() if value}
 

@@ -1,4 +1,4 @@
-"""The config of a static fleet and what is read by it: names, places, marks, what has no effect, what is wrong."""
+"""The config of a static fleet and its services: names, clusters, hosts, marks, options without effect, errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which items of a live list exclude a wanted one, and what a dry run makes of them."""
+"""The items of a live list that collide with a wanted item, and how a dry run leaves them out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Path by path differences, in Pulumi's notation."""
+"""Differences by path, in Pulumi's notation."""
 
 from __future__ import annotations
 

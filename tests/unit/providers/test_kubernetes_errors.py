@@ -1,4 +1,4 @@
-"""Refusals in words; the API's messages below are as a real API server 1.34 writes them."""
+"""The provider's errors for refused requests. The messages of the API server below are those of a real 1.34."""
 
 from __future__ import annotations
 

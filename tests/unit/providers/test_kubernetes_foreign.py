@@ -1,4 +1,4 @@
-"""The error for an object of another owner, and which objects may be adopted on request."""
+"""The error for an object of another owner, and the objects that may be adopted on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens, names, bodies and outputs."""
+"""The provider's type tokens, generated names, request bodies and outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The owners of objects and fields, by managedFields as the API server writes them."""
+"""The owners of objects and fields, read from managedFields as the API server writes them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ME = "herdsman"
 
 
 def live(fields: dict[str, Any] | None, body: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
-    """An object that we applied with these fields recorded, unless there are none."""
+    """Return an object whose managedFields record that the provider applied `fields`; None: no record."""
     record = {"manager": ME, "operation": "Apply", "fieldsType": "FieldsV1", "fieldsV1": fields}
     managed = metadata.pop("managedFields", [] if fields is None else [record])
     return {**(body or {}), "metadata": {"name": "x", "managedFields": managed, **metadata}}
@@ -167,7 +167,7 @@ def test_keys_and_members_are_found_however_go_writes_them(path: str, recorded: 
     wanted = {"mounts": [{"mountPath": path, "name": "data"}], "set": [path, "plain"]}
     mounts = {f'k:{{"mountPath":"{recorded}"}}': {".": {}, "f:mountPath": {}, "f:name": {}}}
     fields = {"f:mounts": mounts, "f:set": {f'v:"{recorded}"': {}, 'v:"plain"': {}}}
-    # The values are another's by now; only the record says whose the fields are.
+    # The live values differ, so only the record shows the owner of the fields.
     body = {"mounts": [{"mountPath": path, "name": "other"}], "set": []}
     assert drifts(wanted, live(fields, body)) == {}
     record = {"manager": "kubectl", "operation": "Update", "fieldsV1": fields}

@@ -59,7 +59,7 @@ def test_objects_of_other_shapes_pass_unchanged() -> None:
 
 
 def ending(desired: DesiredService, *, script: str = "", mark: str = "h1") -> dict[str, Any]:
-    """A Deployment with the pods of a service; `script` is the drain of another release."""
+    """Return a Deployment with the pods of a service; `script` replaces the drain script, as in another release."""
     template = objects(desired)["deployment"]["spec"]["template"]
     if script:
         template = json.loads(json.dumps(template).replace(json.dumps(drain_script()), json.dumps(script)))

@@ -1,4 +1,4 @@
-"""The wire form of properties: both ways, with unknowns and secrets."""
+"""Properties are converted to and from the wire format, with unknown and secret values."""
 
 from __future__ import annotations
 

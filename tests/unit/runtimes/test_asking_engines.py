@@ -1,4 +1,4 @@
-"""The loop's requests to an engine: completion check, idleness, progress; and how the loop gets the API key."""
+"""The loop's requests to an engine: completion check, idleness, progress; and how the engine gets its API key."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_engines_without_such_a_variable_say_so(engine: EngineSettings) -> None:
 
 
 def test_a_key_stands_between_the_loop_and_what_it_guards() -> None:
-    """llama-server guards its metrics and slots too; vLLM and TGI leave their metrics open."""
+    """llama-server also requires the key for metrics and slots. vLLM and TGI do not require it for their metrics."""
     for engine, metrics_are_open in ((LlamaCpp(), False), (Vllm(), True), (Tgi(), True)):
         desired, runtime = service(engine=engine, api_key=KEY), runtime_for(engine)
         assert runtime.completion(desired) is None

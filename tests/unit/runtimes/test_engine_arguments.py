@@ -1,4 +1,4 @@
-"""The argument builders of all engines, beyond what the conformance vectors pin."""
+"""The arguments of all engines, in cases that the conformance vectors do not contain."""
 
 from __future__ import annotations
 

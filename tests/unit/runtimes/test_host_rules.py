@@ -1,4 +1,4 @@
-"""The settings of a service on a host that are allowed, and those that only the host's owner can allow."""
+"""Which settings of a service on a host are always allowed, and which ones the host's owner must allow."""
 
 from __future__ import annotations
 

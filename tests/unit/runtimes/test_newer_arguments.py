@@ -21,7 +21,7 @@ def argv(desired: DesiredService, *, model_path: str = "/m.gguf", draft_path: st
 
 
 def llama(fields: dict[str, Any] | None = None, **settings: Any) -> list[str]:
-    """The arguments of llama-server after its address and before `--metrics`."""
+    """Return the arguments of llama-server after its address and before `--metrics`."""
     arguments = argv(service(engine=LlamaCpp(**settings), **(fields or {})))
     assert arguments[:6] == ["--model", "/m.gguf", "--port", "8080", "--host", "::"]
     assert arguments[-1] == "--metrics"
@@ -186,7 +186,7 @@ def test_the_router_is_told_where_the_models_are() -> None:
 
 
 def sglang(model: DesiredModel | None = None, gpus: int = 0, mode: str = "chat", **settings: Any) -> list[str]:
-    """The arguments of SGLang after its address."""
+    """Return the arguments of SGLang after its address."""
     gpu = Gpu(count=gpus) if gpus else None
     arguments = argv(service(engine=Sglang(**settings), model=model or repository_model(), gpu=gpu, mode=mode))
     address = ["--model-path", "org/repo", "--port", "8080", "--enable-metrics", "--host", "::"]

@@ -1,4 +1,4 @@
-"""Ollama in pods: its address, its model pulled at the start, and probes that mean that the model is there."""
+"""Ollama in pods: its address, the pull of its model at the start, and probes that succeed only with the model."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_an_inference_service_may_ask_for_it_in_pods() -> None:
 
 
 class Pod:
-    """The container's command as the kubelet runs it, with Ollama as its contract server plays it."""
+    """Runs the container's command and probes as the kubelet does, with the tests' replacement for Ollama."""
 
     def __init__(self, folder: Path, library: str) -> None:
         self.port = free_port()

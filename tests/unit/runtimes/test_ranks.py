@@ -1,4 +1,4 @@
-"""Ranks by arguments: every spelling, what is left for tensor parallelism, and what does not fit."""
+"""Ranks in arguments: every spelling, the remaining GPUs for tensor parallelism, and ranks that do not fit."""
 
 from __future__ import annotations
 

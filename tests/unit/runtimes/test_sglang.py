@@ -1,4 +1,4 @@
-"""SGLang's server: each setting has the flag that SGLang's documentation has for it."""
+"""SGLang's server: each setting becomes the flag in SGLang's documentation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DOCUMENTED = {
     *("--speculative-accept-threshold-acc", "--lora-paths", "--max-lora-rank", "--lora-target-modules", "--log-level"),
     *("--trust-remote-code", "--skip-tokenizer-init", "--is-embedding"),
 }
-"""Of `server_arguments` in SGLang's documentation; `--tp` and `--dp` as its examples write them."""
+"""Flags in `server_arguments` of SGLang's documentation; `--tp` and `--dp` are spelled as in its examples."""
 FULL = Sglang(
     served_model_name="chat",
     tensor_parallel_size=2,

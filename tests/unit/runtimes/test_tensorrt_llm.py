@@ -1,4 +1,4 @@
-"""`trtllm-serve`: every flag as its documentation writes it, and what the loop may ask it."""
+"""`trtllm-serve`: every flag is spelled as in its documentation, and the requests that the loop may send."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DOCUMENTED = {
     *("--max_seq_len", "--kv_cache_free_gpu_memory_fraction", "--extra_llm_api_options", "--reasoning_parser"),
     "--trust_remote_code",
 }
-"""Of the reference of `trtllm-serve`, release 1.2."""
+"""Flags in the reference of `trtllm-serve`, release 1.2."""
 FULL = TensorRtLlm(
     backend="pytorch",
     tensor_parallel_size=4,

@@ -180,7 +180,7 @@ def test_the_module_says_where_each_program_is(capsys: pytest.CaptureFixture[str
 @needs_go
 def test_a_program_for_another_architecture_is_kept_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = hello(tmp_path / "hello")
-    # An image never contains a program that the user has replaced.
+    # This override must not count: an image never contains a program that the user has replaced.
     monkeypatch.setenv("HERDSMAN_HELLO", "/bin/true")
     machines = {}
     for architecture in ("amd64", "arm64"):

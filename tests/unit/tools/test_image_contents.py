@@ -1,4 +1,4 @@
-"""The content of the operator's image: packages of the lock and files of Debian, and that both suffice."""
+"""The contents of the operator's image: packages of the lock and files of Debian, and that nothing is missing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_packages_are_all_that_the_installed_ones_ask_for() -> None:
             requirement = Requirement(text)
             if requirement.marker is None or any(requirement.marker.evaluate({"extra": one}) for one in found[name]):
                 todo.append((canonicalize_name(requirement.name), {"", *requirement.extras}))
-    # Of other platforms the lock names more.
+    # The lock also contains packages for other platforms.
     other = {entry.name for entry in locked.parse(LOCK) if "sys_platform == 'win32'" in entry.text}
     assert set(found) - {"herdsman"} == needed() - other
 
@@ -96,9 +96,9 @@ def test_no_module_imports_what_is_left_out() -> None:
         for name in imports(path)
         if any(name == one or name.startswith(f"{one}.") for one in absent)
     }
-    # MkDocs, if it is installed, calls this module.
+    # MkDocs calls this module if it is installed.
     found = {(path, name) for path, name in found if path != "tools/site_links.py"}
-    # One makes the example model, for the demo and the tests; the other is imported where the SDK is installed.
+    # The first makes the model of the demo and the tests. The second is imported only if the SDK is installed.
     assert {path for path, _ in found} == {"tools/tiny_model.py", "components/sdk_resources.py"}
 
 
@@ -164,6 +164,6 @@ def test_an_environment_is_trimmed_to_herdsman(tmp_path: Path) -> None:
     }
     assert {path.name for path in packages.iterdir()} == {"kubernetes", "herdsman-0.1.0.dist-info"}
     assert {path.name for path in (packages / "kubernetes").iterdir()} == {"client"}
-    # The machine's paths are in no list, and no list names a file that is not there.
+    # RECORD names neither paths of the machine nor missing files.
     assert (information / "RECORD").read_text() == "kubernetes/client/x.py,sha256=y,2\n"
     assert not (information / "direct_url.json").exists()

@@ -1,4 +1,4 @@
-"""Layers and Debian's packages: bytes that depend on contents alone, for any architecture, without running any."""
+"""Layers and Debian's packages: the bytes depend only on contents, for any architecture, and no package code runs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_layer_is_roots_and_nobody_else_may_write(tmp_path: Path) -> None:
         "usr": 0o755,
         "usr/bin": 0o755,
         "opt": 0o755,
-        "usr/bin/a": 0o755,  # not setuid any more
+        "usr/bin/a": 0o755,  # setuid is removed
         "usr/bin/b": 0o755,
         "opt/é": 0o644,
         "opt/x.py": 0o644,

@@ -1,4 +1,4 @@
-"""How kind is driven, with a script in its place that keeps a list of clusters; Docker is not needed."""
+"""How Herdsman calls kind. A script that keeps a list of clusters replaces kind, and Docker is not needed."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_every_component_listens_on_loopback_only_and_with_tls(component: str, t
     assert f"{PORTS[component]}" in joined
     assert "127.0.0.1" in joined
     assert any(argument.endswith((".crt", ".kubeconfig")) for argument in arguments)
-    # How a process is recognised as one of this cluster.
+    # By its directory a process is recognised as one of this cluster.
     assert str(tmp_path) in joined
 
 

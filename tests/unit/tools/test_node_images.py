@@ -1,4 +1,4 @@
-"""Container images made of files: what the archives hold, and that the same files give the same bytes."""
+"""Container images that are made from files: the contents of the archives, and equal bytes for equal files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pure parts of a real node: addresses, configuration, control groups, and what a machine may lack for one."""
+"""The parts of a real node that need no node: addresses, configuration, control groups, and missing requirements."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_new_group_may_use_the_processors_of_its_parent(tmp_path: Path, monkey
     group = tmp_path / "cpuset" / "ours"
     group.mkdir()
     for file in ("cpuset.cpus", "cpuset.mems"):
-        (group / file).write_text("\n")  # the kernel makes them, empty
+        (group / file).write_text("\n")  # the kernel creates them empty
     cgroups.make("ours", tmp_path)
     assert (group / "cpuset.cpus").read_text() == "0-1\n" and (group / "cpuset.mems").read_text() == "0\n"
 

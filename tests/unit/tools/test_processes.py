@@ -1,4 +1,4 @@
-"""Signals go only to the project's own processes: tested with real processes, some of them foreign."""
+"""Signals are sent only to processes that the project started; tested with real processes, some of them foreign."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], ProcessRecord]]:
 
 @pytest.fixture
 def foreign() -> Iterator[subprocess.Popen[bytes]]:
-    """A foreign process, whose process id may be in an old record."""
+    """A foreign process, whose process ID may be in an old record."""
     process = subprocess.Popen([sys.executable, "-c", PATIENT])
     yield process
     process.kill()

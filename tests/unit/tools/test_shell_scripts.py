@@ -1,4 +1,4 @@
-"""Shell scripts are files of their own, which shellcheck reads and a wheel carries."""
+"""Shell scripts are separate files, which shellcheck reads and the wheel contains."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHELL = re.compile(r"(; then\b|^\s*(fi|done|esac)\b|\bdo$|^\s*case .* in$)", re
 
 
 def embedded(source: str) -> list[int]:
-    """Find the strings that are scripts of several lines; returns the numbers of their first lines."""
+    """Return the line numbers of the strings that are shell scripts of several lines."""
     found = []
     tree = ast.parse(source)
     prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
@@ -40,7 +40,7 @@ def embedded(source: str) -> list[int]:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_script_is_hidden_in_python(package: str) -> None:
-    """In a string a script escapes shellcheck, and Python reads its backslashes first."""
+    """shellcheck does not find a script in a string, and Python would interpret its backslashes."""
     files = sorted((ROOT / package).rglob("*.py"))
     assert files
     assert {str(file.relative_to(ROOT)): lines for file in files if (lines := embedded(file.read_text()))} == {}

@@ -1,4 +1,4 @@
-"""The summary of a test run without a tool: skipped tests by layer, their number, and what to do."""
+"""The summary of a test run without a tool: the number of skipped tests of each layer, and what to do."""
 
 from __future__ import annotations
 

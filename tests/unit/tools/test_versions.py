@@ -1,4 +1,4 @@
-"""The pins: one version per program, wherever it is written down."""
+"""The pinned versions: all files name the same version of a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every workflow of the checkout is checked: by actionlint for GitHub, by the published schema for GitLab."""
+"""Every workflow in the checkout is checked: with actionlint for GitHub, with the published schema for GitLab."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def checkers() -> None:
 
 
 def broken(tmp_path: Path, source: Path, old: str, new: str) -> list[Path]:
-    """Copy a workflow with one place changed."""
+    """Copy a workflow, and replace the first `old` in it by `new`."""
     text = source.read_text()
     assert old in text
     path = tmp_path / source.name
@@ -31,7 +31,7 @@ def broken(tmp_path: Path, source: Path, old: str, new: str) -> list[Path]:
 
 
 def test_no_workflow_escapes_the_checks() -> None:
-    """A file that looks like a workflow has a name by which `make lint` finds it."""
+    """`make lint` finds every file that looks like a workflow."""
     listing = [
         "git",
         "-C",
@@ -46,7 +46,7 @@ def test_no_workflow_escapes_the_checks() -> None:
     ]
     names = subprocess.run(listing, check=True, capture_output=True, text=True).stdout.split("\0")
     github, gitlab = set(), set()
-    # mkdocs.yml names functions of Python by tags that a safe reader refuses.
+    # mkdocs.yml has tags for Python functions, which a safe loader refuses.
     others = ("charts/", "program/", "tests/", "mkdocs.yml")
     for path in (ROOT / name for name in names if name and not name.startswith(others)):
         first: Any = next(iter(yaml.safe_load_all(path.read_text())), None)

@@ -51,7 +51,7 @@ def workload(pods: PodSet, *, ready: bool) -> WorkloadFacts:
 
 
 def made_for(desired: DesiredService, *, ready: bool) -> list[Json]:
-    """Return the route, the pool and the autoscalers of a service; if `ready`, with statuses that say so."""
+    """Return the route, the pool and the autoscalers of a service; their statuses report them as ready if `ready`."""
     workloads, namespace = desired.workloads, desired.key.namespace
     found: list[Json] = []
     if workloads is None or desired.suspended:

@@ -1,4 +1,4 @@
-"""Edits of llmaz-global-config: new pods get the new settings; running pods keep theirs until the service changes."""
+"""Edits of llmaz-global-config: new pods get the new settings; running pods keep the old ones until a change."""
 
 from __future__ import annotations
 
