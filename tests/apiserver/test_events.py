@@ -1,4 +1,4 @@
-"""Events on a real API server: written, counted up, limited, and never in the way."""
+"""Events on a real API server are written, counted and limited, and the recorder never blocks its caller."""
 
 from __future__ import annotations
 

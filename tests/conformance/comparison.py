@@ -1,4 +1,4 @@
-"""Compare objects with those of a conformance vector, field by field.
+"""Compares objects with those of a conformance vector, field by field.
 
 Both sides are flattened to `path -> value` in the notation of the vectors
 (`Deployment/x/pod/containers[c]/args[--flag]`). Defaults of the API server are removed from both sides. So one
@@ -196,7 +196,7 @@ def _arguments(flat: Flat, path: str, arguments: list[str]) -> None:
 
 
 def _walk(flat: Flat, path: str, value: Any) -> None:
-    """Flatten dicts by key, and lists of named things by name; any other list is one value."""
+    """Flatten dicts by key, and lists of named items by name; any other list is one value."""
     if isinstance(value, dict) and value:
         for key, inner in value.items():
             _walk(flat, f"{path}/{key}", inner)

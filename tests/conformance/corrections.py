@@ -65,7 +65,7 @@ class Row:
     rule: str = ""
     """`module.function` that corrects every case of the peer."""
     answers: str = ""
-    """Text that the reason of each defect contains that the rule corrects."""
+    """A text in the reason of each defect that the rule corrects."""
 
     @property
     def family(self) -> str:
@@ -139,7 +139,7 @@ def refusals(vector: Vector) -> dict[str, set[str]]:
 
 
 def answered(vector: Vector) -> set[str]:
-    """Return the patterns of those defects of a case that are not checked by path, but by a test of their own row."""
+    """Return the patterns of the defects of a case that the test of a row checks, instead of a path."""
     return {pattern for row in rows() if row.of == "defects" and row.holds(vector, "") for pattern in row.defects}
 
 

@@ -3,7 +3,7 @@
 Differences that every case would otherwise need a correction for are handled here once:
 - Herdsman makes only InferencePools of v1. The recorded pools of the older group are left out, the older group in
   recorded routes is replaced by v1, and the peer's annotation about its migration to v1 is left out.
-- The endpoint picker and the routing sidecar get no empty arguments. The peer passes one where TLS is off.
+- The endpoint picker and the routing sidecar get no empty arguments. The peer passes some where TLS is off.
 - The address of a service without a route has a port. The recorded address has none, so it gets `:8000`.
 - The routing sidecar always has a seccompProfile. The peer sets it only in groups, not in single decoding pods.
 - The peer's annotation about the renewal of a certificate is left out, since Herdsman uses another one.

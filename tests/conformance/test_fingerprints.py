@@ -1,8 +1,8 @@
 """An upgrade of Herdsman restarts no pods of LLMKube's services: fingerprints are those of the previous release.
 
 `fingerprints.json` was recorded from that release. While the fingerprint of a service is unchanged, the loop runs no
-engine for it, so no pod changes. If you change a fingerprint on purpose, record it here, and name in the change log the
-services whose pods restart.
+engine for it, so no pod changes. If you change a fingerprint on purpose, record it in that file, and name in the change
+log the services whose pods restart.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ def test_devices_are_fields_of_kserves_and_arguments_elsewhere() -> None:
     back = spec_of(converted("kserve", *there.documents), "LLMInferenceService")
     assert back["parallelism"] == wish
     assert "args" not in back["template"]["containers"][0]
-    # The sizes of a group are known only with KServe's presets.
+    # Only KServe's presets apply the sizes, so they are lost with another command and for a group.
     plain = {"containers": [{"name": "main", "image": "engine:1", "command": ["serve"]}]}
     assert "spec.parallelism" in lost(converted("llmkube", kserve(parallelism={"tensor": 2}, template=plain)))
     group = converted("llmaz", kserve(parallelism={"pipeline": 2}, worker={"containers": [{"name": "main"}]}))

@@ -1,4 +1,4 @@
-"""Conditions are set as apimachinery sets them; and the conditions Ready, Reconciling and Stalled."""
+"""How conditions are set, as apimachinery sets them, and how Ready, Reconciling and Stalled depend on each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From pydantic models to structural schemas, and the copies in docs/crds."""
+"""The structural schemas that are made from pydantic models, and the CRDs in docs/crds."""
 
 from __future__ import annotations
 

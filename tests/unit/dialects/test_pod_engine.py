@@ -1,4 +1,4 @@
-"""Which engines in pods that users describe get a completion check, and with which request."""
+"""The completion check of engines in pods that users describe: which engines get one, and its request."""
 
 from __future__ import annotations
 

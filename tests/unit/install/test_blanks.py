@@ -1,4 +1,4 @@
-"""Trees with blanks can be filled in as data, or written as a template; YAML that is written reads back the same."""
+"""A tree with blanks can be filled in, or written as a template of Helm. Written YAML reads back as the same tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A change handler that raises is called again with the current object, and never twice for the same change."""
+"""A change handler that raises is called again with the current object, until it accepts the change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Status bodies become typed errors."""
+"""The bodies of error responses become typed errors."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_a_plugin_that_is_not_installed_is_named_with_the_hint_of_the_kubeconfig
 
 @pytest.mark.parametrize("answer", [{}, {"token": ""}, {"clientCertificateData": "x"}, "no json", "3", '{"kind": "x"}'])
 def test_a_plugin_without_credentials_is_refused(answer: dict[str, Any] | str, write: Write, plugin: Plugin) -> None:
-    """The loader of the kubernetes package continues without credentials, so the API server would refuse it later."""
+    """The loader of the kubernetes package continues without credentials, and the API server refuses its requests."""
     with pytest.raises(ConfigInvalid, match="exec plugin"):
         kubeconfig_access(write(plugin(answer)))
 

@@ -76,7 +76,7 @@ def test_who_comes_back_first() -> None:
     assert back(75, last=50) is None
     assert back(75, normal_since=None) is None
     assert back(75, normal_since=70) is None
-    # The fourth eviction in a row costs 8 minutes.
+    # After its fourth eviction in a row, a process waits 8 minutes.
     assert back(489) == "high"
     assert back(490) == "again"
     # A process that needs more memory than is available waits for others, for half an hour at most.

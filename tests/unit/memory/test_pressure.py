@@ -70,7 +70,7 @@ def test_a_level_is_never_better_than_the_memory_and_plenty_of_it_always_ends_in
         assert severity(state.level) >= severity(level_of(at(share), RULES))
         if state.level is not before.level:
             assert state.since == now
-    # Critical, then Warning, each for at least half a minute.
+    # The level falls from Critical to Warning and then to Normal, and waits at least 30 s before each step.
     for _ in range(9):
         now += 10
         state = after(state, at(0.9), RULES, now=now)

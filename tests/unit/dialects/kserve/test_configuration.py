@@ -209,7 +209,7 @@ def test_presets_in_the_cluster_go_before_ours(namespace: str) -> None:
 
 
 def test_a_preset_written_for_kserve_renders() -> None:
-    """The preset has the template expressions that presets of a KServe distribution use."""
+    """The preset has the template expressions that the presets of KServe distributions use."""
     lines = [
         "exec vllm serve /mnt/models \\",
         '  --served-model-name "{{ .Spec.Model.Name }}" \\',

@@ -25,7 +25,7 @@ def manifests(spec: Json) -> dict[str, Json]:
 
 
 def before(manifest: Json, spec: Json) -> Json:
-    """Return a rendered object with the presets of the first release, from which hashes are computed."""
+    """Return a rendered object with the presets of the first release, which hashes are computed from."""
     (found,) = (
         each.counted
         for each in render(parsed(service(spec)).desired, RenderOptions()).objects

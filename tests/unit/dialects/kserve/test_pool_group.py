@@ -1,5 +1,5 @@
 """KServe's presets and users' arguments may name the older group of pools. Herdsman makes only pools of the current
-one, and replaces the group.
+group, and replaces the older one in arguments.
 """
 
 from __future__ import annotations
