@@ -73,7 +73,7 @@ def test_a_version_is_recorded_put_back_and_recorded_again(
     assert again.data == oldest.data
     capsys.readouterr()
     assert invoke(["rollback", "svc", "--to", "77", *cluster]) == EXIT_FAILED
-    assert "kept are: 3, 2, 1" in capsys.readouterr().err
+    assert "the kept revisions are: 3, 2, 1" in capsys.readouterr().err
 
 
 def test_what_failed_is_recorded_as_that_and_put_right_when_it_goes_well(

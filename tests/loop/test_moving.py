@@ -107,7 +107,7 @@ def test_services_move_to_a_fleet_and_back_and_nothing_restarts(
     # From the loop into the fleet.
     code, said = run(kubeconfig, project, "take", *NAMES, "-n", namespace, "--into", str(files))
     assert code == 0, said
-    config = yaml.safe_load(said[said.index("config:") :].split(f"{namespace}/")[0])["config"]
+    config = yaml.safe_load(said[said.index("config:") :].split("The loop no longer manages")[0])["config"]
     assert config["herdsman:namespace"] == namespace
     assert find(client, kinds.INFERENCE_SERVICES, namespace, "chat") is None
     eventually(lambda: _loop_is_quiet(loop), what="the loop to have let go", timeout_s=90)
