@@ -205,4 +205,4 @@ def test_an_engine_that_cannot_be_asked_never_sleeps_and_the_status_says_so(
         ),
         what="SpecHonoured=False",
     )
-    assert IDLE in found["message"] and "cannot be asked" in found["message"]
+    assert IDLE in found["message"] and "do not report whether clients use them" in found["message"]
