@@ -202,7 +202,7 @@ def test_a_redirect_to_a_private_address_is_refused_and_named(cluster: Cluster, 
         (File(b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 9)), "Failed", "Degraded", "NotGguf"),
         (File(b"GGUF" + struct.pack("<IQQQ", 3, 1, 1, 1 << 62)), "Failed", "Degraded", "NotGguf"),
         (File(b"<html>quota exceeded</html>"), "Failed", "Degraded", "NotGguf"),
-        # A pod may get a correct response later: the Model waits, and its condition reports the fault.
+        # A pod may get a correct response later: the Model is Ready, and its condition reports the fault.
         (File(PLAIN, claims_length=len(PLAIN) + 10), "Ready", "SourceVerified", "SourceUnreachable"),
         (File(PLAIN, cut_after=100, cuts=99, ranges=False), "Ready", "SourceVerified", "SourceUnreachable"),
     ],

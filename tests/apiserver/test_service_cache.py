@@ -1,5 +1,5 @@
-"""The service cache of a dialect on a real API server: it starts with the CRDs, follows look-ups, and deletes
-nothing.
+"""The service cache of a dialect on a real API server: it starts when the CRDs appear, follows the objects that were
+looked up, and does not take an object for missing while its kind cannot be listed.
 """
 
 from __future__ import annotations

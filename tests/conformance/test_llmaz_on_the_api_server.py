@@ -19,7 +19,7 @@ from tests.conformance.vectors import Vector, all_vectors, named
 
 VECTORS = all_vectors("llmaz")
 OTHER_SETTINGS = "059"
-"""The settings of the whole cluster as the peer's chart has them, without the loader's image."""
+"""The case with the cluster-wide settings of the peer's chart, which name no image for the loader."""
 
 
 @pytest.fixture(scope="module")
