@@ -86,8 +86,8 @@ class Settings(BaseSettings):
     """Working directory of the engine; may be deleted while no loop runs. Not set: `work` in the
     directory of the state; with a state at another URL, beside the default state."""
     passphrase_file: pathlib.Path | None = None
-    """File with the passphrase that encrypts secrets in the state. Not set: the loop makes one
-    beside the state."""
+    """File with the passphrase that encrypts secrets in the state. Not set: the loop makes one,
+    beside the state of a `file://` backend and in the work directory for the other backends."""
     passphrase: SecretStr | None = None
     """The passphrase itself, for Secrets that are passed as environment variables."""
 
