@@ -145,7 +145,10 @@ class RevisionRecorder:
                 log.info("Removed revisions beyond the limit", removed=removed, limit=self._kept)
             count = renew(self._client, namespaces=asked.namespaces, has=asked.has, pause=self._stopped.wait)
         except KubeError as error:
-            log.warning("Could not renew all revisions of an earlier release; trying again later", error=str(error))
+            log.warning(
+                "Could not rewrite all revisions that another version of Herdsman wrote; trying again later",
+                error=str(error),
+            )
             again = threading.Timer(
                 RENEW_AGAIN_S, self.renew, kwargs={"namespaces": asked.namespaces, "has": asked.has}
             )
@@ -155,7 +158,7 @@ class RevisionRecorder:
             log.exception("Could not renew revisions because of a defect of Herdsman")
         else:
             if count:
-                log.info("Renewed the revisions of an earlier release", count=count)
+                log.info("Rewrote the revisions that another version of Herdsman wrote", count=count)
 
     def _write(self, entry: _Entry) -> None:
         data = revision.data_of(entry.cr, entry.models)

@@ -169,7 +169,7 @@ def _config_value(value: Any) -> str:
 @bounded(80)
 @given(documents=changed_examples(JSON, identity=False))
 def test_any_object_of_a_cluster_is_parsed_or_refused(documents: list[Any]) -> None:
-    """A CRD of an earlier release, or of the peer, accepts such objects. The API server has validated the metadata."""
+    """A CRD of another version, or of the peer, accepts such objects. The API server has validated the metadata."""
     objects = [each for each in documents if isinstance(each, dict) and "metadata" in each]
     for each in objects:
         each["metadata"].setdefault("namespace", "default")
