@@ -75,7 +75,11 @@ class Rollback:
             return rendered, RolloutFacts(failed=failed)
         template = self._template(key, served)
         if template is None:
-            message = f"{held.message}; the ReplicaSet with the last template that served was deleted"
+            why = failed.message if failed is not None else "its rollout failed before"
+            message = (
+                f"pod template {desired_hash} failed: {why}; the loop cannot roll back to template {served}, because "
+                "the ReplicaSet of that template was deleted"
+            )
             return rendered, RolloutFacts(failed=Problem(reason=ROLLOUT_FAILED, message=message))
         with self._lock:
             self._held[key] = (desired_hash, held)

@@ -186,7 +186,7 @@ def test_a_quota_holds_and_its_status_says_what_is_used(client: KubeClient, name
     assert cluster.quotas.reserve(key, QuotaClaim(gpus=2, priority=1)) is None
     denied = cluster.quotas.reserve(key._replace(name="b"), QuotaClaim(gpus=1, priority=1))
     assert denied is not None
-    assert f"GPUQuota {namespace}/team: GPUs: 1 asked, 2 of 2 used by others" in denied.message
+    assert f"GPUQuota {namespace}/team: GPUs: 1 requested, 2 of 2 used by others" in denied.message
 
     def status() -> Json:
         return client.get(kinds.GPU_QUOTAS, namespace, "team").get("status") or {}
@@ -352,7 +352,7 @@ def test_while_quotas_cannot_be_read_nobody_gets_more_than_they_hold(client: Kub
     quotas.hold(runs, QuotaClaim(gpus=1))
     assert quotas.reserve(runs, QuotaClaim(gpus=1)) is None
     problem = quotas.reserve(new, QuotaClaim(gpus=1))
-    assert problem is not None and "cannot be read" in problem.message
+    assert problem is not None and "cannot read the GPUQuotas" in problem.message
     assert eyes.enqueued == []
     why[0] = ""
     quotas.admit_again()

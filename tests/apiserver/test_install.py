@@ -124,7 +124,7 @@ def test_a_cluster_is_installed_into_changed_and_left(
     before = site.versions()
     assert site.rows("install", "--preview", "--image=registry.example/herdsman:1") == []
     assert site.run("install", "--preview", "--image=registry.example/herdsman:1")[0] == 0
-    assert "nothing was changed" in site.run("install", "--image=registry.example/herdsman:1")[1]
+    assert "Nothing to change" in site.run("install", "--image=registry.example/herdsman:1")[1]
     assert site.versions() == before
 
     # An upgrade changes the Deployment and nothing else.
@@ -174,7 +174,7 @@ def test_a_cluster_is_installed_into_changed_and_left(
     assert site.find(kinds.INFERENCE_SERVICES, "svc", "default") and site.find(kinds.MODELS, "base", "default")
     assert site.find(ROLES, "herdsman-agent") and site.find(kinds.PRIORITY_CLASSES, "llmkube-normal")
     assert site.find(kinds.CLAIMS, "herdsman-state") and site.find(kinds.NAMESPACES, NAMESPACE)
-    assert "nothing was changed" in site.run("uninstall", "--yes")[1]
+    assert "Nothing to change" in site.run("uninstall", "--yes")[1]
 
     # Removing everything needs the exact number of objects. It also deletes orphans: objects of a service whose CRD was
     # deleted earlier.

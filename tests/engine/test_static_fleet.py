@@ -156,7 +156,7 @@ def test_a_fleet_takes_the_examples_of_all_dialects(fleet: Fleet, client: KubeCl
     run = fleet.stack.up(fleet.program)
     assert names(client, namespace) == {"talk", "chat", "small-kserve"}
     assert client.get(kinds.AUTOSCALERS, namespace, "chat")["spec"]["scaleTargetRef"]["kind"] == "Deployment"
-    assert "make Secret `small-kserve-self-signed-certs` of type kubernetes.io/tls yourself" in run.text
+    assert "create Secret `small-kserve-self-signed-certs` of type kubernetes.io/tls yourself" in run.text
     assert set(fleet.stack.preview(fleet.program).steps().values()) == {"same"}
     fleet.stack.destroy()
     assert names(client, namespace) == set()

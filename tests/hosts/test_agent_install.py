@@ -210,11 +210,11 @@ def test_what_is_wrong_is_said_before_anything_is_changed(
 
     monkeypatch.delenv("SUDO_USER", raising=False)
     assert "--user NAME" in refused()
-    assert "no user `nobody-of-that-name`" in refused("--user", "nobody-of-that-name")
+    assert "user `nobody-of-that-name` does not exist" in refused("--user", "nobody-of-that-name")
     me = machine.facts.user
-    assert "no /nowhere" in refused("--user", me, "--credentials", "/nowhere")
+    assert "/nowhere does not exist" in refused("--user", me, "--credentials", "/nowhere")
     assert "No such option: --modell" in refused("--user", me, "--modell", "x", code=64)
-    assert "everybody" in refused("--user", me, "--env", "HF_TOKEN=hf_1", code=64)
+    assert "every user of the machine" in refused("--user", me, "--env", "HF_TOKEN=hf_1", code=64)
     monkeypatch.setattr(agent_service, "program", lambda: ("/opt/not/there",))
     assert f"user `{me}` cannot run `/opt/not/there`" in refused("--user", me)
     assert main.invoke(["agent", "upgrade"]) == 1

@@ -172,7 +172,7 @@ def test_without_the_wish_a_failure_is_only_told(proxy: PodProxy) -> None:
 def test_where_no_replica_set_has_the_template_any_more_it_is_said(proxy: PodProxy) -> None:
     proxy.other = lambda *_: Say(body={"items": [replica_set(NEW, "n")]})
     made, facts = Rollback(proxy.client).apply(KEY, custom_resource(), NEW, live(late=True), (), wanted=True)
-    assert made is NEW and facts.failed is not None and "no ReplicaSet" in facts.failed.message
+    assert made is NEW and facts.failed is not None and "cannot roll back to template" in facts.failed.message
 
 
 def test_a_loop_that_may_not_see_replica_sets_takes_nothing_back(proxy: PodProxy) -> None:
