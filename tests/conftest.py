@@ -66,7 +66,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def _logging_stays_with_pytest() -> Iterator[None]:
-    """Undo the logging configuration of a command that a test ran in its own process."""
+    """Undo the logging configuration of a command that a test ran in the test process."""
     yield
     give_logging_to_pytest()
 

@@ -209,7 +209,7 @@ def test_crds_of_others_are_left_alone(api: controlplane.Api, kubeconfig: Path, 
         second = CRDS[1]
         controlplane.eventually(
             lambda: f":{other.port}/" in json.dumps((api.get(f"{PATH}/{second}") or {})["spec"]["conversion"]),
-            what="the CRD of ours to be taken over",
+            what="the CRD to be taken over",
         )
         assert (api.get(f"{PATH}/{name}") or {})["spec"]["conversion"] == mine
     finally:

@@ -228,7 +228,7 @@ def test_a_silent_host_is_fenced_and_out_of_its_services_and_back_when_it_says_s
     eventually(lambda: not dead.ready, what="the endpoint to be out", timeout_s=10)
     assert time.monotonic() - died < DURATION_S + 1
     assert dead.fence
-    eventually(lambda: dead.reason == "HostLost", what="the Host to say so", timeout_s=10)
+    eventually(lambda: dead.reason == "HostLost", what="the Host's status to show it", timeout_s=10)
     assert not liveness.alive(dead.name)
     assert (alive.ready, alive.fence, alive.reason) == (True, "", "AgentRunning")
     assert is_ready(client, namespace, "peers"), "an agent that has no Lease is not judged by one"

@@ -267,7 +267,7 @@ def test_a_refused_change_of_an_accessory_leaves_it_as_it_was_and_changes_the_re
     assert world.live()["Deployment", "a"]["spec"]["replicas"] == 2
     world.delete("Service", "a")
     world.engine.up(Batch(stack, (changed,)))
-    assert ("Service", "a") in names(world), "what somebody deleted is made, although the autoscaler is still refused"
+    assert ("Service", "a") in names(world), "a deleted object is made again, although the autoscaler is still refused"
 
 
 def test_what_pods_need_keeps_them_from_being_made_beside_a_refused_accessory(world: World) -> None:

@@ -169,7 +169,7 @@ def test_one_stack_spans_two_clusters_their_namespaces_and_a_host(
     } <= set(state)
     assert {key for key in state["eu"]["inputs"] if key not in ("version", "__internal")} == {"kubeconfig", "context"}
     assert "PRIVATE KEY" not in started.stack.files(), (
-        "a kubeconfig's path is in the state, and nothing of what it holds"
+        "the state holds the path of a kubeconfig, and none of its content"
     )
     report = host.get(f"{namespace}/desk").report
     assert report.ready, "up returns when the process serves"

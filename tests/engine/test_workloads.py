@@ -124,7 +124,9 @@ def test_a_whole_service_comes_changes_and_goes(scene: Scene) -> None:
     scene.client.patch(kinds.DEPLOYMENTS, scene.namespace, "svc-kserve", scaled, subresource="scale")
     scene.up(second)
     assert "HTTPRoute" not in scene.live()
-    assert scene.deployment()["spec"]["replicas"] == 3, "what the autoscaler finds is what somebody asked for last"
+    assert scene.deployment()["spec"]["replicas"] == 3, (
+        "the autoscaler finds the number of replicas that was requested last"
+    )
     assert scene.deployment()["spec"]["template"]["spec"]["containers"][0]["image"] == "registry.example/vllm:2"
     assert scene.preview(second) == []
 

@@ -156,7 +156,7 @@ def test_the_requirements_name_the_wheel_of_this_version(wheels: Path) -> None:
         if line and not line.startswith("#")
     ]
     assert named == [f"./wheels/{wheel.name}"], (
-        "a name alone would be looked for on an index, where anybody may take it"
+        "pip would look for a name alone on an index, where anybody may register it"
     )
 
 

@@ -223,7 +223,7 @@ def test_nobody_makes_the_server_slow_or_big(serve: Callable[..., Served], monke
         assert big.recv(100).startswith(b"HTTP/1.1 431")
     with connect() as big:
         big.sendall(b"PUT /v1/processes/a/b HTTP/1.1\r\nContent-Length: 9000000\r\n\r\n")
-        assert b"401" in big.recv(500), "a body that nobody may send is not waited for"
+        assert b"401" in big.recv(500), "the agent does not wait for a refused body"
     with connect() as big:
         head = f"PUT /v1/processes/a/b HTTP/1.1\r\nAuthorization: bearer {served.store.token()}\r\n"
         big.sendall(f"{head}Content-Length: 9000000\r\n\r\n".encode())

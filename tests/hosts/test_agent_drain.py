@@ -129,6 +129,6 @@ def test_a_server_that_is_too_old_for_its_plan_is_named_and_its_upgrade_noticed(
         shutil.copy(llama_server, new)
         new.replace(old)
         until(client, "prod/tiny", "Ready", timeout_s=40)
-        assert client.get("prod/plain").report.pid == plain.pid, "an upgrade restarts nobody"
+        assert client.get("prod/plain").report.pid == plain.pid, "an upgrade restarts no agent"
         assert plain.pid is not None
         assert start_mark(plain.pid)

@@ -315,7 +315,7 @@ def test_a_process_that_moved_takes_its_endpoint_along_and_leaves_service_and_st
     publisher.enqueue(f"{namespace}/svc")
     eventually(lambda: api.get(ENDPOINT_SLICES.path(namespace, "svc")) is None, what="the endpoint to go")
     time.sleep(0.5)
-    assert api.get(ENDPOINT_SLICES.path(namespace, "svc")) is None, "nobody knows a port on the other host"
+    assert api.get(ENDPOINT_SLICES.path(namespace, "svc")) is None, "the port on the other host is unknown"
     time.sleep(0.5)
     assert (api.get(SERVICES.path(namespace, "svc")) or {})["spec"]["clusterIP"] == address
 

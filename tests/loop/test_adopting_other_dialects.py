@@ -81,7 +81,7 @@ def check_history_and_consent(cluster: Cluster, kubeconfig: Path, capsys: pytest
         found = json.loads(capsys.readouterr().out)
         return found[0] if found and found[0]["current"] else None
 
-    revision = eventually(newest, what="a revision of what is asked now")
+    revision = eventually(newest, what="a revision of the present spec")
     assert revision["data"]["spec"]["replicas"] == 2
     assert {"OpenModel/tiny", "BackendRuntime/vllm"} <= revision["data"]["models"].keys()
 

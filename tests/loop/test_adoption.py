@@ -177,7 +177,7 @@ def check_the_word_of_the_namespace(cluster: Cluster) -> None:
     eventually(lambda: condition(client, namespace, LEFT, "Ready"), what="a service that its namespace gives away")
     eventually(lambda: "herdsman.dev/applied-hash" in notes(cluster, LEFT), what="its objects to be applied")
     say(None)
-    eventually(lambda: not condition(client, namespace, LEFT, "Ready"), what="the loop to let go")
+    eventually(lambda: not condition(client, namespace, LEFT, "Ready"), what="the loop to release the service")
     assert "herdsman.dev/applied-hash" in notes(cluster, LEFT), "what was made stays as it is"
     assert condition(client, namespace, "a", "Ready"), "a service's own word wins"
 

@@ -184,7 +184,7 @@ def test_kinds_come_and_go_while_the_loop_runs(client: KubeClient, running: Loop
     made(client, kinds.DEPLOYMENTS, place, "again")
 
     after = client.get(kinds.DEPLOYMENTS, place, "svc")["metadata"]
-    assert (after["uid"], after["resourceVersion"]) == (before["uid"], before["resourceVersion"]), "nobody touched it"
+    assert (after["uid"], after["resourceVersion"]) == (before["uid"], before["resourceVersion"]), "it was not changed"
     assert running.poll() is None
 
 

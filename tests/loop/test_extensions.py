@@ -62,7 +62,7 @@ def test_all_is_made_once_and_a_lost_extension_stops_nothing(
     assert condition(client, namespace, "svc", "SpecHonoured").get("status") != "False"
     runs = loop.submitted(namespace)
     time.sleep(2)
-    assert loop.submitted(namespace) == runs, "what is there is looked at, and not made again"
+    assert loop.submitted(namespace) == runs, "an object that exists is read, and not made again"
 
     uid = client.get(kinds.DEPLOYMENTS, namespace, "svc")["metadata"]["uid"]
     for kind in (kinds.SCALED_OBJECTS, kinds.HTTP_ROUTES):

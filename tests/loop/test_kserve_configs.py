@@ -117,7 +117,7 @@ def test_configs_say_who_uses_them(cluster: KubeClient, namespace: str) -> None:
     client.patch(kinds.LLM_SERVICES, namespace, "one", {"metadata": {"labels": {"a": "b"}}, "spec": {"replicas": 2}})
     time.sleep(REST_S)
     assert versions(client, namespace) == before
-    assert "status" not in client.get(kinds.LLM_CONFIGS, namespace, "theirs"), "nobody told us to take it"
+    assert "status" not in client.get(kinds.LLM_CONFIGS, namespace, "theirs"), "no annotation asks the loop to adopt it"
 
     fixed = {"spec": {"template": {"containers": [{"name": "main", "args": []}]}}}
     client.patch(kinds.LLM_CONFIGS, namespace, "wrong", fixed)

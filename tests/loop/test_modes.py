@@ -180,7 +180,7 @@ def test_a_change_waits_for_approval_of_just_this_change(
         "svc",
         {"metadata": {"annotations": {"herdsman.dev/mode": "Apply"}}, "spec": {"replicas": 1}},
     )
-    eventually(lambda: replicas(client, namespace) == 1, what="a change that waits for nobody")
+    eventually(lambda: replicas(client, namespace) == 1, what="a change that waits for no approval")
 
 
 def test_nothing_is_touched_in_mode_paused(client: KubeClient, namespace: str, loop: LoopProcess) -> None:

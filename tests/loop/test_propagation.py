@@ -195,7 +195,7 @@ def test_foreground_ends_the_service_after_its_objects(
     )
     others = {at: uid for at, uid in before.items() if at != (of, workload)}
     await_objects_gone(own_client, place, others)
-    assert find(own_client, kind, place, "svc") is not None, "it waits for what it owns"
+    assert find(own_client, kind, place, "svc") is not None, "it waits for the objects that it owns"
 
     def release() -> bool:
         left = [name for name in finalizers() if name != HOLD]

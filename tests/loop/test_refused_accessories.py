@@ -167,7 +167,7 @@ def test_what_is_lost_changed_or_edited_does_not_wait_for_the_autoscaler(
     client.patch(kinds.SERVICES, namespace, "svc", {"spec": {"type": "NodePort"}}, field_manager="somebody")
     eventually(
         lambda: client.get(kinds.SERVICES, namespace, "svc")["spec"]["type"] == "ClusterIP",
-        what="what somebody changed to be put back",
+        what="the manual change to be reverted",
         timeout_s=8,
     )
     client.delete(kinds.DEPLOYMENTS, namespace, "svc")

@@ -125,7 +125,7 @@ def test_an_edit_by_hand_of_a_field_of_ours_is_undone(client: KubeClient, namesp
             deployed(client, namespace)["metadata"]["generation"] > before["metadata"]["generation"] + 1
             and deployed(client, namespace)["spec"]["template"]["spec"]["nodeSelector"] == {"disk": "fast"}
         ),
-        what="the node selector to be ours again",
+        what="the node selector to be restored",
     )
 
 

@@ -172,7 +172,10 @@ def test_a_service_sleeps_over_a_restart_of_the_loop_and_wakes_for_a_request(
         start_pod(client, namespace)
         head, _ = read_head(client_socket)
         assert b" 200 " in head and engine.served > served
-    eventually(lambda: not find(client, kinds.ENDPOINT_SLICES, namespace, slice_name("svc")), what="no slice of ours")
+    eventually(
+        lambda: not find(client, kinds.ENDPOINT_SLICES, namespace, slice_name("svc")),
+        what="no EndpointSlice of the loop",
+    )
     eventually(lambda: "Woken" in events(client, namespace), what="an Event")
     eventually(lambda: loop.metric("herdsman_proxy_wake_seconds_count") == 1, what="one wake in the metrics")
 
@@ -180,7 +183,10 @@ def test_a_service_sleeps_over_a_restart_of_the_loop_and_wakes_for_a_request(
     asleep(client, namespace)
     edit(client, namespace, replicas=0)
     eventually(lambda: status(client, namespace).get("phase") == "Stopped", what="Stopped")
-    eventually(lambda: not find(client, kinds.ENDPOINT_SLICES, namespace, slice_name("svc")), what="no slice of ours")
+    eventually(
+        lambda: not find(client, kinds.ENDPOINT_SLICES, namespace, slice_name("svc")),
+        what="no EndpointSlice of the loop",
+    )
     edit(client, namespace, replicas=1)
     eventually(lambda: replicas(client, namespace) == 1, what="a replica wanted")
     assert naming.ANNOTATION_ASLEEP not in deployed(client, namespace)["metadata"]["annotations"]

@@ -173,7 +173,7 @@ def test_a_downgrade_and_an_upgrade_by_one_commit_restart_nothing(
         print(f"{image}: two pods replaced in {took_s:.1f} s")
         assert Serving.of(client, place) == before
         asked = {each["name"] for each in pair.lines(leader) if each.get("event") == "Submitted to the engine"}
-        assert asked == {"changed"}, "another release asks its engine for nothing that nobody changed"
+        assert asked == {"changed"}, "another release sends its engine no request for an unchanged service"
 
 
 @pytest.fixture(scope="module")

@@ -307,7 +307,7 @@ def _read(path: Path) -> str:
 
 @dataclass
 class Outcome:
-    """The commands of a page that ran, and those that the page marks as skipped."""
+    """The commands of a page that ran, and the commands that the page marks as skipped."""
 
     ran: list[Step] = field(default_factory=list)
     skipped: list[Step] = field(default_factory=list)

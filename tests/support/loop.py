@@ -1,4 +1,4 @@
-"""`herdsman run` as a separate process, and short functions for what tests read: services, conditions, Deployments."""
+"""`herdsman run` as a separate process, and short functions that read services, conditions and Deployments."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def restarts(pair: OperatorPods, pod: Json) -> int:
 
 @dataclass(frozen=True)
 class Serving:
-    """What must not change: the pods of models, their numbers of restarts, and their templates."""
+    """The state that must not change: the pods of models, their numbers of restarts, and their templates."""
 
     pods: dict[str, int]
     templates: dict[str, str]

@@ -92,7 +92,7 @@ class FakedMachine(LocalMachine):
     def end(self) -> None:
         """Kill all processes of the fake manager, and delete its state."""
         for file in self.state.glob("*.now.json"):
-            # A process that was told to stop may end at any point of this block.
+            # A process that got a stop signal may end at any point of this block.
             with contextlib.suppress(psutil.NoSuchProcess):
                 keeper = psutil.Process(int(json.loads(file.read_text())["keeper"]))
                 for each in (keeper, *keeper.children(recursive=True)):

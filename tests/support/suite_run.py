@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_suite(arguments: Sequence[str], *, directory: Path, allowed: Iterable[AllowedSkip] | None) -> int:
-    """Run the tests of a directory, and repeat those that failed. `allowed` lists the skips of CI; None allows all."""
+    """Run the tests of a directory, and repeat the failed ones. `allowed` lists the skips of CI; None allows all."""
     rows = None if allowed is None else tuple(allowed)
     first = run_pytest(arguments, directory=directory)
     if faults := faults_of(first, rows):

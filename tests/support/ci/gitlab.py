@@ -23,7 +23,7 @@ _NOT_JOBS = ("stages", "default", "variables", "workflow", "include", "image")
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """A pipeline with the variables of its jobs: those that GitLab predefines and those of the project."""
+    """A pipeline with the variables of its jobs: the variables that GitLab predefines and the project's variables."""
 
     path: Path
     machine: Machine

@@ -61,6 +61,6 @@ class Machine:
 
 
 def bare_environment(**more: str) -> dict[str, str]:
-    """The variables of a fresh machine: of the test's own variables only those that a program needs to start."""
+    """The variables of a fresh machine: of the test's variables, only the ones that a program needs to start."""
     kept = {name: os.environ[name] for name in ("LANG", "TZ", "SSL_CERT_FILE") if name in os.environ}
     return {"PATH": os.environ["PATH"], "CI": "true", **kept, **more}

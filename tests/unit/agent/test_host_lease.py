@@ -41,7 +41,7 @@ def test_a_renewal_keeps_who_acquired_when_and_what_others_wrote() -> None:
     assert after["spec"]["leaseTransitions"] == 0
     assert after["metadata"]["labels"] == {"herdsman.dev/host": "mac", "theirs": "kept"}
     assert after["metadata"]["annotations"] == {"herdsman.dev/theirs": "kept"}
-    assert after["metadata"]["resourceVersion"] == "5", "a write of somebody else in between must conflict"
+    assert after["metadata"]["resourceVersion"] == "5", "a write of another client in between must conflict"
 
 
 def test_a_takeover_counts_a_transition() -> None:
@@ -119,7 +119,7 @@ class Case:
         )
 
     def _catch_up(self) -> bool:
-        assert not self.lease.is_trusted, "nothing is said of endpoints before the plan was read"
+        assert not self.lease.is_trusted, "no endpoint is published before the plan was read"
         self.caught_up.append(self.server.version)
         return self.can_catch_up
 

@@ -103,7 +103,7 @@ def test_two_services_share_the_daemon_that_the_agent_started_and_each_takes_its
     supervisor.remove("prod/other")
     host.gone("prod/other")
     assert other.pid is not None
-    assert gone(other.pid, timeout_s=15), "nobody needs the daemon any more"
+    assert gone(other.pid, timeout_s=15), "no process needs the daemon any more"
 
 
 def test_a_daemon_of_somebody_else_is_used_and_left_alone(host: Supervised) -> None:

@@ -98,7 +98,7 @@ def test_a_refusal_keeps_the_files_and_asks_again() -> None:
     assert lifecycle.start_refused(status, EVICTED, now=10.0, policy=POLICY, retry_s=0.5).retry_at == 10.5
     assert lifecycle.admission_retried(status).retry_at == 0.0
     failing = lifecycle.attempt_failed(status, reason="LaunchFailed", message="", now=10.0, policy=POLICY)
-    assert lifecycle.admission_retried(failing) == failing, "nobody's word shortens a back-off"
+    assert lifecycle.admission_retried(failing) == failing, "no request shortens a back-off"
     assert lifecycle.admission_retried(running(wanted)) == running(wanted)
 
 

@@ -60,7 +60,7 @@ def test_a_machine_is_kept_awake_while_it_serves_and_not_longer(caffeinate: Path
     psutil.Process(first).kill()
     eventually(lambda: not assertion.is_held or None, what="its end to be seen", timeout_s=5)
     assertion.hold(True)
-    assert assertion.is_held, "somebody ended it"
+    assert assertion.is_held, "a new child replaces the killed one"
     second = assertion._child.pid
     assertion.hold(False)
     assert not assertion.is_held

@@ -192,7 +192,7 @@ def test_an_adopted_service_is_made_with_the_template_that_lives() -> None:
     made = kept.objects[-1].manifest
     assert made["spec"]["template"] == comparable(live["spec"]["template"])
     assert made["spec"]["selector"] == ours.objects[-1].manifest["spec"]["selector"]
-    assert rendered_template_hash(kept) == "their-hash", "LLMKube knows its own again"
+    assert rendered_template_hash(kept) == "their-hash", "LLMKube recognises its objects again"
     assert read_record(made) == Record(digest_of(live["spec"]["template"]), request_hash(ours.objects[-1]))
     assert kept.fingerprint != ours.fingerprint
     assert with_templates_of(made, wish, ours) == kept, "the next pass renders the same"
@@ -208,7 +208,7 @@ def test_a_template_is_kept_until_something_else_is_asked_of_the_pods() -> None:
     assert keeps(wish, rendered(replicas=7), adopted), "replicas are not asked of the pods"
     assert not keeps(wish, rendered(image="new"), adopted)
     assert not keeps(cr("herdsman"), first, adopted), "the annotation was taken away"
-    assert not keeps(wish, first, deployment(first, applied=True)), "ours was rolled out already"
+    assert not keeps(wish, first, deployment(first, applied=True)), "Herdsman's template was rolled out already"
     assert with_templates_of(live, cr("herdsman", kept="another"), first) is None, "it was changed since it was marked"
 
 

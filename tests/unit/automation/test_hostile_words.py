@@ -72,7 +72,7 @@ def test_an_object_that_gets_the_label_of_another_service_leaves_the_first() -> 
     index = cluster.llmkube.index
     assert index.pods("ns", "svc") == [] and index.pods("ns", "other") == [of_other]
     assert index.services_with_objects() == [("ns", "other")]
-    assert {key.name for key in enqueued} == {"svc", "other"}, "both hear of it"
+    assert {key.name for key in enqueued} == {"svc", "other"}, "both are notified"
     client.close()
 
 

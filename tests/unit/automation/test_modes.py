@@ -99,7 +99,7 @@ def test_a_change_waits_and_is_worked_out_once() -> None:
     assert held.changes == ("update Deployment svc: replicas 1 -> 2",)
     world.live = (LiveObject(ObjectName("Deployment", "svc"), "uid", generation=2),)
     assert world.holds(cr())
-    assert world.asked == 2, "what lives has changed"
+    assert world.asked == 2, "the live objects have changed"
     world.replicas = 3
     assert world.holds(cr())
     assert world.asked == 3, "what is rendered has changed"
@@ -115,7 +115,7 @@ def test_just_the_approved_change_is_made() -> None:
     assert not world.holds(given)
     assert world.modes.pending(KEY) is None
     world.modes.settled(KEY, "Preview")
-    assert world.modes.waits(KEY, given, "Preview"), "what comes next needs another approval"
+    assert world.modes.waits(KEY, given, "Preview"), "the next change needs another approval"
     assert not World(change()).modes.waits(KEY, given, "Preview"), "a loop that starts may have one to act on"
 
 
@@ -142,7 +142,7 @@ def test_a_run_that_failed_half_way_may_make_the_rest_and_no_more() -> None:
     given = cr(approved=world.digest)
     assert not world.holds(given)
     world.changes = (second,)
-    assert not world.holds(given), "the rest of what was approved"
+    assert not world.holds(given), "the rest of the approved change"
     world.changes = (change("Deployment", "c"),)
     assert world.holds(given)
 
@@ -159,14 +159,14 @@ def test_no_approval_helps_who_is_paused() -> None:
 def test_what_changes_nothing_needs_nobody() -> None:
     world = World(ObjectChange("same", "Deployment", "svc"))
     assert not world.holds(cr())
-    assert world.holds(cr(), "Paused"), "nobody touches what is paused"
+    assert world.holds(cr(), "Paused"), "a paused service is not changed"
     assert world.modes.pending(KEY) is None
 
 
 def test_when_pods_may_be_touched() -> None:
     world = World(change())
     modes = world.modes
-    assert modes.is_frozen(KEY, "Preview"), "nobody has looked yet"
+    assert modes.is_frozen(KEY, "Preview"), "no pass has run yet"
     modes.settled(KEY, "Preview")
     assert not modes.is_frozen(KEY, "Preview")
     assert modes.is_frozen(KEY, "Paused")

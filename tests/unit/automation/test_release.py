@@ -77,7 +77,7 @@ def test_what_the_engine_does_ends_first_then_the_status_is_left_then_the_state_
     parts.held = True
     release.note_owned(KEY)
     release.release_service(KEY, CR)
-    assert parts.done[4:] == ["leave the status", "forget", "release"], "it was ours again meanwhile"
+    assert parts.done[4:] == ["leave the status", "forget", "release"], "the loop owned it again meanwhile"
 
 
 def test_nothing_is_touched_before_it_is_known_whether_the_state_holds_the_service() -> None:
@@ -105,4 +105,4 @@ def test_a_status_that_is_left_keeps_what_llmkube_says_too() -> None:
     assert sent[0]["status"] == {"conditions": [{"type": "Available"}, {"type": "MemoryPressure"}]}
     assert sent[0]["metadata"] == {"uid": "u1", "resourceVersion": "7"}
     leave_status(client, kinds.INFERENCE_SERVICES, {**CR, "status": {"conditions": conditions[:1]}})
-    assert len(sent) == 1, "nothing of ours is in it"
+    assert len(sent) == 1, "the state holds no object of it"

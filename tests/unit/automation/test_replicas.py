@@ -121,7 +121,7 @@ def test_a_replica_that_fails_three_times_is_replaced_with_an_event(scene: Scene
         scene.pass_(remembered("a"))
     path, body = scene.writes("DELETE")[0]
     assert path == "/api/v1/namespaces/ns/pods/a" and body["preconditions"] == {"uid": "uid-a"}
-    assert body["gracePeriodSeconds"] == HUNG_S, "requests that nobody answers are not waited for"
+    assert body["gracePeriodSeconds"] == HUNG_S, "the loop does not wait for requests without an answer"
     assert len(scene.writes("DELETE")) == 1, "the cache still has the pod, which is gone"
     assert scene.events() == ["ReplicaReplaced"]
     assert [round(delay_s) for delay_s in scene.requeued if delay_s][:1] == [5]

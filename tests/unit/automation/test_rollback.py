@@ -96,7 +96,7 @@ def test_what_is_no_failed_change_is_none() -> None:
     assert why(NEW_HASH, "", live(late=True), *crash) == "", "nothing has ever served"
     assert why(NEW_HASH, OLD_HASH, live(updated=1, ready=1, replicas=1, late=True)) == ""
     assert why(NEW_HASH, OLD_HASH, live(), crashing("old", template="o"), serving("new", "n")) == ""
-    assert rollout_failure(NEW_HASH, OLD_HASH, live(), crash) == "", "nobody knows whose pod it is"
+    assert rollout_failure(NEW_HASH, OLD_HASH, live(), crash) == "", "the template of the pod is unknown"
 
 
 def test_the_template_of_a_replica_set_takes_the_place_of_the_new_one_and_nothing_else_changes() -> None:

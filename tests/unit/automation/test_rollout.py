@@ -108,7 +108,7 @@ def test_only_a_change_of_the_template_replaces_pods() -> None:
     assert not replaces_pods(render(service(replicas=5), RenderOptions()), live)
     assert replaces_pods(render(service(image="other"), RenderOptions()), live)
     assert not replaces_pods(rendered, None)
-    assert not replaces_pods(rendered, {"metadata": {"annotations": {}}}), "nobody knows what it runs"
+    assert not replaces_pods(rendered, {"metadata": {"annotations": {}}}), "its template is unknown"
     assert naming.ANNOTATION_TEMPLATE_HASH in live["metadata"]["annotations"]
 
 

@@ -31,7 +31,7 @@ class Outer(CrdModel):
     at: Time | None = optional("When.")
     kind: Literal["a", "b"] = optional("Which.", "a")
     only: Literal["x"] | None = optional("One.")
-    inner: Inner | None = optional("With a description of its own.")
+    inner: Inner | None = optional("With a separate description.")
     plain: Inner = required("")
     names: dict[str, str] = optional("Map.", {})
     items: list[Inner] = optional("List.", [], x_kubernetes_list_type="atomic")
@@ -54,7 +54,7 @@ def test_a_model_becomes_a_structural_schema() -> None:
             "at": {"type": "string", "format": "date-time", "description": "When."},
             "kind": {"type": "string", "enum": ["a", "b"], "default": "a", "description": "Which."},
             "only": {"type": "string", "enum": ["x"], "description": "One."},
-            "inner": {**inner, "description": "With a description of its own."},
+            "inner": {**inner, "description": "With a separate description."},
             "plain": {**inner, "description": "An inner thing."},
             "names": {"type": "object", "additionalProperties": {"type": "string"}, "description": "Map."},
             "items": {

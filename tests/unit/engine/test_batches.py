@@ -429,7 +429,7 @@ def test_whether_a_service_is_held_waits_for_no_run(batcher: Make, outcomes: Out
     assert time.monotonic() - began < 1.0
     gate.open()
     assert made.drain(TIMEOUT_S)
-    assert made.holds(key("a")) is True, "nobody knows how far the run came"
+    assert made.holds(key("a")) is True, "the progress of the run is unknown"
 
 
 def test_an_outcome_is_told_of_the_submission_that_it_belongs_to(batcher: Make) -> None:

@@ -105,7 +105,7 @@ def test_room_comes_back_whatever_becomes_of_a_process_and_goes_to_the_most_impo
     assert host.memory.reserved("ns/a") == 200 * MIB
     host.say("ns/a", ProcessPhase.BACKING_OFF)
     assert host.memory.reserved("ns/a") is None
-    eventually(lambda: host.processes.woken == ["ns/high", "ns/low"], what="those that wait to be woken in order")
+    eventually(lambda: host.processes.woken == ["ns/high", "ns/low"], what="the waiting services to be woken in order")
     assert host.admit("ns/low", plan(200, priority=1)) == ProcessReason.INSUFFICIENT_MEMORY
     assert host.admit("ns/high", plan(200, priority=9)) == ""
 
@@ -153,7 +153,7 @@ def test_pressure_evicts_refuses_starts_says_so_and_ends(tmp_path: Path) -> None
         assert hold.reason == ProcessReason.EVICTED
         assert hold.drain_timeout_s is not None
         time.sleep(0.2)
-        assert host.memory.watchdog.evictions == 1, "while it stops nobody else goes"
+        assert host.memory.watchdog.evictions == 1, "while it stops, no other model is stopped"
         host.say("ns/low", ProcessPhase.PENDING)
         assert "evicted and not started again: ns/low" in host.memory.note()
         host.available(900)

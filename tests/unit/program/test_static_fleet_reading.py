@@ -133,7 +133,7 @@ def test_a_mark_and_a_controller_say_whose_an_object_is() -> None:
 
     assert held_elsewhere(obj(), obj()) == ""
     assert held_elsewhere(obj("p/s"), obj("p/s")) == ""
-    assert held_elsewhere(obj("taken"), obj("p/s")) == "", "a fleet takes what a loop let go of"
+    assert held_elsewhere(obj("taken"), obj("p/s")) == "", "a fleet takes the services that a loop released"
     assert held_elsewhere(obj(owner="chat"), obj(owner="chat")) == ""
     assert held_elsewhere(obj("taken"), obj(owner="chat")) == "a static fleet that has not created it yet"
     assert held_elsewhere(obj("p/s"), obj(owner="chat")) == "static fleet `p/s`"

@@ -34,7 +34,7 @@ Y: Json = {"mountPath": "/b", "name": "y"}
         pytest.param({"a": 1}, {"a": None}, {"a": 1}, id="null says nothing"),
         pytest.param({"a": "x"}, {"a": ""}, {"a": "x"}, id="an empty text says nothing"),
         pytest.param({"args": ["x"]}, {"args": []}, {"args": ["x"]}, id="an empty list says nothing"),
-        pytest.param({"a": {"x": 1}}, {"a": {}}, {"a": {"x": 1}}, id="an empty object says nothing of its fields"),
+        pytest.param({"a": {"x": 1}}, {"a": {}}, {"a": {"x": 1}}, id="an empty object sets none of its fields"),
         pytest.param({}, {"prefill": {}}, {"prefill": {}}, id="an empty object is a choice"),
         pytest.param({"replicas": 3}, {"replicas": 0}, {"replicas": 0}, id="no replicas are a number of replicas"),
         pytest.param({"enabled": True}, {"enabled": False}, {"enabled": False}, id="false is an answer"),
@@ -146,7 +146,7 @@ Y: Json = {"mountPath": "/b", "name": "y"}
             {"route": {"http": {"spec": {"rules": [1]}}}},
             {"route": {"http": {"refs": [{"name": "r"}]}}},
             {"route": {"http": {"refs": [{"name": "r"}]}}},
-            id="routes of the user's replace ours",
+            id="routes of the user replace the preset's",
         ),
         pytest.param(
             {"config": {"inline": {"plugins": [1], "x": 1}}},

@@ -387,7 +387,7 @@ def test_certificates_of_a_store_of_ones_own_are_mounted_where_its_file_is_said_
     assert mounted(init)["/certs/minio"]["name"] == "cabundle-cert"
     assert variables(init)["AWS_CA_BUNDLE"]["value"] == "/certs/minio/ca.pem"
     spec, _ = serving(annotated(said, **model("hf://acme/tiny")))
-    assert named(spec["volumes"], "cabundle-cert") is None, "what is said of S3 concerns no other store"
+    assert named(spec["volumes"], "cabundle-cert") is None, "the settings of S3 concern no other store"
 
 
 def test_a_confidential_model_is_told_to_who_fetches_it() -> None:

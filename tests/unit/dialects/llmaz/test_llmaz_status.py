@@ -184,7 +184,7 @@ def test_nothing_but_the_peers_fields_is_written() -> None:
         READY.model_copy(
             update={
                 "pending": pending,
-                "drift": (Problem(reason="FieldsChanged", message="somebody changed it"),),
+                "drift": (Problem(reason="FieldsChanged", message="a user changed it"),),
                 "advice": (Problem(reason="PolicyAdvice", message="better not"),),
                 "autoscaler": AutoscalerFacts(problem="no metrics"),
                 "rollout": RolloutFacts(kept=Problem(reason="Adopted", message="as it came")),
