@@ -276,7 +276,10 @@ def test_a_claim_that_goes_takes_ready_with_it(cluster: Cluster, client: KubeCli
         "metadata": {"name": name},
         "spec": {**shared, "capacity": size, "hostPath": {"path": "/nonexistent"}},
     }
-    client.create(client.mapping("v1", "PersistentVolume"), None, volume)
+    volumes = client.mapping("v1", "PersistentVolume")
+    client.create(volumes, None, volume)
+    # A claim whose named volume the controller does not know yet waits for the controller's next period of 15 s.
+    eventually(lambda: client.get(volumes, None, name)["status"].get("phase") == "Available", what="the volume")
     client.create(kinds.CLAIMS, cluster.namespace, claim)
     cluster.write("m", {"source": "pvc://weights/x.gguf"})
 
@@ -286,9 +289,8 @@ def test_a_claim_that_goes_takes_ready_with_it(cluster: Cluster, client: KubeCli
 
     eventually(lambda: phase() == "Bound", what="the claim to be bound")
     assert cluster.settle("m")["phase"] == "Ready"
-    client.delete(client.mapping("v1", "PersistentVolume"), None, name)
-    body = {"metadata": {"finalizers": None}}
-    client.patch(client.mapping("v1", "PersistentVolume"), None, name, body)
+    client.delete(volumes, None, name)
+    client.patch(volumes, None, name, {"metadata": {"finalizers": None}})
     eventually(lambda: phase() == "Lost", what="the claim to be lost")
     status = cluster.settle("m")
     assert (status["phase"], conditions(status)["Progressing"]) == ("Pending", ("True", "PVCNotBound"))
