@@ -284,13 +284,13 @@ def test_models_serve_while_the_api_server_is_away_and_the_loop_recovers(scene: 
 def test_an_operator_without_enough_memory_is_told_by_the_doctor_and_goes_on_with_more(scene: Scene) -> None:
     kept = scene.objects()
     with scene.untouched():
-        scene.operator.install("--memory=60Mi")
+        scene.operator.install("--memory=40Mi")  # two thirds of what the loop takes at its start
         said = eventually(
             lambda: [finding for finding in scene.doctor() if "OOMKilled" in finding["detail"]],
             what="the doctor's word",
             timeout_s=AGAIN_S,
         )
-        assert "its limit is 60Mi" in said[0]["detail"] and "--memory 120Mi" in said[0]["hint"]
+        assert "its limit is 40Mi" in said[0]["detail"] and "--memory 80Mi" in said[0]["hint"]
         names = scene.stop_services("starved", 2)
         scene.operator.install()
         scene.operator.await_leading(timeout_s=AGAIN_S)
