@@ -21,6 +21,7 @@ import pytest
 
 from components.drain import drain_script
 from tests.support import needs
+from tests.support.controlplane import eventually
 
 IDLE = b'[{"id":0,"is_processing":false}]'
 BUSY = b'[{"id":0,"is_processing":false},{"id":1,"is_processing":true}]'
@@ -94,6 +95,11 @@ def drain(
     return time.monotonic() - started
 
 
+def looks(server: Slots, count: int) -> None:
+    """Wait until the script has asked the server so often."""
+    eventually(lambda: len(server.seen) >= count, what=f"{count} looks")
+
+
 @contextlib.contextmanager
 def connected(server: Slots, request: bytes = b"") -> Iterator[socket.socket]:
     """A connected client with a small receive buffer, which has sent `request`."""
@@ -140,7 +146,7 @@ def test_a_slow_client_of_an_idle_server_gets_its_whole_answer() -> None:
     asked = b"GET /answer HTTP/1.0\r\n\r\n"
     with serving(IDLE) as server, connected(server, asked) as client, ThreadPoolExecutor(1) as pool:
         ending = pool.submit(drain, server)
-        time.sleep(6)  # longer than a connection of an idle server is waited for
+        looks(server, 5)  # the script gives up a connection that a client keeps at the third look
         assert not ending.done()
         received = 0
         while piece := client.recv(1_000_000):
@@ -165,7 +171,7 @@ def test_the_rest_of_an_answer_is_waited_for_when_the_server_has_closed_the_conn
                 sent += accepted.send(ANSWER)
         accepted.close()
         ending = pool.submit(drain, server, port=listener.getsockname()[1])
-        time.sleep(4)
+        looks(server, 4)  # without the data that is not sent yet the script would end at the second look
         assert not ending.done()
         while sent > 0:
             sent -= len(client.recv(1_000_000))
@@ -181,7 +187,7 @@ def test_a_connection_to_a_server_that_cannot_say_counts_as_a_request() -> None:
     with serving(None) as server, ThreadPoolExecutor(1) as pool:
         with connected(server):
             ending = pool.submit(drain, server)
-            time.sleep(5)
+            looks(server, 4)  # without a connection the script would end at the second look
             assert not ending.done()
         ending.result()
     with serving(IDLE) as server:
