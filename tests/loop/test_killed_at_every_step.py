@@ -356,6 +356,6 @@ def test_a_loop_killed_at_every_single_step_ends_in_the_world_of_an_undisturbed_
 
 def _assert_same(undisturbed: dict[str, Json], disturbed: dict[str, Json]) -> None:
     for act, world in undisturbed.items():
-        texts = [json.dumps(each, indent=1, sort_keys=True).splitlines() for each in (world, disturbed[act])]
-        difference = difflib.unified_diff(*texts, "undisturbed", "disturbed", lineterm="", n=12)
-        assert texts[0] == texts[1], "\n".join([act, *difference])
+        wanted, found = (json.dumps(each, indent=1, sort_keys=True).splitlines() for each in (world, disturbed[act]))
+        difference = difflib.unified_diff(wanted, found, "undisturbed", "disturbed", lineterm="", n=12)
+        assert wanted == found, "\n".join([act, *difference])
