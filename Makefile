@@ -14,7 +14,8 @@ LINT_TOOLS := actionlint jv gitlab-ci-schema
 # The folders of tests/ whose tests need more than the virtual environment. Each has a target, listed below `test`.
 LAYERS := conformance contract apiserver engine loop hosts node scale examples
 # What `test-fast` leaves out of tests/unit: files that start processes or servers, wait for clocks, or try many generated inputs.
-SLOW_UNITS := --ignore-glob='*/test_hostile_*.py' --ignore-glob='*_properties.py' $(addprefix --ignore=tests/unit/,agent converting policies proxy tools)
+# The marker `slow` is for such files in other folders.
+SLOW_UNITS := -m "not slow" --ignore-glob='*/test_hostile_*.py' --ignore-glob='*_properties.py' $(addprefix --ignore=tests/unit/,agent converting policies proxy tools)
 # JUNIT=FILE makes the test targets write their results to a JUnit file, with the output of the failed tests.
 JUNIT_OPTIONS = $(if $(JUNIT),--junit-xml='$(JUNIT)' -o junit_logging=all -o junit_log_passing_tests=false)
 

@@ -12,6 +12,8 @@ import pytest
 
 from automation.cli.main import COMMANDS, EXIT_USAGE, GROUPS, invoke
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 
 

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 from automation.telemetry.logs import REDACTED, RESERVED, configure_logging, redact
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def stream() -> Iterator[io.StringIO]:

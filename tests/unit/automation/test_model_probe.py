@@ -22,6 +22,8 @@ from program.desired.web_address import WebAddress
 from program.dialects.llmkube.parse.source import parse_source
 from tests.support.model_server import File, FileServer
 
+pytestmark = pytest.mark.slow
+
 FIXTURES = Path(__file__).resolve().parents[2] / "conformance" / "llmkube" / "fixtures"
 PLAIN = (FIXTURES / "plain-7b.Q4_K_M.gguf").read_bytes()
 SHA256 = hashlib.sha256(PLAIN).hexdigest()

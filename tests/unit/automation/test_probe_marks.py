@@ -10,12 +10,16 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from automation.models.model_probe import ModelProbe, SourcePolicy
 from automation.models.probe_marks import Interrupted, ProbeMarks
 from program.desired.facts import ProbeFacts
 from program.dialects.llmkube.parse.source import parse_source
 from tests.support.controlplane import eventually
 from tests.support.model_server import File, FileServer
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[3]
 PLAIN = (ROOT / "tests" / "conformance" / "llmkube" / "fixtures" / "plain-7b.Q4_K_M.gguf").read_bytes()

@@ -21,6 +21,8 @@ from program.dialects.llmkube.status import model
 from program.dialects.status.conditions import Reason, Type
 from program.dialects.status.service_conditions import COMMON
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 PROMETHEUS = re.compile(r"(Counter|Gauge|Histogram)(MetricFamily)?$")
 WORD = re.compile(r"[A-Z][A-Za-z]+")

@@ -24,6 +24,8 @@ from automation.reference.generate import pages
 from automation.reference.tables import prose, table
 from automation.settings import SERVICE_ACCOUNT_NAMESPACE, Settings, default_lease_namespace, default_state
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 ALWAYS = frozenset({0, 1})
 """The exit codes of every command: success and failure."""

@@ -11,6 +11,8 @@ from automation.reference import crds, field_defaults, field_samples, field_uses
 from automation.reference.field_uses import IN_PODS, ON_HOSTS, READ_BY_THE_LOOP, Place, uses
 from kubeapi.json_types import Json
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 PLACES: dict[Place, tuple[str, ...]] = {"pods": IN_PODS, "hosts": ON_HOSTS}
 TOP = [f"spec.{name}" for name in field_samples.schema()["properties"]]

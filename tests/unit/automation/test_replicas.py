@@ -25,6 +25,8 @@ from tests.support.pod_actions import act_on_pods
 from tests.support.pod_proxy import PodProxy, Say, api_status, token
 from tests.support.pods import remembered
 
+pytestmark = pytest.mark.slow
+
 KEY = ServiceKey("llmkube", "ns", "svc")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -25,6 +25,8 @@ from tests.support.pod_proxy import PodProxy, Say, api_status
 from tests.support.pods import remembered
 from tests.support.raw_engine import RawEngine, connected, echo, read_response
 
+pytestmark = pytest.mark.slow
+
 KEY = ServiceKey("llmkube", "ns", "svc")
 SLICE = slice_name("svc")
 METRICS = "llamacpp:n_decode_total {}\nllamacpp:requests_processing 0\n"

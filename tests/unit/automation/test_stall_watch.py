@@ -15,6 +15,8 @@ from program.runtimes.base import ProgressMetrics, small_completion
 from tests.support.loop import eventually
 from tests.support.pod_proxy import PodProxy, Say, token
 
+pytestmark = pytest.mark.slow
+
 METRICS = ProgressMetrics(generated_tokens="vllm:generation_tokens_total", running_requests="vllm:num_requests_running")
 START = EngineStart("ns", "p", "u1", "c1", 8000, "vllm")
 CHAT = small_completion("chat")

@@ -17,6 +17,8 @@ from automation.telemetry import tracing
 from automation.telemetry.tracing import TracingUnavailable, span, start_tracing
 from tests.support.otlp import Collector
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:

@@ -26,6 +26,8 @@ from tests.conformance.test_rendering import render_all
 from tests.conformance.vectors import all_vectors
 from tests.support import registrations
 
+pytestmark = pytest.mark.slow
+
 
 def of_vectors() -> Iterator[Json]:
     for vector in all_vectors():

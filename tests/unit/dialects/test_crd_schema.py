@@ -13,6 +13,8 @@ from automation.cli.crds import ManifestFormat, OptionalDialect, crds
 from program.dialects.crds.definitions import crd_files, main
 from program.dialects.crds.schema import CrdModel, Int64, Time, optional, required, rule, structural_schema
 
+pytestmark = pytest.mark.slow
+
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "crds"
 
 

@@ -12,6 +12,8 @@ import urllib3
 
 from automation.engine.key_keeper import KeyKeeper, ensure_passphrase
 
+pytestmark = pytest.mark.slow
+
 PLAIN = base64.b64encode(b"a data key of thirty-two bytes..").decode()
 
 

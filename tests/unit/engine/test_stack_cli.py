@@ -13,6 +13,8 @@ from automation.engine.port import Stack, StateUnreachable
 from automation.engine.stack_cli import OUTAGE_CAP_S, Run
 from automation.engine.state_backend import StateBackend
 
+pytestmark = pytest.mark.slow
+
 AWAY_PG = (
     "error: unable to open bucket postgres://u@h/db?sslmode=disable: failed to ping PostgreSQL: dial tcp 127.0.0.1:5: "
     "connect: connection refused"

@@ -17,6 +17,8 @@ from automation.install.options import InstallOptions
 from kubeapi.json_types import Json
 from tests.support.controlplane import tool_or_skip
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 
 

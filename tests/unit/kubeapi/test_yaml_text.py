@@ -12,6 +12,8 @@ import yaml
 
 from kubeapi.yaml_text import MOST_ALIASED, load, load_all
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 BOMB = "\n".join(
     ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]

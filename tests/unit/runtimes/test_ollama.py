@@ -22,6 +22,8 @@ from tests.support.builders import http_model, repository_model, service
 from tests.support.controlplane import eventually
 from tests.support.supervising import DAEMONS, free_port
 
+pytestmark = pytest.mark.slow
+
 
 def library_model(name: str = "tiny") -> DesiredModel:
     model = repository_model()

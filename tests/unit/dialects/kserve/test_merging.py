@@ -14,6 +14,8 @@ from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.dialects.kserve.configuration.merge import merged
 
+pytestmark = pytest.mark.slow
+
 
 def pod(*containers: Json, **fields: Any) -> Json:
     return {"template": {"containers": list(containers), **fields}}

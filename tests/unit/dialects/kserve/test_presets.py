@@ -19,6 +19,8 @@ from program.dialects.kserve.configuration.combine import combined
 from program.dialects.kserve.presets.__main__ import main as print_presets
 from tests.unit.dialects.kserve.combining import Recorded, cluster, main, recorded, service, settings_map
 
+pytestmark = pytest.mark.slow
+
 VERSION = "0.23.0"
 LEADER = "192.0.2.10"
 
