@@ -75,10 +75,9 @@ class Rollback:
             return rendered, RolloutFacts(failed=failed)
         template = self._template(key, served)
         if template is None:
-            why = failed.message if failed is not None else "its rollout failed before"
             message = (
-                f"pod template {desired_hash} failed: {why}; the loop cannot roll back to template {served}, because "
-                "the ReplicaSet of that template was deleted"
+                f"{held.message.removesuffix(_runs_again(served))}; the loop cannot roll back to template {served}, "
+                "because the ReplicaSet of that template was deleted"
             )
             return rendered, RolloutFacts(failed=Problem(reason=ROLLOUT_FAILED, message=message))
         with self._lock:
@@ -104,9 +103,7 @@ class Rollback:
         served = served_hash(cr)
         if not served or served == desired_hash:
             return None
-        message = (
-            f"pod template {desired_hash} failed: {failed.message}; template {served} runs again until the spec changes"
-        )
+        message = f"pod template {desired_hash} failed: {failed.message}{_runs_again(served)}"
         return Problem(reason=ROLLED_BACK, message=message)
 
     def _template(self, key: ServiceKey, served: str) -> Template | None:
@@ -119,6 +116,10 @@ class Rollback:
             with self._lock:
                 self._templates[key] = template
         return template
+
+
+def _runs_again(served: str) -> str:
+    return f"; template {served} runs again until the spec changes"
 
 
 def rollout_failure(

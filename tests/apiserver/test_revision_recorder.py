@@ -97,5 +97,5 @@ def test_a_version_that_finds_no_room_is_counted(client: KubeClient, namespace: 
     record(recorder, client, cr, 6)
     assert 3 <= len(dropped) <= 4, "one is being written, two wait"
     let_go.set()
-    eventually(lambda: len(names(client, namespace)) >= 2, what="the revisions within the limit")
+    eventually(lambda: len(names(client, namespace)) >= 2, what="the revisions that the queue had taken")
     recorder.stop()

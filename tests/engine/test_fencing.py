@@ -166,7 +166,7 @@ def test_a_loop_that_was_frozen_with_its_guard_does_nothing_when_it_goes_on(
     frozen = boottime_s()
     assert loop.acts_since(0.0)
     time.sleep(12.0)
-    assert loop.engine_lives, "no thread of this loop can end it meanwhile"
+    assert loop.engine_lives, "no process of this loop can end it meanwhile"
     # A loop that is resumed alone replaces its guard, which does not respond, and the new guard ends it.
     if first != "loop":
         loop.guard.resume()

@@ -96,7 +96,7 @@ def drain(
 
 
 def looks(server: Slots, count: int) -> None:
-    """Wait until the script has asked the server so often."""
+    """Wait until the script has sent the server `count` requests."""
     eventually(lambda: len(server.seen) >= count, what=f"{count} looks")
 
 
@@ -138,7 +138,8 @@ def test_a_request_between_two_looks_starts_the_count_anew() -> None:
 
 def test_waiting_ends_with_the_time_that_is_left() -> None:
     with serving(BUSY) as server:
-        assert 1 <= drain(server, left=2) < 5  # the script counts full seconds of the clock
+        # The script counts full seconds of the clock, so it may end up to a second early.
+        assert 2 <= drain(server, left=3) < 6
 
 
 def test_a_slow_client_of_an_idle_server_gets_its_whole_answer() -> None:

@@ -110,7 +110,7 @@ def test_services_move_to_a_fleet_and_back_and_nothing_restarts(
     config = yaml.safe_load(said[said.index("config:") :].split("The loop no longer manages")[0])["config"]
     assert config["herdsman:namespace"] == namespace
     assert find(client, kinds.INFERENCE_SERVICES, namespace, "chat") is None
-    eventually(lambda: _loop_is_quiet(loop), what="the loop to have released the service", timeout_s=90)
+    eventually(lambda: _loop_is_quiet(loop), what="the end of the loop's engine runs", timeout_s=90)
     assert looks(client, namespace) == before
     assert owners(client, namespace, "chat") == []
     revisions = client.list(kinds.CONTROLLER_REVISIONS, namespace)["items"]
@@ -137,7 +137,7 @@ def test_services_move_to_a_fleet_and_back_and_nothing_restarts(
     assert "static fleet `herdsman/dev`" in told
     assert f"herdsman fleet give inferenceservice/chat -n {namespace} -f FILES --stack dev" in told
     client.delete(kinds.INFERENCE_SERVICES, namespace, "chat")
-    eventually(lambda: _loop_is_quiet(loop), what="the loop to remove its status", timeout_s=90)
+    eventually(lambda: _loop_is_quiet(loop), what="the end of the loop's engine runs", timeout_s=90)
     assert looks(client, namespace) == before
 
     # From the fleet to the loop; one service is removed from the stack, and the other is not.

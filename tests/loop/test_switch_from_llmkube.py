@@ -58,7 +58,9 @@ def test_what_llmkube_made_is_kept_and_what_it_left_behind_goes(
         address = service_as_llmkube_left_it(client, namespace)
         shutil.rmtree(loop.state)  # it never contained this Deployment
         loop.start()
-        eventually(lambda: "left" not in noted(client, namespace), what="the superfluous objects to be deleted")
+        eventually(
+            lambda: "left" not in noted(client, namespace), what="the template's superfluous annotation to be removed"
+        )
         live = deployed(client, namespace)
         assert live["metadata"]["uid"] == theirs["metadata"]["uid"] and live["spec"]["replicas"] == 2
         assert live["metadata"]["ownerReferences"][0]["uid"] == cr["metadata"]["uid"]

@@ -106,7 +106,7 @@ def test_both_sides_of_a_preemption_say_so(gpu_farm: Farm, crowd: str) -> None:
             if "by urgent/chat (priority 1000000 over 1000)" in message
         ]
 
-    (loser,) = eventually(losers, what="the preempted service's status to name the other service", timeout_s=60)
+    (loser,) = eventually(losers, what="an Event of the preempted service that names the other one", timeout_s=60)
     ((winner, message),) = eventually(lambda: told(urgent, "PreemptedOthers"), what="the winner to say whose it took")
     assert winner == "chat"
     assert f"reempted {loser} on node gpu-" in message
@@ -116,7 +116,7 @@ def test_both_sides_of_a_preemption_say_so(gpu_farm: Farm, crowd: str) -> None:
         waiting = gpu_farm.statuses(namespace)[name]
         return waiting["phase"] in ("WaitingForGPU", "Creating") and "urgent/chat" in str(waiting["conditions"])
 
-    eventually(says_so, what="the preempted service's condition to name it, too")
+    eventually(says_so, what="a condition of the preempted service that names it, too")
 
 
 def test_a_service_that_no_node_can_hold_says_so_until_one_can(gpu_farm: Farm) -> None:

@@ -112,7 +112,7 @@ def test_a_removal_that_fails_is_tried_again_with_longer_and_longer_waits() -> N
         runs.drop_service(KEY)  # each attempt drops the record of the service, but not the count of its failed removals
         waits.append(runs.record_removal(KEY, EngineFailed("ApplyFailed", "no")))
     assert waits == sorted(waits) and 0 < waits[0] <= 1.0 and waits[-1] > 100 * waits[0]
-    assert runs.record_removal(KEY, locked) <= locked.retry_cap_s, "another process's lock is deleted without an error"
+    assert runs.record_removal(KEY, locked) <= locked.retry_cap_s, "no event reports the end of another lock"
     assert runs.record_removal(KEY, None) == 0
     assert runs.record_removal(KEY, locked) == waits[0], "the next removal of a service of this name starts anew"
 

@@ -172,7 +172,15 @@ def test_without_the_wish_a_failure_is_only_told(proxy: PodProxy) -> None:
 def test_where_no_replica_set_has_the_template_any_more_it_is_said(proxy: PodProxy) -> None:
     proxy.other = lambda *_: Say(body={"items": [replica_set(NEW, "n")]})
     made, facts = Rollback(proxy.client).apply(KEY, custom_resource(), NEW, live(late=True), (), wanted=True)
-    assert made is NEW and facts.failed is not None and "cannot roll back to template" in facts.failed.message
+    ending = f"; the loop cannot roll back to template {OLD_HASH}, because the ReplicaSet of that template was deleted"
+    assert made is NEW and facts.failed is not None and facts.failed.message.endswith(f"deadline{ending}")
+    # A loop that finds the rollback in the status repeats the cause.
+    told = f"pod template {NEW_HASH} failed: x; template {OLD_HASH} runs again until the spec changes"
+    made, facts = Rollback(proxy.client).apply(
+        KEY, custom_resource(message=told), NEW, live(OLD_HASH), (serving(),), wanted=True
+    )
+    assert made is NEW and facts.failed is not None
+    assert facts.failed.message == f"pod template {NEW_HASH} failed: x{ending}"
 
 
 def test_a_loop_that_may_not_see_replica_sets_takes_nothing_back(proxy: PodProxy) -> None:
