@@ -80,6 +80,8 @@ class Settings(BaseSettings):
     """Number of services that are observed and planned at the same time."""
     engine_parallelism: int = Field(default=2, ge=1, le=64)
     """Number of engine runs at the same time, each on another stack."""
+    engine_starts_ahead: bool = True
+    """Keep one process of the engine started for the next run, which then begins sooner."""
     engine_timeout_s: float = Field(default=600.0, gt=0)
     """Time after which the loop cancels an engine run."""
     work_dir: pathlib.Path | None = None

@@ -22,6 +22,7 @@ import psutil
 
 from automation.engine import memory_limit
 from automation.engine.port import EngineFailed
+from automation.engine.waiting_cli import WaitingCli
 from automation.leadership.process_mark import is_dead, is_here, mark, mark_of, runs
 
 _POLL_S = 0.1
@@ -73,6 +74,7 @@ def run_cli(
     grace_s: float = 15.0,
     whole_output: bool = False,
     fence: EngineFence | None = None,
+    waiting: WaitingCli | None = None,
 ) -> CliResult:
     """Run the CLI to its end, or until `timeout_s` or `cancel`: then SIGTERM once, `grace_s`, SIGKILL.
 
@@ -81,6 +83,8 @@ def run_cli(
 
     While the child runs, `record` names it by pid and start time. The entry stays when the child was killed or could
     not delete its lock. It proves that a lock that the child left belongs to this loop.
+
+    The process that is ready in `waiting` becomes the child, if there is one. It has the environment of `waiting`.
     """
     started = time.monotonic()
     errors = output.with_suffix(".err")
@@ -89,16 +93,18 @@ def run_cli(
             raise EngineFailed(LEASE_LOST, "another loop may hold the leader's Lease, so no engine was started")
         env = {**env, **fence.environment}
     kills_before = memory_limit.oom_kills()
-    with output.open("wb") as sink, errors.open("wb") as error_sink:
-        process = subprocess.Popen(
-            argv,
-            cwd=cwd,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=sink,
-            stderr=error_sink,
-            start_new_session=True,
-        )
+    process = _take(waiting, argv, cwd=cwd, output=output, errors=errors) if waiting is not None else None
+    if process is None:
+        with output.open("wb") as sink, errors.open("wb") as error_sink:
+            process = subprocess.Popen(
+                argv,
+                cwd=cwd,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=error_sink,
+                start_new_session=True,
+            )
     if fence is not None:
         fence.engine_started(process.pid)
     entry: RunRecord | None = None
@@ -135,6 +141,18 @@ def run_cli(
         killed=killed,
         out_of_memory=process.returncode == -signal.SIGKILL and not killed and memory_limit.oom_kills() != kills_before,
     )
+
+
+def _take(
+    waiting: WaitingCli, argv: Sequence[str], *, cwd: pathlib.Path, output: pathlib.Path, errors: pathlib.Path
+) -> subprocess.Popen[bytes] | None:
+    """Start the run in the process that waits for one; None when there is no such process."""
+    taken = waiting.take()
+    if taken is None:
+        return None
+    taken.output.replace(output)
+    taken.errors.replace(errors)
+    return taken.process if taken.run(argv[1:], cwd) else None
 
 
 def _left_lock(*printed: pathlib.Path) -> bool:

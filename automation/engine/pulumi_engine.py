@@ -72,8 +72,9 @@ class PulumiEngine:
         sole: Callable[[], bool] = lambda: False,
         fence: EngineFence | None = None,
         former: Sequence[FormerLoop] = (),
+        starts_ahead: bool = False,
     ) -> None:
-        """Prepare the directories and start the local servers. No CLI process is started.
+        """Prepare the directories and start the local servers. No CLI process is started, except with `starts_ahead`.
 
         - `passphrase`, or the one in `passphrase_file`, protects secrets in the state; with neither, one is made beside
           the state.
@@ -83,6 +84,7 @@ class PulumiEngine:
           leader lease; see `recovery.check_lock`.
         - `fence` is checked before each CLI process is started.
         - `former` are the loops that led before.
+        - With `starts_ahead`, a CLI process waits for the next run, which then starts sooner; see `waiting_cli`.
 
         Raises PassphraseMissing, and ValueError for an invalid URL.
         """
@@ -100,8 +102,10 @@ class PulumiEngine:
             environment={"PULUMI_DEBUG_PROVIDERS": f"kubernetes:{provider_port}"},
             grace_s=grace_s,
             fence=fence,
+            starts_ahead=starts_ahead,
         )
         self._cli, self._states, self._files = self._backend.cli, self._backend.states, self._backend.files
+        self._cli.start_ahead()
         self._programs = ProgramServer(max_runs=MAX_RUNS)
         self._lock = threading.Lock()
         self._handles: dict[Stack, _StackHandle] = {}

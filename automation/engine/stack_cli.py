@@ -24,6 +24,7 @@ from automation.engine.port import (
     StateUnreachable,
 )
 from automation.engine.state_url import StateUrl
+from automation.engine.waiting_cli import WaitingCli
 from automation.engine.workspace import StackDirectory, Workspace
 from automation.workqueue.backoff import backoff_s
 
@@ -59,9 +60,13 @@ class StackCli:
         environment: Mapping[str, str],
         grace_s: float = 15.0,
         fence: EngineFence | None = None,
+        starts_ahead: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`environment` are the additional variables of this use of the CLI."""
+        """`environment` are the additional variables of this use of the CLI.
+
+        With `starts_ahead`, a process waits for the next run after each run and after `start_ahead`.
+        """
         self.url = url
         self.processes = 0
         """CLI processes started so far."""
@@ -73,12 +78,25 @@ class StackCli:
         self._env = workspace.environment(
             {**keeper.environment(), **url.environment, "PULUMI_BACKEND_URL": url.text, **environment}
         )
+        # The guard ends the waiting process too when the lease is lost.
+        environment = {**self._env, **(fence.environment if fence is not None else {})}
+        self._waiting = WaitingCli(pulumi, workspace.root / "waiting", environment) if starts_ahead else None
         self._lock = threading.Lock()
         self._outage = _Outage(url, clock)
 
     def directory(self, stack: Stack) -> StackDirectory:
         """Return the stack's directory, and make it if it is missing."""
         return self._workspace.directory(stack, self._keeper)
+
+    def start_ahead(self) -> None:
+        """Start the process of the next run, with `starts_ahead`, unless one waits already."""
+        if self._waiting is not None and (self._fence is None or self._fence.holds_lease()):
+            self._waiting.start()
+
+    def close(self) -> None:
+        """End the process that waits for a run."""
+        if self._waiting is not None:
+            self._waiting.close()
 
     def call(self, stack: Stack, argv: Sequence[str], run: Run, *, whole_output: bool = False) -> CliResult:
         """Run one command and return its result, also when it fails.
@@ -104,9 +122,12 @@ class StackCli:
                 grace_s=self._grace_s,
                 whole_output=whole_output,
                 fence=self._fence,
+                waiting=self._waiting,
             )
         except OSError as error:
             raise EngineFailed(APPLY_FAILED, f"cannot run the Pulumi CLI: {error}") from error
+        finally:
+            self.start_ahead()
         if result.stopped == "timeout":
             if argv[0] in _QUERIES:
                 # A query takes a second. A server that accepts packets and sends nothing gets no further one.

@@ -33,6 +33,7 @@ class StateBackend:
         environment: Mapping[str, str] | None = None,
         grace_s: float = 15.0,
         fence: EngineFence | None = None,
+        starts_ahead: bool = False,
         make: bool = True,
         project: str = naming.PROJECT,
     ) -> None:
@@ -65,9 +66,11 @@ class StateBackend:
             environment={"PULUMI_CONFIG_PASSPHRASE": passphrase, **(environment or {})},
             grace_s=grace_s,
             fence=fence,
+            starts_ahead=starts_ahead,
         )
         self.states = StackStates(self.cli, self.workspace, self.keeper, self.files)
 
     def close(self) -> None:
-        """Stop the key server."""
+        """Stop the key server, and end a CLI process that waits for a run."""
+        self.cli.close()
         self.keeper.close()

@@ -305,16 +305,19 @@ def _engine(
 ) -> PulumiEngine:
     provider = PluginServer(KubernetesProvider(client, remember="identity", ignored=ignored))
     stack.callback(provider.stop)
+    pulumi = toolchain.find(toolchain.tool_named("pulumi"))
     engine = PulumiEngine(
         provider_port=provider.start(),
         state_url=settings.state,
         work_root=_work_root(settings, leadership.shard),
-        pulumi=toolchain.locate("pulumi"),
+        pulumi=pulumi.path,
         passphrase_file=settings.passphrase_file,
         passphrase=settings.passphrase_text,
         sole=lambda: settings.leader_elect and leadership.fence.holds_lease(),
         fence=leadership.fence,
         former=leadership.former,
+        # An override may be a program that does more than Pulumi's, at its start too.
+        starts_ahead=settings.engine_starts_ahead and pulumi.found_by != "override",
     )
     stack.callback(engine.close)
     return engine

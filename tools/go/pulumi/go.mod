@@ -275,3 +275,6 @@ require (
 	gopkg.in/yaml.v3 v3.0.1 // indirect
 	lukechampine.com/frand v1.5.1 // indirect
 )
+
+// The CLI can be started ahead of its run (docs/adr/0058).
+replace go.uber.org/automaxprocs => ./replaced/automaxprocs
