@@ -6,6 +6,7 @@ import collections
 import contextlib
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -34,6 +35,8 @@ _FOLLOWED = {
     if kind not in BUILT_IN.values() and not kind.group.endswith(("llmkube.dev", "herdsman.dev"))
 }
 """CRDs of other projects on which the loop's output depends."""
+_EXCLUSION = re.compile(r"not \w+( and not \w+)*")
+_MARKED_FILE = re.compile(r"^pytestmark = .*$", re.MULTILINE)
 
 # Tests start hundreds of Python processes: loops, agents, commands. If the environment forbids bytecode files, as in
 # many containers, each process compiles all of its modules, which takes as long as importing them.
@@ -131,6 +134,15 @@ def pulumi_cli() -> Path:
 def llama_server() -> Path:
     """A real llama-server; the test is skipped with instructions where it is missing."""
     return controlplane.tool_or_skip("llama-server")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files whose marker `-m "not …"` excludes, before they are imported: some import for seconds."""
+    if collection_path.suffix != ".py" or not _EXCLUSION.fullmatch(config.option.markexpr):
+        return None
+    marked = "".join(_MARKED_FILE.findall(collection_path.read_text("utf-8")))
+    excluded = (each.removeprefix("not ") for each in config.option.markexpr.split(" and "))
+    return True if any(re.search(rf"\bpytest\.mark\.{name}\b", marked) for name in excluded) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
