@@ -44,6 +44,8 @@ from tests.support.loop import (
 from tests.support.write_gate import Moment, WriteGate
 from tools.localcluster import LocalCluster
 
+pytestmark = pytest.mark.soak
+
 Step = tuple[str, int]
 """`before`, `after` and the number of a write, or a phase of the CLI and 0."""
 
