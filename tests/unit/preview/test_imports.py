@@ -18,7 +18,6 @@ HEAVY = (
 """Modules that are slow to import, and that a preview of services in pods does not need."""
 
 
-@pytest.mark.slow
 def test_a_preview_imports_neither_the_engine_nor_the_loop() -> None:
     modules = "cli.main, automation.cli.preview, automation.preview.requests, automation.preview.report"
     program = (
