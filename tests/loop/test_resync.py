@@ -68,6 +68,7 @@ def versions(client: KubeClient, namespace: str) -> dict[str, str]:
     }
 
 
+@pytest.mark.soak
 def test_a_loop_starts_and_serves_while_an_optional_api_answers_500(
     loop: LoopProcess, client: KubeClient, namespace: str
 ) -> None:
