@@ -229,6 +229,7 @@ def test_of_two_loops_one_works_and_the_other_takes_over(scene: Scene) -> None:
             second.stop()
 
 
+@pytest.mark.soak
 def test_once_ends_by_itself_and_its_exit_code_tells(scene: Scene) -> None:
     client = scene.client
     service(client, scene.namespace, "svc", **VLLM)
