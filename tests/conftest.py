@@ -6,7 +6,6 @@ import collections
 import contextlib
 import functools
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from kubeapi.kinds import OPTIONAL
 from program.dialects.registry import DIALECTS
 from tests.support import controlplane, definitions, loop_logs
 from tests.support.logging_of_tests import give_logging_to_pytest
+from tests.support.marked_files import is_left_out
 from tools.localcluster import LocalCluster
 from tools.versions import CONTROL_PLANE
 
@@ -35,8 +35,6 @@ _FOLLOWED = {
     if kind not in BUILT_IN.values() and not kind.group.endswith(("llmkube.dev", "herdsman.dev"))
 }
 """CRDs of other projects on which the loop's output depends."""
-_EXCLUSION = re.compile(r"not \w+( and not \w+)*")
-_MARKED_FILE = re.compile(r"^pytestmark = .*$", re.MULTILINE)
 
 # Tests start hundreds of Python processes: loops, agents, commands. If the environment forbids bytecode files, as in
 # many containers, each process compiles all of its modules, which takes as long as importing them.
@@ -137,12 +135,10 @@ def llama_server() -> Path:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out files whose marker `-m "not …"` excludes, before they are imported: some import for seconds."""
-    if collection_path.suffix != ".py" or not _EXCLUSION.fullmatch(config.option.markexpr):
+    """Leave out files whose marker `-m "not …"` excludes, before they are imported."""
+    if collection_path.suffix != ".py" or not config.option.markexpr:
         return None
-    marked = "".join(_MARKED_FILE.findall(collection_path.read_text("utf-8")))
-    excluded = (each.removeprefix("not ") for each in config.option.markexpr.split(" and "))
-    return True if any(re.search(rf"\bpytest\.mark\.{name}\b", marked) for name in excluded) else None
+    return is_left_out(collection_path.read_text("utf-8"), config.option.markexpr) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
