@@ -105,6 +105,7 @@ def test_an_installation_beside_a_peer_names_its_class_and_has_the_rights(site: 
     assert container["resources"]["limits"]["memory"] == "1Gi"
 
 
+@pytest.mark.soak
 def test_a_cluster_is_installed_into_changed_and_left(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,7 +236,6 @@ def test_an_operator_that_helm_installed_is_helms_to_take_out(site: Site) -> Non
     assert site.find(kinds.DEPLOYMENTS) and site.find(ROLES, "herdsman-loop")
 
 
-@pytest.mark.soak
 def test_the_doctor_says_how_the_installation_is(site: Site) -> None:
     def findings() -> dict[str, Json]:
         code, out = site.run("doctor", "-o", "json")
