@@ -19,7 +19,10 @@ SLOW_UNITS := -m "not slow" --ignore-glob='*/test_hostile_*.py' --ignore-glob='*
 # JUNIT=FILE makes the test targets write their results to a JUnit file, with the output of the failed tests.
 JUNIT_OPTIONS = $(if $(JUNIT),--junit-xml='$(JUNIT)' -o junit_logging=all -o junit_log_passing_tests=false)
 
-.PHONY: help setup tools image demo demo-down kind kind-down test test-unit test-fast coverage $(LAYERS:%=test-%) check lint docs bench crds install-files monitoring reference picture clean
+.PHONY: help setup tools image demo demo-down kind kind-down test test-tools test-soak test-nightly test-stress test-unit test-fast coverage $(LAYERS:%=test-%) check lint docs bench crds install-files monitoring reference picture clean
+
+# `make -j test test-soak` runs one after the other, too: tests have deadlines.
+.NOTPARALLEL:
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,9 +49,20 @@ demo: setup ## Start a cluster, the loop and an agent; ask the example model; le
 demo-down: $(STAMP) ## Stop what `make demo` started
 	@$(BIN)/python -m examples.demo down
 
-test: setup ## Run all tests; ARGS=… goes to pytest, ARGS=--ci fails on skips that are not listed, JUNIT=FILE writes the results
+test-tools: setup
 	@$(BIN)/herdsman tools install $(TEST_TOOLS) $(LINT_TOOLS)
-	@$(BIN)/python -m tests.support.suite_run $(JUNIT_OPTIONS) $(ARGS)
+
+test: test-tools ## Run the tests of all layers but the long ones; ARGS=… goes to pytest, ARGS=--ci fails on skips that are not listed, JUNIT=FILE writes the results
+	@$(BIN)/python -m tests.support.suite_run --short $(JUNIT_OPTIONS) $(ARGS)
+
+test-soak: test-tools ## Run the long tests, which `make test` leaves out
+	@$(BIN)/python -m tests.support.suite_run --soak $(JUNIT_OPTIONS) $(ARGS)
+
+test-nightly: test-tools ## Run the tests of many minutes that neither of the two runs
+	@$(BIN)/python -m tests.support.suite_run --nightly $(JUNIT_OPTIONS) $(ARGS)
+
+test-stress: test-tools ## Run the tests of `make test` beside other processes that load the machine; repeat no failed test
+	@$(BIN)/python -m tests.support.suite_run --short --stress $(JUNIT_OPTIONS) $(ARGS)
 
 test-fast: $(STAMP) ## Run the pure unit tests on all cores, in about a minute on two
 	@$(BIN)/python -m pytest -q -n logical --maxprocesses 8 --dist loadfile $(SLOW_UNITS) $(JUNIT_OPTIONS) tests/unit $(ARGS)

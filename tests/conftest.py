@@ -18,6 +18,7 @@ from kubeapi.kinds import OPTIONAL
 from program.dialects.registry import DIALECTS
 from tests.support import controlplane, definitions, loop_logs
 from tests.support.logging_of_tests import give_logging_to_pytest
+from tests.support.marked_files import is_left_out
 from tools.localcluster import LocalCluster
 from tools.versions import CONTROL_PLANE
 
@@ -131,6 +132,13 @@ def pulumi_cli() -> Path:
 def llama_server() -> Path:
     """A real llama-server; the test is skipped with instructions where it is missing."""
     return controlplane.tool_or_skip("llama-server")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files whose marker `-m "not …"` excludes, before they are imported."""
+    if collection_path.suffix != ".py" or not config.option.markexpr:
+        return None
+    return is_left_out(collection_path.read_text("utf-8"), config.option.markexpr) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

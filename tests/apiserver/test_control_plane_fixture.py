@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.support import controlplane
+
+pytestmark = pytest.mark.soak
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = """

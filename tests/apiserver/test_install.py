@@ -91,6 +91,7 @@ def site(
     found.client.close()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("dialect", ["kserve", "llmaz"])
 def test_an_installation_beside_a_peer_names_its_class_and_has_the_rights(site: Site, dialect: str) -> None:
     option = {"kserve": "--kserve", "llmaz": "--llmaz"}[dialect]
@@ -104,6 +105,7 @@ def test_an_installation_beside_a_peer_names_its_class_and_has_the_rights(site: 
     assert container["resources"]["limits"]["memory"] == "1Gi"
 
 
+@pytest.mark.soak
 def test_a_cluster_is_installed_into_changed_and_left(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +199,7 @@ def test_a_cluster_is_installed_into_changed_and_left(
         eventually(lambda name=name: site.find(kinds.CRDS, name) is None, what=f"{name} to be gone")  # type: ignore[misc]
 
 
+@pytest.mark.soak
 def test_what_somebody_else_installed_is_named_and_left(site: Site) -> None:
     """LLMKube's CRDs and roles that were applied by hand are listed with their owner, and changed only on request."""
     client = site.client
@@ -219,6 +222,7 @@ def test_what_somebody_else_installed_is_named_and_left(site: Site) -> None:
     assert site.run("install", "--preview")[0] == 0
 
 
+@pytest.mark.soak
 def test_an_operator_that_helm_installed_is_helms_to_take_out(site: Site) -> None:
     code, said = site.run("install")
     assert code == 0, said
@@ -255,6 +259,7 @@ def test_the_doctor_says_how_the_installation_is(site: Site) -> None:
     assert denied["state"] == "missing" and "models.inference.llmkube.dev" in denied["detail"]
 
 
+@pytest.mark.soak
 def test_the_chart_is_installed_with_helm(site: Site, tmp_path: Path) -> None:
     helm_program = str(tool_or_skip("helm"))
     chart = str(Path(__file__).parents[2] / "charts" / "herdsman")

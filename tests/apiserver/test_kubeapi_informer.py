@@ -268,6 +268,7 @@ def test_an_idle_informer_costs_nothing(make: Make, client: KubeClient, namespac
     assert time.process_time() - cpu_s < 0.05
 
 
+@pytest.mark.soak
 def test_after_a_kill_of_the_server_the_cache_is_true_again_and_a_forgotten_version_is_listed_anew(
     fresh_control_plane: Callable[..., LocalCluster], tmp_path: Path
 ) -> None:

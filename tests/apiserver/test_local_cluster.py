@@ -173,6 +173,7 @@ def test_a_second_up_changes_nothing(control_plane: LocalCluster) -> None:
     assert stat.S_IMODE(control_plane.kubeconfig.stat().st_mode) == 0o600
 
 
+@pytest.mark.soak
 def test_a_killed_component_is_restarted_by_up_and_the_others_are_not(fresh_control_plane: Fresh) -> None:
     cluster = fresh_control_plane()
     before = pids(cluster)
@@ -195,6 +196,7 @@ def test_a_killed_component_is_restarted_by_up_and_the_others_are_not(fresh_cont
     assert pids(cluster)["kube-scheduler"] != after["kube-scheduler"]
 
 
+@pytest.mark.soak
 def test_a_frozen_component_shows_as_unhealthy_until_it_goes_on(fresh_control_plane: Fresh) -> None:
     cluster = fresh_control_plane(STORE_AND_API)
     cluster.pause("kube-apiserver")
@@ -206,6 +208,7 @@ def test_a_frozen_component_shows_as_unhealthy_until_it_goes_on(fresh_control_pl
         cluster.pause("kube-scheduler")
 
 
+@pytest.mark.soak
 def test_two_clusters_side_by_side_know_nothing_of_each_other(
     control_plane: LocalCluster, fresh_control_plane: Fresh, api: Api, namespace: str
 ) -> None:
@@ -221,6 +224,7 @@ def test_two_clusters_side_by_side_know_nothing_of_each_other(
     assert control_plane.status().state == "up"
 
 
+@pytest.mark.soak
 def test_data_outlives_down_and_up_and_ends_with_purge(fresh_control_plane: Fresh) -> None:
     cluster = fresh_control_plane(STORE_AND_API)
     kubeconfig = cluster.kubeconfig.read_text()
@@ -235,6 +239,7 @@ def test_data_outlives_down_and_up_and_ends_with_purge(fresh_control_plane: Fres
     assert not cluster.layout.directory.exists()
 
 
+@pytest.mark.soak
 def test_a_port_that_was_taken_meanwhile_is_given_up_for_another(fresh_control_plane: Fresh) -> None:
     cluster = fresh_control_plane(STORE_AND_API)
     Api(cluster).create("/api/v1/namespaces", {"metadata": {"name": "kept"}})
@@ -254,6 +259,7 @@ def test_a_port_that_was_taken_meanwhile_is_given_up_for_another(fresh_control_p
         cluster.up()
 
 
+@pytest.mark.soak
 def test_down_leaves_a_process_alone_that_took_over_a_recorded_number(fresh_control_plane: Fresh) -> None:
     cluster = fresh_control_plane(STORE_AND_API)
     cluster.kill("kube-apiserver")
@@ -268,6 +274,7 @@ def test_down_leaves_a_process_alone_that_took_over_a_recorded_number(fresh_cont
         foreign.kill()
 
 
+@pytest.mark.soak
 def test_two_ups_at_the_same_time_start_everything_once(directory: Path) -> None:
     started: list[tuple[str, ...]] = []
     threads = [

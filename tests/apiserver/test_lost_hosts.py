@@ -259,6 +259,7 @@ def test_a_silent_host_is_fenced_and_out_of_its_services_and_back_when_it_says_s
     assert dead.ready
 
 
+@pytest.mark.soak
 def test_a_wrong_clock_changes_nothing(judge: StartJudge, host: Callable[..., Host]) -> None:
     behind, ahead = host("behind", skew=timedelta(minutes=-10)), host("ahead", skew=timedelta(minutes=10))
     liveness = judge().liveness
@@ -291,6 +292,7 @@ def test_a_host_that_says_goodbye_is_lost_at_once_and_not_fenced(
     assert not leaving.fence
 
 
+@pytest.mark.soak
 def test_nobody_is_lost_while_the_api_server_cannot_be_heard(
     client: KubeClient,
     control_plane: LocalCluster,
@@ -327,6 +329,7 @@ def test_nobody_is_lost_while_the_api_server_cannot_be_heard(
         through.close()
 
 
+@pytest.mark.soak
 def test_ten_agents_that_restart_at_once_go_on_with_their_leases_and_do_not_beat_together(
     client: KubeClient, namespace: str, judge: StartJudge
 ) -> None:

@@ -16,6 +16,8 @@ from tests.conformance.dialect_replay import Replayed
 from tests.conformance.on_a_cluster import differing_objects, differing_refusals, differing_statuses, replaying
 from tests.conformance.vectors import Vector, all_vectors
 
+pytestmark = pytest.mark.soak
+
 VECTORS = all_vectors("kserve")
 ADMISSION_ONLY = ("120", "121", "122", "123", "124", "126")
 """The vectors that record only refusals."""

@@ -17,6 +17,8 @@ from tests.conformance.flattening import BRACKETS, flatten
 from tests.conformance.on_a_cluster import differing_objects, differing_refusals, differing_statuses, replaying, stages
 from tests.conformance.vectors import Vector, all_vectors, named
 
+pytestmark = pytest.mark.soak
+
 VECTORS = all_vectors("llmaz")
 OTHER_SETTINGS = "059"
 """The case with the cluster-wide settings of the peer's chart, which name no image for the loader."""

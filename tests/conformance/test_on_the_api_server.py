@@ -20,6 +20,8 @@ from tests.conformance.vectors import Vector, all_vectors
 from tests.support import controlplane
 from tests.support.loop import grant_loop_rights, install_crds, loop_process
 
+pytestmark = pytest.mark.soak
+
 VECTORS = all_vectors()
 
 

@@ -25,14 +25,21 @@ Program = Callable[[], Any]
 PASSPHRASE = "correct horse"
 OFFICIAL_PLUGIN = "pulumi-resource-kubernetes"
 _NOT_ASKED = object()
+PROGRAM_ENDS_S = 120.0
+"""How long the program of an aborted run may take to notice it on a busy machine."""
 
 
 class _Programs:
-    """Counts the programs that the SDK runs in this process, until their last calls to the engine have ended."""
+    """Counts the programs that the SDK runs in this process, until their last calls to the engine have ended.
+
+    An engine that aborts a run does not wait for its program. The SDK would count the last calls of such a program in
+    the next run, which then fails: the calls belong to another event loop.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._running = 0
+        self._runs = 0
 
     def watched(self, run: Callable[[LanguageServer, Any, Any], Any]) -> Callable[[LanguageServer, Any, Any], Any]:
         """Wrap `run`, the SDK's handler for an engine that requests a program, to count the calls under way."""
@@ -46,9 +53,22 @@ class _Programs:
 
         return counted
 
-    def wait(self, *, timeout_s: float) -> None:
+    @contextmanager
+    def run(self) -> Iterator[None]:
+        """Wait before and after a run of the engine for programs that no engine runs. Runs may overlap."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._running, timeout=timeout_s)
+            self._await_abandoned()
+            self._runs += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._runs -= 1
+                self._await_abandoned()
+
+    def _await_abandoned(self) -> None:
+        if not self._changed.wait_for(lambda: self._runs or not self._running, timeout=PROGRAM_ENDS_S):
+            raise TimeoutError(f"a program still runs {PROGRAM_ENDS_S:.0f} s after its engine ended")
 
     def _add(self, number: int) -> None:
         with self._changed:
@@ -143,22 +163,10 @@ class Stack:
         vars(self._selected).update(info=lambda show_secrets=True: _NOT_ASKED, outputs=dict)
         return self._selected
 
-    @contextmanager
-    def _until_the_program_ends(self) -> Iterator[None]:
-        """Wait for the program of a run that failed.
-
-        An engine that aborts a run does not wait for its program, and the SDK would count the program's last calls in
-        the next run.
-        """
-        try:
-            yield
-        finally:
-            _PROGRAMS.wait(timeout_s=30.0)
-
     def up(self, program: Program, **options: Any) -> Run:
         run = Run()
         stack = self.select(program)
-        with self._until_the_program_ends():
+        with _PROGRAMS.run():
             result = stack.up(on_event=run.events.append, color="never", **options)
         if run.exports():
             run.outputs = {key: output.value for key, output in auto.Stack.outputs(stack).items()}
@@ -167,13 +175,13 @@ class Stack:
 
     def fails(self, program: Program, **options: Any) -> str:
         """Run a program that must fail, and return the engine's message."""
-        with self._until_the_program_ends(), pytest.raises(auto.CommandError) as caught:
+        with _PROGRAMS.run(), pytest.raises(auto.CommandError) as caught:
             self.select(program).up(color="never", **options)
         return str(caught.value)
 
     def preview(self, program: Program, **options: Any) -> Run:
         run = Run()
-        with self._until_the_program_ends():
+        with _PROGRAMS.run():
             result = self.select(program).preview(on_event=run.events.append, color="never", **options)
         run.text = result.stdout + result.stderr
         return run
@@ -210,13 +218,15 @@ class Stack:
 
     def refresh(self, **options: Any) -> Run:
         run = Run()
-        result = self.select(lambda: None).refresh(on_event=run.events.append, color="never", **options)
+        with _PROGRAMS.run():
+            result = self.select(lambda: None).refresh(on_event=run.events.append, color="never", **options)
         run.text = result.stdout + result.stderr
         return run
 
     def destroy(self) -> Run:
         run = Run()
-        run.text = self.select(lambda: None).destroy(on_event=run.events.append, color="never").stdout
+        with _PROGRAMS.run():
+            run.text = self.select(lambda: None).destroy(on_event=run.events.append, color="never").stdout
         return run
 
     def lose_state(self) -> None:

@@ -32,6 +32,8 @@ from tests.support.sshd import sshd
 from tools.localcluster import LocalCluster
 from tools.tiny_model import write_tiny_model
 
+pytestmark = pytest.mark.soak
+
 API = "inference.llmkube.dev/v1alpha1"
 
 

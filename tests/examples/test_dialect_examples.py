@@ -92,6 +92,7 @@ def apply(client: KubeClient, example: Path) -> None:
         client.apply(kind, namespace_of(example) if kind.namespaced else None, doc, field_manager="kubectl")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_is_made_by_the_loop(example: Path, cluster: KubeClient) -> None:
     client, namespace = cluster, namespace_of(example)

@@ -39,7 +39,7 @@ from tools.localcluster import LocalCluster
 from tools.tiny_model import write_tiny_model
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.examples, pytest.mark.hosts]
+pytestmark = [pytest.mark.hosts, pytest.mark.soak]
 
 StartAgent = Callable[..., None]
 

@@ -99,6 +99,7 @@ def done(*arguments: str, docker: Path) -> str:
     return answer.stdout
 
 
+@pytest.mark.soak
 def test_the_cluster_is_made_of_the_example_gets_image_operator_and_service_and_goes(
     tmp_path: Path, cluster: LocalCluster, client: KubeClient, docker: Path, configuration: tuple[Path, int]
 ) -> None:

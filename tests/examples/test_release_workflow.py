@@ -85,6 +85,7 @@ def release(repository: Path, tmp_path: Path, *, tag: str) -> Workflow:
     return Workflow(path=WORKFLOW, repository=repository, machine=machine, github=github)
 
 
+@pytest.mark.soak
 def test_a_tag_builds_and_publishes_a_release(repository: Path, tmp_path: Path) -> None:
     needs.require("image")
     done = release(repository, tmp_path, tag=f"v{VERSION}").run(tmp_path / "run")

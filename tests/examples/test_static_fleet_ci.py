@@ -29,6 +29,8 @@ from tests.support.ci.scripts import Machine, bare_environment
 from tests.support.ci.stand_ins import write_gh, write_pulumi, write_python
 from tests.support.controlplane import Api
 
+pytestmark = pytest.mark.soak
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "09-static-fleet"
 SOURCES = ("program", "components", "automation", "agent", "kubeapi", "tools", "pyproject.toml", "README.md", "LICENSE")

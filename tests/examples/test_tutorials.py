@@ -24,6 +24,8 @@ from tools.localcluster import LocalCluster
 from tools.tiny_model import write_tiny_model
 from tools.toolchain import cache_dir
 
+pytestmark = pytest.mark.soak
+
 ROOT = Path(__file__).parents[2]
 TUTORIALS = ROOT / "docs" / "tutorials"
 SOURCES = ("program", "components", "automation", "agent", "kubeapi", "tools", "examples")

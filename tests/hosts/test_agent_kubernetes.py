@@ -390,6 +390,7 @@ def test_a_plan_that_cannot_be_read_is_reported_and_the_running_process_stays(
     assert until_served(hosts_api, namespace)["pid"] == before["pid"]
 
 
+@pytest.mark.soak
 def test_an_api_server_outage_harms_no_process_and_is_caught_up_with(
     fresh_control_plane: Callable[..., LocalCluster],
     llama_server: Path,

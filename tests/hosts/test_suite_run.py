@@ -1,12 +1,21 @@
-"""Runs of the whole suite: what gets a second try, what fails, which skips CI takes. Real pytest runs small suites."""
+"""Runs of the whole suite: which tests run, what gets a second try, what fails, which skips CI takes.
+
+Real pytest runs small suites.
+"""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.support import suite_run
+from tests.support import stress, suite_run
 from tests.support.allowed_skips import AllowedSkip
 
 ALONE = ("-q", "-p", "no:cacheprovider")
@@ -164,3 +173,91 @@ def test_a_file_that_is_skipped_as_a_whole_counts_as_a_skip(suite: Suite, argume
     text = "import pytest\npytest.skip('not here', allow_module_level=True)\n"
     assert suite.run(*arguments, allowed=(), test_a=text, test_b=PASSES) == 1
     assert "test_a.py: not here" in suite.told
+
+
+DIVIDED = """
+import pytest
+def test_short(): pass
+@pytest.mark.soak
+def test_soak(): pass
+@pytest.mark.soak
+@pytest.mark.nightly
+def test_both(): pass
+@pytest.mark.nightly
+def test_nightly(): pass
+"""
+
+
+def test_each_test_runs_in_just_one_of_the_three_parts(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n soak: long\n nightly: very long\n")
+    (tmp_path / "test_a.py").write_text(DIVIDED)
+    ran = []
+    for expression in suite_run.PARTS.values():
+        record = suite_run.run_pytest((*ALONE, "-m", expression), directory=tmp_path)
+        assert record is not None
+        ran += record.finished
+    names = ["test_short", "test_soak", "test_both", "test_nightly"]
+    assert ran == [f"test_a.py::{name}" for name in names]
+
+
+def test_two_parts_at_once_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert suite_run.main(["--short", "--soak"]) == 2
+    assert "--short and --soak exclude each other" in capsys.readouterr().err
+
+
+def test_a_failed_nightly_test_is_repeated_though_the_settings_leave_it_out(suite: Suite, tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n nightly: very long\naddopts = -m 'not nightly'\n")
+    text = FLICKERS.format(name="flickers").replace("def test", "import pytest\n@pytest.mark.nightly\ndef test")
+    assert suite.run(*ALONE, "-m", "nightly", test_a=text, test_b=PASSES) == 0
+    assert "FLAKY test_a.py::test_flickers" in suite.told
+
+
+def test_a_run_under_load_repeats_no_test(suite: Suite, tmp_path: Path) -> None:
+    (tmp_path / "test_a.py").write_text(FLICKERS.format(name="flickers"))
+    assert suite_run.run_suite(ALONE, directory=tmp_path, allowed=None, most_retried=0) == 1
+
+
+def test_a_run_names_the_files_that_took_longest(suite: Suite) -> None:
+    slow = "import time\ndef test_waits(): time.sleep(0.3)\n"
+    assert suite.run(test_a=PASSES, test_b=slow) == 0
+    lines = suite.told.partition("the files that took longest")[2].splitlines()[1:]
+    assert [line.split()[2] for line in lines] == ["test_b.py", "test_a.py"]
+    assert "test_waits" in lines[0]
+
+
+def test_the_load_is_of_a_lower_priority_and_ends_with_the_run() -> None:
+    with stress.load(2) as processes:
+        for process in processes:
+            until(lambda process=process: psutil.Process(process.pid).nice() == stress.NICE)  # type: ignore[misc]
+            assert process.poll() is None
+    assert [process.poll() is None for process in processes] == [False, False]
+
+
+def test_the_load_ends_by_itself() -> None:
+    with stress.load(1, most_s=0.1) as (process,):
+        assert process.wait(30) == 0
+
+
+def test_the_load_does_not_outlive_a_run_that_is_killed() -> None:
+    script = """
+        import sys
+        from tests.support import stress
+        with stress.load(1) as (process,):
+            print(process.pid, flush=True)
+            sys.stdin.read()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    run = subprocess.Popen(command, cwd=suite_run.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with run:
+        assert run.stdout is not None
+        load = psutil.Process(int(run.stdout.readline()))
+        until(lambda: load.nice() == stress.NICE)
+        run.kill()
+    until(lambda: not load.is_running() or load.status() == psutil.STATUS_ZOMBIE)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline, "not within 30 s"
+        time.sleep(0.02)

@@ -21,6 +21,8 @@ from kubeapi.json_types import Json
 from tests.support import dialects, peer_objects
 from tests.support.loop import eventually, loop_process
 
+pytestmark = pytest.mark.soak
+
 RUNS = (kinds.DEPLOYMENTS, kinds.LEADER_WORKER_SETS)
 
 

@@ -21,6 +21,8 @@ from tests.support import llmkube
 from tests.support.kubelet import pods_of
 from tests.support.loop import arguments, condition, edit, eventually, http_folder, loop_process, status
 
+pytestmark = pytest.mark.soak
+
 ADOPTED = ("a", "b", "scaled")
 LEFT = "c"
 ALL = (*ADOPTED, LEFT)

@@ -33,6 +33,8 @@ from tests.support.loop import (
 )
 from tools.localcluster import LocalCluster
 
+pytestmark = pytest.mark.soak
+
 MADE = (
     kinds.DEPLOYMENTS,
     kinds.SERVICES,

@@ -135,6 +135,7 @@ def await_gone(client: KubeClient, kind: Kind, where: str, name: str) -> None:
     eventually(lambda: find(client, kind, where, name) is None, what=f"{name} to be gone", timeout_s=SOON_S)
 
 
+@pytest.mark.soak
 def test_kinds_come_and_go_while_the_loop_runs(client: KubeClient, running: LoopProcess, place: str) -> None:
     loop.model(client, place)
     loop.service(client, place, runtime="vllm", skipModelInit=True)
@@ -308,6 +309,7 @@ def test_a_topology_that_meets_an_immutable_selector_is_replaced(client: KubeCli
     assert role == "both"
 
 
+@pytest.mark.soak
 def test_a_certificate_that_is_deleted_comes_back_within_a_minute(client: KubeClient, served: str) -> None:
     name = "kept-kserve-self-signed-certs"
     put(client, kinds.LLM_SERVICES, served, "kept", inferring())

@@ -177,6 +177,7 @@ def test_what_others_own_is_never_fought_over(loop: LoopProcess, client: KubeCli
     assert not events(client, namespace, "DriftRepaired")
 
 
+@pytest.mark.soak
 def test_what_is_only_reported_stays_until_the_service_is_edited(
     client: KubeClient, namespace: str, control_plane: LocalCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -228,6 +229,7 @@ def test_what_is_only_reported_stays_until_the_service_is_edited(
     assert capsys.readouterr().out == "Nothing drifted.\n"
 
 
+@pytest.mark.soak
 def test_ignored_fields_are_others_also_after_the_state_is_lost(
     loop: LoopProcess, client: KubeClient, namespace: str
 ) -> None:
@@ -268,6 +270,7 @@ def test_ignored_fields_are_others_also_after_the_state_is_lost(
     eventually(lambda: client.get(kinds.SERVICES, namespace, "svc")["spec"]["type"] == "ClusterIP", what="the type")
 
 
+@pytest.mark.soak
 def test_who_goes_on_changing_a_field_is_named_and_answered_with_pauses(
     loop: LoopProcess, client: KubeClient, namespace: str
 ) -> None:

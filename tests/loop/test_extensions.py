@@ -13,6 +13,8 @@ from kubeapi.client import KubeClient
 from tests.support import extensions
 from tests.support.loop import LoopProcess, await_condition, condition, eventually, find, model, service, settled
 
+pytestmark = pytest.mark.soak
+
 ANNOTATIONS = {
     "herdsman.dev/expose": "gateway",
     "herdsman.dev/expose-gateway": "infra/public",

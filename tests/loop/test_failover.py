@@ -26,6 +26,8 @@ from tests.support import controlplane
 from tests.support.loop import eventually, grant_loop_rights, install_crds
 from tools.localcluster import LocalCluster
 
+pytestmark = pytest.mark.soak
+
 LEASE_S = 5.0
 SLOW_S = 20.0
 """The limit for a lease of 13 s; a lease of 5 s stays far below it."""

@@ -158,6 +158,7 @@ def test_a_lost_state_directory_restarts_nothing(scene: Scene) -> None:
         )
 
 
+@pytest.mark.soak
 def test_a_service_deleted_while_no_loop_ran_leaves_nothing(scene: Scene) -> None:
     client = scene.client
     with loop_process(scene.kubeconfig, scene.directory / "loop") as loop:
@@ -177,6 +178,7 @@ def test_a_service_deleted_while_no_loop_ran_leaves_nothing(scene: Scene) -> Non
         )
 
 
+@pytest.mark.soak
 def test_a_restart_with_nothing_to_do_starts_no_engine(scene: Scene) -> None:
     """An upgrade that renders the same objects is such a restart: it replaces no pod of any kind of service."""
     client = scene.client
@@ -204,6 +206,7 @@ def test_a_restart_with_nothing_to_do_starts_no_engine(scene: Scene) -> None:
         assert scene.deployments() == before
 
 
+@pytest.mark.soak
 def test_of_two_loops_one_works_and_the_other_takes_over(scene: Scene) -> None:
     client = scene.client
     with loop_process(scene.kubeconfig, scene.directory / "one") as first:
@@ -226,6 +229,7 @@ def test_of_two_loops_one_works_and_the_other_takes_over(scene: Scene) -> None:
             second.stop()
 
 
+@pytest.mark.soak
 def test_once_ends_by_itself_and_its_exit_code_tells(scene: Scene) -> None:
     client = scene.client
     service(client, scene.namespace, "svc", **VLLM)
@@ -238,6 +242,7 @@ def test_once_ends_by_itself_and_its_exit_code_tells(scene: Scene) -> None:
     assert loop.wait(60) == 1, loop.log.read_text()[-3000:]
 
 
+@pytest.mark.soak
 def test_an_api_server_that_dies_in_a_batch_and_comes_back_is_survived(scene: Scene) -> None:
     count = 20
     # On a busy machine the API server needs more than 9 s to come back, after which a lease of 13 s is lost.
@@ -261,6 +266,7 @@ def test_an_api_server_that_dies_in_a_batch_and_comes_back_is_survived(scene: Sc
         loop.stop()
 
 
+@pytest.mark.soak
 def test_a_look_that_killed_the_loop_is_told_and_not_repeated_at_once(scene: Scene) -> None:
     with FileServer() as server, loop_process(scene.kubeconfig, scene.directory / "loop") as loop:
         # The server sends one byte a second, so that the inspection lasts until the loop is killed.

@@ -32,6 +32,8 @@ from tests.support.loop import (
 from tests.support.shown_commands import GUIDES
 from tools.localcluster import LocalCluster
 
+pytestmark = pytest.mark.soak
+
 ROOT = Path(__file__).parents[2]
 NAMESPACE = "prod"
 CHAT = "inferenceservices.inference.llmkube.dev chat -n prod"

@@ -108,6 +108,7 @@ def test_a_pinned_service_is_downloaded_started_and_answers(
     assert client.list(kinds.CLAIMS, namespace)["items"] == []
 
 
+@pytest.mark.soak
 def test_a_model_of_ollama_is_pulled_loaded_and_gone_with_its_service(client: KubeClient, namespace: str) -> None:
     model(client, namespace, source="library/tiny")
     service(client, namespace, annotations={"herdsman.dev/host": HOST}, runtime="ollama")
@@ -171,6 +172,7 @@ def test_a_wrong_checksum_is_named_and_nothing_runs(
     assert find(client, kinds.HOST_PROCESSES, namespace, "svc") is None
 
 
+@pytest.mark.soak
 def test_a_model_that_vanished_is_told_by_the_host(
     client: KubeClient, namespace: str, models: tuple[Path, str]
 ) -> None:
@@ -208,6 +210,7 @@ def test_a_service_for_a_host_that_is_away_waits_and_says_so(
     assert loop.poll() is None
 
 
+@pytest.mark.soak
 def test_a_service_sleeps_behind_its_endpoint_and_wakes_for_a_request(
     client: KubeClient, namespace: str, models: tuple[Path, str]
 ) -> None:
@@ -230,6 +233,7 @@ def test_a_service_sleeps_behind_its_endpoint_and_wakes_for_a_request(
     )
 
 
+@pytest.mark.soak
 def test_replicas_run_on_two_hosts_and_a_drained_host_hands_its_own_over(
     client: KubeClient, namespace: str, models: tuple[Path, str], control_plane: LocalCluster, tmp_path: Path
 ) -> None:
@@ -283,6 +287,7 @@ def test_replicas_run_on_two_hosts_and_a_drained_host_hands_its_own_over(
             client.delete(kinds.INFERENCE_SERVICES, namespace, "svc")
 
 
+@pytest.mark.soak
 def test_a_service_that_goes_from_its_host_to_pods_and_back_keeps_its_address(
     client: KubeClient, namespace: str, models: tuple[Path, str]
 ) -> None:

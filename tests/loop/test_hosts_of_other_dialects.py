@@ -21,6 +21,8 @@ from tests.support.loop import eventually, http_folder, loop_process
 from tools.localcluster import LocalCluster
 from tools.tiny_model import write_tiny_model
 
+pytestmark = pytest.mark.soak
+
 HOST = "dialect-tests"
 
 

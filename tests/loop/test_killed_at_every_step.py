@@ -2,8 +2,8 @@
 
 The steps are: each write of the provider, before it reaches the API server and before the response reaches the loop;
 and each phase of the CLI: started, state locked, checkpoint written, lock released, ended. To keep the suite short, one
-test kills the loop at the steps in FEW, in one namespace. With HERDSMAN_EVERY_STEP=1 a second test kills it at every
-step, each time in a new namespace.
+test kills the loop at the steps in FEW, in one namespace. The nightly test kills it at every step, each time in a new
+namespace.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ from tests.support.loop import (
 )
 from tests.support.write_gate import Moment, WriteGate
 from tools.localcluster import LocalCluster
+
+pytestmark = pytest.mark.soak
 
 Step = tuple[str, int]
 """`before`, `after` and the number of a write, or a phase of the CLI and 0."""
@@ -331,7 +333,8 @@ def test_a_loop_killed_at_many_steps_ends_in_the_world_of_an_undisturbed_run(sta
     assert stage.loop.metric("herdsman_engine_cli_processes_total") == 0
 
 
-@pytest.mark.skipif(not os.environ.get("HERDSMAN_EVERY_STEP"), reason="takes ten minutes: set HERDSMAN_EVERY_STEP=1")
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)  # it starts some hundred loops
 def test_a_loop_killed_at_every_single_step_ends_in_the_world_of_an_undisturbed_run(stage: Stage) -> None:
     counted: dict[str, int] = {}
     undisturbed = stage.play("calm", {})

@@ -16,6 +16,8 @@ from kubeapi.errors import AlreadyExists
 from tests.support import dialects
 from tests.support.loop import LoopProcess, eventually, find
 
+pytestmark = pytest.mark.soak
+
 FINALIZER = "serving.kserve.io/llmisvcconfig-finalizer"
 TOLD = {"herdsman.dev/controller": "herdsman"}
 REST_S = 3.0

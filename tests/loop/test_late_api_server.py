@@ -17,6 +17,8 @@ from kubeapi.client import KubeClient
 from tests.support.loop import LoopProcess, eventually, grant_loop_rights, install_crds
 from tools.localcluster import LocalCluster
 
+pytestmark = pytest.mark.soak
+
 WAITING = "Waiting for the API server, which does not answer"
 
 

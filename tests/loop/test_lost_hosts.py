@@ -28,6 +28,8 @@ from tests.support.netns import Network, NetworkHost, network
 from tools.localcluster import LocalCluster
 from tools.tiny_model import write_tiny_model
 
+pytestmark = pytest.mark.soak
+
 OUT_WITHIN_S = 15.0
 CUT_S = 30.0
 LABEL = {"herdsman.dev/host-selector": "fleet=cables"}

@@ -16,6 +16,8 @@ from kubeapi.json_types import Json
 from tests.support.kubelet import pods_of, write_ready_status
 from tests.support.loop import LoopProcess, await_condition, condition, eventually, model, service, status
 
+pytestmark = pytest.mark.soak
+
 VLLM: Json = {"runtime": "vllm", "skipModelInit": True}
 SILENT = {"status": "Unknown", "reason": "NodeStatusUnknown", "message": "Kubelet stopped posting node status."}
 

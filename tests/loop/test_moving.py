@@ -25,6 +25,8 @@ from tests.engine.test_static_fleet_places import Project
 from tests.support.loop import LoopProcess, deployed, eventually, find, http_folder, model, service, settled, status
 from tools.tiny_model import write_tiny_model
 
+pytestmark = pytest.mark.soak
+
 NAMES = ("chat", "code")
 
 
@@ -82,7 +84,7 @@ def test_services_move_to_a_fleet_and_back_and_nothing_restarts(
     client: KubeClient,
     namespace: str,
     loop: LoopProcess,
-    loop_kubeconfig: Path,
+    granted: Path,
     kubeconfig: Path,
     project: Project,
     weights: str,

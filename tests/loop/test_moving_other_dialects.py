@@ -23,6 +23,8 @@ from tests.loop.test_moving import pods
 from tests.support import dialects
 from tests.support.loop import LoopProcess, eventually, find, loop_process
 
+pytestmark = pytest.mark.soak
+
 DEPLOYMENTS = ("chat", "talk-kserve", "talk-kserve-router-scheduler")
 SERVICES = ((kinds.PLAYGROUNDS, "chat"), (kinds.LLM_SERVICES, "talk"))
 SECRET = "talk-kserve-self-signed-certs"

@@ -36,6 +36,8 @@ from tests.support.loop import (
     settled,
 )
 
+pytestmark = pytest.mark.soak
+
 Row = tuple[str, str, str]
 ROOT = Path(__file__).parents[2]
 NAMESPACE = "life"

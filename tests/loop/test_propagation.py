@@ -25,6 +25,8 @@ from tests.support.controlplane import Api
 from tests.support.loop import LoopProcess, eventually, find
 from tools.localcluster import LocalCluster
 
+pytestmark = pytest.mark.soak
+
 Made = dict[tuple[Kind, str], str]
 """Objects by kind and name, with their uids."""
 

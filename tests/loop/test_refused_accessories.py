@@ -8,6 +8,8 @@ import contextlib
 import time
 from collections.abc import Iterator
 
+import pytest
+
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -151,6 +153,7 @@ def test_a_foreign_autoscaler_does_not_keep_the_pods_from_being_made(
     assert last["spec"] == spec, "the hash is all that changed"
 
 
+@pytest.mark.soak
 def test_what_is_lost_changed_or_edited_does_not_wait_for_the_autoscaler(
     loop: LoopProcess, client: KubeClient, namespace: str
 ) -> None:

@@ -38,7 +38,13 @@ def test_a_round_passes_over_every_service_writes_nothing_and_runs_no_engine(
         service(client, namespace, name, skipModelInit=True)
     for name in ("one", "two"):
         settled(client, namespace, name)
-    time.sleep(12)  # until the writes of the start are done
+
+    def at_rest() -> bool:
+        before, passes = versions(client, namespace), loop.metric(METRICS[0])
+        eventually(lambda: loop.metric(METRICS[0]) >= passes + 10, what="more passes")
+        return versions(client, namespace) == before
+
+    eventually(at_rest, what="three rounds without a write, once the writes of the start are done")
     passes, runs = (loop.metric(each) for each in METRICS)
     written = versions(client, namespace)
     began = time.monotonic()
@@ -62,6 +68,7 @@ def versions(client: KubeClient, namespace: str) -> dict[str, str]:
     }
 
 
+@pytest.mark.soak
 def test_a_loop_starts_and_serves_while_an_optional_api_answers_500(
     loop: LoopProcess, client: KubeClient, namespace: str
 ) -> None:

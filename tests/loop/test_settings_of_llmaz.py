@@ -16,6 +16,8 @@ from tests.support import controlplane, dialects, loop
 from tests.support.loop import LoopProcess, eventually, find
 from tools.localcluster import LocalCluster
 
+pytestmark = pytest.mark.soak
+
 SOON_S = 60.0
 AT = ("llmaz-system", "llmaz-global-config")
 

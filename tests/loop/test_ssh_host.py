@@ -24,6 +24,8 @@ from tests.support.netns import network
 from tests.support.sshd import sshd
 from tools.tiny_model import write_tiny_model
 
+pytestmark = pytest.mark.soak
+
 
 @pytest.fixture(scope="module")
 def loop(loop_kubeconfig: Path, pulumi_cli: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopProcess]:

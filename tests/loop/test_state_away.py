@@ -26,6 +26,8 @@ from tests.support.loop import (
 from tests.support.postgres import Postgres, lock_key
 from tests.support.s3_server import S3Server
 
+pytestmark = pytest.mark.soak
+
 
 @pytest.fixture
 def bucket() -> Iterator[S3Server]:

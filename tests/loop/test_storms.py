@@ -33,6 +33,8 @@ from tests.support.loop import (
 from tests.support.storm import Storm
 from tools.localcluster import LocalCluster
 
+pytestmark = pytest.mark.soak
+
 VLLM: dict[str, Any] = {"runtime": "vllm", "skipModelInit": True}
 
 

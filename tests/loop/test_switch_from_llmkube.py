@@ -6,12 +6,16 @@ import copy
 import shutil
 from pathlib import Path
 
+import pytest
+
 from components.priority_classes import priority_classes
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
 from tests.support.kubelet import pods_of, write_ready_status
 from tests.support.loop import deployed, edit, eventually, loop_process, model, service, settled
+
+pytestmark = pytest.mark.soak
 
 VLLM: Json = {"runtime": "vllm", "skipModelInit": True}
 PROTECTED = "karpenter.sh/do-not-disrupt"

@@ -29,6 +29,8 @@ from tools.node.node import Node
 from tools.tiny_model import write_tiny_model
 from tools.versions import KUBERNETES
 
+pytestmark = pytest.mark.soak
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "16-kind"
 
 

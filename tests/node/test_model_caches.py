@@ -19,7 +19,7 @@ from tools.node import image_set
 from tools.node.node import Node
 from tools.tiny_model import write_tiny_model
 
-pytestmark = pytest.mark.usefixtures("loop")
+pytestmark = [pytest.mark.usefixtures("loop"), pytest.mark.soak]
 
 STARTED_S = 60.0
 

@@ -31,6 +31,8 @@ from tests.support.operator_pods import NAMESPACE, PERSISTENT_VOLUMES, OperatorP
 from tools.node.image_set import LLAMA_SERVER_IMAGE
 from tools.tiny_model import write_tiny_model
 
+pytestmark = pytest.mark.soak
+
 _HEALTH = {"httpGet": {"path": "/health", "port": 8080}, "periodSeconds": 1}
 ENGINE: dict[str, Any] = {
     "image": LLAMA_SERVER_IMAGE,

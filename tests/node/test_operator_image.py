@@ -34,7 +34,7 @@ from tools.image.build import own_architecture
 from tools.image.requirements import missing
 from tools.toolchain import cache_dir
 
-pytestmark = pytest.mark.node
+pytestmark = pytest.mark.soak
 
 OTHER = needs.OTHER_ARCHITECTURE
 NAME = "herdsman.test/herdsman:1.2"

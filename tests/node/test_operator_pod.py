@@ -32,6 +32,8 @@ from tests.support.operator_pods import METRICS_SECRET, METRICS_TOKEN, NAMESPACE
 from tools.node.image_set import LLAMA_SERVER_IMAGE
 from tools.tiny_model import write_tiny_model
 
+pytestmark = pytest.mark.soak
+
 STARTED_S = 90.0
 REPLACED_S = 180.0
 _HEALTH = {"httpGet": {"path": "/health", "port": 8080}, "periodSeconds": 1}

@@ -45,6 +45,8 @@ from tools.node.image_set import LLAMA_SERVER_IMAGE
 from tools.node.node import Node
 from tools.tiny_model import write_tiny_model
 
+pytestmark = pytest.mark.soak
+
 OPTIONS = ("--replicas=2", "--state-secret=state", "--passphrase-secret=passphrase", "--kserve")
 EARLIER_IMAGE = "herdsman.test/herdsman:earlier"
 _HEALTH = {"httpGet": {"path": "/health", "port": 8080}, "periodSeconds": 1}

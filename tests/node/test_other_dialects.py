@@ -24,6 +24,8 @@ from tools.node.image_set import LLAMA_SERVER_IMAGE
 from tools.node.node import Node
 from tools.tiny_model import write_tiny_model
 
+pytestmark = pytest.mark.soak
+
 STARTED_S = 90.0
 _NOBODY = 65532
 _HEALTH = {"httpGet": {"path": "/health", "port": 8080}, "periodSeconds": 1, "failureThreshold": 60}

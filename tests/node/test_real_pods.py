@@ -32,7 +32,7 @@ from tools.node.image_set import LLAMA_SERVER_IMAGE
 from tools.node.node import Node
 from tools.tiny_model import write_tiny_model
 
-pytestmark = pytest.mark.usefixtures("loop")
+pytestmark = [pytest.mark.usefixtures("loop"), pytest.mark.soak]
 
 _HEALTH = {"httpGet": {"path": "/health", "port": 8080}, "periodSeconds": 1}
 ENGINE: dict[str, Any] = {

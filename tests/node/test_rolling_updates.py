@@ -18,7 +18,7 @@ from tools.node.image_set import LLAMA_SERVER_IMAGE
 from tools.node.node import Node
 from tools.tiny_model import write_tiny_model
 
-pytestmark = pytest.mark.usefixtures("loop")
+pytestmark = [pytest.mark.usefixtures("loop"), pytest.mark.soak]
 
 STARTED_S = 90.0
 REPLACED_S = 180.0

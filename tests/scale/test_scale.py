@@ -19,6 +19,8 @@ from tests.support.kwok import GPU, Farm, farm
 from tests.support.loop import LoopProcess, edit, eventually, loop_process
 from tools import fake_nodes
 
+pytestmark = pytest.mark.soak
+
 NODES, GPUS_EACH = 50, 3
 
 

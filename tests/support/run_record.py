@@ -29,6 +29,8 @@ class RunRecord:
     """Skipped tests, and files skipped as a whole, with the reason."""
     crashed: list[str] = field(default_factory=list)
     """Tests during which a test process died."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """How long each test took, with the fixtures that it set up and took down."""
     errors: list[str] = field(default_factory=list)
     """Faults that belong to no test: files that could not be read, errors inside pytest, a process that died."""
     exit_code: int | None = None
@@ -66,6 +68,7 @@ class Recorder:
             self._record.skipped[report.nodeid] = _reason(report)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._record.seconds[report.nodeid] = self._record.seconds.get(report.nodeid, 0.0) + report.duration
         if report.when == "teardown":
             self._record.finished.append(report.nodeid)
         elif report.when not in ("setup", "call"):

@@ -1,13 +1,18 @@
-"""Runs all tests as `make test` and CI do: `python -m tests.support.suite_run [--ci] [arguments of pytest]`.
+"""Runs tests as `make test` and CI do: `python -m tests.support.suite_run [options] [arguments of pytest]`.
+
+`--short` runs the tests of `make test`, `--soak` those of `make test-soak`, `--nightly` those of `make test-nightly`.
+The markers `soak` and `nightly` divide the tests. Without an option the short and the long tests run.
 
 Tests use real servers with deadlines, and several test processes share the machine. Up to three failed tests are
 therefore repeated once, one at a time; tests that pass then are listed as FLAKY at the end. Everything else fails the
 run: more failed tests, a test process that died, an error inside pytest, no tests, tests without an outcome. With
-`--ci` a skip that tests/allowed_skips.toml does not list fails the run as well.
+`--ci` a skip that tests/allowed_skips.toml does not list fails the run as well. With `--stress` other processes load
+the machine during the run, and no failed test is repeated. At its end a run prints the files that took longest.
 """
 
 from __future__ import annotations
 
+import collections
 import os
 import subprocess
 import sys
@@ -17,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import allowed_skips, needs
+from tests.support import allowed_skips, needs, stress
 from tests.support.allowed_skips import AllowedSkip
 from tests.support.run_record import RunRecord
 
@@ -25,30 +30,60 @@ ROOT = Path(__file__).resolve().parents[2]
 MOST_RETRIED = 3
 # A test process that died is not replaced: the run has failed anyway, and xdist can hang when it replaces one.
 IN_PARALLEL = ("-n", "3", "--dist", "loadfile", "--max-worker-restart", "0")
+PARTS = {
+    "--short": "not soak and not nightly",
+    "--soak": "soak and not nightly",
+    "--nightly": "nightly",
+}
+"""The tests of each option, as an expression of markers."""
+_OTHER_OPTIONS = ("--ci", "--stress")
 _SHOWN = 20
+_LONGEST_SHOWN = 10
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the tests. Returns the exit code: 0 when all passed, perhaps some at the second try."""
-    given = [each for each in arguments if each != "--ci"]
+    chosen = [each for each in arguments if each in PARTS]
+    if len(chosen) > 1:
+        print(f"{' and '.join(chosen)} exclude each other", file=sys.stderr)
+        return 2
+    given = [each for each in arguments if each not in (*PARTS, *_OTHER_OPTIONS)]
+    if chosen:
+        given = ["-m", PARTS[chosen[0]], *given]
     for line in needs.lines():
         print(line)
     sys.stdout.flush()
     allowed = allowed_skips.read() if "--ci" in arguments else None
-    return run_suite(("-q", *IN_PARALLEL, *given), directory=ROOT, allowed=allowed)
+    if "--stress" not in arguments:
+        return run_suite(("-q", *IN_PARALLEL, *given), directory=ROOT, allowed=allowed)
+    with stress.load():
+        return run_suite(("-q", *IN_PARALLEL, *given), directory=ROOT, allowed=allowed, most_retried=0)
 
 
-def run_suite(arguments: Sequence[str], *, directory: Path, allowed: Iterable[AllowedSkip] | None) -> int:
-    """Run the tests of a directory, and repeat the failed ones. `allowed` lists the skips of CI; None allows all."""
+def run_suite(
+    arguments: Sequence[str],
+    *,
+    directory: Path,
+    allowed: Iterable[AllowedSkip] | None,
+    most_retried: int = MOST_RETRIED,
+) -> int:
+    """Run the tests of a directory, and repeat the failed ones, at most `most_retried`.
+
+    `allowed` lists the skips of CI; None allows all.
+    """
     rows = None if allowed is None else tuple(allowed)
     first = run_pytest(arguments, directory=directory)
-    if faults := faults_of(first, rows):
+    if first is not None:
+        for line in longest(first.seconds):
+            print(line)
+        sys.stdout.flush()
+    if faults := faults_of(first, rows, most_retried):
         return _fail(faults)
     assert first is not None
     if not first.failed:
         return 0
     print(f"\nRunning {len(first.failed)} failed tests once more, alone", flush=True)
-    second = run_pytest(("-q", *first.failed), directory=directory)
+    second = run_pytest(("-q", "-m", "", *first.failed), directory=directory)
     if faults := faults_of_retry(second, first.failed):
         return _fail(faults)
     print(f"\n{len(first.failed)} FLAKY: failed beside other tests, passed alone")
@@ -74,7 +109,22 @@ def run_pytest(arguments: Sequence[str], *, directory: Path) -> RunRecord | None
     return record
 
 
-def faults_of(record: RunRecord | None, allowed: Sequence[AllowedSkip] | None) -> list[str]:
+def longest(seconds: Mapping[str, float]) -> list[str]:
+    """Return lines with the files whose tests took longest in all, and the longest test of each. Fixtures count."""
+    files: dict[str, list[tuple[float, str]]] = collections.defaultdict(list)
+    for test, taken_s in seconds.items():
+        files[test.partition("::")[0]].append((taken_s, test.partition("::")[2]))
+    order = sorted(files, key=lambda file: sum(taken_s for taken_s, _ in files[file]), reverse=True)
+    lines = [f"the files that took longest, of {sum(seconds.values()):.0f} s for all tests one after another:"]
+    for file in order[:_LONGEST_SHOWN]:
+        most_s, test = max(files[file])
+        lines.append(f"  {sum(taken_s for taken_s, _ in files[file]):6.1f} s {file} ({most_s:.1f} s {test})")
+    return lines if order else []
+
+
+def faults_of(
+    record: RunRecord | None, allowed: Sequence[AllowedSkip] | None, most_retried: int = MOST_RETRIED
+) -> list[str]:
     """Return why a run fails without a second try; empty when all tests passed or few enough failed."""
     if record is None:
         return ["pytest ended without a record of its run"]
@@ -86,8 +136,9 @@ def faults_of(record: RunRecord | None, allowed: Sequence[AllowedSkip] | None) -
         faults.append(f"pytest ended with {_named(record.exit_code)}, and {len(record.failed)} tests failed")
     lost = [test for test in record.collected if test not in set(record.finished)]
     faults += _listed("tests were collected and have no outcome", lost)
-    if len(record.failed) > MOST_RETRIED:
-        faults.append(f"{len(record.failed)} tests failed; at most {MOST_RETRIED} get a second try")
+    if len(record.failed) > most_retried:
+        rule = f"at most {most_retried} get a second try" if most_retried else "none gets a second try"
+        faults.append(f"{len(record.failed)} tests failed; {rule}")
     if allowed is not None:
         skipped = allowed_skips.unlisted(record.skipped, allowed)
         rows = [f"{test}: {reason}" for test, reason in skipped.items()]

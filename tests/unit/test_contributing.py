@@ -29,6 +29,26 @@ def test_the_target_of_a_layer_runs_its_folder(layer: str) -> None:
     assert f"tests.support.suite_run  tests/{layer} -x" in planned(f"test-{layer}", "ARGS=-x")
 
 
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [("test", "--short"), ("test-soak", "--soak"), ("test-nightly", "--nightly"), ("test-stress", "--short --stress")],
+)
+def test_each_part_of_the_tests_has_a_target(target: str, options: str) -> None:
+    assert f"tests.support.suite_run {options}  --ci" in planned(target, "ARGS=--ci")
+
+
+def test_ci_runs_the_long_tests_after_the_short_ones() -> None:
+    assert targets_of_ci("") == ["setup", "lint", "test", "test-soak"]
+    assert targets_of_ci("nightly") == ["setup", "lint", "test", "test-soak", "test-nightly", "test-stress"]
+
+
+def test_each_layer_has_tests_that_make_test_runs() -> None:
+    long = re.compile(r"^pytestmark = .*\bpytest\.mark\.(soak|nightly)\b", re.MULTILINE)
+    for layer in LAYERS:
+        files = list((ROOT / "tests" / layer).rglob("test_*.py"))
+        assert [file for file in files if not long.search(file.read_text("utf-8"))], layer
+
+
 def test_results_are_written_to_the_file_that_is_named() -> None:
     assert "--junit-xml='build/a b.xml'" in planned("test", "JUNIT=build/a b.xml")
     assert "junit" not in planned("test")
@@ -60,6 +80,14 @@ def test_the_table_of_imports_names_each_package_that_the_contracts_name() -> No
     named = {module for contract in contracts for module in contract.get("source_modules", ())}
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     assert sorted(module for module in named if f"`{module}`" not in text) == []
+
+
+def targets_of_ci(argument: str) -> list[str]:
+    """Return the targets of make that .ci/run runs, in order."""
+    script = (ROOT / ".ci" / "run").read_text("utf-8")
+    steps, _, nightly = script.partition('if [ "${1-}" = nightly ]')
+    text = steps + nightly if argument == "nightly" else steps
+    return re.findall(r"^ *make (\S+)", text, re.MULTILINE)
 
 
 def planned(target: str, *variables: str) -> str:

@@ -94,6 +94,7 @@ _json = st.recursive(
     ),
     st.sampled_from([(SPOKE, HUB), (HUB, SPOKE)]),
 )
+@pytest.mark.slow
 def test_no_object_is_too_odd_to_be_converted(parts: Json, versions: tuple[str, str]) -> None:
     obj = {"apiVersion": versions[0], "kind": "LLMInferenceService", **parts}
     assert _response(_review([obj], versions[1]))["result"] == {"status": "Success"}

@@ -6,10 +6,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from automation.cache.optional_apis import OptionalApis
 from kubeapi import kinds
 from kubeapi.errors import ServerError
 from kubeapi.kinds import Kind
+
+pytestmark = pytest.mark.slow
 
 
 class Api:

@@ -240,6 +240,7 @@ def test_one_failing_service_is_told_alone(batcher: Make, outcomes: Outcomes) ->
     ("raised", "message"),
     [(EngineFailed("ApplyFailed", "no disk"), "no disk"), (RuntimeError("a defect"), "RuntimeError: a defect")],
 )
+@pytest.mark.slow
 def test_a_run_that_fails_as_a_whole_is_told_to_all_and_stops_nothing(
     batcher: Make, outcomes: Outcomes, raised: Exception, message: str
 ) -> None:

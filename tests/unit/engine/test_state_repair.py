@@ -19,6 +19,8 @@ from automation.engine.workspace import Workspace
 from program.desired.keys import ServiceKey
 from tests.fakes.rendered import key
 
+pytestmark = pytest.mark.slow
+
 SEALED = {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "ciphertext": "djE6AAAA"}
 
 

@@ -13,6 +13,7 @@ from automation.install.objects import documents
 from automation.install.options import InstallOptions
 
 
+@pytest.mark.slow
 def test_what_is_printed_is_what_would_be_applied(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--namespace=elsewhere", "--metrics-secret=token", "--set", "workers=8"]
     assert invoke(["install", "--render", *arguments]) == 0

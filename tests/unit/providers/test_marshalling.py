@@ -44,6 +44,7 @@ values = st.recursive(
 
 
 @given(st.dictionaries(keys, values, max_size=5))
+@pytest.mark.slow
 def test_properties_survive_the_wire(properties: dict[str, Any]) -> None:
     wire = encode(properties).SerializeToString()
     assert decode(struct_pb2.Struct.FromString(wire)) == properties

@@ -31,7 +31,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], ProcessRecord]]:
         log = tmp_path / f"{len(records)}.log"
         records.append(processes.spawn(Path(sys.executable), ["-c", code, str(tmp_path)], log=log))
         deadline = time.monotonic() + 10
-        while not log.read_text():
+        while not log.read_text().endswith("\n"):
             assert time.monotonic() < deadline
             time.sleep(0.01)
         return records[-1]

@@ -398,6 +398,7 @@ JUNK: st.SearchStrategy[Any] = st.recursive(
     st.dictionaries(st.sampled_from(FIELDS), JUNK, max_size=3),
 )
 @settings(max_examples=300, deadline=None)
+@pytest.mark.slow
 def test_whatever_stands_in_a_service_it_is_combined_or_refused(own: Json, base: Json) -> None:
     look = cluster(base=base)
     with contextlib.suppress(SpecInvalid):

@@ -216,6 +216,7 @@ def test_down_and_up_again_is_the_same(document: Json) -> None:
 
 
 @given(_spoke())
+@pytest.mark.slow
 def test_up_and_down_again_is_the_same(document: Json) -> None:
     assert from_hub(to_hub(document)) == document
 

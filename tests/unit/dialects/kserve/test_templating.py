@@ -242,6 +242,7 @@ PARTS = st.sampled_from([*WORDS.split(), " ", '"', "\n", "if ", "range "])
 
 @given(st.lists(st.one_of(PARTS, st.text(string.printable, max_size=3)), max_size=25).map("".join))
 @settings(max_examples=400, deadline=None)
+@pytest.mark.slow
 def test_whatever_is_written_ends_in_a_text_or_a_named_mistake(text: str) -> None:
     with contextlib.suppress(SpecInvalid):
         assert isinstance(rendered(text), str)
