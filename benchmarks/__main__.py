@@ -13,6 +13,7 @@ from rich.table import Table
 from benchmarks import (
     adoption,
     agent,
+    check,
     downloads,
     drift,
     failover,
@@ -25,6 +26,7 @@ from benchmarks import (
     memory,
     preview,
     proxy,
+    results,
     scale,
     scenarios,
     start,
@@ -51,6 +53,7 @@ def main() -> int:
     others = {
         "adoption": adoption.main,
         "agent": agent.main,
+        "check": check.main,
         "downloads": downloads.main,
         "drift": drift.main,
         "failover": failover.main,
@@ -77,9 +80,11 @@ def main() -> int:
     parser.add_argument("--large", type=int, default=1000, help="size of the large namespace; 0 leaves it out")
     parser.add_argument("--idle-seconds", type=float, default=600.0)
     parser.add_argument("--rounds", type=int, default=1, help="how often subjects alternate; medians are shown")
+    parser.add_argument("--release", help="add the figures to benchmarks/RESULTS.md, in rows of this name")
+    parser.add_argument("--peer-name", default="peer", help="name and version of the peer in these rows")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     options = parser.parse_args()
-    results: dict[str, list[Row]] = {}
+    measured: dict[str, list[Row]] = {}
     console = Console(stderr=True)
     try:
         with workbench(options.peer_crds) as bench:
@@ -90,11 +95,16 @@ def main() -> int:
                 for subject in subjects:
                     console.print(f"Round {number + 1}: {subject.name}", style="bold")
                     row = _measure(subject, bench, f"r{number}-{subject.name}", options, console)
-                    results.setdefault(subject.name, []).append(row)
+                    measured.setdefault(subject.name, []).append(row)
     except (SubjectEnded, TimeoutError) as error:
         console.print(f"The measurement ended early: {error}", style="red", markup=False)
         return 2
-    summary = {name: _median(rows) for name, rows in results.items()}
+    summary = {name: _median(rows) for name, rows in measured.items()}
+    if options.release:
+        command = results.command_line(sys.argv[1:])
+        results.append(
+            results.FILE, results.rows(options.release, summary, peer_name=options.peer_name, command=command)
+        )
     if options.output == "json":
         json.dump(summary, sys.stdout, indent=2)
         sys.stdout.write("\n")
