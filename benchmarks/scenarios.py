@@ -14,6 +14,7 @@ from benchmarks.deployment_watch import deployment_watch
 from benchmarks.subject import Subject
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.discovery import ACCEPT
 from kubeapi.errors import NotFound
 from kubeapi.kinds import Kind, group_version_path
 from tools.localcluster import LocalCluster
@@ -193,8 +194,12 @@ def clear_namespace(client: KubeClient, namespace: str) -> None:
 
 def _deletable(client: KubeClient) -> Iterator[Kind]:
     """Yield the namespaced kinds that the API server serves and whose objects can be deleted together."""
-    groups = [each["preferredVersion"]["groupVersion"] for each in client.request("GET", "/apis")["groups"]]
-    for version in ["v1", *groups]:
-        for each in client.request("GET", group_version_path(version))["resources"]:
-            if each["namespaced"] and "deletecollection" in each["verbs"]:
-                yield Kind(version, each["kind"], each["name"], True)
+    for each in client.request("GET", group_version_path("v1"))["resources"]:
+        if each["namespaced"] and "deletecollection" in each["verbs"]:
+            yield Kind("v1", each["kind"], each["name"], True)
+    for group in client.request("GET", "/apis", accept=ACCEPT["/apis"])["items"]:
+        preferred = group["versions"][0]
+        for each in preferred["resources"]:
+            if each["scope"] == "Namespaced" and "deletecollection" in each["verbs"]:
+                version = f"{group['metadata']['name']}/{preferred['version']}"
+                yield Kind(version, each["responseKind"]["kind"], each["resource"], True)

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +44,8 @@ class Subject:
     directory: Path
     health_url: str | None = None
     """Base URL of its /readyz and /metrics, if it has them."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Further variables of its environment."""
     _process: subprocess.Popen[bytes] | None = None
     _usage: Usage = field(default_factory=Usage)
     _watcher: threading.Thread | None = None
@@ -56,7 +58,7 @@ class Subject:
             self._process = subprocess.Popen(
                 shlex.split(self.command),
                 cwd=self.directory,
-                env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
+                env={**os.environ, **self.environment, "KUBECONFIG": str(self.kubeconfig)},
                 stdout=log,
                 stderr=log,
             )
@@ -102,6 +104,13 @@ class Subject:
                 self._process.kill()
                 self._process.wait()
         return self._usage
+
+    def kill(self) -> None:
+        """End its main process at once, as a failure of its machine would, and wait for the end."""
+        self._stop.set()
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
 
     @property
     def pid(self) -> int:
