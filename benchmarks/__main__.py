@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from pathlib import Path
 
 from rich.console import Console
@@ -46,6 +47,9 @@ LIMITS = {
     "idle: share of a core (%)": 1.0,
     "RSS at 100 (MB)": 150.0,
 }
+
+REST_LIMIT_S = 60.0
+"""How much longer than `--rest-seconds` a controller may take to come to rest before its services are changed."""
 
 
 def main() -> int:
@@ -129,13 +133,9 @@ def _scenarios(subject: Subject, bench: Workbench, prefix: str, options: argpars
     row["create 100 (s)"] = scenarios.create_services(
         client, small, 100, timeout_s=300, autoscaled=options.autoscaled, check=subject.check_alive
     )
+    row["at rest before changes: API requests per second"] = _rest(bench, options.rest_seconds)
     latencies = scenarios.change_latencies(
-        client,
-        small,
-        services=100,
-        changes=options.changes,
-        rest_s=options.rest_seconds,
-        check=subject.check_alive,
+        client, small, services=100, changes=options.changes, check=subject.check_alive
     )
     row["change p50 (s)"] = latencies.quantile(0.5)
     row["change p99 (s)"] = latencies.quantile(0.99)
@@ -160,13 +160,9 @@ def _scenarios(subject: Subject, bench: Workbench, prefix: str, options: argpars
             client, large, options.large, timeout_s=600, autoscaled=options.autoscaled, check=subject.check_alive
         )
         row[f"create {options.large} (s)"] = seconds
+        row[f"at rest at {options.large}: API requests per second"] = _rest(bench, options.rest_seconds)
         latencies = scenarios.change_latencies(
-            client,
-            large,
-            services=options.large,
-            changes=10,
-            rest_s=options.rest_seconds,
-            check=subject.check_alive,
+            client, large, services=options.large, changes=10, check=subject.check_alive
         )
         row[f"change p50 at {options.large} (s)"] = latencies.quantile(0.5)
         usage = subject.stop()
@@ -176,6 +172,11 @@ def _scenarios(subject: Subject, bench: Workbench, prefix: str, options: argpars
         subject.stop()
     scenarios.clear_namespace(client, small)
     return row
+
+
+def _rest(bench: Workbench, seconds: float) -> float:
+    time.sleep(seconds)
+    return scenarios.await_rest(bench.cluster, timeout_s=REST_LIMIT_S)
 
 
 def _start(subject: Subject, bench: Workbench, namespace: str) -> None:

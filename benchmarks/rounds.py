@@ -18,6 +18,8 @@ MACHINE_FREE = frozenset(
 """Measures that a slower machine does not change. They need no reference."""
 TOLERANCES = {"restart (s)": 0.25, "change p50 (s)": 0.25}
 """The spread that is usual on a machine with nothing else to do, where it is more than the standard one."""
+REST_LIMIT_S = 30.0
+"""How much longer than its rest a controller may take to be quiet before its services are changed."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,11 @@ def _measure(subject: Subject, bench: Workbench, namespace: str, size: Size) -> 
     )
     # The statuses of the new services are written during the rest, and belong to their cost.
     time.sleep(size.rest_s)
+    scenarios.await_rest(bench.cluster, timeout_s=REST_LIMIT_S)
     created_cpu_s, created_requests = subject.cpu_s(), scenarios.api_requests(bench.cluster)
     row["create: CPU of a service (s)"] = (created_cpu_s - cpu_s) / size.services
     row["create: API requests of a service"] = (created_requests - requests) / size.services
-    latencies = scenarios.change_latencies(
-        client, namespace, services=size.services, changes=size.changes, rest_s=0, check=check
-    )
+    latencies = scenarios.change_latencies(client, namespace, services=size.services, changes=size.changes, check=check)
     row["change p50 (s)"] = latencies.quantile(0.5)
     row["change: CPU (s)"] = (subject.cpu_s() - created_cpu_s) / size.changes
     row["change: API requests"] = (scenarios.api_requests(bench.cluster) - created_requests) / size.changes

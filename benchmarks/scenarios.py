@@ -98,24 +98,41 @@ def service_manifest(name: str, autoscaled: bool = False) -> dict[str, object]:
     }
 
 
+QUIET_RATE = 5.0
+"""Requests a second of all clients below which a controller counts as at rest."""
+
+
+def await_rest(cluster: LocalCluster, *, timeout_s: float) -> float:
+    """Wait until the API server answers fewer than QUIET_RATE requests a second; return its last rate.
+
+    After `timeout_s` it returns the higher rate of a controller that does not come to rest. Changes then wait behind
+    the work that this controller makes for itself, so the rate belongs beside their durations.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        before, began = api_requests(cluster), time.monotonic()
+        time.sleep(2.0)
+        rate = (api_requests(cluster) - before) / (time.monotonic() - began)
+        if rate < QUIET_RATE or time.monotonic() > deadline:
+            return rate
+
+
 def change_latencies(
     client: KubeClient,
     namespace: str,
     *,
     services: int,
     changes: int,
-    rest_s: float,
     check: Callable[[], None] = lambda: None,
 ) -> Latencies:
-    """Change one service at a time, after `rest_s` seconds; return the times until its Deployment shows the change.
+    """Change one service at a time; return the times until its Deployment shows the change.
 
-    Without the rest, the first changes wait for a subject that still writes the statuses of the services it created.
+    Call it after a rest: else the first changes wait for a subject that still writes the statuses of new services.
     `check` is called twice a second and may raise, if the controller has ended.
 
     Raises:
         TimeoutError: a change did not arrive within a minute.
     """
-    time.sleep(rest_s)
     measured = []
     with deployment_watch(client, namespace) as watch:
         for number in range(changes):
