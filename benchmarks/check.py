@@ -19,7 +19,8 @@ from benchmarks import baseline, calibration, comparison, rounds
 from benchmarks.baseline import BaselineMissing, Record
 from benchmarks.comparison import Comparison, Verdict
 from benchmarks.rounds import Size
-from benchmarks.subject import SubjectEnded
+from benchmarks.scenarios import QUIET_RATE
+from benchmarks.subject import Subject, SubjectEnded
 from benchmarks.workbench import Workbench, workbench
 from tools.localcluster import ClusterError
 from tools.toolchain import ToolMissing
@@ -102,25 +103,30 @@ def _rounds(
             unclear = [f"{each.measure} is {each.verdict.value}" for each in compared if comparison.needs_more([each])]
             console.print(f"One more round: {', '.join(unclear)}.", markup=False, soft_wrap=True)
         console.print(f"Round {len(found) + 1} …", style="dim")
-        found.append(_round(bench, len(found), options.peer, size))
+        found.append(_round(bench, len(found), options.peer, size, console))
     return found
 
 
-def _round(bench: Workbench, number: int, peer: str | None, size: Size) -> dict[str, float]:
+def _round(bench: Workbench, number: int, peer: str | None, size: Size, console: Console) -> dict[str, float]:
+    def measured(subject: Subject) -> dict[str, float]:
+        found = rounds.measure(subject, bench, f"round-{number}-{subject.name}", size)
+        if found.rest_rate >= QUIET_RATE:
+            message = f"{subject.name} was not at rest before its changes: {found.rest_rate:.0f} API requests a second."
+            console.print(message, style="yellow", markup=False, soft_wrap=True)
+        return found.costs
+
     own = bench.own_loop(f"round-{number}")
     if peer is None:
         before = calibration.calibrate(bench.client)
-        row = rounds.measure(own, bench, f"round-{number}", size)
+        row = measured(own)
         after = calibration.calibrate(bench.client)
         return comparison.ratios(row, rounds.machine_references(row, before, after))
     other = bench.peer(peer)
     # The order alternates, so that what grows with the number of rounds disadvantages neither.
     if number % 2:
-        row = rounds.measure(own, bench, f"round-{number}", size)
-        reference = rounds.measure(other, bench, f"round-{number}-peer", size)
+        row, reference = measured(own), measured(other)
     else:
-        reference = rounds.measure(other, bench, f"round-{number}-peer", size)
-        row = rounds.measure(own, bench, f"round-{number}", size)
+        reference, row = measured(other), measured(own)
     return comparison.ratios(row, reference)
 
 

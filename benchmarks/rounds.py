@@ -32,8 +32,18 @@ class Size:
     autoscaled: bool = True
 
 
-def measure(subject: Subject, bench: Workbench, namespace: str, size: Size) -> dict[str, float]:
-    """Run a round in a new namespace, and remove what it made. Each measure is a cost: less is better.
+@dataclass(frozen=True)
+class Round:
+    """What one round of a controller has cost."""
+
+    costs: dict[str, float]
+    """By measure. Less is better."""
+    rest_rate: float
+    """Requests a second of all clients before the changes. More than `scenarios.QUIET_RATE`: it was not at rest."""
+
+
+def measure(subject: Subject, bench: Workbench, namespace: str, size: Size) -> Round:
+    """Run a round in a new namespace, and remove what it made.
 
     Raises:
         SubjectEnded, TimeoutError: the controller ended, or made no progress.
@@ -45,7 +55,7 @@ def measure(subject: Subject, bench: Workbench, namespace: str, size: Size) -> d
         scenarios.clear_namespace(bench.client, namespace)
 
 
-def _measure(subject: Subject, bench: Workbench, namespace: str, size: Size) -> dict[str, float]:
+def _measure(subject: Subject, bench: Workbench, namespace: str, size: Size) -> Round:
     client, check = bench.client, subject.check_alive
     scenarios.make_namespace(client, namespace, model_source=bench.model_source)
     subject.start()
@@ -59,7 +69,7 @@ def _measure(subject: Subject, bench: Workbench, namespace: str, size: Size) -> 
     )
     # The statuses of the new services are written during the rest, and belong to their cost.
     time.sleep(size.rest_s)
-    scenarios.await_rest(bench.cluster, timeout_s=REST_LIMIT_S)
+    rest_rate = scenarios.await_rest(bench.cluster, timeout_s=REST_LIMIT_S)
     created_cpu_s, created_requests = subject.cpu_s(), scenarios.api_requests(bench.cluster)
     row["create: CPU of a service (s)"] = (created_cpu_s - cpu_s) / size.services
     row["create: API requests of a service"] = (created_requests - requests) / size.services
@@ -72,7 +82,7 @@ def _measure(subject: Subject, bench: Workbench, namespace: str, size: Size) -> 
     if subject.health_url is not None:
         row["largest child's RSS (MB)"] = usage.child_rss_bytes / 1e6
         row["restart (s)"] = scenarios.restart(subject, services=size.services).seconds_to_idle
-    return row
+    return Round(row, rest_rate)
 
 
 def machine_references(
