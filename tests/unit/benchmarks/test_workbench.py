@@ -14,6 +14,8 @@ import pytest
 from benchmarks.subject import Subject, SubjectEnded
 from benchmarks.workbench import ModelServer, serve
 
+pytestmark = pytest.mark.slow  # servers and processes
+
 
 def _reset(server: ModelServer, request: bytes) -> None:
     """Send a request, and end the connection as a killed process does."""
