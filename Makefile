@@ -19,7 +19,7 @@ SLOW_UNITS := -m "not slow" --ignore-glob='*/test_hostile_*.py' --ignore-glob='*
 # JUNIT=FILE makes the test targets write their results to a JUnit file, with the output of the failed tests.
 JUNIT_OPTIONS = $(if $(JUNIT),--junit-xml='$(JUNIT)' -o junit_logging=all -o junit_log_passing_tests=false)
 
-.PHONY: help setup tools image demo demo-down kind kind-down test test-tools test-soak test-nightly test-stress test-unit test-fast coverage $(LAYERS:%=test-%) check lint docs bench crds install-files monitoring reference picture clean
+.PHONY: help setup tools image demo demo-down kind kind-down test test-tools test-soak test-nightly test-stress test-unit test-fast coverage $(LAYERS:%=test-%) check lint docs bench bench-check crds install-files monitoring reference picture clean
 
 # `make -j test test-soak` runs one after the other, too: tests have deadlines.
 .NOTPARALLEL:
@@ -108,6 +108,9 @@ docs: $(DOCS_STAMP) ## Build the site of the documents into site/; a broken link
 
 bench: setup ## Measure (benchmarks/README.md says what; ARGS="--peer …" compares with another controller)
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-check: setup ## Compare with the recorded ratios of benchmarks/baseline.json; fail if a measure lost 15 % (ARGS="--record" records)
+	@$(BIN)/python -m benchmarks check $(ARGS)
 
 crds: install-files reference ## Generate the CRDs in docs/crds again, and what is made of them
 	@$(BIN)/python -m tools.pod_fields program/dialects/pods/pod_fields.json

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
-import tempfile
-import threading
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+import time
 from pathlib import Path
 
 from rich.console import Console
@@ -18,6 +14,7 @@ from rich.table import Table
 from benchmarks import (
     adoption,
     agent,
+    check,
     downloads,
     drift,
     failover,
@@ -30,16 +27,13 @@ from benchmarks import (
     memory,
     preview,
     proxy,
+    results,
     scale,
     scenarios,
     start,
 )
-from benchmarks.subject import Subject, own_loop
-from kubeapi import kinds
-from kubeapi.client import KubeClient
-from program.dialects.crds.definitions import crd_documents
-from tools.localcluster import LocalCluster
-from tools.tiny_model import write_tiny_model
+from benchmarks.subject import Subject, SubjectEnded
+from benchmarks.workbench import Workbench, workbench
 
 Row = dict[str, object]
 
@@ -54,12 +48,16 @@ LIMITS = {
     "RSS at 100 (MB)": 150.0,
 }
 
+REST_LIMIT_S = 60.0
+"""How much longer than `--rest-seconds` a controller may take to come to rest before its services are changed."""
+
 
 def main() -> int:
-    """Measure, print, and return 1 if a limit is missed."""
+    """Measure, print, and return 1 if a limit is missed, 2 if a controller ended or made no progress."""
     others = {
         "adoption": adoption.main,
         "agent": agent.main,
+        "check": check.main,
         "downloads": downloads.main,
         "drift": drift.main,
         "failover": failover.main,
@@ -86,28 +84,31 @@ def main() -> int:
     parser.add_argument("--large", type=int, default=1000, help="size of the large namespace; 0 leaves it out")
     parser.add_argument("--idle-seconds", type=float, default=600.0)
     parser.add_argument("--rounds", type=int, default=1, help="how often subjects alternate; medians are shown")
+    parser.add_argument("--release", help="add the figures to benchmarks/RESULTS.md, in rows of this name")
+    parser.add_argument("--peer-name", default="peer", help="name and version of the peer in these rows")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     options = parser.parse_args()
-    directory = Path(tempfile.mkdtemp(prefix="herdsman-bench-"))
-    cluster = LocalCluster(directory / "cluster", components=("etcd", "kube-apiserver"))
-    server = _serve_model(directory)
-    results: dict[str, list[Row]] = {}
+    measured: dict[str, list[Row]] = {}
     console = Console(stderr=True)
     try:
-        cluster.up()
-        client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
-        _install_crds(client, options.peer_crds)
-        source = f"http://127.0.0.1:{server.server_address[1]}/tiny.gguf"
-        for round_number in range(options.rounds):
-            for subject in _subjects(options.peer, cluster.kubeconfig, directory):
-                console.print(f"Round {round_number + 1}: {subject.name}", style="bold")
-                row = _measure(subject, cluster, client, source, f"r{round_number}-{subject.name}", options, console)
-                results.setdefault(subject.name, []).append(row)
-    finally:
-        server.shutdown()
-        cluster.down()
-        shutil.rmtree(directory / "cluster", ignore_errors=True)
-    summary = {name: _median(rows) for name, rows in results.items()}
+        with workbench(options.peer_crds) as bench:
+            for number in range(options.rounds):
+                subjects = [bench.own_loop(f"r{number}")]
+                if options.peer:
+                    subjects.append(bench.peer(options.peer))
+                for subject in subjects:
+                    console.print(f"Round {number + 1}: {subject.name}", style="bold")
+                    row = _measure(subject, bench, f"r{number}-{subject.name}", options, console)
+                    measured.setdefault(subject.name, []).append(row)
+    except (SubjectEnded, TimeoutError) as error:
+        console.print(f"The measurement ended early: {error}", style="red", markup=False)
+        return 2
+    summary = {name: _median(rows) for name, rows in measured.items()}
+    if options.release:
+        command = results.command_line(sys.argv[1:])
+        results.append(
+            results.FILE, results.rows(options.release, summary, peer_name=options.peer_name, command=command)
+        )
     if options.output == "json":
         json.dump(summary, sys.stdout, indent=2)
         sys.stdout.write("\n")
@@ -116,23 +117,25 @@ def main() -> int:
     return 0 if all(_held(name, value) for name, value in summary["herdsman"].items()) else 1
 
 
-def _measure(
-    subject: Subject,
-    cluster: LocalCluster,
-    client: KubeClient,
-    source: str,
-    prefix: str,
-    options: argparse.Namespace,
-    console: Console,
-) -> Row:
+def _measure(subject: Subject, bench: Workbench, prefix: str, options: argparse.Namespace, console: Console) -> Row:
+    try:
+        return _scenarios(subject, bench, prefix, options, console)
+    finally:
+        subject.stop()
+
+
+def _scenarios(subject: Subject, bench: Workbench, prefix: str, options: argparse.Namespace, console: Console) -> Row:
     row: Row = {}
+    client, source = bench.client, bench.model_source
     small = f"{prefix}-small"
     scenarios.make_namespace(client, small, model_source=source)
-    subject.start()
-    subject.wait_ready()
-    row["create 100 (s)"] = scenarios.create_services(client, small, 100, timeout_s=300, autoscaled=options.autoscaled)
+    _start(subject, bench, f"{prefix}-first")
+    row["create 100 (s)"] = scenarios.create_services(
+        client, small, 100, timeout_s=300, autoscaled=options.autoscaled, check=subject.check_alive
+    )
+    row["at rest before changes: API requests per second"] = _rest(bench, options.rest_seconds)
     latencies = scenarios.change_latencies(
-        client, small, services=100, changes=options.changes, rest_s=options.rest_seconds
+        client, small, services=100, changes=options.changes, check=subject.check_alive
     )
     row["change p50 (s)"] = latencies.quantile(0.5)
     row["change p99 (s)"] = latencies.quantile(0.99)
@@ -144,66 +147,43 @@ def _measure(
         row["restart: to idle (s)"] = again.seconds_to_idle
         row["restart: engine processes"] = float(again.engine_processes)
     else:
-        subject.start()
-        subject.wait_ready()
+        _start(subject, bench, f"{prefix}-second")
     if options.idle_seconds > 0:
         console.print(f"  idle for {options.idle_seconds:.0f} s …")
-        quiet = scenarios.idle(subject, cluster, seconds=options.idle_seconds)
+        quiet = scenarios.idle(subject, bench.cluster, seconds=options.idle_seconds)
         row["idle: share of a core (%)"] = 100 * quiet.cpu_s / quiet.seconds
         row["idle: API requests per minute"] = 60 * quiet.api_requests / quiet.seconds
     if options.large:
         large = f"{prefix}-large"
         scenarios.make_namespace(client, large, model_source=source)
-        seconds = scenarios.create_services(client, large, options.large, timeout_s=600, autoscaled=options.autoscaled)
+        seconds = scenarios.create_services(
+            client, large, options.large, timeout_s=600, autoscaled=options.autoscaled, check=subject.check_alive
+        )
         row[f"create {options.large} (s)"] = seconds
+        row[f"at rest at {options.large}: API requests per second"] = _rest(bench, options.rest_seconds)
         latencies = scenarios.change_latencies(
-            client, large, services=options.large, changes=10, rest_s=options.rest_seconds
+            client, large, services=options.large, changes=10, check=subject.check_alive
         )
         row[f"change p50 at {options.large} (s)"] = latencies.quantile(0.5)
         usage = subject.stop()
         row[f"RSS at {options.large} (MB)"] = usage.main_rss_bytes / 1e6
-        scenarios.remove_namespace(client, large)
+        scenarios.clear_namespace(client, large)
     else:
         subject.stop()
-    scenarios.remove_namespace(client, small)
+    scenarios.clear_namespace(client, small)
     return row
 
 
-def _subjects(peer: str | None, kubeconfig: Path, directory: Path) -> list[Subject]:
-    port = 28085
-    options = ("--allowed-remote-hosts=127.0.0.0/8", "--log-format=json")
-    subjects = [own_loop(kubeconfig, directory, *options, port=port)]
-    if peer:
-        subjects.append(Subject("peer", peer, kubeconfig, directory))
-    return subjects
+def _rest(bench: Workbench, seconds: float) -> float:
+    time.sleep(seconds)
+    return scenarios.await_rest(bench.cluster, timeout_s=REST_LIMIT_S)
 
 
-def _install_crds(client: KubeClient, extra: Path | None) -> None:
-    ours = crd_documents()
-    names = {document["metadata"]["name"] for document in ours}
-    for document in ours:
-        client.apply(kinds.CRDS, None, document, field_manager="benchmarks", force=True)
-    if extra is not None:
-        import yaml
-
-        for path in sorted(extra.glob("*.yaml")):
-            for document in yaml.safe_load_all(path.read_text()):
-                if document and document["metadata"]["name"] not in names:
-                    client.apply(kinds.CRDS, None, document, field_manager="benchmarks", force=True)
-
-
-class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the overridden parameter
-        """Print nothing, because the terminal shows the results."""
-
-
-def _serve_model(directory: Path) -> ThreadingHTTPServer:
-    folder = directory / "models"
-    folder.mkdir(parents=True)
-    write_tiny_model(folder / "tiny.gguf")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
+def _start(subject: Subject, bench: Workbench, namespace: str) -> None:
+    subject.start()
+    subject.wait_ready()
+    if subject.health_url is None:
+        scenarios.await_working(bench.client, namespace, source=bench.model_source, check=subject.check_alive)
 
 
 def _median(rows: list[Row]) -> dict[str, float]:

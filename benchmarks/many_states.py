@@ -1,108 +1,71 @@
-"""`python -m benchmarks many-states`: a leader dies whose state has a stack for each of 100 namespaces.
+"""`python -m benchmarks many-states`: a leader dies that has 1,000 services in 100 namespaces, each with its own stack.
 
 Two real loops over one PostgreSQL server, a real API server, the real engine. The leader is killed, then services of
-four namespaces are edited. It measures the seconds until the next leader has applied the first and the last of these
-edits, and until it has read the state of all namespaces. The other namespaces are paused, each with a copy of a real
-stack.
+some namespaces are edited. Measured are the seconds until the next leader has applied the first and the last of these
+edits, and until it has read the state of all namespaces and reconciled all services, which it does in the background;
+and what this costs: CPU seconds, requests to the API server, transactions of PostgreSQL.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
+import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.failover import LIMIT_S
+from benchmarks.subject import Subject
+from benchmarks.workbench import free_port
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from kubeapi.errors import ApiError, NotFound
+from kubeapi.errors import ApiError
 from kubeapi.json_types import Json
-from program.desired.keys import ANNOTATION_MODE
 from program.dialects.crds.definitions import crd_documents
-from tests.support.postgres import Postgres, stack_key
+from tests.support.postgres import Postgres
 from tools.localcluster import LocalCluster
 
 MANAGER = "many-states"
 EDITS = 4
 """Number of namespaces that are edited after the leader was killed."""
-
-
-class Loop:
-    """One `herdsman run`."""
-
-    def __init__(self, name: str, cluster: LocalCluster, table: Postgres, directory: Path) -> None:
-        self.log = directory / f"{name}.log"
-        command = [
-            *(sys.executable, "-m", "automation.cli", "run", f"--kubeconfig={cluster.kubeconfig}"),
-            *(f"--state={table.url}", "--health-port=-1", "--log-format=json", "--log-level=debug"),
-        ]
-        own = {"HERDSMAN_PASSPHRASE": "many-states", "HERDSMAN_WORK_DIR": str(directory / name)}
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, env={**os.environ, **table.environment, **own}
-            )
-
-    def kill(self) -> None:
-        """End it at once, like a machine that fails."""
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-
-    def lines(self) -> list[Json]:
-        """Return its log so far."""
-        found = []
-        for line in self.log.read_text(errors="replace").splitlines():
-            try:
-                found.append(json.loads(line))
-            except ValueError:
-                continue
-        return found
-
-    def ran(self) -> int:
-        """Return the number of its finished engine runs."""
-        return sum(line.get("event") == "Ran a batch" for line in self.lines())
-
-    def when(self, event: str) -> float | None:
-        """Return the Unix time of an event in its log; None if the event is not there."""
-        said = next((line for line in self.lines() if line.get("event") == event), None)
-        return datetime.fromisoformat(said["timestamp"]).timestamp() if said is not None else None
+_WRITERS = 8
 
 
 def main(arguments: list[str]) -> int:
     """Measure, print JSON, and return 1 if the limit is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks many-states", description=__doc__)
     parser.add_argument("--namespaces", type=int, default=100)
+    parser.add_argument("--services", type=int, default=1000, help="in all namespaces together")
     options = parser.parse_args(arguments)
     directory = Path(tempfile.mkdtemp(prefix="herdsman-bench-"))
     cluster = LocalCluster(directory / "cluster", components=("etcd", "kube-apiserver"))
     table = Postgres()
-    loops: list[Loop] = []
+    loops: list[Subject] = []
     try:
         cluster.up()
         client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
         namespaces = [f"many-{number:03}" for number in range(options.namespaces)]
-        step = max(1, len(namespaces) // EDITS)
-        edited = namespaces[step - 1 :: step]
-        _prepare(client, namespaces, edited)
-        loops.append(Loop("one", cluster, table, directory))
-        _until(lambda: loops[0].when("Became the leader"), "a leader", timeout_s=60)
-        _until(lambda: _applied(client, edited, 1) == len(edited), "all services", timeout_s=300)
-        _until(lambda: loops[0].ran() >= len(edited), "the end of all runs", timeout_s=60)
-        state = table.read(stack_key(edited[0])).decode()
-        for namespace in set(namespaces) - set(edited):
-            table.write(stack_key(namespace), state.replace(edited[0], namespace).encode())
-        loops.append(Loop("two", cluster, table, directory))
-        _until(lambda: loops[1].when("Waiting for the leader lease"), "a second loop", timeout_s=60)
-        result = _fail_over(client, loops, namespaces, edited)
+        loops.append(_start_loop("one", cluster, table, directory))
+        began = time.monotonic()
+        _until(lambda: _when(loops[0], "Became the leader"), "a leader", timeout_s=60)
+        count = _prepare(client, namespaces, options.services)
+        _until(lambda: _made(client) >= count, "all Deployments", timeout_s=900, pause_s=2)
+        _until(lambda: loops[0].metric("herdsman_queue_depth") == 0, "an empty queue", timeout_s=120)
+        made_s = time.monotonic() - began
+        loops.append(_start_loop("two", cluster, table, directory))
+        _until(lambda: _when(loops[1], "Waiting for the leader lease"), "a second loop", timeout_s=60)
+        # The statuses of the last services are written, and the second loop fills its caches.
+        time.sleep(10)
+        result = {"all services made (s)": round(made_s, 1), **_fail_over(client, loops, table, namespaces, count)}
         client.close()
     finally:
         for loop in loops:
@@ -115,69 +78,145 @@ def main(arguments: list[str]) -> int:
     return 0 if result["last edit applied (s)"] <= LIMIT_S else 1
 
 
-def _fail_over(client: KubeClient, loops: list[Loop], namespaces: list[str], edited: list[str]) -> Json:
-    loops[0].kill()
+@dataclass(frozen=True)
+class _Cost:
+    """What the loop and its ended children, and all clients of PostgreSQL, have used."""
+
+    cpu_s: float
+    requests: float
+    transactions: int
+
+    def since(self, before: _Cost, until: str) -> Json:
+        return {
+            f"CPU until {until} (s)": round(self.cpu_s - before.cpu_s, 1),
+            f"API requests until {until}": int(self.requests - before.requests),
+            f"PostgreSQL transactions until {until}": self.transactions - before.transactions,
+        }
+
+
+def _cost(loop: Subject, table: Postgres) -> _Cost:
+    return _Cost(loop.cpu_s(), loop.metric("herdsman_api_requests_total"), table.transactions())
+
+
+def _fail_over(
+    client: KubeClient, loops: Sequence[Subject], table: Postgres, namespaces: Sequence[str], services: int
+) -> Json:
+    old, new = loops
+    step = max(1, len(namespaces) // EDITS)
+    waiting = list(namespaces[step - 1 :: step])
+    edits = len(waiting)
+    before = _cost(new, table)
+    old.kill()
     died, died_at = time.monotonic(), time.time()
-    for namespace in edited:
-        client.patch(kinds.INFERENCE_SERVICES, namespace, "svc", {"spec": {"replicas": 2}})
-    _until(lambda: _applied(client, edited, 2) >= 1, "an edit to be applied", timeout_s=300)
-    first_s = time.monotonic() - died
-    _until(lambda: _applied(client, edited, 2) == len(edited), "all edits to be applied", timeout_s=300)
-    last_s = time.monotonic() - died
-    leading, started = (loops[1].when(event) or 0.0 for event in ("Became the leader", "Started"))
-    read = None
-    if loops[1].when("Read the state") is not None or started - leading < last_s / 2:
-        read = _until(lambda: loops[1].when("Read the state"), "the state to be read", timeout_s=300)
+    for namespace in waiting:
+        client.patch(kinds.INFERENCE_SERVICES, namespace, "svc-0", {"spec": {"replicas": 2}})
+    applied_s = []
+    while waiting:
+        applied = _until(partial(_applied, client, waiting), "an edit to be applied", timeout_s=300)
+        applied_s += [time.monotonic() - died] * len(applied)
+        waiting = [namespace for namespace in waiting if namespace not in applied]
+    working = _cost(new, table)
+    read = _until(lambda: _when(new, "Read the state"), "the state to be read", timeout_s=300)
+    _until(lambda: _is_settled(new, services), "all services to be reconciled", timeout_s=300)
+    settled_s = time.monotonic() - died
+    leading, started = (_when(new, event) or 0.0 for event in ("Became the leader", "Started"))
     return {
         "namespaces": len(namespaces),
-        "edits": len(edited),
+        "services": services,
+        "edits": edits,
         "leading (s)": round(leading - died_at, 1),
         "workers started (s)": round(started - died_at, 1),
-        "first edit applied (s)": round(first_s, 1),
-        "last edit applied (s)": round(last_s, 1),
-        "all of the state read (s)": round((read or started) - died_at, 1),
+        "first edit applied (s)": round(applied_s[0], 1),
+        "last edit applied (s)": round(applied_s[-1], 1),
+        "all of the state read (s)": round(read - died_at, 1),
+        "all services reconciled (s)": round(settled_s, 1),
+        **working.since(before, "the last edit"),
+        **_cost(new, table).since(before, "all services"),
+        "RSS of the new leader (MB)": round(new.stop().main_rss_bytes / 1e6),
     }
 
 
-def _prepare(client: KubeClient, namespaces: Iterable[str], active: Iterable[str]) -> None:
+def _is_settled(loop: Subject, services: int) -> bool:
+    return loop.metric("herdsman_reconciles_total") >= services and loop.metric("herdsman_queue_depth") == 0
+
+
+def _start_loop(name: str, cluster: LocalCluster, table: Postgres, directory: Path) -> Subject:
+    port = free_port()
+    command = [
+        *(sys.executable, "-m", "automation.cli", "run", f"--state={table.url}"),
+        *(f"--health-port={port}", "--log-format=json", "--log-level=debug"),
+    ]
+    own = {"HERDSMAN_PASSPHRASE": "many-states", "HERDSMAN_WORK_DIR": str(directory / name)}
+    url = f"http://127.0.0.1:{port}"
+    loop = Subject(name, shlex.join(command), cluster.kubeconfig, directory, url, {**table.environment, **own})
+    loop.start()
+    return loop
+
+
+def _when(loop: Subject, event: str) -> float | None:
+    """Return the Unix time of an event in a loop's log; None if the event is not there."""
+    loop.check_alive()
+    for line in loop.log.read_text(errors="replace").splitlines():
+        if event in line:
+            try:
+                said = json.loads(line)
+            except ValueError:  # the last line may be incomplete
+                continue
+            if said.get("event") == event:
+                return datetime.fromisoformat(said["timestamp"]).timestamp()
+    return None
+
+
+def _prepare(client: KubeClient, namespaces: Sequence[str], services: int) -> int:
+    """Make the namespaces with their services, the same number in each; return the number of all services."""
     for document in crd_documents():
         client.apply(kinds.CRDS, None, document, field_manager=MANAGER, force=True)
-    for namespace in namespaces:
-        metadata = {"name": namespace, "annotations": {ANNOTATION_MODE: "Apply" if namespace in active else "Paused"}}
-        body: Json = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
-        client.apply(kinds.NAMESPACES, None, body, field_manager=MANAGER)
-    for namespace in namespaces:
-        _until(lambda namespace=namespace: _make(client, namespace), "the CRDs to be served", timeout_s=60)  # type: ignore[misc]
+    _until(lambda: _is_served(client), "the CRDs to be served", timeout_s=60)
+    share = max(1, services // len(namespaces))
+    with ThreadPoolExecutor(_WRITERS) as pool:
+        list(pool.map(lambda namespace: _make(client, namespace, share), namespaces))
+    return share * len(namespaces)
 
 
-def _make(client: KubeClient, namespace: str) -> bool:
-    api = kinds.MODELS.api_version
-    model: Json = {"apiVersion": api, "kind": "Model", "metadata": {"name": "base"}, "spec": {"source": "org/repo"}}
-    spec = {"modelRef": "base", "runtime": "vllm", "skipModelInit": True}
-    service: Json = {"apiVersion": api, "kind": "InferenceService", "metadata": {"name": "svc"}, "spec": spec}
+def _is_served(client: KubeClient) -> bool:
     try:
-        client.apply(kinds.MODELS, namespace, model, field_manager=MANAGER)
-        client.apply(kinds.INFERENCE_SERVICES, namespace, service, field_manager=MANAGER)
+        client.list(kinds.MODELS)
+        client.list(kinds.INFERENCE_SERVICES)
     except ApiError:
         return False
     return True
 
 
-def _applied(client: KubeClient, namespaces: Iterable[str], replicas: int) -> int:
-    """Return in how many of these namespaces the Deployment has this number of replicas."""
-    found = 0
-    for namespace in namespaces:
-        try:
-            found += client.get(kinds.DEPLOYMENTS, namespace, "svc")["spec"]["replicas"] == replicas
-        except NotFound:
-            continue
-    return found
+def _make(client: KubeClient, namespace: str, services: int) -> None:
+    body: Json = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+    client.create(kinds.NAMESPACES, None, body)
+    api = kinds.MODELS.api_version
+    model: Json = {"apiVersion": api, "kind": "Model", "metadata": {"name": "base"}, "spec": {"source": "org/repo"}}
+    client.create(kinds.MODELS, namespace, model)
+    spec = {"modelRef": "base", "runtime": "vllm", "skipModelInit": True}
+    for number in range(services):
+        metadata = {"name": f"svc-{number}"}
+        service: Json = {"apiVersion": api, "kind": "InferenceService", "metadata": metadata, "spec": spec}
+        client.create(kinds.INFERENCE_SERVICES, namespace, service)
 
 
-def _until(look: Callable[[], Any], what: str, *, timeout_s: float) -> Any:
+def _made(client: KubeClient) -> int:
+    return len(client.list(kinds.DEPLOYMENTS, resource_version="0")["items"])
+
+
+def _applied(client: KubeClient, namespaces: Sequence[str]) -> list[str]:
+    """Return those of the namespaces whose edited Deployment has two replicas."""
+    return [
+        namespace
+        for namespace in namespaces
+        if client.get(kinds.DEPLOYMENTS, namespace, "svc-0")["spec"]["replicas"] == 2
+    ]
+
+
+def _until(look: Callable[[], Any], what: str, *, timeout_s: float, pause_s: float = 0.1) -> Any:
     deadline = time.monotonic() + timeout_s
     while not (answer := look()):
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited {timeout_s:.0f} s for {what}")
-        time.sleep(0.1)
+        time.sleep(pause_s)
     return answer

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import threading
+import contextlib
 import time
 import urllib.request
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
+from benchmarks.deployment_watch import deployment_watch
 from benchmarks.subject import Subject
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.discovery import ACCEPT
 from kubeapi.errors import NotFound
+from kubeapi.kinds import Kind, group_version_path
 from tools.localcluster import LocalCluster
 
 _PAUSE_S = 1.0
@@ -43,38 +47,42 @@ def make_namespace(client: KubeClient, name: str, *, model_source: str) -> None:
 
 
 def create_services(
-    client: KubeClient, namespace: str, count: int, *, timeout_s: float, autoscaled: bool = False
+    client: KubeClient,
+    namespace: str,
+    count: int,
+    *,
+    timeout_s: float,
+    autoscaled: bool = False,
+    check: Callable[[], None] = lambda: None,
 ) -> float:
-    """Write `count` services and wait until each has its Deployment; return the seconds from the first write."""
-    # A watch reports each Deployment once. Repeated lists would cost the server more than the subject does.
-    seen: set[str] = set()
-    last_seen_at = [0.0]
-    done = threading.Event()
-    version = client.list(kinds.DEPLOYMENTS, namespace)["metadata"]["resourceVersion"]
-    watch = client.watch(kinds.DEPLOYMENTS, namespace, label_selector=None, resource_version=version, timeout_s=900)
+    """Write `count` services and wait until each has its Deployment; return the seconds from the first write.
 
-    def follow() -> None:
-        for _, obj in watch:
-            name = obj["metadata"].get("name", "")
-            if name.startswith("svc-") and name not in seen:
-                seen.add(name)
-                last_seen_at[0] = time.monotonic()
-                if len(seen) >= count:
-                    done.set()
-                    return
+    `check` is called twice a second and may raise, if the controller has ended.
 
-    threading.Thread(target=follow, daemon=True).start()
-    began = time.monotonic()
+    Raises:
+        TimeoutError: not all Deployments exist after `timeout_s`.
+    """
 
     def write(number: int) -> None:
         client.create(kinds.INFERENCE_SERVICES, namespace, service_manifest(f"svc-{number:04d}", autoscaled))
 
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(write, range(count)))
-    if not done.wait(timeout_s):
-        watch.stop()
-        raise TimeoutError(f"{len(seen)} of {count} Deployments after {timeout_s:.0f} s")
-    return last_seen_at[0] - began
+    with deployment_watch(client, namespace) as watch:
+        began = time.monotonic()
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(write, range(count)))
+        what = f"the Deployments of {count} services"
+        return watch.await_state(lambda seen: len(seen) >= count, what, timeout_s=timeout_s, check=check) - began
+
+
+def await_working(client: KubeClient, namespace: str, *, source: str, check: Callable[[], None]) -> None:
+    """Wait until a controller without a health check works: it makes the Deployment of a service in a new namespace.
+
+    Raises:
+        TimeoutError: it did not within a minute.
+    """
+    make_namespace(client, namespace, model_source=source)
+    create_services(client, namespace, 1, timeout_s=60, check=check)
+    clear_namespace(client, namespace)
 
 
 def service_manifest(name: str, autoscaled: bool = False) -> dict[str, object]:
@@ -90,46 +98,55 @@ def service_manifest(name: str, autoscaled: bool = False) -> dict[str, object]:
     }
 
 
-def change_latencies(client: KubeClient, namespace: str, *, services: int, changes: int, rest_s: float) -> Latencies:
-    """Change one service at a time, after `rest_s` seconds; return the times until its Deployment shows the change.
+QUIET_RATE = 5.0
+"""Requests a second of all clients below which a controller counts as at rest."""
 
-    Without the rest, the first changes wait for a subject that still writes the statuses of the services it created.
+
+def await_rest(cluster: LocalCluster, *, timeout_s: float) -> float:
+    """Wait until the API server answers fewer than QUIET_RATE requests a second; return its last rate.
+
+    After `timeout_s` it returns the higher rate of a controller that does not come to rest. Changes then wait behind
+    the work that this controller makes for itself, so the rate belongs beside their durations.
     """
-    time.sleep(rest_s)
-    seen: dict[str, str] = {}
-    news = threading.Condition()
-    version = client.list(kinds.DEPLOYMENTS, namespace)["metadata"]["resourceVersion"]
-    watch = client.watch(kinds.DEPLOYMENTS, namespace, label_selector=None, resource_version=version, timeout_s=900)
+    deadline = time.monotonic() + timeout_s
+    while True:
+        before, began = api_requests(cluster), time.monotonic()
+        time.sleep(2.0)
+        rate = (api_requests(cluster) - before) / (time.monotonic() - began)
+        if rate < QUIET_RATE or time.monotonic() > deadline:
+            return rate
 
-    def follow() -> None:
-        for _, obj in watch:
-            containers = obj.get("spec", {}).get("template", {}).get("spec", {}).get("containers")
-            if containers:
-                with news:
-                    seen[obj["metadata"]["name"]] = " ".join(containers[0].get("args", ()))
-                    news.notify_all()
 
-    follower = threading.Thread(target=follow, daemon=True)
-    follower.start()
+def change_latencies(
+    client: KubeClient,
+    namespace: str,
+    *,
+    services: int,
+    changes: int,
+    check: Callable[[], None] = lambda: None,
+) -> Latencies:
+    """Change one service at a time; return the times until its Deployment shows the change.
+
+    Call it after a rest: else the first changes wait for a subject that still writes the statuses of new services.
+    `check` is called twice a second and may raise, if the controller has ended.
+
+    Raises:
+        TimeoutError: a change did not arrive within a minute.
+    """
     measured = []
-    for number in range(changes):
-        name = f"svc-{number * 7 % services:04d}"
-        size = 8192 + number
-        began = time.monotonic()
-        client.patch(kinds.INFERENCE_SERVICES, namespace, name, {"spec": {"contextSize": size}})
-        with news:
-            flag = f"--ctx-size {size}"
-            done = news.wait_for(partial(_has, seen, name, flag), timeout=60)
-        if not done:
-            raise TimeoutError(f"the change of {name} did not arrive within 60 s")
-        measured.append(time.monotonic() - began)
-        time.sleep(_PAUSE_S)
-    watch.stop()
-    follower.join(10)
+    with deployment_watch(client, namespace) as watch:
+        for number in range(changes):
+            name = f"svc-{number * 7 % services:04d}"
+            size = 8192 + number
+            began = time.monotonic()
+            client.patch(kinds.INFERENCE_SERVICES, namespace, name, {"spec": {"contextSize": size}})
+            shown = partial(_has, name=name, flag=f"--ctx-size {size}")
+            measured.append(watch.await_state(shown, f"the change of {name}", timeout_s=60, check=check) - began)
+            time.sleep(_PAUSE_S)
     return Latencies(tuple(sorted(measured)))
 
 
-def _has(seen: dict[str, str], name: str, flag: str) -> bool:
+def _has(seen: Mapping[str, str], *, name: str, flag: str) -> bool:
     return flag in seen.get(name, "")
 
 
@@ -180,21 +197,26 @@ def api_requests(cluster: LocalCluster) -> float:
     )
 
 
-def remove_namespace(client: KubeClient, namespace: str) -> None:
-    """Delete the services of a namespace, so that the next subject starts with an idle cluster."""
-    for item in client.list(kinds.INFERENCE_SERVICES, namespace)["items"]:
-        try:
-            client.delete(kinds.INFERENCE_SERVICES, namespace, item["metadata"]["name"])
-        except NotFound:
-            continue
-    for item in _deployments(client, namespace):
-        try:
-            client.delete(kinds.DEPLOYMENTS, namespace, item["metadata"]["name"])
-        except NotFound:
-            continue
+def clear_namespace(client: KubeClient, namespace: str) -> None:
+    """Delete all objects of a namespace, so that the next subject does not list what this one made.
+
+    There is no garbage collector, and finalizers of a stopped subject are removed.
+    """
+    for kind in _deletable(client):
+        client.request("DELETE", kind.path(namespace))
+        for item in client.list(kind, namespace)["items"]:
+            with contextlib.suppress(NotFound):
+                client.patch(kind, namespace, item["metadata"]["name"], {"metadata": {"finalizers": None}})
 
 
-def _deployments(client: KubeClient, namespace: str) -> list[dict[str, dict[str, str]]]:
-    # From the server's watch cache, so that frequent lists do not load the store.
-    items: list[dict[str, dict[str, str]]] = client.list(kinds.DEPLOYMENTS, namespace, resource_version="0")["items"]
-    return items
+def _deletable(client: KubeClient) -> Iterator[Kind]:
+    """Yield the namespaced kinds that the API server serves and whose objects can be deleted together."""
+    for each in client.request("GET", group_version_path("v1"))["resources"]:
+        if each["namespaced"] and "deletecollection" in each["verbs"]:
+            yield Kind("v1", each["kind"], each["name"], True)
+    for group in client.request("GET", "/apis", accept=ACCEPT["/apis"])["items"]:
+        preferred = group["versions"][0]
+        for each in preferred["resources"]:
+            if each["scope"] == "Namespaced" and "deletecollection" in each["verbs"]:
+                version = f"{group['metadata']['name']}/{preferred['version']}"
+                yield Kind(version, each["responseKind"]["kind"], each["resource"], True)

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +30,10 @@ class Usage:
     """CPU seconds of the main process and of its ended children, while watched. Running children are not counted."""
 
 
+class SubjectEnded(RuntimeError):
+    """A controller does not run although a scenario needs it. The message names its log."""
+
+
 @dataclass
 class Subject:
     """One controller: `command` runs with KUBECONFIG set, in the given directory."""
@@ -40,6 +44,8 @@ class Subject:
     directory: Path
     health_url: str | None = None
     """Base URL of its /readyz and /metrics, if it has them."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Further variables of its environment."""
     _process: subprocess.Popen[bytes] | None = None
     _usage: Usage = field(default_factory=Usage)
     _watcher: threading.Thread | None = None
@@ -48,14 +54,14 @@ class Subject:
     def start(self) -> None:
         """Start it, and return at once."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        log = (self.directory / f"{self.name}.log").open("ab")
-        self._process = subprocess.Popen(
-            shlex.split(self.command),
-            cwd=self.directory,
-            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
-            stdout=log,
-            stderr=log,
-        )
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                shlex.split(self.command),
+                cwd=self.directory,
+                env={**os.environ, **self.environment, "KUBECONFIG": str(self.kubeconfig)},
+                stdout=log,
+                stderr=log,
+            )
         self._usage = Usage()
         self._stop.clear()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
@@ -68,7 +74,7 @@ class Subject:
             time.sleep(2.0)
             return time.monotonic() - began
         while time.monotonic() - began < timeout_s:
-            self._check_alive()
+            self.check_alive()
             try:
                 with urllib.request.urlopen(f"{self.health_url}/readyz", timeout=2):
                     return time.monotonic() - began
@@ -99,23 +105,41 @@ class Subject:
                 self._process.wait()
         return self._usage
 
+    def kill(self) -> None:
+        """End its main process at once, as a failure of its machine would, and wait for the end."""
+        self._stop.set()
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
     @property
     def pid(self) -> int:
         """The id of its main process."""
-        self._check_alive()
+        self.check_alive()
         assert self._process is not None
         return self._process.pid
 
     def cpu_s(self) -> float:
-        """Return the CPU seconds so far of the process and of its ended children. Running children are not counted."""
-        self._check_alive()
+        """Return the CPU seconds so far of the process and of its ended children. Running children are not counted.
+
+        Raises SubjectEnded.
+        """
+        self.check_alive()
         assert self._process is not None
         times = psutil.Process(self._process.pid).cpu_times()
         return times.user + times.system + times.children_user + times.children_system
 
-    def _check_alive(self) -> None:
-        if self._process is None or self._process.poll() is not None:
-            raise RuntimeError(f"{self.name} is not running; see {self.directory / (self.name + '.log')}")
+    def check_alive(self) -> None:
+        """Raise SubjectEnded if it does not run."""
+        code = self._process.poll() if self._process is not None else None
+        if self._process is None or code is not None:
+            ended = "was not started" if code is None else f"ended with exit status {code}"
+            raise SubjectEnded(f"{self.name} {ended}; its log is {self.log}")
+
+    @property
+    def log(self) -> Path:
+        """The file of its output."""
+        return self.directory / f"{self.name}.log"
 
     def _watch(self) -> None:
         assert self._process is not None

@@ -84,6 +84,10 @@ class Postgres:
         told = re.findall(r"^([0-9.]+):([0-9a-f.:]+):LOG:.*(?:INSERT|UPDATE|DELETE) ", log, flags=re.MULTILINE)
         return [(float(at), host) for at, host in told]
 
+    def transactions(self) -> int:
+        """The number of finished transactions of all clients, up to a second old."""
+        return int(self._query("SELECT sum(xact_commit + xact_rollback) FROM pg_stat_database"))
+
     def names(self) -> set[str]:
         """The keys of all rows."""
         return {key.removeprefix(_PREFIX) for key in self._query("SELECT key FROM pulumi_state").split()}
