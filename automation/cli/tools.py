@@ -9,7 +9,7 @@ import typer
 
 from automation.cli.output import OutputFormat, complain, print_json, print_table, say
 from tools import build
-from tools.toolchain import ToolMissing, find
+from tools.toolchain import ToolMissing, find, override_variable
 from tools.versions import NEEDED, TOOLS, Tool
 
 app = typer.Typer(no_args_is_help=True)
@@ -22,7 +22,7 @@ def install(
         typer.Argument(metavar="[NAME]...", help="Tools to install. The default is all tools that Herdsman needs."),
     ] = None,
 ) -> None:
-    """Install missing tools. Existing ones are skipped."""
+    """Install missing tools. Existing ones are skipped, also suitable ones on PATH."""
     try:
         paths = build.ensure(names or NEEDED)
     except ToolMissing as missing:
@@ -32,7 +32,9 @@ def install(
         complain(str(failed))
         raise typer.Exit(1) from failed
     for name, path in paths.items():
-        say(f"{name}  {path}")
+        found_by = find(TOOLS[name]).found_by
+        why = {"PATH": "  (found on PATH)", "override": f"  (named by {override_variable(name)})"}.get(found_by, "")
+        say(f"{name}  {path}{why}")
 
 
 @dataclass(frozen=True)
