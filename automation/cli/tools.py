@@ -32,9 +32,13 @@ def install(
         complain(str(failed))
         raise typer.Exit(1) from failed
     for name, path in paths.items():
-        found_by = find(TOOLS[name]).found_by
-        why = {"PATH": "  (found on PATH)", "override": f"  (named by {override_variable(name)})"}.get(found_by, "")
-        say(f"{name}  {path}{why}")
+        # On stderr, because scripts read the paths from stdout.
+        match find(TOOLS[name]).found_by:
+            case "PATH":
+                say(f"Herdsman uses the `{name}` that it found on PATH", err=True)
+            case "override":
+                say(f"Herdsman uses the `{name}` that {override_variable(name)} names", err=True)
+        say(f"{name}  {path}")
 
 
 @dataclass(frozen=True)

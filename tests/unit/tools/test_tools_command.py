@@ -80,6 +80,10 @@ def test_install_names_the_tools_that_the_user_has_installed(tmp_path: Path, mon
     answer = runner.invoke(app, ["install", "etcd", "kubectl"])
     assert answer.exit_code == 0, answer.stderr
     assert answer.stdout.splitlines() == [
-        f"etcd  {tmp_path / 'path' / 'etcd'}  (found on PATH)",
-        f"kubectl  {tmp_path / 'own'}  (named by HERDSMAN_KUBECTL)",
+        f"etcd  {tmp_path / 'path' / 'etcd'}",
+        f"kubectl  {tmp_path / 'own'}",
+    ]
+    assert answer.stderr.splitlines() == [
+        "Herdsman uses the `etcd` that it found on PATH",
+        "Herdsman uses the `kubectl` that HERDSMAN_KUBECTL names",
     ]
