@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import collections
 import subprocess
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _TAIL_LINES = 25
@@ -13,6 +14,34 @@ _TAIL_LINES = 25
 
 class BuildFailed(Exception):
     """A build command failed; the message names the full log and ends with the last lines of output."""
+
+
+class RunningCommands:
+    """The commands that run at present, so that a failure of one build can stop the others."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._processes: set[subprocess.Popen[str]] = set()
+        self._stopped = False
+
+    def add(self, process: subprocess.Popen[str]) -> None:
+        """Record a started command; it is ended at once if `stop` was called before."""
+        with self._lock:
+            self._processes.add(process)
+            if self._stopped:
+                process.terminate()
+
+    def remove(self, process: subprocess.Popen[str]) -> None:
+        """Drop a command that has ended."""
+        with self._lock:
+            self._processes.discard(process)
+
+    def stop(self) -> None:
+        """End all commands, also those that start later."""
+        with self._lock:
+            self._stopped = True
+            for process in self._processes:
+                process.terminate()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +53,9 @@ class Workbench:
     lock: int
     """File descriptor of the build's lock. Every command inherits it. If the builder is killed but a compiler
     continues, the next build waits for the compiler instead of using the same folder."""
+    jobs: int = 2
+    """Compilers that one command may run at a time."""
+    running: RunningCommands = field(default_factory=RunningCommands)
 
 
 def run(
@@ -60,6 +92,7 @@ def run(
         except OSError as error:
             raise BuildFailed(f"`{argv[0]}` did not start: {error}") from error
         assert process.stdout is not None
+        workbench.running.add(process)
         try:
             with process.stdout:
                 for line in process.stdout:
@@ -72,5 +105,7 @@ def run(
             process.terminate()
             process.wait()
             raise
+        finally:
+            workbench.running.remove(process)
     if code != 0:
         raise BuildFailed(f"`{' '.join(argv[:3])} …` exited with {code}; the log is {log}\n" + "\n".join(tail))

@@ -1,4 +1,4 @@
-"""Shows the progress of a build: a live bar on a terminal, plain lines elsewhere. Called by `tools.build`."""
+"""Shows the progress of builds: live bars on a terminal, plain lines elsewhere. Called by `tools.build`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Protocol, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 _PLAIN_EVERY_S = 20.0
 
@@ -23,14 +23,38 @@ class BuildProgress(Protocol):
         """Report the result."""
 
 
+class Display(Protocol):
+    """Shows the builds of one command, also several at a time."""
+
+    def build(self, title: str) -> BuildProgress:
+        """Begin a build."""
+
+
+@contextmanager
+def display(stream: TextIO) -> Iterator[Display]:
+    """Show builds on the stream while the block runs."""
+    if stream.isatty():
+        with _Bars(stream) as bars:
+            yield bars
+    else:
+        yield _Log(stream)
+
+
 @contextmanager
 def showing(title: str, stream: TextIO) -> Iterator[BuildProgress]:
     """Show one build on the stream while the block runs."""
-    if stream.isatty():
-        with _Bar(title, stream) as bar:
-            yield bar
-    else:
-        yield _Lines(title, stream)
+    with display(stream) as shown:
+        yield shown.build(title)
+
+
+class _Log:
+    """Plain lines for logs of CI."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def build(self, title: str) -> BuildProgress:
+        return _Lines(title, self._stream)
 
 
 class _Lines:
@@ -56,11 +80,10 @@ class _Lines:
         print(f"{self._title}: {text}", file=self._stream, flush=True)
 
 
-class _Bar:
-    """A spinner, a bar if the number of steps is known, and the elapsed time."""
+class _Bars:
+    """For each build a spinner, a bar if the number of steps is known, and the elapsed time."""
 
-    def __init__(self, title: str, stream: TextIO) -> None:
-        self._title = title
+    def __init__(self, stream: TextIO) -> None:
         self._console = Console(file=stream)
         self._progress = Progress(
             SpinnerColumn(),
@@ -71,20 +94,29 @@ class _Bar:
             console=self._console,
             transient=True,
         )
-        self._task: TaskID | None = None
 
-    def __enter__(self) -> _Bar:
+    def __enter__(self) -> _Bars:
         self._progress.start()
-        self._task = self._progress.add_task(self._title, total=None, note="")
         return self
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
+    def build(self, title: str) -> BuildProgress:
+        return _Bar(title, self._progress)
+
+
+class _Bar:
+    """The row of one build."""
+
+    def __init__(self, title: str, progress: Progress) -> None:
+        self._title = title
+        self._progress = progress
+        self._task = progress.add_task(title, total=None, note="")
+
     def step(self, note: str, *, done: int | None = None, total: int | None = None) -> None:
-        assert self._task is not None
         self._progress.update(self._task, completed=done, total=total, note=note)
 
     def finished(self, note: str) -> None:
-        self._progress.stop()
-        self._console.print(f"{self._title}: {note}", markup=False, highlight=False)
+        self._progress.remove_task(self._task)
+        self._progress.console.print(f"{self._title}: {note}", markup=False, highlight=False)

@@ -20,6 +20,10 @@ _VERSION_COMMAND: dict[str, tuple[str, ...]] = {
     "pulumi": ("version",),
     "kubectl": ("version", "--client"),
     "kind": ("version",),
+    "etcd": ("--version",),
+    "kube-apiserver": ("--version",),
+    "kube-controller-manager": ("--version",),
+    "kube-scheduler": ("--version",),
 }
 ANSWER_S = 60.0
 """Limit in seconds for a program to print its version, also on a busy machine."""
@@ -105,12 +109,15 @@ def find(tool: Tool) -> Located:
     passed_over = ""
     if tool.user_minimum is not None:
         for candidate in _candidates(tool):
-            if tool.user_minimum == "0" or _at_least(candidate, tool.name, tool.user_minimum):
+            if tool.user_minimum == "0" or _is_accepted(candidate, tool, tool.user_minimum):
                 return Located(candidate, "PATH")
-            passed_over = f", and {candidate} is older or did not print its version within {ANSWER_S:g} s"
+            other = "has another version" if tool.user_exact else "is older"
+            passed_over = f", and {candidate} {other} or did not print its version within {ANSWER_S:g} s"
     path = cached_path(tool)
-    if _runs(path):
-        return Located(path, "cache")
+    for directory in tool.directory_names:
+        built = path.parents[2] / directory / "bin" / tool.name
+        if _runs(built):
+            return Located(built, "cache")
     # `make setup` builds only the programs that all users need.
     remedy = None if tool.needed else f"run `herdsman tools install {tool.name}`"
     raise NotBuilt(tool.name, f"{tool.version} is not on this machine{passed_over}", remedy)
@@ -131,9 +138,11 @@ def _runs(path: Path) -> bool:
     return path.is_file() and os.access(path, os.X_OK)
 
 
-def _at_least(path: Path, name: str, minimum: str) -> bool:
-    have = installed_version(path, name, modified_ns=path.stat().st_mtime_ns)
-    return have is not None and _numbers(have) >= _numbers(minimum)
+def _is_accepted(path: Path, tool: Tool, minimum: str) -> bool:
+    have = installed_version(path, tool.name, modified_ns=path.stat().st_mtime_ns)
+    if have is None:
+        return False
+    return have == minimum if tool.user_exact else _numbers(have) >= _numbers(minimum)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

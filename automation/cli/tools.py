@@ -9,7 +9,7 @@ import typer
 
 from automation.cli.output import OutputFormat, complain, print_json, print_table, say
 from tools import build
-from tools.toolchain import ToolMissing, find
+from tools.toolchain import ToolMissing, find, override_variable
 from tools.versions import NEEDED, TOOLS, Tool
 
 app = typer.Typer(no_args_is_help=True)
@@ -22,7 +22,7 @@ def install(
         typer.Argument(metavar="[NAME]...", help="Tools to install. The default is all tools that Herdsman needs."),
     ] = None,
 ) -> None:
-    """Install missing tools. Existing ones are skipped."""
+    """Install missing tools. Existing ones are skipped, also suitable ones on PATH."""
     try:
         paths = build.ensure(names or NEEDED)
     except ToolMissing as missing:
@@ -32,6 +32,12 @@ def install(
         complain(str(failed))
         raise typer.Exit(1) from failed
     for name, path in paths.items():
+        # On stderr, because scripts read the paths from stdout.
+        match find(TOOLS[name]).found_by:
+            case "PATH":
+                say(f"Herdsman uses the `{name}` that it found on PATH", err=True)
+            case "override":
+                say(f"Herdsman uses the `{name}` that {override_variable(name)} names", err=True)
         say(f"{name}  {path}")
 
 

@@ -24,6 +24,8 @@ def test_the_cli_is_the_one_that_is_tested() -> None:
     assert needed is not None
     given = tuple(int(part) for part in ARGUMENTS["GO_VERSION"].split("."))
     assert given[:2] >= (int(needed[1]), int(needed[2]))
+    # The whole folder, because its go.mod replaces modules by folders in it.
+    assert "\nCOPY tools/go/pulumi/ ./\n" in TEXT
 
 
 def test_every_base_is_pinned_to_a_whole_version() -> None:

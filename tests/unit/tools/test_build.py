@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ import pytest
 from tools import build
 from tools.commands import BuildFailed
 from tools.toolchain import ToolMissing, cached_path
-from tools.versions import TOOLS, Origin, Tool
+from tools.versions import SHARED, TOOLS, Origin, Tool
 
 needs_go = pytest.mark.skipif(shutil.which("go") is None, reason="no `go` on PATH: install it from https://go.dev/dl")
 
@@ -170,6 +171,69 @@ def test_a_go_that_cannot_fetch_the_wanted_toolchain_is_refused(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ToolMissing, match=r"is too old \(go version go1\.19\.8"):
         build.ensure(["kube-scheduler"], stream=io.StringIO())
+
+
+def test_nothing_is_built_if_one_of_several_compilers_is_missing(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "go").write_text("#!/bin/sh\necho go version go1.26.0 linux/amd64\n")
+    (tmp_path / "go").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ToolMissing, match="`cmake` is needed to build llama-server"):
+        build.ensure(["kube-scheduler", "llama-server"], stream=io.StringIO())
+    assert not cache.exists()
+
+
+@needs_go
+def test_tools_that_share_a_program_are_links_to_it_and_it_is_built_once(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = 'package main\n\nimport "os"\n\nfunc main() { print(os.Args[0]) }\n'
+    shared = hello(tmp_path / "hello", source=source)
+    monkeypatch.setitem(SHARED, "hello", shared)
+    first, second = (replace(shared, name=name, linked_to="hello") for name in ("first", "second"))
+    told = io.StringIO()
+    for tool in (first, second):
+        path = build.ensure_tool(tool, stream=told)
+        assert path == cached_path(tool) and path.resolve() == cached_path(shared)
+        assert subprocess.run([str(path)], capture_output=True, text=True, check=True).stderr == str(path)
+    assert told.getvalue().count("ready after") == 1
+    assert not os.path.isabs(os.readlink(cached_path(first)))
+
+    cached_path(shared).unlink()
+    build.ensure_tool(second, stream=told)
+    assert cached_path(second).is_file() and told.getvalue().count("ready after") == 2
+
+
+@needs_go
+def test_a_program_of_an_earlier_recipe_is_built_again(tmp_path: Path, cache: Path) -> None:
+    tool = hello(tmp_path / "hello")
+    old = build.ensure_tool(tool, stream=io.StringIO())
+    changed = replace(tool, revision=2)
+    new = build.ensure_tool(changed, stream=io.StringIO())
+    assert new == cached_path(changed) != old
+    assert old.is_file(), "another checkout may still use it"
+
+
+@needs_go
+def test_a_failed_build_stops_the_one_beside_it(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = hello(tmp_path / "hello", source="package main\n\nfunc main() { undefinedThing() }\n")
+    slow = replace(broken, name="slow", origin=Origin.LLAMA_CPP)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("cmake", "c++", "make", "ninja"):
+        (programs / name).write_text("#!/bin/sh\nexec sleep 100\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(build, "_MEMORY_FOR_TWO", 0)
+    (cache / "build" / slow.directory_name / "source" / "llama.cpp").mkdir(parents=True)
+    monkeypatch.setitem(TOOLS, "hello", broken)
+    monkeypatch.setitem(TOOLS, "slow", slow)
+    began = time.monotonic()
+    with pytest.raises(BuildFailed, match="undefined: undefinedThing"):
+        build.ensure(["slow", "hello"], stream=io.StringIO())
+    assert time.monotonic() - began < 60
+    assert sorted(entry.name for entry in (cache / "tools").iterdir()) == [".lock"]
 
 
 def test_the_module_says_where_each_program_is(capsys: pytest.CaptureFixture[str]) -> None:

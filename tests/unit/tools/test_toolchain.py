@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tools.toolchain import NotBuilt, ToolMissing, cache_dir, cached_path, find, locate, tool_named
+from tools.toolchain import Located, NotBuilt, ToolMissing, cache_dir, cached_path, find, locate, tool_named
 from tools.versions import TOOLS
 
 
@@ -105,10 +106,25 @@ def test_pulumi_is_found_where_its_own_installer_puts_it(tmp_path: Path) -> None
     assert locate("pulumi") == own
 
 
-def test_components_of_the_control_plane_are_never_taken_from_path(tmp_path: Path) -> None:
-    program(tmp_path / "path" / "kube-apiserver", "Kubernetes v1.20.0")
-    with pytest.raises(NotBuilt):
-        locate("kube-apiserver")
+@pytest.mark.parametrize("name", ["kube-apiserver", "kube-controller-manager", "kube-scheduler"])
+def test_a_server_of_kubernetes_on_path_is_used_only_in_exactly_the_pinned_version(tmp_path: Path, name: str) -> None:
+    own = program(tmp_path / "path" / name, "Kubernetes v1.99.0")
+    with pytest.raises(NotBuilt) as caught:
+        locate(name)
+    assert f"{own} has another version or did not print its version" in str(caught.value)
+    program(own, f"Kubernetes v{TOOLS[name].version}")
+    assert find(TOOLS[name]) == Located(own, "PATH")
+
+
+def test_a_program_of_an_earlier_recipe_is_used_until_the_present_one_is_built(tmp_path: Path) -> None:
+    tool = replace(TOOLS["kwok"], revision=3)
+    assert cached_path(tool).parent.parent.name == f"kwok-{tool.version}-r3"
+    first = program(tmp_path / "cache" / "tools" / f"kwok-{tool.version}" / "bin" / "kwok")
+    assert find(tool).path == first
+    second = program(tmp_path / "cache" / "tools" / f"kwok-{tool.version}-r2" / "bin" / "kwok")
+    assert find(tool).path == second
+    program(cached_path(tool))
+    assert find(tool).path == cached_path(tool)
 
 
 def test_an_unknown_name_is_told_with_the_known_ones() -> None:

@@ -69,3 +69,21 @@ def test_install_makes_a_tool_and_prints_where_it_is() -> None:
     assert answer.exit_code == 0, answer.stderr
     assert answer.stdout == f"etcd  {cached_path(TOOLS['etcd'])}\n"
     assert listed()["etcd"]["state"] == "ok"
+
+
+def test_install_names_the_tools_that_the_user_has_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path, text in ((tmp_path / "path" / "etcd", f"etcd Version: {TOOLS['etcd'].version}"), (tmp_path / "own", "")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\necho '{text}'\n")
+        path.chmod(0o755)
+    monkeypatch.setenv("HERDSMAN_KUBECTL", str(tmp_path / "own"))
+    answer = runner.invoke(app, ["install", "etcd", "kubectl"])
+    assert answer.exit_code == 0, answer.stderr
+    assert answer.stdout.splitlines() == [
+        f"etcd  {tmp_path / 'path' / 'etcd'}",
+        f"kubectl  {tmp_path / 'own'}",
+    ]
+    assert answer.stderr.splitlines() == [
+        "Herdsman uses the `etcd` that it found on PATH",
+        "Herdsman uses the `kubectl` that HERDSMAN_KUBECTL names",
+    ]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tools import versions
-from tools.versions import TOOLS, Origin, Tool
+from tools.versions import SHARED, TOOLS, Origin, Tool
 
 ROOT = Path(__file__).resolve().parents[3]
 GO_TOOLS = [tool for tool in TOOLS.values() if tool.origin is Origin.GO]
@@ -22,6 +22,8 @@ def go_mod(tool: Tool) -> str:
 @pytest.mark.parametrize("tool", GO_TOOLS, ids=lambda tool: tool.name)
 def test_each_go_tool_is_a_tool_of_its_module_in_the_version_that_the_table_says(tool: Tool) -> None:
     text = go_mod(tool)
+    if tool.linked_to:
+        assert SHARED[tool.linked_to].module == tool.module
     declared = re.findall(r"^(?:tool\s+|\t)(\S+)$", text, re.MULTILINE)
     assert tool.package in declared
     required = dict(re.findall(r"^\s*(?:require )?(\S+) v(\S+)(?: // indirect)?$", text, re.MULTILINE))
@@ -51,6 +53,17 @@ def test_the_go_tools_write_their_version_into_themselves() -> None:
     assert f"Version={versions.PULUMI}" in " ".join(TOOLS["pulumi"].linker_flags)
     assert f"version.version=v{versions.HELM}" in " ".join(TOOLS["helm"].linker_flags)
     assert f"gitVersion=v{versions.KUBERNETES}" in " ".join(TOOLS["kube-apiserver"].linker_flags)
+
+
+def test_the_program_of_several_tools_starts_each_of_them() -> None:
+    source = (ROOT / "tools" / "go" / "kubernetes" / "main.go").read_text()
+    module = re.search(r"^module (\S+)$", go_mod(TOOLS["kube-apiserver"]), re.MULTILINE)
+    assert module and module[1] == SHARED["kube-control-plane"].package
+    linked = [tool for tool in TOOLS.values() if tool.linked_to]
+    assert [tool.name for tool in linked] == re.findall(r'case "(\S+)":', source)
+    for tool in linked:
+        assert f'"{tool.package}/app"' in source
+        assert tool.version == SHARED[tool.linked_to].version
 
 
 def test_the_python_pins_agree_with_the_table() -> None:
