@@ -30,6 +30,7 @@ from benchmarks import (
     memory,
     preview,
     proxy,
+    registration,
     scale,
     scenarios,
     start,
@@ -73,6 +74,7 @@ def main() -> int:
         "hosts-placement": hosts_placement.main,
         "preview": preview.main,
         "proxy": proxy.main,
+        "registration": registration.main,
         "start": start.main,
     }
     if sys.argv[1:2] and (other := others.get(sys.argv[1])):

@@ -37,6 +37,8 @@ class Recorded:
 
     calls: list[tuple[str, bytes]] = field(default_factory=list)
     """Method and message, in the order of their arrival."""
+    kept: bool = True
+    """Whether requests are kept."""
 
     def registrations(self) -> list[Json]:
         """Return the registrations, sorted by type and name."""
@@ -76,7 +78,8 @@ def recording(recorded: Recorded, answer: Answer) -> Iterator[str]:
             method = details.method.removeprefix(_SERVICE)
 
             def call(raw: bytes, context: grpc.ServicerContext) -> bytes:
-                recorded.calls.append((method, raw))
+                if recorded.kept:
+                    recorded.calls.append((method, raw))
                 try:
                     return answer(method, raw)
                 except grpc.RpcError as error:
