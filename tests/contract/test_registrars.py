@@ -162,3 +162,15 @@ def test_a_stack_of_one_program_has_nothing_to_change_for_the_other(sides: tuple
         assert all(each.ok for each in outcome.services.values())
         assert {change.op for each in outcome.services.values() for change in each.changes} <= {"same"}
         assert side.state() == before and len(side.runs) == 2
+
+
+def test_a_preview_that_the_api_server_refuses_has_the_same_outcome(sides: tuple[Side, Side]) -> None:
+    """The engine ends a failed preview at once, while programs still register."""
+    found = []
+    for side in sides:
+        services = [service(f"s{number}", namespace=side.namespace, cached=True) for number in range(10)]
+        bad = service("bad", namespace=side.namespace, port=BAD_PORT)
+        outcome = side.engine.preview(Batch(Stack(side.namespace), (bad, *services)))
+        found.append(outcomes(side, outcome)[0][str(side.named(str(bad.key)))])
+    assert found[0] == found[1]
+    assert "spec.ports[0].port" in found[0][3]
