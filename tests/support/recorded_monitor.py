@@ -83,7 +83,7 @@ def recording(recorded: Recorded, answer: Answer) -> Iterator[str]:
                 try:
                     return answer(method, raw)
                 except grpc.RpcError as error:
-                    context.abort(error.code(), error.details())
+                    context.abort(error.code(), error.details() or "")
 
             return grpc.unary_unary_rpc_method_handler(call)
 
@@ -104,7 +104,8 @@ def in_front_of_the_engine(program: FleetProgram, recorded: Recorded) -> FleetPr
         with grpc.insecure_channel(request.monitor_address, options=_OPTIONS) as channel:
 
             def forward(method: str, raw: bytes) -> bytes:
-                answered: bytes = channel.unary_unary(_SERVICE + method)(raw)
+                call: Any = channel.unary_unary(_SERVICE + method)  # without serializers it takes and returns bytes
+                answered: bytes = call(raw)
                 return answered
 
             with recording(recorded, forward) as address:
