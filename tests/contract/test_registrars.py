@@ -7,6 +7,7 @@ compares more requests without an engine.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from automation.engine.fleet_run import FleetProgram, run_fleet
 from automation.engine.port import Batch, BatchOutcome, Stack
 from automation.engine.pulumi_engine import PulumiEngine
+from components import naming
 from components.providers.kubernetes import KubernetesProvider
 from components.providers.plugin_server import EmbeddedPlugins
 from components.rendered import RenderedService
@@ -63,7 +65,7 @@ a Python stack."""
 
 def _steady(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _steady(item) for name, item in value.items() if name not in CHANGING}
+        return {name: _steady(_hash(name, item)) for name, item in value.items() if name not in CHANGING}
     if isinstance(value, list):
         return [_steady(item) for item in value]
     if isinstance(value, str) and value.startswith(("{", "[")):
@@ -72,6 +74,11 @@ def _steady(value: Any) -> Any:
         except ValueError:
             return value
     return value
+
+
+def _hash(name: str, value: Any) -> Any:
+    """Return the value of a field. An applied hash counts the namespace, which differs between the two sides."""
+    return re.sub("^[0-9a-f]{16}", "hash", value) if name == naming.ANNOTATION_APPLIED_HASH else value
 
 
 @pytest.fixture
@@ -155,13 +162,15 @@ def test_a_stack_of_one_program_has_nothing_to_change_for_the_other(sides: tuple
     """A loop takes over the stacks of an earlier version, which registered by the SDK."""
     for side, other in zip(sides, (run_fleet_by_sdk, run_fleet), strict=True):
         batch = Batch(Stack(side.namespace), (service("a", namespace=side.namespace, autoscaled=True, cached=True),))
-        side.engine.up(batch)
+        for _ in range(2):  # the second run refreshes: a state then has the object as it was read, not as it was made
+            side.engine.up(batch)
         before = side.state()
         side.program = other
         outcome = side.engine.up(batch)
         assert all(each.ok for each in outcome.services.values())
         assert {change.op for each in outcome.services.values() for change in each.changes} <= {"same"}
-        assert side.state() == before and len(side.runs) == 2
+        assert side.state() == before
+        assert len(side.runs) == 3
 
 
 def test_a_preview_that_the_api_server_refuses_has_the_same_outcome(sides: tuple[Side, Side]) -> None:
