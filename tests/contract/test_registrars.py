@@ -30,7 +30,10 @@ from tests.support.recorded_monitor import Recorded, in_front_of_the_engine
 from tests.support.sdk_programs import run_fleet_by_sdk
 
 PROGRAMS: dict[str, FleetProgram] = {"monitor": run_fleet, "sdk": run_fleet_by_sdk}
-CHANGING = ("created", "modified", "startTime", "endTime", "uid", "resourceVersion", "time", "creationTimestamp")
+CHANGING = (
+    *("created", "modified", "startTime", "endTime", "time"),
+    *("uid", "resourceVersion", "creationTimestamp", "clusterIP", "clusterIPs"),
+)
 """Fields that differ between two runs of the same program."""
 
 
@@ -65,7 +68,7 @@ a Python stack."""
 
 def _steady(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _steady(_hash(name, item)) for name, item in value.items() if name not in CHANGING}
+        return {name: _steady(_field(name, item)) for name, item in value.items() if name not in CHANGING}
     if isinstance(value, list):
         return [_steady(item) for item in value]
     if isinstance(value, str) and value.startswith(("{", "[")):
@@ -76,9 +79,14 @@ def _steady(value: Any) -> Any:
     return value
 
 
-def _hash(name: str, value: Any) -> Any:
-    """Return the value of a field. An applied hash counts the namespace, which differs between the two sides."""
-    return re.sub("^[0-9a-f]{16}", "hash", value) if name == naming.ANNOTATION_APPLIED_HASH else value
+def _field(name: str, value: Any) -> Any:
+    """Return the value of a field in the form that is compared.
+
+    An applied hash counts the namespace, which differs between the two sides. The SDK's dependencies have no order.
+    """
+    if name == naming.ANNOTATION_APPLIED_HASH:
+        return re.sub("^[0-9a-f]{16}", "hash", value)
+    return sorted(value) if name == "dependencies" and value else value
 
 
 @pytest.fixture
