@@ -27,6 +27,7 @@ from benchmarks import (
     memory,
     preview,
     proxy,
+    registration,
     results,
     scale,
     scenarios,
@@ -71,6 +72,7 @@ def main() -> int:
         "hosts-placement": hosts_placement.main,
         "preview": preview.main,
         "proxy": proxy.main,
+        "registration": registration.main,
         "start": start.main,
     }
     if sys.argv[1:2] and (other := others.get(sys.argv[1])):

@@ -1,39 +1,31 @@
 """The Pulumi components that group the objects of a service, and the component of the shared model cache.
 
-`program.fleet` registers them. Each kind of component has a type token, which is part of every URN.
+Static fleets and other programs of the SDK use them. Each kind of component has a type token, which is part of every
+URN. `components.registrations` lists their resources; `program.monitor_registrar` registers the same ones without the
+SDK.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import pulumi
 
-from components import naming, urns
-from components.kubernetes_object import kubernetes_object
-from components.providers.host_schema import TYPE
+from components import naming, registrations
+from components.kubernetes_object import sdk_registered
+from components.registrations import Place
 from components.rendered import RenderedObject
-from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 
 
 @dataclass(frozen=True)
-class FleetTarget:
-    """The target of a fleet's objects and the settings of their registration. The defaults are those of the loop."""
+class FleetTarget(Place):
+    """The target of a fleet's objects and the settings of their registration by the SDK."""
 
-    at: str = ""
-    """Suffix of logical names in a stack of several namespaces or clusters (`naming.place_suffix`)."""
     provider: pulumi.ProviderResource | None = None
     """The provider of the objects; None: the default provider of the `kubernetes` package."""
-    transports: Mapping[str, Json] = field(default_factory=dict)
-    """By host name, the inputs by which a HostProcess of package `herdsman` reaches the host without a cluster."""
-    existing: frozenset[tuple[str, str]] = frozenset()
-    """Type token and id of the objects that the cluster has. An object in this set is imported if the state lacks
-    it."""
-    version: str = ""
-    """Version of the Kubernetes plugin; empty: the SDK's."""
     by_sdk: bool = False
     """True: resources of the SDK's classes (Deployment, Service, …). False: plain custom resources (ADR 48)."""
 
@@ -47,8 +39,6 @@ class ServiceComponent(pulumi.ComponentResource):
     """A component with some objects of one service as children. No child depends on another."""
 
     TOKEN: ClassVar[str]
-    RETAIN: ClassVar[bool] = False
-    """Whether the objects stay in the cluster when the program no longer contains them."""
     BY_SDK: ClassVar[bool] = False
     """Whether the children always use the SDK's classes, whatever `FleetTarget.by_sdk` is."""
 
@@ -56,7 +46,8 @@ class ServiceComponent(pulumi.ComponentResource):
     """The registered objects by `RenderedObject.part`."""
 
     def __init__(self, key: ServiceKey, objects: Sequence[RenderedObject], target: FleetTarget) -> None:
-        super().__init__(self.TOKEN, urns.component_name(key, at=target.at), None, target.options)
+        what = registrations.component(self.TOKEN, key, target)
+        super().__init__(what.type, what.name, None, target.options)
         self._key, self._target = key, target
         self.children = {obj.part: self._register(obj) for obj in objects}
         self.register_outputs({})
@@ -71,17 +62,8 @@ class ServiceComponent(pulumi.ComponentResource):
         return last
 
     def _register(self, obj: RenderedObject, *, after: Sequence[pulumi.Resource] = ()) -> pulumi.CustomResource:
-        target = self._target
-        return kubernetes_object(
-            urns.object_name(self._key, obj, at=target.at),
-            obj,
-            parent=self,
-            after=after,
-            retain=self.RETAIN,
-            existing=target.existing,
-            version=target.version,
-            by_sdk=self.BY_SDK or target.by_sdk,
-        )
+        what = registrations.child(self.TOKEN, self._key, obj, self._target)
+        return sdk_registered(what, parent=self, after=after, by_sdk=self.BY_SDK or self._target.by_sdk)
 
 
 class InferenceDeployment(ServiceComponent):
@@ -124,28 +106,11 @@ class HostedProcess(ServiceComponent):
 
     TOKEN = naming.TYPE_HOST_PROCESS
 
-    def _register(self, obj: RenderedObject, *, after: Sequence[pulumi.Resource] = ()) -> pulumi.CustomResource:
-        transport = self._target.transports.get(str(obj.manifest["spec"]["host"]))
-        if transport is None:
-            return super()._register(obj, after=after)
-        inputs = {
-            **transport,
-            "namespace": self._key.namespace,
-            "name": obj.name,
-            "plan": obj.manifest["spec"],
-            # The SDK returns outputs only to programs that name them among the inputs.
-            "address": None,
-            "port": None,
-        }
-        options = pulumi.ResourceOptions(parent=self, depends_on=list(after) if after else None)
-        return pulumi.CustomResource(TYPE, urns.object_name(self._key, obj, at=self._target.at), inputs, options)
-
 
 class Foundation(ServiceComponent):
     """The objects that outlive the operator: CRDs, namespaces, classes, agents' roles, the claim. Never deleted."""
 
     TOKEN = naming.TYPE_FOUNDATION
-    RETAIN = True
     BY_SDK = True
 
 
@@ -175,15 +140,7 @@ class ModelCache(pulumi.ComponentResource):
     claim: pulumi.CustomResource
 
     def __init__(self, claim: RenderedObject, target: FleetTarget) -> None:
-        name = urns.shared_component_name(claim, at=target.at)
-        super().__init__(naming.TYPE_CACHE, name, None, target.options)
-        self.claim = kubernetes_object(
-            urns.shared_object_name(claim, at=target.at),
-            claim,
-            parent=self,
-            retain=True,
-            existing=target.existing,
-            version=target.version,
-            by_sdk=target.by_sdk,
-        )
+        what = registrations.cache(claim, target)
+        super().__init__(what.type, what.name, None, target.options)
+        self.claim = sdk_registered(registrations.cache_claim(claim, target), parent=self, by_sdk=target.by_sdk)
         self.register_outputs({})

@@ -1,27 +1,18 @@
-"""Registers rendered manifests with Pulumi without changes. Called by `components.component_resources`.
+"""Registers resources by Pulumi's SDK. Called by `components.component_resources`.
 
-Static fleets and installations register an object by the SDK's class for its kind (`components.sdk_resources`). The
-loop registers a plain custom resource with the same type token and inputs, because the SDK's classes take more CPU for
-the same request (ADR 48).
+Static fleets and installations register an object by the SDK's class for its kind (`components.sdk_resources`, ADR 48).
+The loop registers its objects without the SDK (`program.monitor_registrar`, ADR 52).
 """
 
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import importlib.util
 from collections.abc import Sequence
 
 import pulumi
 
-from components import urns
-from components.rendered import RenderedObject
-
-
-@functools.cache
-def provider_version() -> str:
-    """Return the version of the `kubernetes` package that the program is written for: that of the installed SDK."""
-    return importlib.metadata.version("pulumi-kubernetes")
+from components.registrations import Registration
 
 
 @functools.cache
@@ -30,37 +21,26 @@ def sdk_is_installed() -> bool:
     return importlib.util.find_spec("pulumi_kubernetes") is not None
 
 
-def kubernetes_object(
-    name: str,
-    obj: RenderedObject,
-    *,
-    parent: pulumi.Resource,
-    after: Sequence[pulumi.Resource] = (),
-    retain: bool = False,
-    existing: frozenset[tuple[str, str]] = frozenset(),
-    version: str = "",
-    by_sdk: bool = False,
+def sdk_registered(
+    what: Registration, *, parent: pulumi.Resource, after: Sequence[pulumi.Resource] = (), by_sdk: bool = False
 ) -> pulumi.CustomResource:
-    """Register one manifest, to be made after `after`.
+    """Register a custom resource, to be made after `after`.
 
-    With `retain`, Pulumi keeps the object in the cluster when the program no longer contains it. An object in
-    `existing`, by type token and id, is imported if the state lacks it. `version` is that of the plugin; empty means
-    `provider_version()`. With `by_sdk` the resource has the SDK's class, if the SDK is installed.
+    With `by_sdk` a Kubernetes object has the SDK's class, if the SDK is installed.
     """
-    token, resource_id = urns.type_of(obj), urns.id_of(obj)
     options = pulumi.ResourceOptions(
         parent=parent,
-        version=version or provider_version(),
+        version=what.version or None,
         depends_on=list(after) if after else None,
-        retain_on_delete=True if retain else None,
-        ignore_changes=list(obj.ignore) if obj.ignore else None,
-        import_=resource_id if (token, resource_id) in existing else None,
+        retain_on_delete=True if what.retain_on_delete else None,
+        ignore_changes=list(what.ignore_changes) if what.ignore_changes else None,
+        import_=what.import_id or None,
     )
-    if by_sdk and sdk_is_installed():
+    if by_sdk and what.type.startswith("kubernetes:") and sdk_is_installed():
         from components.sdk_resources import sdk_resource  # an import at the top would cost the loop CPU and memory
 
-        return sdk_resource(token, name, obj.manifest, options)
-    return pulumi.CustomResource(token, name, obj.manifest, options)
+        return sdk_resource(what.type, what.name, what.inputs, options)
+    return pulumi.CustomResource(what.type, what.name, what.inputs, options)
 
 
 def cluster_provider(name: str, *, context: str, kubeconfig: str, version: str) -> pulumi.ProviderResource:

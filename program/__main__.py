@@ -102,7 +102,13 @@ async def _register(config: FleetConfig, fleet: Fleet) -> None:
     in_clusters = [placed for placed in fleet.services if is_in_cluster(placed, config)]
     found = await find_existing(in_clusters, providers, config.plugin)
     places = (
-        FleetTarget(placed.at, providers.get(name), config.hosts, found.get(name, frozenset()), config.plugin.version)
+        FleetTarget(
+            placed.at,
+            config.hosts,
+            found.get(name, frozenset()),
+            config.plugin.version,
+            provider=providers.get(name),
+        )
         for placed in fleet.services
         for name in (placed.cluster.name,)
     )

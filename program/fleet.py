@@ -1,20 +1,21 @@
 """The Pulumi programs of the project. Only this module turns rendered services into components.
 
-`python -m program` runs `static_fleet`. The loop's engine runs `fleet_in_steps` as an inline program.
+`python -m program` runs `static_fleet`. The loop's engine runs `fleet_in_steps` (`automation.engine.fleet_run`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Generic
 
 import pulumi
-from pulumi.resource import DependencyResource
 
 from components import urns
-from components.component_resources import COMPONENTS, FleetTarget, ModelCache, ServiceComponent
+from components.component_resources import FleetTarget, ServiceComponent
 from components.rendered import RenderedObject, RenderedService
+from program.registrars import Component, Registrar, Resource, SdkRegistrar
 
 __all__ = ["FleetTarget", "fleet_in_steps", "static_fleet"]
 
@@ -30,31 +31,36 @@ async def static_fleet(
     the last resource of each service, in the order of `services`; None for a service without objects. The first failure
     ends the run, as in any Pulumi program. Raises ValueError for an object whose component does not exist.
     """
-    programs: dict[str, _Program] = {}
+    programs: dict[str, _Program[ServiceComponent, pulumi.CustomResource]] = {}
     registered: list[pulumi.CustomResource | None] = []
     under_way: set[asyncio.Task[bool]] = set()
     for service, place in services:
         if len(under_way) >= window:
             _, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
         if place.at not in programs:
-            programs[place.at] = _Program(replace(place, by_sdk=True))
-        started = programs[place.at].start(service)
-        last = started.complete((*started.shared, *started.own)) if started is not None else None
+            programs[place.at] = _Program(SdkRegistrar(replace(place, by_sdk=True)))
+        program = programs[place.at]
+        started = program.start(service)
+        if started is None:
+            registered.append(None)
+            continue
+        last = started.component.complete(service.objects[-1], after=(*started.shared, *started.own))
         registered.append(last)
-        if last is not None:
-            under_way.add(asyncio.ensure_future(_succeeded(last)))
+        under_way.add(asyncio.ensure_future(program.registrar.succeeded(last)))
     if under_way:
         await asyncio.wait(under_way)
     return registered
 
 
-async def fleet_in_steps(services: Iterable[RenderedService], *, window: int = WINDOW) -> None:
+async def fleet_in_steps(
+    services: Iterable[RenderedService], registrar: Registrar[Component, Resource], *, window: int = WINDOW
+) -> None:
     """Register all services, at most `window` at a time. A service that fails does not stop the others.
 
-    The window keeps the SDK fast: the time of its wait for outstanding registrations grows with the square of their
-    number. 1,000 services took 100 s at once, and 10 s in steps.
+    The window bounds the memory of requests under way. It also keeps the SDK fast: the time of its wait for outstanding
+    registrations grows with the square of their number. 1,000 services took 100 s at once, and 10 s in steps.
     """
-    program = _Program()
+    program = _Program(registrar)
     under_way: set[asyncio.Task[None]] = set()
     for service in services:
         if len(under_way) >= window:
@@ -63,65 +69,49 @@ async def fleet_in_steps(services: Iterable[RenderedService], *, window: int = W
                 task.result()
         started = program.start(service)
         if started is not None:
-            under_way.add(asyncio.ensure_future(_finish(started)))
+            under_way.add(asyncio.ensure_future(_finish(started, registrar)))
     await asyncio.gather(*under_way)
 
 
-async def _finish(started: _Started) -> None:
+async def _finish(started: _Started[Component, Resource], registrar: Registrar[Component, Resource]) -> None:
     """Register the last object of a service after its other objects have succeeded or failed.
 
     If the API refused an accessory, the last object carries the hash of an incomplete service.
 
-    The last object is registered in both cases, because Pulumi deletes a target that the program leaves out. A
-    dependency on a resource that failed would end the whole program. Therefore the dependencies are given by URN: the
-    engine knows which of these resources failed, and then skips the object. A shared object that exists is no
-    dependency: the engine also targets all resources that depend on a target, and would delete the objects of other
-    services.
+    The last object is registered in both cases, because Pulumi deletes a target that the program leaves out. The
+    dependencies are given by URN: the engine knows which of these resources failed, and then skips the object. A shared
+    object that exists is no dependency: the engine also targets all resources that depend on a target, and would delete
+    the objects of other services.
     """
-    whole = all(await asyncio.gather(*(_succeeded(resource) for resource in started.own)))
-    shared = await asyncio.gather(*(_succeeded(resource) for resource in started.shared))
-    stack = pulumi.get_stack()
-    after = urns.needed_by_last(started.service, stack)
+    service = started.service
+    whole = all(await asyncio.gather(*(registrar.succeeded(resource) for resource in started.own)))
+    shared = await asyncio.gather(*(registrar.succeeded(resource) for resource in started.shared))
+    after = urns.needed_by_last(service, registrar.stack)
     if not all(shared):
-        after |= urns.shared_objects(started.service, stack)
-    last = started.complete([DependencyResource(urn) for urn in sorted(after)], whole=whole)
-    await _succeeded(last)
-
-
-async def _succeeded(resource: pulumi.Resource) -> bool:
-    """Wait until the engine is done with the resource.
-
-    Return False if it failed; the engine logs the cause and the URN.
-    """
-    try:
-        await resource.urn.future()
-    except Exception:
-        return False
-    return True
+        after |= urns.shared_objects(service, registrar.stack)
+    last = service.objects[-1] if whole else service.last_without_accessories
+    await registrar.succeeded(registrar.complete(started.component, last, after))
 
 
 @dataclass(frozen=True)
-class _Started:
+class _Started(Generic[Component, Resource]):
     """A service whose objects are all registered, except the last."""
 
     service: RenderedService
-    component: ServiceComponent
-    own: tuple[pulumi.Resource, ...]
-    shared: tuple[pulumi.Resource, ...]
-
-    def complete(self, after: Sequence[pulumi.Resource], *, whole: bool = True) -> pulumi.CustomResource:
-        last = self.service.objects[-1] if whole else self.service.last_without_accessories
-        return self.component.complete(last, after=after)
+    component: Component
+    """The component of the last object."""
+    own: tuple[Resource, ...]
+    shared: tuple[Resource, ...]
 
 
 @dataclass
-class _Program:
+class _Program(Generic[Component, Resource]):
     """One run of the program at one target. Objects that several services share are registered once."""
 
-    target: FleetTarget = field(default_factory=FleetTarget)
-    shared: dict[str, pulumi.CustomResource] = field(default_factory=dict)
+    registrar: Registrar[Component, Resource]
+    shared: dict[str, Resource] = field(default_factory=dict)
 
-    def start(self, service: RenderedService) -> _Started | None:
+    def start(self, service: RenderedService) -> _Started[Component, Resource] | None:
         """Register all objects of a service except the last. Return None for a service without objects."""
         claims = tuple(self._claim(obj) for obj in service.shared)
         if not service.objects:
@@ -131,19 +121,12 @@ class _Program:
         for obj in first:
             by_component[obj.component].append(obj)
         components = {
-            token: _component(token)(service.key, objects, self.target) for token, objects in by_component.items()
+            token: self.registrar.component(token, service.key, objects) for token, objects in by_component.items()
         }
-        made = tuple(child for component in components.values() for child in component.children.values())
+        made = tuple(child for component in components.values() for child in self.registrar.children(component))
         return _Started(service, components[last.component], made, claims)
 
-    def _claim(self, obj: RenderedObject) -> pulumi.CustomResource:
+    def _claim(self, obj: RenderedObject) -> Resource:
         if obj.name not in self.shared:
-            self.shared[obj.name] = ModelCache(obj, self.target).claim
+            self.shared[obj.name] = self.registrar.cache_claim(obj)
         return self.shared[obj.name]
-
-
-def _component(token: str) -> type[ServiceComponent]:
-    try:
-        return COMPONENTS[token]
-    except KeyError:
-        raise ValueError(f"no component is registered for `{token}`") from None

@@ -1,7 +1,7 @@
 """The engine over the Pulumi CLI: one process for a batch, none for an empty one.
 
 `batches.Batcher` and the command line call it. The steps of a run: targets from the state index, the inline program
-(`program_server`), the CLI as a child (`cli_process`), its events (`run_log`), an outcome for each service
+(`program_server`, `fleet_run`), the CLI as a child (`cli_process`), its events (`run_log`), an outcome for each service
 (`outcomes`). `recovery` decides which failures are worth a second try.
 """
 
@@ -13,10 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from automation.engine import outcomes, recovery
 from automation.engine.cli_process import CliResult, EngineFence, remove_records
+from automation.engine.fleet_run import FleetProgram, run_fleet
 from automation.engine.outcomes import Targets
 from automation.engine.port import (
     Batch,
@@ -29,14 +31,13 @@ from automation.engine.port import (
     StateUnreachable,
     StateUnreadable,
 )
-from automation.engine.program_server import Program, ProgramServer
+from automation.engine.program_server import ProgramServer
 from automation.engine.run_log import RunLog, read_event_log
 from automation.engine.stack_cli import Run
 from automation.engine.state_backend import StateBackend
 from automation.engine.state_index import StateIndex
 from automation.leadership.lease_observations import FormerLoop
 from program.desired.keys import ServiceKey
-from program.fleet import fleet_in_steps
 
 MAX_RUNS = 16
 QUERY_TIMEOUT_S = 60.0
@@ -73,6 +74,7 @@ class PulumiEngine:
         fence: EngineFence | None = None,
         former: Sequence[FormerLoop] = (),
         starts_ahead: bool = False,
+        program: FleetProgram = run_fleet,
     ) -> None:
         """Prepare the directories and start the local servers. No CLI process is started, except with `starts_ahead`.
 
@@ -85,11 +87,13 @@ class PulumiEngine:
         - `fence` is checked before each CLI process is started.
         - `former` are the loops that led before.
         - With `starts_ahead`, a CLI process waits for the next run, which then starts sooner; see `waiting_cli`.
+        - `program` registers the services of a batch.
 
         Raises PassphraseMissing, and ValueError for an invalid URL.
         """
         self._sole = sole
         self._former = tuple(former)
+        self._program = program
         self._parallel = parallel
         self._read_only = read_only
         self._grace_s = grace_s
@@ -254,7 +258,7 @@ class PulumiEngine:
                 targets = Targets.of(batch, index or StateIndex(batch.stack.namespace))
                 if not targets.urns:
                     return outcomes.empty_outcome(targets, duration_s=time.monotonic() - run.started)
-                with self._programs.offering(batch.stack.name, _program(targets)):
+                with self._programs.offering(batch.stack.name, partial(self._program, targets.apply)):
                     log, result = self._logged(handle, self._batch_argv(command, targets), run)
                 remedy = recovery.remedy_for(log, result)
                 if remedy is recovery.Remedy.REBUILD and self._files and self._files.drop_broken_locks(handle.stack):
@@ -378,7 +382,3 @@ class PulumiEngine:
         if self._files:
             self._files.prune(handle.stack, keep=KEPT_RUNS)
         return log, result
-
-
-def _program(targets: Targets) -> Program:
-    return lambda: fleet_in_steps(targets.apply)

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Mapping
 from enum import StrEnum
 
-from components.kubernetes_object import provider_version
+from components.registrations import provider_version
 
 
 class KubernetesPlugin(StrEnum):

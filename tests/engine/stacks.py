@@ -20,6 +20,7 @@ from pulumi.automation.events import EngineEvent
 
 from automation.engine.program_server import ProgramServer
 from tests.support import needs
+from tests.support.sdk_programs import sdk_program
 
 Program = Callable[[], Any]
 PASSPHRASE = "correct horse"
@@ -197,7 +198,7 @@ class Stack:
 
         server = ProgramServer(max_runs=1)
         try:
-            with server.offering(self._name, run):
+            with server.offering(self._name, sdk_program(run)):
                 command, *options = arguments
                 done = subprocess.run(
                     [

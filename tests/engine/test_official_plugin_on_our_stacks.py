@@ -25,6 +25,7 @@ from components.providers.plugin_server import EmbeddedPlugins
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from program.fleet import fleet_in_steps
+from program.registrars import SdkRegistrar
 from program.static.plugin import KubernetesPlugin
 from tests.contract.test_official_plugin_state import RESOURCES
 from tests.engine.stacks import Stack, official_environment
@@ -165,7 +166,7 @@ def test_it_finds_nothing_to_do_in_an_export_of_the_loops_stack(
     before = versions(client, namespace)
 
     def program() -> Any:
-        return fleet_in_steps(services)
+        return fleet_in_steps(services, SdkRegistrar())
 
     copy = Stack(tmp_path / "copy", pulumi_command, official, name=namespace)
     exported = portable(engine.export(LoopStack(namespace)))

@@ -19,9 +19,9 @@ import pytest
 from pulumi.runtime.proto import provider_pb2
 
 from automation.cli.provider import plugin_folder
-from components.kubernetes_object import provider_version
 from components.providers.kubernetes import KubernetesProvider
 from components.providers.plugin_server import EmbeddedPlugins
+from components.registrations import provider_version
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from program.static.plugin import KubernetesPlugin

@@ -17,7 +17,8 @@ from automation.install.objects import documents
 from automation.install.options import InstallOptions
 from components import kubernetes_object as kubernetes_object_module
 from components import urns
-from components.kubernetes_object import cluster_provider, kubernetes_object
+from components.kubernetes_object import cluster_provider, sdk_registered
+from components.registrations import Place, kubernetes_object
 from components.rendered import RenderedObject
 from kubeapi.json_types import Json
 from program.dialects.crds.definitions import crd_documents
@@ -85,9 +86,8 @@ def requests(
         parent = pulumi.ComponentResource("herdsman:index:InferenceDeployment", "parent")
         for number, obj in enumerate(objects):
             standing = frozenset({(urns.type_of(obj), urns.id_of(obj))}) if number % 2 else frozenset()
-            resource = kubernetes_object(
-                f"n{number}", obj, parent=parent, existing=standing, version="1.2.3", by_sdk=by_sdk
-            )
+            what = kubernetes_object(f"n{number}", obj, Place(existing=standing, version="1.2.3"))
+            resource = sdk_registered(what, parent=parent, by_sdk=by_sdk)
             if made is not None:
                 made.append(resource)
 

@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 
 from components import naming, urns
-from components.kubernetes_object import provider_version
 from components.providers.kubernetes_ownership import held_elsewhere
+from components.registrations import provider_version
 from program.__main__ import checkpoint_hint
 from program.static.config import FleetConfig, read_config
 from program.static.outputs import stack_outputs

@@ -1,0 +1,50 @@
+"""The requests of the engine's resource monitor for a registration. Pure. Called by `program.monitor_registrar`.
+
+The requests are those that Pulumi's SDK sends for the same registration, without its Python stacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from google.protobuf.struct_pb2 import Struct
+from pulumi.runtime.proto.resource_pb2 import RegisterResourceOutputsRequest, RegisterResourceRequest
+
+from components.registrations import Registration
+
+
+def register_request(what: Registration, *, parent: str, after: Collection[str] = ()) -> RegisterResourceRequest:
+    """Return the request for a resource below `parent`, to be made after the resources in `after` (both URNs)."""
+    inputs = {name: value for name, value in what.inputs.items() if value is not None}
+    return RegisterResourceRequest(
+        type=what.type,
+        name=what.name,
+        parent=parent,
+        custom=what.custom,
+        object=_struct(inputs),
+        dependencies=sorted(after),
+        propertyDependencies=dict.fromkeys(inputs, _NO_DEPENDENCIES),
+        version=what.version,
+        ignoreChanges=what.ignore_changes,
+        importId=what.import_id,
+        retainOnDelete=what.retain_on_delete or None,
+        acceptSecrets=True,
+        acceptResources=True,
+        supportsPartialValues=True,
+        supportsResultReporting=True,
+    )
+
+
+def outputs_request(urn: str) -> RegisterResourceOutputsRequest:
+    """Return the request that ends the registration of a component, which has no outputs."""
+    return RegisterResourceOutputsRequest(urn=urn, outputs=Struct())
+
+
+_NO_DEPENDENCIES = RegisterResourceRequest.PropertyDependencies()
+
+
+def _struct(value: Mapping[str, Any]) -> Struct:
+    struct = Struct()
+    struct.update(value)
+    return struct
