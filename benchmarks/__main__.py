@@ -33,6 +33,7 @@ from benchmarks import (
     scale,
     scenarios,
     start,
+    static_fleet,
 )
 from benchmarks.subject import Subject, own_loop
 from kubeapi import kinds
@@ -74,6 +75,7 @@ def main() -> int:
         "preview": preview.main,
         "proxy": proxy.main,
         "start": start.main,
+        "static-fleet": static_fleet.main,
     }
     if sys.argv[1:2] and (other := others.get(sys.argv[1])):
         return other(sys.argv[2:])
