@@ -32,6 +32,7 @@ from benchmarks import (
     scale,
     scenarios,
     start,
+    static_fleet,
 )
 from benchmarks.subject import Subject, SubjectEnded
 from benchmarks.workbench import Workbench, workbench
@@ -74,6 +75,7 @@ def main() -> int:
         "proxy": proxy.main,
         "registration": registration.main,
         "start": start.main,
+        "static-fleet": static_fleet.main,
     }
     if sys.argv[1:2] and (other := others.get(sys.argv[1])):
         return other(sys.argv[2:])

@@ -15,6 +15,12 @@ from collections.abc import Iterator
 from typing import Any, Final, NoReturn
 
 import yaml
+import yaml.composer
+import yaml.constructor
+import yaml.parser
+import yaml.reader
+import yaml.resolver
+import yaml.scanner
 
 MOST_ALIASED: Final = 50_000
 """Number of values to which the aliases of one text may expand, nested values included."""
@@ -52,6 +58,9 @@ class AliasRefused(YamlRefused):
 
 def load(text: str) -> Any:
     """Return the only document of a text; None for an empty text. Raises yaml.YAMLError."""
+    quickly = _read_by_libyaml(text, aliases=True)
+    if quickly is not None and len(quickly) < 2:
+        return quickly[0] if quickly else None
     loader = _Loader(text, aliases=True)
     try:
         return loader.get_single_data()
@@ -64,6 +73,10 @@ def load_all(text: str, *, aliases: bool = True) -> Iterator[Any]:
 
     Raises yaml.YAMLError, often with the place in `problem_mark`.
     """
+    quickly = _read_by_libyaml(text, aliases=aliases)
+    if quickly is not None:
+        yield from quickly
+        return
     loader = _Loader(text, aliases=aliases)
     try:
         while loader.check_data():  # type: ignore[no-untyped-call]  # the stubs leave it out
@@ -72,16 +85,21 @@ def load_all(text: str, *, aliases: bool = True) -> Iterator[Any]:
         loader.dispose()
 
 
-class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with bounds: it counts the values of aliases, and makes only values that JSON has."""
+class _Values(yaml.composer.Composer, yaml.constructor.SafeConstructor, yaml.resolver.Resolver):
+    """Makes values from a parser's events, with bounds: it counts the values of aliases, and makes only JSON's values.
+
+    A class of PyYAML that parses is its base class too, and comes before it.
+    """
 
     yaml_implicit_resolvers = {
         first: [(tag, _FORMS.get(tag, form)) for tag, form in forms if tag not in _TEXTS]
         for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
-    def __init__(self, text: str, *, aliases: bool) -> None:
-        super().__init__(text)
+    def _start(self, *, aliases: bool) -> None:
+        yaml.composer.Composer.__init__(self)
+        yaml.constructor.SafeConstructor.__init__(self)
+        yaml.resolver.Resolver.__init__(self)
         self._may_alias = aliases
         self._aliased = 0
         self._sizes: list[int] = []
@@ -110,13 +128,6 @@ class _Loader(yaml.SafeLoader):
         if event.anchor is not None:
             self._anchored[event.anchor] = size
         return node
-
-    def scan_flow_scalar_non_spaces(self, double: bool, start_mark: yaml.Mark) -> list[str]:
-        try:
-            found: list[str] = super().scan_flow_scalar_non_spaces(double, start_mark)
-        except ValueError:
-            raise YamlRefused(problem="an escape is not a character", problem_mark=start_mark) from None
-        return found
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         if not isinstance(node, yaml.MappingNode):
@@ -188,9 +199,56 @@ class _Loader(yaml.SafeLoader):
 
 
 for _name in ("int", "float", "bool"):
-    _Loader.add_constructor(_TAG + _name, getattr(_Loader, f"construct_yaml_{_name}"))
+    _Values.add_constructor(_TAG + _name, getattr(_Values, f"construct_yaml_{_name}"))
 for _name in _NOT_IN_JSON:
-    _Loader.add_constructor(_TAG + _name, _Loader.refuse_tag)
+    _Values.add_constructor(_TAG + _name, _Values.refuse_tag)
+
+
+class _Loader(_Values, yaml.reader.Reader, yaml.scanner.Scanner, yaml.parser.Parser):
+    """Reads by PyYAML's own parser. It decides which texts are refused, with which error."""
+
+    def __init__(self, text: str, *, aliases: bool) -> None:
+        yaml.reader.Reader.__init__(self, text)
+        yaml.scanner.Scanner.__init__(self)  # type: ignore[no-untyped-call]  # the stubs leave it out
+        yaml.parser.Parser.__init__(self)  # type: ignore[no-untyped-call]  # the stubs leave it out
+        self._start(aliases=aliases)
+
+    def scan_flow_scalar_non_spaces(self, double: bool, start_mark: yaml.Mark) -> list[str]:
+        try:
+            found: list[str] = super().scan_flow_scalar_non_spaces(double, start_mark)
+        except ValueError:
+            raise YamlRefused(problem="an escape is not a character", problem_mark=start_mark) from None
+        return found
+
+
+_ONLY_BY_PYTHON: Final = re.compile("[\t\r\x85\u2028\u2029\ufeff]|^%|(?:^|[\\s\\[{,])!|[?]|[|>][-+0-9]*#", re.MULTILINE)
+"""Characters of texts that libyaml reads otherwise than PyYAML's parser, or may."""
+
+if yaml.__with_libyaml__:
+    from yaml.cyaml import CParser
+
+    class _QuickLoader(_Values, CParser):
+        """Reads by libyaml's parser, in a third of the time."""
+
+        def __init__(self, text: str, *, aliases: bool) -> None:
+            CParser.__init__(self, text)
+            self._start(aliases=aliases)
+
+
+def _read_by_libyaml(text: str, *, aliases: bool) -> list[Any] | None:
+    """Return all documents of a text; None where PyYAML's parser must decide: without libyaml, and at each refusal."""
+    if not yaml.__with_libyaml__ or _ONLY_BY_PYTHON.search(text) is not None:
+        return None
+    loader = _QuickLoader(text, aliases=aliases)
+    found = []
+    try:
+        while loader.check_data():
+            found.append(loader.get_data())
+    except (yaml.YAMLError, ValueError):
+        return None
+    finally:
+        loader.dispose()
+    return found
 
 
 def _refused(problem: str, at: Any) -> YamlRefused:

@@ -32,32 +32,65 @@ GROUPS = {
     "state": "List, check, move, back up, restore and unlock Pulumi's state.",
     "tools": "Install and list the tools that Herdsman runs.",
 }
-COMMANDS = (
-    "run",
-    "get",
-    "leaders",
-    "describe",
-    "history",
-    "rollback",
-    "export",
-    "logs",
-    "top",
-    "preview",
-    "approve",
-    "drift",
-    "render",
-    "convert",
-    "adopt",
-    "crds",
-    "monitoring",
-    "install",
-    "uninstall",
-    "doctor",
-)
+COMMANDS = {
+    "run": "Reconcile Models and InferenceServices until stopped.",
+    "get": "List services of all dialects with their phase, place and endpoint; or Models.",
+    "leaders": "List which loop leads which shard of the namespaces. Exit code 1 when a shard, or all, has no leader.",
+    "describe": "Show one service: phase and reason, replicas, queue, memory, rollout, recent Events.",
+    "history": (
+        "List the applied versions of a service, the newest first; `*` marks the version that equals its present spec."
+    ),
+    "rollback": "Write the spec of an earlier revision back, after a preview. Exit code 2: --preview found changes.",
+    "export": "Print the deployment of the stack. `pulumi stack import --file …` imports it into a stack of that name.",
+    "logs": "Show the log of a service's engine.",
+    "top": "Show the memory, processor time, tokens and slots that hosts and services use. `q` ends it.",
+    "preview": "Show what would be created, changed, replaced, deleted, restarted and downloaded.",
+    "approve": "Approve the pending change of a service in mode Preview.",
+    "drift": "List fields that other clients changed, and deleted objects. Changes nothing.",
+    "render": "Print the Kubernetes objects for services of all dialects. Nothing is sent to a cluster.",
+    "convert": "Print the services of files in another dialect. Nothing is sent to a cluster.",
+    "adopt": "Take over services of LLMKube, KServe or llmaz, one by one. No pod restarts. Shows a preview first.",
+    "crds": "Print the CustomResourceDefinitions: `herdsman crds | kubectl apply --server-side -f -`.",
+    "monitoring": "Write Grafana dashboards and Prometheus alert rules: `herdsman monitoring -o DIR`.",
+    "install": "Install, upgrade or change the operator.",
+    "uninstall": "Remove the operator. Models, services, claims, CRDs and all running replicas stay as they are.",
+    "doctor": "Check tools, cluster, CRDs, operator and permissions.",
+}
+"""Each command with the first paragraph of its docstring."""
 
 
 def application(names: Iterable[str]) -> typer.Typer:
     """Build the command line with these commands and groups. Each is a module of this package with that name."""
+    app = _empty()
+    for name in names:
+        module = importlib.import_module(f"automation.cli.{name}")
+        if name in GROUPS:
+            app.add_typer(module.app, name=name, help=GROUPS[name])
+        else:
+            app.command(name)(getattr(module, name))
+    return _with_version(app)
+
+
+def overview() -> typer.Typer:
+    """Build the command line that only lists the commands and groups. It imports none of their modules.
+
+    It serves the help and refuses unknown commands. No command line without a command's name at its start calls one.
+    """
+    app = _empty()
+    for name, purpose in COMMANDS.items():
+        app.command(name, help=purpose)(_listed)
+    for name, purpose in GROUPS.items():
+        group = typer.Typer()
+        group.callback()(_listed)
+        app.add_typer(group, name=name, help=purpose)
+    return _with_version(app)
+
+
+def _listed() -> None:
+    raise AssertionError("the overview has no commands to call")
+
+
+def _empty() -> typer.Typer:
     app = typer.Typer(
         name="herdsman",
         help="Serve LLMs on Kubernetes, Macs and Linux hosts, reconciled by Pulumi programs.",
@@ -71,13 +104,10 @@ def application(names: Iterable[str]) -> typer.Typer:
     def herdsman() -> None:
         """Serve LLMs on Kubernetes, Macs and Linux hosts, reconciled by Pulumi programs."""
 
-    for name in names:
-        module = importlib.import_module(f"automation.cli.{name}")
-        if name in GROUPS:
-            app.add_typer(module.app, name=name, help=GROUPS[name])
-        else:
-            app.command(name)(getattr(module, name))
+    return app
 
+
+def _with_version(app: typer.Typer) -> typer.Typer:
     @app.command("version")
     def version() -> None:
         """Print the version."""
@@ -95,11 +125,14 @@ def main() -> None:
 
 def invoke(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
-    everything = (*COMMANDS, *GROUPS)
-    first = arguments[0] if arguments else ""
-    # Only the requested command is imported. A loop or an agent would otherwise keep all other commands' modules in
-    # memory.
-    app = application((first,) if first in everything else () if first == "version" else everything)
+    # click skips `--`, so the next word is the command.
+    first = next((word for word in arguments if word != "--"), "")
+    # Only the requested command is imported. All modules together take a second of CPU, and a loop or an agent would
+    # keep them in memory.
+    if first in COMMANDS or first in GROUPS:
+        app = application((first,))
+    else:
+        app = application(()) if first == "version" else overview()
     try:
         result = app(arguments, standalone_mode=False)
     except UsageError as error:

@@ -34,7 +34,16 @@ from components.providers.kubernetes_objects import Identity, NotSupported, Toke
 from components.providers.kubernetes_standing import FUNCTION, standing
 from components.providers.kubernetes_templates import as_made
 from components.providers.kubernetes_waiting import Call
-from components.providers.marshalling import Properties, Unsupported, decode, encode, has_unknown, marked_like, plain
+from components.providers.marshalling import (
+    Properties,
+    Unsupported,
+    decode,
+    decode_some,
+    encode,
+    has_unknown,
+    marked_like,
+    plain,
+)
 from kubeapi.client import KubeClient
 from kubeapi.errors import KindNotServed
 from kubeapi.json_types import Json
@@ -54,6 +63,7 @@ _KINDS = {
     (diffs.Kind.UPDATE, False): _PropertyDiff.UPDATE,
     (diffs.Kind.UPDATE, True): _PropertyDiff.UPDATE_REPLACE,
 }
+_OUTPUTS_FOR_DIFF = ("metadata", objects.FIELD_MANAGER_KEY)
 _IDENTITY_PATHS: tuple[diffs.Path, ...] = (("metadata", "name"), ("metadata", "namespace"), ("kind",))
 
 Request = TypeVar("Request")
@@ -247,16 +257,19 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
     def Diff(self, request: provider_pb2.DiffRequest, context: grpc.ServicerContext) -> provider_pb2.DiffResponse:
         """Compare the inputs by path, then check in the cluster for drift, or whether a change needs a new object."""
         token = Token.parse(request.type)
-        inputs, old_outputs = decode(request.news), plain(decode(request.olds))
+        # The outputs contain the whole object and, beside it, its inputs.
+        old_outputs = plain(decode_some(request.olds, _OUTPUTS_FOR_DIFF))
+        inputs = decode(request.news)
         identity = _identity(old_outputs, request.id)
         wanted = objects.comparable(inputs, identity)
-        old = objects.comparable(decode(request.old_inputs), identity)
+        is_same = request.news == request.old_inputs
+        old = wanted if is_same else objects.comparable(decode(request.old_inputs), identity)
         uid = _uid(old_outputs)
         # After an import there may be no change to apply, but the object belongs to this resource.
         self._calls.remember(uid, request.urn)
         found = [
             Change(c.path, c.kind, replaces=any(diffs.touch(c.path, path) for path in _IDENTITY_PATHS))
-            for c in diffs.changes(old, wanted)
+            for c in (() if is_same else diffs.changes(old, wanted))
         ]
         if any(change.replaces for change in found):
             return _diff_answer(found, delete_first=False)
@@ -273,7 +286,7 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
         else:
             verdict = Verdict()
         judged = _judged(found, wanted, verdict, list(request.ignoreChanges))
-        if not judged and self._remember == "all" and objects.INPUTS_KEY not in old_outputs:
+        if not judged and self._remember == "all" and objects.INPUTS_KEY not in request.olds.fields:
             # A development version wrote the state without inputs. The update applies unchanged values and adds them.
             judged = [Change((objects.INPUTS_KEY,), diffs.Kind.ADD, in_inputs=False)]
         return _diff_answer(judged)

@@ -9,6 +9,7 @@ the Pulumi SDK (`sdk/go/common/resource/sig` and `plugin/rpc.go` of pulumi v3.25
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 from google.protobuf import struct_pb2
@@ -47,7 +48,18 @@ class Unsupported(Exception):
 
 def decode(struct: struct_pb2.Struct) -> Properties:
     """Convert an object from the wire form. Raises Unsupported."""
-    return {key: _decode_value(value) for key, value in struct.fields.items()}
+    return _decode_fields(struct.fields)
+
+
+def decode_some(struct: struct_pb2.Struct, keys: Collection[str]) -> Properties:
+    """Convert only the fields with these keys from the wire form; the others cost nothing. Raises Unsupported."""
+    fields = struct.fields
+    return {key: _decode_value(fields[key]) for key in keys if key in fields}
+
+
+def _decode_fields(fields: Any) -> Properties:
+    # The items() of a map of protobuf is a generic, slow one.
+    return {key: _decode_value(fields[key]) for key in fields}
 
 
 def _decode_value(value: struct_pb2.Value) -> Any:
@@ -59,7 +71,7 @@ def _decode_value(value: struct_pb2.Value) -> Any:
         fields = value.struct_value.fields
         if SIGNATURE_KEY in fields:
             return _decode_signed(fields[SIGNATURE_KEY].string_value, value.struct_value)
-        return {key: _decode_value(child) for key, child in fields.items()}
+        return _decode_fields(fields)
     if which == "list_value":
         return [_decode_value(child) for child in value.list_value.values]
     if which == "number_value":

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import json
 import re
 import subprocess
 import sys
@@ -78,10 +81,51 @@ def test_the_agent_brings_neither_pulumi_nor_the_crds() -> None:
     assert subprocess.run([sys.executable, "-c", program], stdout=subprocess.DEVNULL, check=False).returncode == 0
 
 
-def test_a_command_that_only_reads_the_cluster_loads_no_desired_state() -> None:
-    """The pydantic models of desired state would take half of the start time of `herdsman get`."""
+SLOW_TO_IMPORT = {
+    *("pulumi", "pulumi_kubernetes", "grpc", "google.protobuf", "kubernetes", "cryptography", "fabric", "paramiko"),
+    *("gguf", "numpy", "celpy", "prometheus_client", "structlog", "stamina"),
+    *("program.desired.service", "program.dialects.llmkube.schema", "program.runtimes", "components.rendered"),
+}
+"""Packages, and modules of pydantic models, that take 10 ms and more of CPU each to import."""
+
+
+def imported_by(arguments: list[str]) -> set[str]:
+    """Run a command in a new process; return the modules that it has imported at its end."""
     program = (
-        "import sys; from automation.cli.main import invoke; invoke(['get', '--help']); "
-        "sys.exit(any(name.startswith(('pulumi', 'grpc', 'gguf', 'program.desired.service')) for name in sys.modules))"
+        "import json, sys; from automation.cli.main import invoke; "
+        f"invoke({arguments!r}); print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
     )
-    assert subprocess.run([sys.executable, "-c", program], stdout=subprocess.DEVNULL, check=False).returncode == 0
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(json.loads(ended.stderr.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("command", ["get", "leaders"])
+def test_a_command_that_only_reads_the_cluster_loads_no_desired_state(command: str, tmp_path: Path) -> None:
+    """The command runs to its request: the kubeconfig names a server that refuses the connection."""
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        "clusters: [{name: none, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: none, user: {}}]\n"
+        "contexts: [{name: none, context: {cluster: none, user: none}}]\ncurrent-context: none\n"
+    )
+    imported = imported_by([command, "--kubeconfig", str(kubeconfig)])
+    assert "kubeapi.client" in imported, "the command ran"
+    assert imported & SLOW_TO_IMPORT == set()
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["made-up"], []], ids=["help", "unknown", "nothing"])
+def test_the_overview_imports_no_command(arguments: list[str]) -> None:
+    imported = imported_by(arguments)
+    assert {f"automation.cli.{name}" for name in (*COMMANDS, *GROUPS)} & imported == set()
+    assert imported & SLOW_TO_IMPORT == set()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_overview_has_the_first_paragraph_of_each_commands_docstring(name: str) -> None:
+    command = getattr(importlib.import_module(f"automation.cli.{name}"), name)
+    assert COMMANDS[name] == " ".join((inspect.getdoc(command) or "").partition("\n\n")[0].split())
+
+
+def test_a_command_after_two_dashes_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["--", "version"]) == 0
+    assert invoke(["--", "crds", "--dialect", "made-up"]) == EXIT_USAGE
+    assert "made-up" in capsys.readouterr().err

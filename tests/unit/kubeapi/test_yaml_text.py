@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from kubeapi.yaml_text import MOST_ALIASED, load, load_all
+from kubeapi.yaml_text import MOST_ALIASED, _Loader, _read_by_libyaml, load, load_all
 
 pytestmark = pytest.mark.slow
 
@@ -157,3 +159,41 @@ def test_no_other_module_reads_yaml_without_bounds() -> None:
                 ):
                     found[str(path.relative_to(ROOT))] = node.attr
     assert set(found) == set(OWN_FILES)
+
+
+TOKENS = (
+    *("a", "b:", "key: ", "- ", "? ", ": ", ":", "\n", "\n  ", "\n    ", " ", "[", "]", "{", "}", ", ", ","),
+    *("#", " # c", "'", '"', "''", '\\"', "\\u00e9", "\\ud83d\\ude00", "\\x41", "\\/", "|\n  ", ">-\n  ", "|2\n"),
+    *("&x ", "*x", "!!str ", "---\n", "...\n", "~", "null", "yes", "True", "0x1F", "0o7", "010", "1_0", "1.5", "1e3"),
+    *("-.5", "22:22", "2024-01-01", "http://x:1/y?z#w", "a b", "é", "😀", "<<: ", "=", "@", "`", "%", "\t", "|"),
+    *(">", "*", "&", "!", "--", "$(x)"),
+)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(st.lists(st.sampled_from(TOKENS), max_size=14).map("".join))
+def test_libyaml_reads_what_pyyamls_parser_reads_or_leaves_it(text: str) -> None:
+    quickly = _read_by_libyaml(text, aliases=True)
+    if quickly is None:
+        return
+    loader = _Loader(text, aliases=True)
+    slowly = []
+    while loader.check_data():  # type: ignore[no-untyped-call]  # the stubs leave it out
+        slowly.append(loader.get_data())
+    assert repr(quickly) == repr(slowly)
+
+
+@pytest.mark.skipif(not yaml.__with_libyaml__, reason="PyYAML was built without libyaml")
+def test_libyaml_reads_the_manifests_of_the_examples() -> None:
+    """The shell commands in pipelines of CI have a `?`, which PyYAML's parser reads."""
+    paths = [path for path in sorted((ROOT / "examples").rglob("*.yaml")) if path.parent.name != "ci"]
+    texts = [path.read_text() for path in paths]
+    assert texts
+    assert [text for text in texts if _read_by_libyaml(text, aliases=True) is None] == []
+
+
+def test_without_libyaml_the_same_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "a: &x [1, 0x1F, yes, 2024-01-01]\nb: *x\n---\n- {c: d}\n"
+    quickly = list(load_all(text))
+    monkeypatch.setattr(yaml, "__with_libyaml__", False)
+    assert list(load_all(text)) == quickly

@@ -9,6 +9,7 @@ from google.protobuf import struct_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
+from components.providers.kubernetes_objects import cleaned, plain_cleaned
 from components.providers.marshalling import (
     OUTPUT_SIGNATURE,
     RESOURCE_SIGNATURE,
@@ -19,6 +20,7 @@ from components.providers.marshalling import (
     Secret,
     Unsupported,
     decode,
+    decode_some,
     encode,
     has_secret,
     has_unknown,
@@ -60,6 +62,26 @@ def test_plain_values_hold_no_marks(value: Any) -> None:
 def test_a_value_marked_like_itself_is_itself(value: Any) -> None:
     assert plain(marked_like(plain(value), value)) == plain(value)
     assert has_secret(marked_like(plain(value), value)) == has_secret(value)
+
+
+@given(st.dictionaries(keys, values, max_size=5))
+def test_some_fields_are_decoded_as_all_are(properties: dict[str, Any]) -> None:
+    struct = encode(properties)
+    some = [*list(properties)[::2], "made-up"]
+    whole = decode(struct)
+    assert decode_some(struct, some) == {key: whole[key] for key in some if key in whole}
+
+
+@given(st.dictionaries(keys, values, max_size=5))
+def test_inputs_are_cleaned_in_one_pass_as_in_two(properties: dict[str, Any]) -> None:
+    assert plain_cleaned(properties) == cleaned(plain(properties))
+
+
+def test_secret_nulls_are_removed_as_others() -> None:
+    assert plain_cleaned({"a": Secret(None), "b": [None, {"c": None}], "d": {"__e": 1}, "__f": 1}) == {
+        "b": [None, {}],
+        "d": {"__e": 1},
+    }
 
 
 def test_whole_numbers_are_integers_and_truth_is_no_number() -> None:
