@@ -113,9 +113,13 @@ class Deployment:
 
     def finish(self) -> None:
         """Delete what the program did not register, and what was replaced, dependents first. Raises StepFailed."""
-        for old in reversed(self._olds):
-            if id(old) in self._superseded or (old.urn in self._operated and not old.delete):
-                continue
+        doomed = [
+            old
+            for old in reversed(self._olds)
+            if id(old) not in self._superseded and (old.delete or old.urn not in self._operated)
+        ]
+        self._deleted |= {old.urn for old in doomed}
+        for old in doomed:
             if old.pendingReplacement:
                 self._superseded.add(id(old))
                 self._note("remove-pending-replace", old)
