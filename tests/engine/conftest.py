@@ -1,4 +1,6 @@
-"""Fixtures of the engine layer: the embedded provider on the real API server, and stacks run by the real CLI."""
+"""Fixtures of the engine layer: the embedded provider on the real API server, and stacks run by the harness or by the
+real CLI.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +22,7 @@ from kubeapi.kinds import Kind
 from tests.engine.single_objects import Object
 from tests.engine.stacks import Stack
 from tests.support.controlplane import Api
+from tests.support.wire.stack import WireStack
 
 
 @pytest.fixture(scope="session")
@@ -58,8 +61,20 @@ def pulumi_command(pulumi_cli: Path) -> auto.PulumiCommand:
 
 
 @pytest.fixture
-def stacks(tmp_path: Path, plugins: EmbeddedPlugins, pulumi_command: auto.PulumiCommand) -> Callable[[str], Stack]:
-    """Create stacks that share the provider; each has a separate backend."""
+def stack(plugins: EmbeddedPlugins) -> WireStack:
+    """A stack that the harness runs, without the CLI (docs/adr/0054)."""
+    return WireStack(plugins.environment())
+
+
+@pytest.fixture
+def stacks(plugins: EmbeddedPlugins) -> Callable[[str], WireStack]:
+    """Create stacks that the harness runs. They share the provider; each has a separate state."""
+    return lambda _name: WireStack(plugins.environment())
+
+
+@pytest.fixture
+def cli_stacks(tmp_path: Path, plugins: EmbeddedPlugins, pulumi_command: auto.PulumiCommand) -> Callable[[str], Stack]:
+    """Create stacks that the real CLI runs. They share the provider; each has a separate backend."""
 
     def make(name: str) -> Stack:
         return Stack(tmp_path / name, pulumi_command, plugins.environment())
@@ -68,9 +83,9 @@ def stacks(tmp_path: Path, plugins: EmbeddedPlugins, pulumi_command: auto.Pulumi
 
 
 @pytest.fixture
-def stack(stacks: Callable[[str], Stack]) -> Stack:
-    """A stack, for tests that need only one."""
-    return stacks("one")
+def cli_stack(cli_stacks: Callable[[str], Stack]) -> Stack:
+    """A stack that the real CLI runs, for tests that need only one."""
+    return cli_stacks("one")
 
 
 @pytest.fixture

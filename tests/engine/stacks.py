@@ -21,6 +21,8 @@ from pulumi.automation.events import EngineEvent
 from automation.engine.program_server import ProgramServer
 from tests.support import needs
 from tests.support.sdk_programs import sdk_program
+from tests.support.wire.results import StepResults
+from tests.support.wire.stack import WireStack
 
 Program = Callable[[], Any]
 PASSPHRASE = "correct horse"
@@ -82,28 +84,12 @@ LanguageServer.Run = _PROGRAMS.watched(LanguageServer.Run)  # type: ignore[metho
 
 
 @dataclass
-class Run:
-    """The results of one run of the engine."""
+class Run(StepResults):
+    """The results of one run of the real engine."""
 
     events: list[EngineEvent] = field(default_factory=list)
     outputs: dict[str, Any] = field(default_factory=dict)
     text: str = ""
-
-    def steps(self, kind: str | None = None) -> dict[str, str]:
-        """The operation on each Kubernetes resource, by logical name."""
-        return {name: op for name, op, _ in self._pre() if kind is None or op == kind}
-
-    def operations(self, name: str) -> list[str]:
-        """All operations on one resource, in order."""
-        return [op for at, op, _ in self._pre() if at == name]
-
-    def detailed(self, name: str) -> dict[str, str]:
-        """The kind of change of each property of one resource, by path."""
-        found: dict[str, str] = {}
-        for at, _, metadata in self._pre():
-            if at == name:
-                found |= {path: diff.diff_kind.value for path, diff in (metadata.detailed_diff or {}).items()}
-        return found
 
     def exports(self) -> bool:
         """Return whether the stack may have outputs: its output event has some, or there is no such event."""
@@ -244,6 +230,9 @@ class Stack:
         """Everything that the backend keeps, as text."""
         texts = [path.read_text() for path in (self._directory / "state").rglob("*") if path.is_file()]
         return "\n".join(texts)
+
+
+AnyStack = Stack | WireStack
 
 
 def official_environment(kubeconfig: Path) -> dict[str, str]:

@@ -82,14 +82,14 @@ def edit(client: KubeClient, namespace: str) -> None:
 ENV = "spec.template.spec.containers[0].env[1]"
 
 
-def test_drift_shows_as_what_an_update_puts_there(stack: Stack, client: KubeClient, namespace: str) -> None:
-    stack.up(web(namespace))
+def test_drift_shows_as_what_an_update_puts_there(cli_stack: Stack, client: KubeClient, namespace: str) -> None:
+    cli_stack.up(web(namespace))
     edit(client, namespace)
-    text = lines(stack.cli(web(namespace), "preview", "--diff"))
+    text = lines(cli_stack.cli(web(namespace), "preview", "--diff"))
     assert {'+ app : "web"', '+ tier: "front"', "+ replicas: 2"} <= text
     assert any(line.startswith("+ [1]: {") for line in text)
     assert not [line for line in text if line.startswith("- ") or "=>" in line]
-    (step,) = steps(stack, web(namespace)).values()
+    (step,) = steps(cli_stack, web(namespace)).values()
     assert step["op"] == "update"
     assert kinds(step) == dict.fromkeys(
         ("metadata.labels.app", "metadata.labels.tier", "spec.replicas", ENV), ("add", False)
@@ -97,14 +97,14 @@ def test_drift_shows_as_what_an_update_puts_there(stack: Stack, client: KubeClie
 
 
 def test_after_a_refresh_drift_shows_with_the_value_in_the_cluster(
-    stack: Stack, client: KubeClient, namespace: str
+    cli_stack: Stack, client: KubeClient, namespace: str
 ) -> None:
-    stack.up(web(namespace))
+    cli_stack.up(web(namespace))
     edit(client, namespace)
-    stack.refresh()
-    text = lines(stack.cli(web(namespace), "preview", "--diff"))
+    cli_stack.refresh()
+    text = lines(cli_stack.cli(web(namespace), "preview", "--diff"))
     assert {'+ app : "web"', '~ tier: "back" => "front"', "~ replicas: 5 => 2"} <= text
-    (step,) = steps(stack, web(namespace)).values()
+    (step,) = steps(cli_stack, web(namespace)).values()
     assert kinds(step) == {
         "metadata.labels.app": ("add", True),
         "metadata.labels.tier": ("update", True),
@@ -114,65 +114,69 @@ def test_after_a_refresh_drift_shows_with_the_value_in_the_cluster(
 
 
 @pytest.mark.parametrize("run_program", [False, True])
-def test_a_refresh_shows_what_others_did(stack: Stack, client: KubeClient, namespace: str, run_program: bool) -> None:
-    stack.up(web(namespace))
+def test_a_refresh_shows_what_others_did(
+    cli_stack: Stack, client: KubeClient, namespace: str, run_program: bool
+) -> None:
+    cli_stack.up(web(namespace))
     edit(client, namespace)
     by_program = f"--run-program={str(run_program).lower()}"
-    text = lines(stack.cli(web(namespace), "refresh", "--preview-only", "--diff", by_program))
+    text = lines(cli_stack.cli(web(namespace), "refresh", "--preview-only", "--diff", by_program))
     assert {'- app : "web"', '~ tier: "front" => "back"', "~ replicas: 2 => 5"} <= text
     assert any(line.startswith("- [1]: {") for line in text)
 
 
 @pytest.mark.parametrize("run_program", [False, True])
 def test_a_preview_that_refreshes_first_shows_both(
-    stack: Stack, client: KubeClient, namespace: str, run_program: bool
+    cli_stack: Stack, client: KubeClient, namespace: str, run_program: bool
 ) -> None:
-    stack.up(web(namespace))
+    cli_stack.up(web(namespace))
     edit(client, namespace)
     by_program = f"--run-program={str(run_program).lower()}"
-    (step,) = steps(stack, web(namespace), "--refresh", by_program).values()
+    (step,) = steps(cli_stack, web(namespace), "--refresh", by_program).values()
     assert step["op"] == "update"
     assert kinds(step)["metadata.labels.app"] == ("add", True)
     assert kinds(step)["spec.replicas"] == ("update", True)
-    text = lines(stack.cli(web(namespace), "preview", "--diff", "--refresh", by_program))
+    text = lines(cli_stack.cli(web(namespace), "preview", "--diff", "--refresh", by_program))
     assert {'+ app : "web"', "~ replicas: 5 => 2"} <= text
 
 
-def test_an_object_that_was_deleted_shows_as_made_again(stack: Stack, client: KubeClient, namespace: str) -> None:
-    stack.up(settings(namespace, {"a": "1"}))
+def test_an_object_that_was_deleted_shows_as_made_again(cli_stack: Stack, client: KubeClient, namespace: str) -> None:
+    cli_stack.up(settings(namespace, {"a": "1"}))
     client.delete(CONFIG_MAPS, namespace, "settings")
-    text = stack.cli(settings(namespace, {"a": "1"}), "preview", "--diff")
+    text = cli_stack.cli(settings(namespace, {"a": "1"}), "preview", "--diff")
     assert "(replace)" in text
     assert {"+ data : {", '+ a: "1"'} <= lines(text)
     assert "uid" not in text
-    (step,) = steps(stack, settings(namespace, {"a": "1"})).values()
+    (step,) = steps(cli_stack, settings(namespace, {"a": "1"})).values()
     assert kinds(step) == dict.fromkeys(("apiVersion", "kind", "metadata", "data"), ("add-replace", False))
     # A simultaneous change of the program is not listed by itself: the step shows the whole new object.
-    (step,) = steps(stack, settings(namespace, {"b": "1"})).values()
+    (step,) = steps(cli_stack, settings(namespace, {"b": "1"})).values()
     assert kinds(step)["data"] == ("add-replace", False)
     assert "data.b" not in kinds(step)
 
 
-def test_an_object_that_was_made_anew_shows_as_written_anew(stack: Stack, client: KubeClient, namespace: str) -> None:
-    stack.up(settings(namespace, {"a": "1"}))
+def test_an_object_that_was_made_anew_shows_as_written_anew(
+    cli_stack: Stack, client: KubeClient, namespace: str
+) -> None:
+    cli_stack.up(settings(namespace, {"a": "1"}))
     before = client.get(CONFIG_MAPS, namespace, "settings")
     client.delete(CONFIG_MAPS, namespace, "settings")
     ours = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings", "namespace": namespace}}
     client.apply(CONFIG_MAPS, namespace, {**ours, "data": {"a": "1"}}, field_manager="herdsman")
     assert client.get(CONFIG_MAPS, namespace, "settings")["metadata"]["uid"] != before["metadata"]["uid"]
-    text = stack.cli(settings(namespace, {"a": "1"}), "preview", "--diff")
+    text = cli_stack.cli(settings(namespace, {"a": "1"}), "preview", "--diff")
     assert "(update)" in text
     assert "uid" not in text
-    (step,) = steps(stack, settings(namespace, {"a": "1"})).values()
+    (step,) = steps(cli_stack, settings(namespace, {"a": "1"})).values()
     assert kinds(step) == dict.fromkeys(("apiVersion", "kind", "metadata", "data"), ("add", False))
 
 
-def test_changes_of_the_program_show_with_both_values(stack: Stack, namespace: str) -> None:
-    stack.up(settings(namespace, {"changed": "1", "gone": "1"}))
+def test_changes_of_the_program_show_with_both_values(cli_stack: Stack, namespace: str) -> None:
+    cli_stack.up(settings(namespace, {"changed": "1", "gone": "1"}))
     after = settings(namespace, {"changed": "2", "new": "1"})
-    text = lines(stack.cli(after, "preview", "--diff"))
+    text = lines(cli_stack.cli(after, "preview", "--diff"))
     assert {'~ changed: "1" => "2"', '+ new : "1"', '- gone : "1"'} <= text
-    (step,) = steps(stack, after).values()
+    (step,) = steps(cli_stack, after).values()
     assert kinds(step) == {"data.changed": ("update", True), "data.new": ("add", True), "data.gone": ("delete", True)}
 
 
@@ -184,7 +188,7 @@ def service(namespace: str, **spec: Any) -> Callable[[], None]:
     return program
 
 
-def test_what_takes_a_new_object_shows_as_a_replacement(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_what_takes_a_new_object_shows_as_a_replacement(cli_stack: Stack, client: KubeClient, namespace: str) -> None:
     def program(selector: str, immutable: dict[str, Any], **spec: Any) -> Callable[[], None]:
         def run() -> None:
             web(namespace, selector=selector)()
@@ -193,16 +197,16 @@ def test_what_takes_a_new_object_shows_as_a_replacement(stack: Stack, client: Ku
 
         return run
 
-    stack.up(program("one", {"immutable": True}))
+    cli_stack.up(program("one", {"immutable": True}))
     head, _, last = client.get(SERVICES, namespace, "web")["spec"]["clusterIP"].rpartition(".")
     address = f"{head}.{(int(last) + 7) % 250 + 1}"
     after = program("two", {}, clusterIP=address)
-    found = steps(stack, after)
+    found = steps(cli_stack, after)
     assert kinds(found["web"]) == {
         "spec.selector.matchLabels.app": ("update-replace", True),
         "spec.template.metadata.labels.app": ("update", True),
     }
     assert kinds(found["settings"]) == {"immutable": ("delete-replace", True)}
     assert kinds(found["service"]) == {"spec.clusterIP": ("add-replace", True)}
-    text = lines(stack.cli(after, "preview", "--diff"))
+    text = lines(cli_stack.cli(after, "preview", "--diff"))
     assert {'~ app: "one" => "two"', "- immutable: true", f'+ clusterIP: "{address}"'} <= text

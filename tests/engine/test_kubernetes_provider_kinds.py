@@ -13,6 +13,7 @@ from kubeapi.client import KubeClient
 from kubeapi.kinds import CRDS, Kind
 from tests.engine.stacks import Stack
 from tests.support.controlplane import eventually
+from tests.support.wire.stack import WireStack
 
 
 def crd(group: str, *, scope: str = "Namespaced") -> dict[str, Any]:
@@ -54,7 +55,7 @@ def widget(group: str, namespace: str | None, spec: dict[str, Any], **options: A
     )
 
 
-def test_a_kind_and_its_objects_are_made_by_one_program(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_a_kind_and_its_objects_are_made_by_one_program(stack: WireStack, client: KubeClient, namespace: str) -> None:
     group = f"{namespace}.example.com"
 
     def program(size: int, tags: list[str]) -> Callable[[], None]:
@@ -84,7 +85,7 @@ def test_a_kind_and_its_objects_are_made_by_one_program(stack: Stack, client: Ku
 
 
 def test_a_custom_resource_without_a_namespace_settles_once_its_kind_is_known(
-    stack: Stack, client: KubeClient, namespace: str
+    stack: WireStack, client: KubeClient, namespace: str
 ) -> None:
     group = f"{namespace}.example.com"
 
@@ -98,7 +99,7 @@ def test_a_custom_resource_without_a_namespace_settles_once_its_kind_is_known(
     stack.destroy()
 
 
-def test_the_sdks_own_custom_resource_class_works(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_the_sdks_own_custom_resource_class_works(stack: WireStack, client: KubeClient, namespace: str) -> None:
     group = f"{namespace}.example.com"
 
     def program() -> None:
@@ -117,14 +118,14 @@ def test_the_sdks_own_custom_resource_class_works(stack: Stack, client: KubeClie
     stack.destroy()
 
 
-def test_a_kind_that_nobody_serves_is_named(stack: Stack, namespace: str) -> None:
+def test_a_kind_that_nobody_serves_is_named(stack: WireStack, namespace: str) -> None:
     said = stack.fails(lambda: widget("nobody.example.com", namespace, {"size": 1}) and None)
     assert f"create Widget `{namespace}/w`" in said
     assert "nobody.example.com/v1" in said
     assert "CustomResourceDefinition" in said
 
 
-def test_a_refusal_names_object_field_and_reason(stack: Stack, namespace: str) -> None:
+def test_a_refusal_names_object_field_and_reason(stack: WireStack, namespace: str) -> None:
     group = f"{namespace}.example.com"
 
     def program(spec: dict[str, Any]) -> Callable[[], None]:
@@ -143,7 +144,7 @@ def test_a_refusal_names_object_field_and_reason(stack: Stack, namespace: str) -
     stack.destroy()
 
 
-def test_a_missing_namespace_is_named(stack: Stack) -> None:
+def test_a_missing_namespace_is_named(stack: WireStack) -> None:
     def program() -> None:
         k8s.core.v1.ConfigMap("c", metadata={"name": "c", "namespace": "not-there"}, data={})
 
@@ -152,15 +153,15 @@ def test_a_missing_namespace_is_named(stack: Stack) -> None:
     assert "Create the namespace first" in said
 
 
-def test_one_refusal_does_not_hold_up_the_others(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_one_refusal_does_not_hold_up_the_others(cli_stack: Stack, client: KubeClient, namespace: str) -> None:
     def program() -> None:
         for name in ("good", "Bad", "fine"):
             k8s.core.v1.ConfigMap(name, metadata={"name": name, "namespace": namespace}, data={"a": "1"})
 
-    said = stack.fails(program, continue_on_error=True)
+    said = cli_stack.fails(program, continue_on_error=True)
     assert "metadata.name" in said
-    assert set(stack.state()) >= {"good", "fine"}
-    assert "Bad" not in stack.state()
+    assert set(cli_stack.state()) >= {"good", "fine"}
+    assert "Bad" not in cli_stack.state()
 
 
 @pytest.mark.parametrize(
@@ -171,18 +172,18 @@ def test_one_refusal_does_not_hold_up_the_others(stack: Stack, client: KubeClien
         ("kubernetes:helm.sh/v3:Release", "contains many objects"),
     ],
 )
-def test_what_is_not_supported_says_so(stack: Stack, token: str, words: str) -> None:
+def test_what_is_not_supported_says_so(stack: WireStack, token: str, words: str) -> None:
     said = stack.fails(lambda: pulumi.CustomResource(token, "x", {}) and None)
     assert f"`{token}` is not supported by the embedded provider" in said
     assert words in said
 
 
-def test_yaml_files_and_charts_say_that_they_are_not_supported(stack: Stack) -> None:
+def test_yaml_files_and_charts_say_that_they_are_not_supported(stack: WireStack) -> None:
     said = stack.fails(lambda: k8s.yaml.v2.ConfigGroup("g", yaml="a: 1") and None)
     assert "not supported by the embedded provider" in said
 
 
-def test_another_cluster_is_refused_and_not_ignored(stack: Stack, namespace: str) -> None:
+def test_another_cluster_is_refused_and_not_ignored(cli_stack: Stack, namespace: str) -> None:
     def program() -> None:
         other = k8s.Provider("other", kubeconfig="/some/where/else")
         k8s.core.v1.ConfigMap(
@@ -192,10 +193,10 @@ def test_another_cluster_is_refused_and_not_ignored(stack: Stack, namespace: str
             opts=pulumi.ResourceOptions(provider=other),
         )
 
-    assert "the one cluster that Herdsman is connected to" in stack.fails(program)
+    assert "the one cluster that Herdsman is connected to" in cli_stack.fails(program)
 
 
-def test_an_explicit_provider_without_a_cluster_works(stack: Stack, namespace: str) -> None:
+def test_an_explicit_provider_without_a_cluster_works(stack: WireStack, namespace: str) -> None:
     def program() -> None:
         mine = k8s.Provider("mine", enable_server_side_apply=True)
         k8s.core.v1.ConfigMap(
@@ -208,7 +209,7 @@ def test_an_explicit_provider_without_a_cluster_works(stack: Stack, namespace: s
     assert stack.up(program).steps() == {"c": "create"}
 
 
-def test_a_kind_that_contradicts_its_type_is_refused(stack: Stack, namespace: str) -> None:
+def test_a_kind_that_contradicts_its_type_is_refused(stack: WireStack, namespace: str) -> None:
     def program() -> None:
         inputs = {"apiVersion": "v2", "kind": "Secret", "metadata": {"name": "c", "namespace": namespace}}
         pulumi.CustomResource("kubernetes:core/v1:ConfigMap", "c", inputs)
@@ -218,7 +219,7 @@ def test_a_kind_that_contradicts_its_type_is_refused(stack: Stack, namespace: st
     assert "`v2` contradicts the type of the resource, `v1`" in said
 
 
-def test_yaml_copied_from_a_cluster_can_be_registered(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_yaml_copied_from_a_cluster_can_be_registered(stack: WireStack, client: KubeClient, namespace: str) -> None:
     metadata = {
         "name": "c",
         "namespace": namespace,

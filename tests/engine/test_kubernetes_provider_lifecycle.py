@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pulumi
-import pulumi.automation as auto
 import pulumi_kubernetes as k8s
 import pytest
 
@@ -17,6 +15,7 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.kinds import CONFIG_MAPS, DEPLOYMENTS, SERVICES
 from tests.engine.stacks import Stack, as_applied, manager_fields
+from tests.support.wire.stack import WireStack
 
 
 def web(namespace: str, *, image: str = "nginx:1", replicas: int | None = 2, **more: Any) -> Callable[[], None]:
@@ -57,21 +56,21 @@ def web(namespace: str, *, image: str = "nginx:1", replicas: int | None = 2, **m
     return program
 
 
-def test_typed_classes_create_update_and_delete_objects(stack: Stack, client: KubeClient, namespace: str) -> None:
-    run = stack.up(web(namespace))
+def test_typed_classes_create_update_and_delete_objects(cli_stack: Stack, client: KubeClient, namespace: str) -> None:
+    run = cli_stack.up(web(namespace))
     live = client.get(DEPLOYMENTS, namespace, "web")
     assert run.steps() == {"web": "create", "web-service": "create"}
     assert run.outputs["uid"] == live["metadata"]["uid"]
     assert run.outputs["address"] == client.get(SERVICES, namespace, "web")["spec"]["clusterIP"]
     assert manager_fields(live, "herdsman") is not None
 
-    run = stack.up(web(namespace, image="nginx:2"))
+    run = cli_stack.up(web(namespace, image="nginx:2"))
     live = client.get(DEPLOYMENTS, namespace, "web")
     assert run.steps() == {"web": "update", "web-service": "same"}
     assert live["spec"]["template"]["spec"]["containers"][0]["image"] == "nginx:2"
     assert live["metadata"]["uid"] == run.outputs["uid"]
 
-    stack.destroy()
+    cli_stack.destroy()
     with pytest.raises(NotFound):
         client.get(DEPLOYMENTS, namespace, "web")
     with pytest.raises(NotFound):
@@ -92,7 +91,7 @@ def config_map(namespace: str, data: dict[str, str], **options: Any) -> Callable
     return program
 
 
-def test_an_unchanged_program_changes_nothing(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_an_unchanged_program_changes_nothing(stack: WireStack, client: KubeClient, namespace: str) -> None:
     stack.up(web(namespace))
     before = as_applied(client.get(DEPLOYMENTS, namespace, "web"))
     run = stack.up(web(namespace))
@@ -101,7 +100,7 @@ def test_an_unchanged_program_changes_nothing(stack: Stack, client: KubeClient, 
 
 
 def test_the_plain_resource_and_the_typed_class_mean_the_same_object(
-    stack: Stack, client: KubeClient, namespace: str
+    stack: WireStack, client: KubeClient, namespace: str
 ) -> None:
     stack.up(config_map(namespace, {"a": "1"}))
 
@@ -112,7 +111,7 @@ def test_the_plain_resource_and_the_typed_class_mean_the_same_object(
 
 
 def test_a_field_taken_out_of_the_program_goes_from_the_object(
-    stack: Stack, client: KubeClient, namespace: str
+    stack: WireStack, client: KubeClient, namespace: str
 ) -> None:
     stack.up(config_map(namespace, {"a": "1", "b": "2"}))
     run = stack.up(config_map(namespace, {"a": "1"}))
@@ -120,7 +119,7 @@ def test_a_field_taken_out_of_the_program_goes_from_the_object(
     assert client.get(CONFIG_MAPS, namespace, "settings")["data"] == {"a": "1"}
 
 
-def test_labels_and_annotations_of_others_are_left_alone(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_labels_and_annotations_of_others_are_left_alone(stack: WireStack, client: KubeClient, namespace: str) -> None:
     stack.up(config_map(namespace, {"a": "1"}))
     theirs = {"metadata": {"labels": {"team": "blue"}, "annotations": {"note": "keep"}}}
     client.patch(CONFIG_MAPS, namespace, "settings", theirs, field_manager="kubectl-label")
@@ -132,7 +131,7 @@ def test_labels_and_annotations_of_others_are_left_alone(stack: Stack, client: K
 
 
 def test_names_are_made_up_kept_over_updates_and_new_after_a_replacement(
-    stack: Stack, client: KubeClient, namespace: str
+    stack: WireStack, client: KubeClient, namespace: str
 ) -> None:
     def program(data: dict[str, str], immutable: bool = False) -> Callable[[], None]:
         def run() -> None:
@@ -153,7 +152,7 @@ def test_names_are_made_up_kept_over_updates_and_new_after_a_replacement(
         client.get(CONFIG_MAPS, namespace, first)
 
 
-def test_objects_without_a_namespace_go_to_the_default_one(stack: Stack, client: KubeClient) -> None:
+def test_objects_without_a_namespace_go_to_the_default_one(stack: WireStack, client: KubeClient) -> None:
     def program() -> None:
         made = k8s.core.v1.ConfigMap("nowhere", data={"a": "1"})
         pulumi.export("where", made.metadata.namespace)
@@ -166,7 +165,7 @@ def test_objects_without_a_namespace_go_to_the_default_one(stack: Stack, client:
         client.get(CONFIG_MAPS, "default", run.outputs["name"])
 
 
-def test_cluster_scoped_objects_have_no_namespace(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_cluster_scoped_objects_have_no_namespace(stack: WireStack, client: KubeClient, namespace: str) -> None:
     name = f"{namespace}-more"
 
     def program() -> None:
@@ -180,7 +179,9 @@ def test_cluster_scoped_objects_have_no_namespace(stack: Stack, client: KubeClie
     stack.destroy()
 
 
-def test_an_immutable_field_replaces_the_object_delete_first(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_an_immutable_field_replaces_the_object_delete_first(
+    stack: WireStack, client: KubeClient, namespace: str
+) -> None:
     before = stack.up(web(namespace)).outputs["uid"]
     changed = web(namespace, selector={"app": "other"})
     preview = stack.preview(changed)
@@ -192,7 +193,7 @@ def test_an_immutable_field_replaces_the_object_delete_first(stack: Stack, clien
     assert live["spec"]["selector"]["matchLabels"] == {"app": "other"}
 
 
-def test_another_cluster_ip_replaces_the_service(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_another_cluster_ip_replaces_the_service(stack: WireStack, client: KubeClient, namespace: str) -> None:
     first = stack.up(web(namespace)).outputs["address"]
     head, _, last = first.rpartition(".")
     wanted = f"{head}.{(int(last) + 7) % 250 + 1}"
@@ -203,7 +204,7 @@ def test_another_cluster_ip_replaces_the_service(stack: Stack, client: KubeClien
 
 
 def test_a_change_that_is_immutable_and_invalid_deletes_nothing(
-    stack: Stack, client: KubeClient, namespace: str
+    stack: WireStack, client: KubeClient, namespace: str
 ) -> None:
     before = stack.up(web(namespace)).outputs["uid"]
 
@@ -226,7 +227,7 @@ def test_a_change_that_is_immutable_and_invalid_deletes_nothing(
 
 
 def test_another_name_makes_the_new_object_before_the_old_one_goes(
-    stack: Stack, client: KubeClient, namespace: str
+    stack: WireStack, client: KubeClient, namespace: str
 ) -> None:
     def named(name: str) -> Callable[[], None]:
         def program() -> None:
@@ -244,7 +245,7 @@ def test_another_name_makes_the_new_object_before_the_old_one_goes(
 
 
 def test_refresh_reads_what_others_changed_and_forgets_what_they_deleted(
-    stack: Stack, client: KubeClient, namespace: str
+    stack: WireStack, client: KubeClient, namespace: str
 ) -> None:
     stack.up(web(namespace))
     patch = {"spec": {"replicas": 5}}
@@ -262,7 +263,7 @@ def test_refresh_reads_what_others_changed_and_forgets_what_they_deleted(
     assert run.steps()["web-service"] == "create"
 
 
-def test_a_refresh_of_an_untouched_stack_finds_no_change(stack: Stack, namespace: str) -> None:
+def test_a_refresh_of_an_untouched_stack_finds_no_change(stack: WireStack, namespace: str) -> None:
     stack.up(web(namespace))
     before = stack.state()
     stack.refresh(expect_no_changes=True)
@@ -271,7 +272,7 @@ def test_a_refresh_of_an_untouched_stack_finds_no_change(stack: Stack, namespace
     }
 
 
-def test_an_existing_object_is_imported_and_then_managed(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_an_existing_object_is_imported_and_then_managed(stack: WireStack, client: KubeClient, namespace: str) -> None:
     theirs = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -288,7 +289,7 @@ def test_an_existing_object_is_imported_and_then_managed(stack: Stack, client: K
         client.get(CONFIG_MAPS, namespace, "settings")
 
 
-def test_an_import_under_another_name_keeps_the_object(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_an_import_under_another_name_keeps_the_object(stack: WireStack, client: KubeClient, namespace: str) -> None:
     stack.up(config_map(namespace, {"a": "1"}))
     uid = client.get(CONFIG_MAPS, namespace, "settings")["metadata"]["uid"]
 
@@ -306,7 +307,7 @@ def test_an_import_under_another_name_keeps_the_object(stack: Stack, client: Kub
     assert client.get(CONFIG_MAPS, namespace, "settings")["metadata"]["uid"] == uid
 
 
-def test_objects_of_others_can_be_read_by_get(stack: Stack, namespace: str) -> None:
+def test_objects_of_others_can_be_read_by_get(stack: WireStack, namespace: str) -> None:
     def program() -> None:
         service = k8s.core.v1.Service.get("api", "default/kubernetes")
         pulumi.export("port", service.spec.ports[0].port)
@@ -314,7 +315,7 @@ def test_objects_of_others_can_be_read_by_get(stack: Stack, namespace: str) -> N
     assert stack.up(program).outputs["port"] == 443
 
 
-def test_an_object_that_is_still_going_is_waited_for(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_an_object_that_is_still_going_is_waited_for(stack: WireStack, client: KubeClient, namespace: str) -> None:
     stack.up(config_map(namespace, {"a": "1"}))
     before = client.get(CONFIG_MAPS, namespace, "settings")["metadata"]["uid"]
     hold = {"metadata": {"finalizers": ["example.com/hold"]}}
@@ -328,11 +329,9 @@ def test_an_object_that_is_still_going_is_waited_for(stack: Stack, client: KubeC
     assert client.get(CONFIG_MAPS, namespace, "settings")["metadata"]["uid"] != before
 
 
-def test_a_state_that_remembers_identity_alone_serves_a_whole_life(
-    tmp_path: Path, client: KubeClient, pulumi_command: auto.PulumiCommand, namespace: str
-) -> None:
+def test_a_state_that_remembers_identity_alone_serves_a_whole_life(client: KubeClient, namespace: str) -> None:
     with EmbeddedPlugins({"kubernetes": KubernetesProvider(client, remember="identity")}) as plugins:
-        stack = Stack(tmp_path / "stack", pulumi_command, plugins.environment())
+        stack = WireStack(plugins.environment())
         stack.up(web(namespace))
         uid = client.get(DEPLOYMENTS, namespace, "web")["metadata"]["uid"]
         assert stack.state()["web"]["outputs"] == {

@@ -12,7 +12,8 @@ from components import naming
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.kinds import CONFIG_MAPS, DEPLOYMENTS
-from tests.engine.stacks import Stack, manager_fields
+from tests.engine.stacks import manager_fields
+from tests.support.wire.stack import WireStack
 
 ADOPT = {"herdsman.dev/adopt": "true"}
 
@@ -74,7 +75,7 @@ def controller(kind: str, name: str, uid: str) -> list[dict[str, Any]]:
     return [{"apiVersion": "example.com/v1", "kind": kind, "name": name, "uid": uid, "controller": True}]
 
 
-def test_a_foreign_object_is_refused_by_its_managers_name(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_a_foreign_object_is_refused_by_its_managers_name(stack: WireStack, client: KubeClient, namespace: str) -> None:
     before = theirs(client, namespace, {"a": "theirs"})
     said = stack.fails(settings(namespace, {"b": "ours"}))
     assert f"ConfigMap `{namespace}/settings` already exists and belongs to" in said
@@ -84,13 +85,15 @@ def test_a_foreign_object_is_refused_by_its_managers_name(stack: Stack, client: 
     assert live["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
 
 
-def test_a_preview_refuses_a_foreign_object_too(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_a_preview_refuses_a_foreign_object_too(stack: WireStack, client: KubeClient, namespace: str) -> None:
     theirs(client, namespace, {"a": "theirs"})
     with pytest.raises(pulumi.automation.CommandError, match="argocd-controller"):
         stack.preview(settings(namespace, {"b": "ours"}))
 
 
-def test_a_foreign_object_is_adopted_when_that_is_asked_for(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_a_foreign_object_is_adopted_when_that_is_asked_for(
+    stack: WireStack, client: KubeClient, namespace: str
+) -> None:
     before = theirs(client, namespace, {"a": "theirs", "c": "kept"})
     stack.up(settings(namespace, {"a": "ours"}, annotations=ADOPT))
     live = client.get(CONFIG_MAPS, namespace, "settings")
@@ -100,7 +103,7 @@ def test_a_foreign_object_is_adopted_when_that_is_asked_for(stack: Stack, client
 
 
 def test_an_object_of_the_same_controller_is_ours_whoever_wrote_it(
-    stack: Stack, client: KubeClient, namespace: str
+    stack: WireStack, client: KubeClient, namespace: str
 ) -> None:
     owner = controller("InferenceService", "a", "11111111-1111-1111-1111-111111111111")
     theirs(client, namespace, {"a": "theirs"}, ownerReferences=owner)
@@ -109,7 +112,7 @@ def test_an_object_of_the_same_controller_is_ours_whoever_wrote_it(
 
 
 def test_an_object_of_another_controller_is_not_ours_even_when_we_applied_it(
-    stacks: Callable[[str], Stack], client: KubeClient, namespace: str
+    stacks: Callable[[str], WireStack], client: KubeClient, namespace: str
 ) -> None:
     first = controller("InferenceService", "a.b", "11111111-1111-1111-1111-111111111111")
     second = controller("InferenceService", "a-b", "22222222-2222-2222-2222-222222222222")
@@ -120,7 +123,7 @@ def test_an_object_of_another_controller_is_not_ours_even_when_we_applied_it(
 
 
 def test_a_controller_made_anew_under_its_name_keeps_its_objects(
-    stacks: Callable[[str], Stack], client: KubeClient, namespace: str
+    stacks: Callable[[str], WireStack], client: KubeClient, namespace: str
 ) -> None:
     stacks("one").up(settings(namespace, {"a": "1"}, ownerReferences=controller("InferenceService", "a", "1" * 8)))
     stacks("two").up(settings(namespace, {"a": "2"}, ownerReferences=controller("InferenceService", "a", "2" * 8)))
@@ -129,7 +132,7 @@ def test_a_controller_made_anew_under_its_name_keeps_its_objects(
     assert [r["uid"] for r in live["metadata"]["ownerReferences"]] == ["2" * 8]
 
 
-def test_a_lost_state_converges_on_the_same_objects(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_a_lost_state_converges_on_the_same_objects(stack: WireStack, client: KubeClient, namespace: str) -> None:
     stack.up(deployment(namespace, 3))
     before = client.get(DEPLOYMENTS, namespace, "web")["metadata"]
     stack.lose_state()
@@ -138,7 +141,9 @@ def test_a_lost_state_converges_on_the_same_objects(stack: Stack, client: KubeCl
     assert (after["uid"], after["generation"]) == (before["uid"], before["generation"])
 
 
-def test_fields_that_others_changed_are_put_back_and_named(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_fields_that_others_changed_are_put_back_and_named(
+    stack: WireStack, client: KubeClient, namespace: str
+) -> None:
     stack.up(deployment(namespace, 2))
     container = "/spec/template/spec/containers/0"
     edits = [
@@ -175,7 +180,7 @@ def test_fields_that_others_changed_are_put_back_and_named(stack: Stack, client:
     assert stack.up(deployment(namespace, 2)).steps() == {"web": "same"}
 
 
-def test_ignored_fields_are_neither_drift_nor_put_back(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_ignored_fields_are_neither_drift_nor_put_back(stack: WireStack, client: KubeClient, namespace: str) -> None:
     options = pulumi.ResourceOptions(ignore_changes=["data.a"])
     stack.up(settings(namespace, {"a": "1", "b": "1"}, options=options))
     client.patch(CONFIG_MAPS, namespace, "settings", {"data": {"a": "theirs"}}, field_manager="kubectl-edit")
@@ -184,7 +189,7 @@ def test_ignored_fields_are_neither_drift_nor_put_back(stack: Stack, client: Kub
     assert client.get(CONFIG_MAPS, namespace, "settings")["data"] == {"a": "theirs", "b": "2"}
 
 
-def test_a_deleted_object_is_made_again(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_a_deleted_object_is_made_again(stack: WireStack, client: KubeClient, namespace: str) -> None:
     stack.up(settings(namespace, {"a": "1"}))
     client.delete(CONFIG_MAPS, namespace, "settings")
     run = stack.up(settings(namespace, {"a": "1"}))
@@ -193,7 +198,9 @@ def test_a_deleted_object_is_made_again(stack: Stack, client: KubeClient, namesp
     assert stack.up(settings(namespace, {"a": "1"})).steps() == {"settings": "same"}
 
 
-def test_an_object_deleted_and_changed_at_once_is_made_again(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_an_object_deleted_and_changed_at_once_is_made_again(
+    stack: WireStack, client: KubeClient, namespace: str
+) -> None:
     stack.up(settings(namespace, {"a": "1"}))
     client.delete(CONFIG_MAPS, namespace, "settings")
     stack.up(settings(namespace, {"a": "2"}))
@@ -201,7 +208,7 @@ def test_an_object_deleted_and_changed_at_once_is_made_again(stack: Stack, clien
 
 
 def test_a_foreign_object_in_the_place_of_ours_is_refused_and_survives(
-    stack: Stack, client: KubeClient, namespace: str
+    stack: WireStack, client: KubeClient, namespace: str
 ) -> None:
     stack.up(settings(namespace, {"a": "1"}))
     client.delete(CONFIG_MAPS, namespace, "settings")
@@ -213,7 +220,7 @@ def test_a_foreign_object_in_the_place_of_ours_is_refused_and_survives(
 
 
 def test_an_object_whose_owner_was_deleted_with_the_policy_orphan_is_not_deleted(
-    stack: Stack, client: KubeClient, namespace: str
+    stack: WireStack, client: KubeClient, namespace: str
 ) -> None:
     owner = client.create(CONFIG_MAPS, namespace, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "o"}})
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": owner["metadata"]["uid"]}
@@ -223,7 +230,7 @@ def test_an_object_whose_owner_was_deleted_with_the_policy_orphan_is_not_deleted
     assert client.get(CONFIG_MAPS, namespace, "settings")["data"] == {"a": "1"}
 
 
-def test_an_object_that_somebody_took_over_is_not_deleted(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_an_object_that_somebody_took_over_is_not_deleted(stack: WireStack, client: KubeClient, namespace: str) -> None:
     stack.up(settings(namespace, {"a": "1"}))
     taken = {
         "apiVersion": "v1",
@@ -236,7 +243,7 @@ def test_an_object_that_somebody_took_over_is_not_deleted(stack: Stack, client: 
     assert client.get(CONFIG_MAPS, namespace, "settings")["data"] == {"a": "theirs"}
 
 
-def test_an_object_that_goes_to_a_fleet_is_not_changed(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_an_object_that_goes_to_a_fleet_is_not_changed(stack: WireStack, client: KubeClient, namespace: str) -> None:
     stack.up(settings(namespace, {"a": "1"}))
     mark = {"metadata": {"annotations": {naming.ANNOTATION_FLEET: naming.FLEET_TO_COME}}}
     client.patch(CONFIG_MAPS, namespace, "settings", mark)
@@ -244,7 +251,7 @@ def test_an_object_that_goes_to_a_fleet_is_not_changed(stack: Stack, client: Kub
     assert client.get(CONFIG_MAPS, namespace, "settings")["data"] == {"a": "1"}
 
 
-def test_a_renamed_resource_keeps_its_object(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_a_renamed_resource_keeps_its_object(stack: WireStack, client: KubeClient, namespace: str) -> None:
     stack.up(settings(namespace, {"a": "1"}))
     before = client.get(CONFIG_MAPS, namespace, "settings")["metadata"]["uid"]
     run = stack.up(settings(namespace, {"a": "1"}, name="renamed"))
@@ -253,7 +260,7 @@ def test_a_renamed_resource_keeps_its_object(stack: Stack, client: KubeClient, n
 
 
 def test_an_object_that_moved_to_another_stack_outlives_the_first_one(
-    stacks: Callable[[str], Stack], client: KubeClient, namespace: str
+    stacks: Callable[[str], WireStack], client: KubeClient, namespace: str
 ) -> None:
     first, second = stacks("one"), stacks("two")
     first.up(settings(namespace, {"a": "1"}))
@@ -263,7 +270,7 @@ def test_an_object_that_moved_to_another_stack_outlives_the_first_one(
     assert client.get(CONFIG_MAPS, namespace, "settings")["metadata"]["uid"] == before
 
 
-def test_deleting_what_is_gone_already_succeeds(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_deleting_what_is_gone_already_succeeds(stack: WireStack, client: KubeClient, namespace: str) -> None:
     stack.up(settings(namespace, {"a": "1"}))
     client.delete(CONFIG_MAPS, namespace, "settings")
     stack.destroy()
@@ -272,7 +279,7 @@ def test_deleting_what_is_gone_already_succeeds(stack: Stack, client: KubeClient
 
 
 def test_replicas_that_the_program_stops_setting_keep_their_live_count(
-    stack: Stack, client: KubeClient, namespace: str
+    stack: WireStack, client: KubeClient, namespace: str
 ) -> None:
     stack.up(deployment(namespace, 4))
     preview = stack.preview(deployment(namespace, None))
@@ -294,7 +301,7 @@ def test_replicas_that_the_program_stops_setting_keep_their_live_count(
 
 
 def test_a_lost_state_does_not_reset_replicas_that_are_not_set_any_more(
-    stack: Stack, client: KubeClient, namespace: str
+    stack: WireStack, client: KubeClient, namespace: str
 ) -> None:
     stack.up(deployment(namespace, 4))
     stack.lose_state()

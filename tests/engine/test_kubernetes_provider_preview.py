@@ -12,7 +12,8 @@ import pytest
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.kinds import CONFIG_MAPS, DEPLOYMENTS
-from tests.engine.stacks import Stack, as_applied
+from tests.engine.stacks import as_applied
+from tests.support.wire.stack import WireStack
 
 
 def pod_owner(namespace: str, containers: list[dict[str, Any]], labels: dict[str, str]) -> Callable[[], None]:
@@ -33,7 +34,7 @@ ONE = {"name": "one", "image": "a:1", "args": ["--x", "1"]}
 TWO = {"name": "two", "image": "b:1"}
 
 
-def test_a_preview_names_each_path_that_changes(stack: Stack, namespace: str) -> None:
+def test_a_preview_names_each_path_that_changes(stack: WireStack, namespace: str) -> None:
     stack.up(pod_owner(namespace, [ONE, TWO], {"app.kubernetes.io/name": "web", "old": "x"}))
     after = [{**ONE, "args": ["--x", "2", "--y"]}]
     run = stack.preview(pod_owner(namespace, after, {"app.kubernetes.io/name": "site", "new": "x"}))
@@ -48,7 +49,7 @@ def test_a_preview_names_each_path_that_changes(stack: Stack, namespace: str) ->
     }
 
 
-def test_a_preview_writes_nothing(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_a_preview_writes_nothing(stack: WireStack, client: KubeClient, namespace: str) -> None:
     with_label = pod_owner(namespace, [ONE], {"a": "1"})
     stack.preview(with_label)
     with pytest.raises(NotFound):
@@ -61,14 +62,14 @@ def test_a_preview_writes_nothing(stack: Stack, client: KubeClient, namespace: s
     assert as_applied(after) == as_applied(before)
 
 
-def test_a_preview_reports_what_the_server_would_refuse(stack: Stack, namespace: str) -> None:
+def test_a_preview_reports_what_the_server_would_refuse(stack: WireStack, namespace: str) -> None:
     with pytest.raises(pulumi.automation.CommandError) as caught:
         stack.preview(pod_owner(namespace, [{"name": "NO", "image": "a:1"}], {}))
     assert "spec.template.spec.containers[0].name" in str(caught.value)
 
 
 def test_a_value_known_only_later_is_unknown_in_the_preview_and_real_afterwards(
-    stack: Stack, client: KubeClient, namespace: str
+    stack: WireStack, client: KubeClient, namespace: str
 ) -> None:
     seen: list[str] = []
 
@@ -90,7 +91,7 @@ def test_a_value_known_only_later_is_unknown_in_the_preview_and_real_afterwards(
     assert stack.preview(program).steps() == {"svc": "same", "settings": "same"}
 
 
-def test_a_replacement_makes_what_depends_on_its_outputs_unknown(stack: Stack, namespace: str) -> None:
+def test_a_replacement_makes_what_depends_on_its_outputs_unknown(stack: WireStack, namespace: str) -> None:
     def program(selector: str) -> Callable[[], None]:
         def run() -> None:
             web = k8s.apps.v1.Deployment(
@@ -114,7 +115,7 @@ def test_a_replacement_makes_what_depends_on_its_outputs_unknown(stack: Stack, n
     assert run.detailed("settings") == {"data.uid": "update"}
 
 
-def test_a_custom_resource_is_previewed_before_its_kind_exists(stack: Stack, namespace: str) -> None:
+def test_a_custom_resource_is_previewed_before_its_kind_exists(stack: WireStack, namespace: str) -> None:
     def program() -> None:
         pulumi.CustomResource(
             "kubernetes:later.example.com/v1:Widget",

@@ -12,6 +12,7 @@ import pulumi_kubernetes as k8s
 from kubeapi.client import KubeClient
 from kubeapi.kinds import CONFIG_MAPS, DEPLOYMENTS, SECRETS
 from tests.engine.stacks import Stack
+from tests.support.wire.stack import WireStack
 
 PASSWORD = "hunter2-is-the-password"
 ENCODED = base64.b64encode(PASSWORD.encode()).decode()
@@ -25,26 +26,26 @@ def secret(namespace: str, *, text: dict[str, str] | None = None, data: dict[str
     return program
 
 
-def no_plaintext(stack: Stack, *texts: str) -> None:
+def no_plaintext(stack: Stack | WireStack, *texts: str) -> None:
     for kept in (PASSWORD, ENCODED, *texts):
         assert kept not in stack.files()
 
 
 def test_a_secret_is_written_to_the_cluster_and_encrypted_in_the_state(
-    stack: Stack, client: KubeClient, namespace: str
+    cli_stack: Stack, client: KubeClient, namespace: str
 ) -> None:
-    run = stack.up(secret(namespace, text={"password": PASSWORD}))
+    run = cli_stack.up(secret(namespace, text={"password": PASSWORD}))
     assert client.get(SECRETS, namespace, "key")["data"] == {"password": ENCODED}
     assert run.outputs["data"] == {"password": ENCODED}  # the Automation API decrypts the outputs
     assert ENCODED not in run.text
     assert "[secret]" in run.text
-    no_plaintext(stack)
-    stack.refresh()
-    no_plaintext(stack)
+    no_plaintext(cli_stack)
+    cli_stack.refresh()
+    no_plaintext(cli_stack)
 
 
 def test_a_secret_that_the_program_did_not_mark_is_encrypted_all_the_same(
-    stack: Stack, client: KubeClient, namespace: str
+    stack: WireStack, client: KubeClient, namespace: str
 ) -> None:
     inputs = {"metadata": {"name": "key", "namespace": namespace}, "stringData": {"password": PASSWORD}}
     stack.up(lambda: pulumi.CustomResource("kubernetes:core/v1:Secret", "key", inputs) and None)
@@ -52,21 +53,23 @@ def test_a_secret_that_the_program_did_not_mark_is_encrypted_all_the_same(
     no_plaintext(stack)
 
 
-def test_a_preview_of_a_secret_shows_no_value(stack: Stack, namespace: str) -> None:
-    stack.up(secret(namespace, text={"password": "before-the-change"}))
-    run = stack.preview(secret(namespace, text={"password": PASSWORD}), diff=True)
+def test_a_preview_of_a_secret_shows_no_value(cli_stack: Stack, namespace: str) -> None:
+    cli_stack.up(secret(namespace, text={"password": "before-the-change"}))
+    run = cli_stack.preview(secret(namespace, text={"password": PASSWORD}), diff=True)
     assert run.detailed("key")
     for text in (PASSWORD, ENCODED, "before-the-change"):
         assert text not in run.text
 
 
-def test_a_key_taken_out_of_string_data_goes_from_the_cluster(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_a_key_taken_out_of_string_data_goes_from_the_cluster(
+    stack: WireStack, client: KubeClient, namespace: str
+) -> None:
     stack.up(secret(namespace, text={"a": "1", "b": "2"}))
     stack.up(secret(namespace, text={"a": "1"}))
     assert set(client.get(SECRETS, namespace, "key")["data"]) == {"a"}
 
 
-def test_a_secret_edited_by_hand_is_put_back(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_a_secret_edited_by_hand_is_put_back(stack: WireStack, client: KubeClient, namespace: str) -> None:
     program = secret(namespace, text={"password": PASSWORD})
     stack.up(program)
     assert stack.up(program).steps() == {"key": "same"}
@@ -75,7 +78,7 @@ def test_a_secret_edited_by_hand_is_put_back(stack: Stack, client: KubeClient, n
     assert client.get(SECRETS, namespace, "key")["data"] == {"password": ENCODED}
 
 
-def test_a_secret_edited_by_hand_is_read_by_a_refresh(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_a_secret_edited_by_hand_is_read_by_a_refresh(stack: WireStack, client: KubeClient, namespace: str) -> None:
     program = secret(namespace, text={"password": PASSWORD, "user": "me"})
     stack.up(program)
     edited = base64.b64encode(b"edited-by-hand").decode()
@@ -86,7 +89,7 @@ def test_a_secret_edited_by_hand_is_read_by_a_refresh(stack: Stack, client: Kube
     assert client.get(SECRETS, namespace, "key")["data"]["password"] == ENCODED
 
 
-def test_a_secret_value_in_any_object_stays_secret(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_a_secret_value_in_any_object_stays_secret(stack: WireStack, client: KubeClient, namespace: str) -> None:
     def program() -> None:
         container: dict[str, Any] = {
             "name": "web",
@@ -112,7 +115,7 @@ def test_a_secret_value_in_any_object_stays_secret(stack: Stack, client: KubeCli
 
 
 def test_the_copy_that_kubectl_keeps_of_a_secret_stays_out_of_the_state(
-    stack: Stack, client: KubeClient, namespace: str
+    stack: WireStack, client: KubeClient, namespace: str
 ) -> None:
     stack.up(secret(namespace, data={"password": ENCODED}))
     note = {"metadata": {"annotations": {"kubectl.kubernetes.io/last-applied-configuration": PASSWORD}}}
@@ -121,7 +124,7 @@ def test_the_copy_that_kubectl_keeps_of_a_secret_stays_out_of_the_state(
     no_plaintext(stack)
 
 
-def test_a_refusal_does_not_quote_a_secret(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_a_refusal_does_not_quote_a_secret(stack: WireStack, client: KubeClient, namespace: str) -> None:
     def program() -> None:
         k8s.core.v1.Service(
             "svc",
@@ -135,7 +138,9 @@ def test_a_refusal_does_not_quote_a_secret(stack: Stack, client: KubeClient, nam
     assert PASSWORD not in said
 
 
-def test_a_secret_passed_on_to_another_object_stays_secret(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_a_secret_passed_on_to_another_object_stays_secret(
+    stack: WireStack, client: KubeClient, namespace: str
+) -> None:
     def program() -> None:
         made = k8s.core.v1.Secret(
             "key", metadata={"name": "key", "namespace": namespace}, string_data={"password": PASSWORD}

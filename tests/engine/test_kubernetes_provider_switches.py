@@ -16,7 +16,8 @@ from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
 from kubeapi.kinds import DEPLOYMENTS, SERVICES, Kind
 from tests.engine.single_objects import Object, pod_of, pods
-from tests.engine.stacks import Stack, manager_fields
+from tests.engine.stacks import manager_fields
+from tests.support.wire.stack import WireStack
 
 STATEFUL_SETS = Kind("apps/v1", "StatefulSet", "statefulsets", True)
 BUDGETS = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", True)
@@ -304,7 +305,7 @@ def test_a_switch_to_another_strategy_claims_nothing_for_good(
     assert client.get(DEPLOYMENTS, namespace, "web")["metadata"]["generation"] == 2
 
 
-def test_the_engine_previews_and_makes_a_switch(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_the_engine_previews_and_makes_a_switch(stack: WireStack, client: KubeClient, namespace: str) -> None:
     def program(strategy: Json) -> Callable[[], None]:
         body = {"metadata": {"name": "web", "namespace": namespace}, "spec": {**pods(), **strategy}}
         return lambda: pulumi.CustomResource("kubernetes:apps/v1:Deployment", "web", body) and None

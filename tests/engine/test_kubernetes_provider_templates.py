@@ -14,8 +14,8 @@ from kubeapi.client import STRATEGIC_PATCH, KubeClient
 from kubeapi.kinds import DEPLOYMENTS
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
-from tests.engine.stacks import Stack
 from tests.support.builders import service
+from tests.support.wire.stack import WireStack
 
 
 def deployment(
@@ -47,7 +47,7 @@ def script_of(live: dict[str, Any]) -> str:
     return str(live["spec"]["template"]["spec"]["initContainers"][0]["command"][-1])
 
 
-def test_another_script_alone_restarts_nothing(stack: Stack, client: KubeClient, namespace: str) -> None:
+def test_another_script_alone_restarts_nothing(stack: WireStack, client: KubeClient, namespace: str) -> None:
     stack.up(deployment(namespace, script="echo old"))
 
     assert stack.up(deployment(namespace, script="echo new")).steps() == {"web": "same"}
@@ -69,7 +69,7 @@ def test_another_script_alone_restarts_nothing(stack: Stack, client: KubeClient,
 
 
 def test_stopped_pods_that_are_left_to_an_autoscaler_start_with_one(
-    stack: Stack, client: KubeClient, namespace: str
+    stack: WireStack, client: KubeClient, namespace: str
 ) -> None:
     stack.up(deployment(namespace, replicas=0))
     stack.up(deployment(namespace, replicas=None))
@@ -77,7 +77,7 @@ def test_stopped_pods_that_are_left_to_an_autoscaler_start_with_one(
 
 
 def test_pods_of_a_release_before_end_as_they_did_until_their_template_changes(
-    stack: Stack, client: KubeClient, namespace: str
+    stack: WireStack, client: KubeClient, namespace: str
 ) -> None:
     desired = service(key=ServiceKey("llmkube", namespace, "web"), owner=None)
 

@@ -161,7 +161,7 @@ def test_the_same_object_created_by_two_at_once_is_made_once(
 
 
 def test_stacks_run_at_the_same_time_over_one_provider(
-    stacks: Callable[[str], Stack], client: KubeClient, namespace: str
+    cli_stacks: Callable[[str], Stack], client: KubeClient, namespace: str
 ) -> None:
     failures: list[BaseException] = []
 
@@ -172,7 +172,7 @@ def test_stacks_run_at_the_same_time_over_one_provider(
                 pulumi.CustomResource(TYPE, f"{name}/{at}", {**inputs, "data": {"of": name}})
 
         try:
-            stack = stacks(name)
+            stack = cli_stacks(name)
             stack.up(program)
             assert set(stack.up(program).steps().values()) == {"same"}
         except BaseException as failure:

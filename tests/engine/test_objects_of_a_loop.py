@@ -17,6 +17,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from tests.engine.stacks import Stack
 from tests.support.loop import owner_reference
+from tests.support.wire.stack import WireStack
 
 SAID = "a loop in the cluster manages it, for InferenceService `chat`. Nothing was changed."
 
@@ -46,7 +47,7 @@ def settings(namespace: str, value: str, *owners: dict[str, Any], adopt: bool = 
 
 
 def test_a_copy_of_the_loops_stack_changes_and_deletes_nothing(
-    stack: Stack,
+    cli_stack: Stack,
     beside: EmbeddedPlugins,
     owner: dict[str, Any],
     pulumi_command: auto.PulumiCommand,
@@ -54,9 +55,9 @@ def test_a_copy_of_the_loops_stack_changes_and_deletes_nothing(
     namespace: str,
     tmp_path: Path,
 ) -> None:
-    stack.up(settings(namespace, "1", owner))
+    cli_stack.up(settings(namespace, "1", owner))
     before = client.get(kinds.CONFIG_MAPS, namespace, "settings")
-    export = stack.select(settings(namespace, "1")).export_stack()
+    export = cli_stack.select(settings(namespace, "1")).export_stack()
 
     protected = Stack(tmp_path / "protected", pulumi_command, beside.environment())
     copied = portable({"version": export.version, "deployment": export.deployment})
@@ -79,12 +80,12 @@ def test_a_copy_of_the_loops_stack_changes_and_deletes_nothing(
     assert SAID in lost.fails(settings(namespace, "2", adopt=True)), "nor on request"
     assert client.get(kinds.CONFIG_MAPS, namespace, "settings") == before
 
-    assert stack.up(settings(namespace, "2", owner)).steps() == {"settings": "update"}, "the loop itself"
-    stack.destroy()
+    assert cli_stack.up(settings(namespace, "2", owner)).steps() == {"settings": "update"}, "the loop itself"
+    cli_stack.destroy()
 
 
 def test_what_its_custom_resource_let_go_of_is_free(
-    stack: Stack, beside: EmbeddedPlugins, owner: dict[str, Any], client: KubeClient, namespace: str, tmp_path: Path
+    stack: WireStack, beside: EmbeddedPlugins, owner: dict[str, Any], client: KubeClient, namespace: str, tmp_path: Path
 ) -> None:
     stack.up(settings(namespace, "1", owner))
     release = {"metadata": {"ownerReferences": None}}

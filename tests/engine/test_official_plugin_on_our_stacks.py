@@ -55,8 +55,8 @@ def official(kubeconfig: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, stack: Stack, namespace: str) -> Fleet:
-    return Fleet(tmp_path / "project", stack, namespace)
+def fleet(tmp_path: Path, cli_stack: Stack, namespace: str) -> Fleet:
+    return Fleet(tmp_path / "project", cli_stack, namespace)
 
 
 @pytest.fixture

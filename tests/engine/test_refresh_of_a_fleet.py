@@ -9,14 +9,14 @@ import pytest
 
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from tests.engine.stacks import Stack
 from tests.engine.test_static_fleet import Fleet, service
+from tests.support.wire.stack import WireStack
 
 DEPLOYMENT = "llmkube/chat/deployment"
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, stack: Stack, namespace: str) -> Fleet:
+def fleet(tmp_path: Path, stack: WireStack, namespace: str) -> Fleet:
     made = Fleet(tmp_path / "project", stack, namespace)
     chat = service("chat", resources={"memory": "2Gi"}, env=[{"name": "A", "value": "1"}])
     made.write(chat)

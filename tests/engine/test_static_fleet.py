@@ -1,4 +1,4 @@
-"""Static fleets: services in files, created by the real engine on the real API server without a loop."""
+"""Static fleets: services in files, created on the real API server without a loop."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from program.__main__ import register_fleet
 from program.static.plugin import KubernetesPlugin
-from tests.engine.stacks import PASSPHRASE, Stack
+from tests.engine.stacks import PASSPHRASE, AnyStack, Stack
 from tests.support import needs
 from tests.support.loop import owner_reference
+from tests.support.wire.stack import WireStack
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = {
@@ -46,7 +47,7 @@ def service(name: str, **spec: Any) -> dict[str, Any]:
 class Fleet:
     """A project folder with manifests, and the stack that is made from it."""
 
-    def __init__(self, root: Path, stack: Stack, namespace: str) -> None:
+    def __init__(self, root: Path, stack: AnyStack, namespace: str) -> None:
         self.root = root
         self.stack = stack
         config = {
@@ -73,7 +74,7 @@ class Fleet:
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, stack: Stack, namespace: str) -> Fleet:
+def fleet(tmp_path: Path, stack: WireStack, namespace: str) -> Fleet:
     return Fleet(tmp_path / "project", stack, namespace)
 
 
@@ -81,7 +82,10 @@ def names(client: KubeClient, namespace: str, kind: kinds.Kind = kinds.DEPLOYMEN
     return {item["metadata"]["name"] for item in client.list(kind, namespace)["items"]}
 
 
-def test_a_fleet_is_made_changed_and_destroyed(fleet: Fleet, client: KubeClient, namespace: str) -> None:
+def test_a_fleet_is_made_changed_and_destroyed(
+    tmp_path: Path, cli_stack: Stack, client: KubeClient, namespace: str
+) -> None:
+    fleet = Fleet(tmp_path / "project", cli_stack, namespace)
     fleet.write(service("chat", replicas=2))
     fleet.write(service("code", autoscaling={"maxReplicas": 3}))
     run = fleet.stack.up(fleet.program)

@@ -10,15 +10,15 @@ import pytest
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from tests.engine.stacks import Stack
 from tests.engine.test_static_fleet import Fleet, names, service
 from tests.support.loop import owner_reference
+from tests.support.wire.stack import WireStack
 
 OBJECTS = ("deployment", "service")
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, stack: Stack, namespace: str) -> Fleet:
+def fleet(tmp_path: Path, stack: WireStack, namespace: str) -> Fleet:
     return Fleet(tmp_path / "project", stack, namespace)
 
 

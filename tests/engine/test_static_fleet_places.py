@@ -87,9 +87,9 @@ def started(
 
 
 @pytest.fixture
-def attached(tmp_path: Path, stack: Stack) -> Project:
+def attached(tmp_path: Path, cli_stack: Stack) -> Project:
     """A project whose engine is attached to the provider of this process."""
-    return Project(tmp_path / "project", stack)
+    return Project(tmp_path / "project", cli_stack)
 
 
 @pytest.fixture
