@@ -147,7 +147,7 @@ TOOLS: dict[str, Tool] = {
             module="pulumi",
             package="github.com/pulumi/pulumi/pkg/v3/cmd/pulumi",
             linker_flags=(f"-X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version={PULUMI}",),
-            revision=2,  # without the modules that tools/go/pulumi/replaced stands in for
+            revision=2,  # with the modules in tools/go/pulumi/replaced
             user_minimum="3.200.0",
         ),
         Tool(

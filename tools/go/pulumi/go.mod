@@ -7,6 +7,7 @@ replace (
 	github.com/ccojocar/zxcvbn-go => ./replaced/zxcvbn-fork
 	github.com/nbutton23/zxcvbn-go => ./replaced/zxcvbn
 	github.com/pb33f/libopenapi => ./replaced/libopenapi
+	go.uber.org/automaxprocs => ./replaced/automaxprocs // the CLI can be started ahead of its run: docs/adr/0058
 )
 
 tool github.com/pulumi/pulumi/pkg/v3/cmd/pulumi
@@ -276,6 +277,3 @@ require (
 	gopkg.in/yaml.v3 v3.0.1 // indirect
 	lukechampine.com/frand v1.5.1 // indirect
 )
-
-// The CLI can be started ahead of its run (docs/adr/0058).
-replace go.uber.org/automaxprocs => ./replaced/automaxprocs
