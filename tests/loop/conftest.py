@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,10 @@ from tests.engine.test_static_fleet_places import Project
 from tests.support import controlplane
 from tests.support.loop import LoopProcess, grant_loop_rights, install_crds, loop_process
 from tools.localcluster import LocalCluster
+
+_HERE = Path(__file__).parent
+_SHARED: list[LoopProcess] = []
+"""The shared loop, once a test has requested it."""
 
 
 @pytest.fixture(scope="session")
@@ -52,11 +56,24 @@ def granted(client: KubeClient, control_plane: LocalCluster, tmp_path_factory: p
     return grant_loop_rights(client, control_plane, tmp_path_factory.mktemp("loop") / "kubeconfig")
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def shared_loop(granted: Path, pulumi_cli: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopProcess]:
-    """One loop over all namespaces, which may be ended. It ends with the last test of this layer."""
+    """One loop over all namespaces, which may be ended."""
     with loop_process(granted, tmp_path_factory.mktemp("loop"), start=False) as stopped:
+        _SHARED.append(stopped)
         yield stopped
+        _SHARED.clear()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Generator[None, None, None]:
+    """End the shared loop before a test of another layer, whose services it would reconcile."""
+    try:
+        yield
+    finally:
+        if nextitem is None or _HERE not in nextitem.path.parents:
+            for loop in _SHARED:
+                loop.end()
 
 
 @pytest.fixture(scope="module")
