@@ -1,12 +1,8 @@
-"""A loop with just the rights of docs/install/rbac.yaml, and an administrator's client.
-
-`loop` is one process for all modules of a test process that request it. Two loops would reconcile the same services, so
-`loop_kubeconfig`, with which a module starts a loop of its own, ends the shared one.
-"""
+"""A loop for the tests of a module, with just the rights of docs/install/rbac.yaml, and an administrator's client."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,10 +16,6 @@ from tests.engine.test_static_fleet_places import Project
 from tests.support import controlplane
 from tests.support.loop import LoopProcess, grant_loop_rights, install_crds, loop_process
 from tools.localcluster import LocalCluster
-
-_HERE = Path(__file__).parent
-_SHARED: list[LoopProcess] = []
-"""The shared loop, once a test has requested it."""
 
 
 @pytest.fixture(scope="session")
@@ -51,36 +43,8 @@ def own_client(own_cluster: LocalCluster) -> Iterator[KubeClient]:
 
 
 @pytest.fixture(scope="session")
-def granted(client: KubeClient, control_plane: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A kubeconfig with the loop's rights."""
+def loop_kubeconfig(client: KubeClient, control_plane: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return grant_loop_rights(client, control_plane, tmp_path_factory.mktemp("loop") / "kubeconfig")
-
-
-@pytest.fixture(scope="session")
-def shared_loop(granted: Path, pulumi_cli: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopProcess]:
-    """One loop over all namespaces, which may be ended."""
-    with loop_process(granted, tmp_path_factory.mktemp("loop"), start=False) as stopped:
-        _SHARED.append(stopped)
-        yield stopped
-        _SHARED.clear()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Generator[None, None, None]:
-    """End the shared loop before a test of another layer, whose services it would reconcile."""
-    try:
-        yield
-    finally:
-        if nextitem is None or _HERE not in nextitem.path.parents:
-            for loop in _SHARED:
-                loop.end()
-
-
-@pytest.fixture(scope="module")
-def loop_kubeconfig(granted: Path, shared_loop: LoopProcess) -> Path:
-    """A kubeconfig with the loop's rights, for a module that starts its own loop."""
-    shared_loop.end()
-    return granted
 
 
 @pytest.fixture
@@ -92,6 +56,7 @@ def project(client: KubeClient, pulumi_cli: Path, tmp_path: Path) -> Iterator[Pr
 
 
 @pytest.fixture(scope="module")
-def loop(shared_loop: LoopProcess) -> LoopProcess:
-    """A running loop over all namespaces, which other modules may have used before."""
-    return shared_loop if shared_loop.runs else shared_loop.start()
+def loop(loop_kubeconfig: Path, pulumi_cli: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopProcess]:
+    """One loop over all namespaces."""
+    with loop_process(loop_kubeconfig, tmp_path_factory.mktemp("loop")) as running:
+        yield running
