@@ -1,8 +1,4 @@
-"""A loop with just the rights of docs/install/rbac.yaml, and an administrator's client.
-
-`loop` is one process for all modules of a test process that request it. Two loops would reconcile the same services, so
-`loop_kubeconfig`, with which a module starts a loop of its own, ends the shared one.
-"""
+"""A loop for the tests of a module, with just the rights of docs/install/rbac.yaml, and an administrator's client."""
 
 from __future__ import annotations
 
@@ -47,23 +43,8 @@ def own_client(own_cluster: LocalCluster) -> Iterator[KubeClient]:
 
 
 @pytest.fixture(scope="session")
-def granted(client: KubeClient, control_plane: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A kubeconfig with the loop's rights."""
+def loop_kubeconfig(client: KubeClient, control_plane: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return grant_loop_rights(client, control_plane, tmp_path_factory.mktemp("loop") / "kubeconfig")
-
-
-@pytest.fixture(scope="package")
-def shared_loop(granted: Path, pulumi_cli: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopProcess]:
-    """One loop over all namespaces, which may be ended. It ends with the last test of this layer."""
-    with loop_process(granted, tmp_path_factory.mktemp("loop"), start=False) as stopped:
-        yield stopped
-
-
-@pytest.fixture(scope="module")
-def loop_kubeconfig(granted: Path, shared_loop: LoopProcess) -> Path:
-    """A kubeconfig with the loop's rights, for a module that starts its own loop."""
-    shared_loop.end()
-    return granted
 
 
 @pytest.fixture
@@ -75,6 +56,7 @@ def project(client: KubeClient, pulumi_cli: Path, tmp_path: Path) -> Iterator[Pr
 
 
 @pytest.fixture(scope="module")
-def loop(shared_loop: LoopProcess) -> LoopProcess:
-    """A running loop over all namespaces, which other modules may have used before."""
-    return shared_loop if shared_loop.runs else shared_loop.start()
+def loop(loop_kubeconfig: Path, pulumi_cli: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopProcess]:
+    """One loop over all namespaces."""
+    with loop_process(loop_kubeconfig, tmp_path_factory.mktemp("loop")) as running:
+        yield running

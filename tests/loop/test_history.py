@@ -34,6 +34,7 @@ def has_argument(client: KubeClient, namespace: str, words: str) -> None:
 def test_a_version_is_recorded_put_back_and_recorded_again(
     client: KubeClient,
     loop: LoopProcess,
+    loop_kubeconfig: Path,
     control_plane: Any,
     namespace: str,
     capsys: pytest.CaptureFixture[str],

@@ -84,7 +84,7 @@ def test_services_move_to_a_fleet_and_back_and_nothing_restarts(
     client: KubeClient,
     namespace: str,
     loop: LoopProcess,
-    granted: Path,
+    loop_kubeconfig: Path,
     kubeconfig: Path,
     project: Project,
     weights: str,

@@ -110,20 +110,10 @@ class LoopProcess:
             self._process.send_signal(signal.SIGTERM)
         return self._process.wait(60)
 
-    @property
-    def runs(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def end(self) -> None:
-        """Stop the process if it runs."""
-        if self.runs:
-            self.stop()
-
-    def lines(self, containing: str = "") -> list[Json]:
-        """The log so far: one object for each line that contains a text."""
+    def lines(self) -> list[Json]:
+        """The log so far: one object for each line."""
         found = []
-        # The log of a loop that many tests share is long; most of its lines need not be read as JSON.
-        for line in (each for each in self.log.read_text(errors="replace").splitlines() if containing in each):
+        for line in self.log.read_text(errors="replace").splitlines():
             with contextlib.suppress(json.JSONDecodeError):
                 found.append(json.loads(line))
         return found
@@ -144,9 +134,9 @@ class LoopProcess:
 
     def submitted(self, namespace: str) -> int:
         """The number of engine submissions that create something in a namespace; removals elsewhere do not count."""
-        event = "Submitted to the engine"
+        found = self.lines()
         return sum(
-            each.get("event") == event and each.get("namespace") == namespace for each in self.lines(containing=event)
+            each.get("event") == "Submitted to the engine" and each.get("namespace") == namespace for each in found
         )
 
     def _is_ready(self) -> bool:
@@ -170,7 +160,8 @@ def loop_process(kubeconfig: Path, directory: Path, *arguments: str, start: bool
             loop.start()
         yield loop
     finally:
-        loop.end()
+        if loop._process is not None and loop.poll() is None:
+            loop.stop()
 
 
 def eventually(look: Callable[[], T], *, what: str, timeout_s: float = 45.0) -> T:
