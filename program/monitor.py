@@ -79,7 +79,7 @@ class Monitor:
 
     def _take_answers(self) -> None:
         while self._answers:
-            # An answer is removed after it was handled: one that arrives meanwhile then needs no call of its own.
+            # An answer stays in the queue until it was handled. Answers that arrive meanwhile need no further call.
             answered, call = self._answers[0]
             if not answered.done():
                 if call.code() is grpc.StatusCode.OK:

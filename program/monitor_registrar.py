@@ -126,7 +126,7 @@ class MonitorRegistrar:
         try:
             urn = await made.urn
         except RegistrationFailed as error:
-            # Without the component its objects cannot be registered, and the engine would delete those that exist.
+            # The objects of a component cannot be registered without it, and the engine would delete existing ones.
             raise RequestFailed(str(error)) from error
         await self._monitor.register_outputs(outputs_request(urn))
 

@@ -1,6 +1,7 @@
 """The ways to register a fleet with the engine: by Pulumi's SDK, or by the engine's protocol (`monitor_registrar`).
 
-`program.fleet` registers services by a registrar. `tests/contract/test_registrars.py` compares the requests of both.
+`program.fleet` registers services by a registrar. `tests/unit/program/test_fleet_registrars.py` compares the
+requests of both.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The requests of the engine's resource monitor for a registration. Pure. Called by `program.monitor_registrar`.
 
-The requests are those that Pulumi's SDK sends for the same registration, without its Python stacks.
+Pulumi's SDK sends the same requests for a registration, with Python stacks in addition.
 """
 
 from __future__ import annotations
