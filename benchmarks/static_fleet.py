@@ -55,7 +55,7 @@ class Project:
             "PULUMI_SKIP_UPDATE_CHECK": "true",
             "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
         }
-        # A link to `.venv/bin/python` alone would start Python without the packages of its environment.
+        # The environment of this process has Herdsman and its packages.
         runtime = {"name": "python", "options": {"virtualenv": sys.prefix}}
         self._write("Pulumi.yaml", yaml.safe_dump({"name": "fleet", "main": "__main__.py", "runtime": runtime}))
         self._write("__main__.py", 'import runpy\n\nrunpy.run_module("program", run_name="__main__")\n')

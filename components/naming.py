@@ -56,6 +56,8 @@ CONDITION_COMPLETED = "herdsman.dev/completed"
 CACHE_CLAIM = "llmkube-model-cache"
 """The claim of a namespace's model cache, which the services of the namespace share."""
 
+STANDING_FUNCTION = "kubernetes:herdsman:standing"
+"""A function of the Kubernetes provider: which objects of a static fleet exist (`providers/kubernetes_standing`)."""
 PULUMI_STACK_TYPE = "pulumi:pulumi:Stack"
 
 TYPE_SERVICE = "herdsman:index:InferenceDeployment"

@@ -113,7 +113,7 @@ class _Values(yaml.composer.Composer, yaml.constructor.SafeConstructor, yaml.res
         return node
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event: Any = self.peek_event()  # type: ignore[no-untyped-call]  # the stubs leave it out
+        event: Any = self.peek_event()  # type: ignore[attr-defined]  # of the parser
         if isinstance(event, yaml.AliasEvent):
             node: yaml.Node | None = super().compose_node(parent, index)
             self._count_alias(event)
@@ -201,7 +201,7 @@ class _Values(yaml.composer.Composer, yaml.constructor.SafeConstructor, yaml.res
 for _name in ("int", "float", "bool"):
     _Values.add_constructor(_TAG + _name, getattr(_Values, f"construct_yaml_{_name}"))
 for _name in _NOT_IN_JSON:
-    _Values.add_constructor(_TAG + _name, _Values.refuse_tag)
+    _Values.add_constructor(_TAG + _name, _Values.refuse_tag)  # type: ignore[type-var]  # the stubs expect a loader
 
 
 class _Loader(_Values, yaml.reader.Reader, yaml.scanner.Scanner, yaml.parser.Parser):
@@ -209,8 +209,8 @@ class _Loader(_Values, yaml.reader.Reader, yaml.scanner.Scanner, yaml.parser.Par
 
     def __init__(self, text: str, *, aliases: bool) -> None:
         yaml.reader.Reader.__init__(self, text)
-        yaml.scanner.Scanner.__init__(self)  # type: ignore[no-untyped-call]  # the stubs leave it out
-        yaml.parser.Parser.__init__(self)  # type: ignore[no-untyped-call]  # the stubs leave it out
+        yaml.scanner.Scanner.__init__(self)
+        yaml.parser.Parser.__init__(self)
         self._start(aliases=aliases)
 
     def scan_flow_scalar_non_spaces(self, double: bool, start_mark: yaml.Mark) -> list[str]:
@@ -225,7 +225,7 @@ _ONLY_BY_PYTHON: Final = re.compile("[\t\r\x85\u2028\u2029\ufeff]|^%|(?:^|[\\s\\
 """Characters of texts that libyaml reads otherwise than PyYAML's parser, or may."""
 
 if yaml.__with_libyaml__:
-    from yaml.cyaml import CParser
+    from yaml.cyaml import CParser  # type: ignore[attr-defined]  # the stubs leave it out
 
     class _QuickLoader(_Values, CParser):
         """Reads by libyaml's parser, in a third of the time."""
@@ -242,7 +242,7 @@ def _read_by_libyaml(text: str, *, aliases: bool) -> list[Any] | None:
     loader = _QuickLoader(text, aliases=aliases)
     found = []
     try:
-        while loader.check_data():
+        while loader.check_data():  # type: ignore[no-untyped-call]  # the stubs leave it out
             found.append(loader.get_data())
     except (yaml.YAMLError, ValueError):
         return None

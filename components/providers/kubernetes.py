@@ -23,6 +23,7 @@ import structlog
 from google.protobuf import empty_pb2
 from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
 
+from components import naming
 from components.ignored_fields import IgnoredFields
 from components.providers import kubernetes_diff as diffs
 from components.providers import kubernetes_objects as objects
@@ -31,7 +32,7 @@ from components.providers.kubernetes_diff import Change
 from components.providers.kubernetes_errors import Code, Refused
 from components.providers.kubernetes_looks import Verdict
 from components.providers.kubernetes_objects import Identity, NotSupported, Token
-from components.providers.kubernetes_standing import FUNCTION, standing
+from components.providers.kubernetes_standing import standing
 from components.providers.kubernetes_templates import as_made
 from components.providers.kubernetes_waiting import Call
 from components.providers.marshalling import (
@@ -181,7 +182,7 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
 
     @_answering
     def Invoke(self, request: provider_pb2.InvokeRequest, context: grpc.ServicerContext) -> provider_pb2.InvokeResponse:
-        if request.tok != FUNCTION:
+        if request.tok != naming.STANDING_FUNCTION:
             raise Refused(Code.UNIMPLEMENTED, _unsupported_words(request.tok))
         found = standing(self._calls, plain(decode(request.args)))
         response = provider_pb2.InvokeResponse()

@@ -1,6 +1,7 @@
 """Tells a program which of its objects exist before it registers any of them.
 
-Called by `components.providers.kubernetes` for the function `kubernetes:herdsman:standing`, which static fleets call.
+Called by `components.providers.kubernetes` for the function `naming.STANDING_FUNCTION`, which
+static fleets call.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from components.providers.kubernetes_objects import Identity, Token
 from kubeapi.errors import ApiError
 from kubeapi.json_types import Json
 
-FUNCTION = "kubernetes:herdsman:standing"
 _AT_ONCE = 16
 
 

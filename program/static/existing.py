@@ -13,8 +13,7 @@ from typing import Any
 import pulumi
 from pulumi.runtime import invoke_async
 
-from components import urns
-from components.providers.kubernetes_standing import FUNCTION
+from components import naming, urns
 from components.rendered import RenderedObject
 from program.static.plugin import KubernetesPlugin, other_plugin_words
 from program.static.reading import PlacedService
@@ -61,7 +60,7 @@ async def _asked(
     asked = [{"type": urns.type_of(obj), "metadata": obj.manifest["metadata"]} for obj in objects]
     options = pulumi.InvokeOptions(provider=provider, version=plugin.version)
     try:
-        answer = await invoke_async(FUNCTION, {"objects": asked}, options)
+        answer = await invoke_async(naming.STANDING_FUNCTION, {"objects": asked}, options)
     except Exception as error:
         if plugin is KubernetesPlugin.HERDSMAN:
             raise pulumi.RunError(other_plugin_words(str(error))) from None

@@ -148,3 +148,13 @@ def test_the_loop_does_not_import_the_sdk() -> None:
     program = "import sys, automation.loop, automation.engine.pulumi_engine; print('pulumi_kubernetes' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert run.stdout.strip() == "False"
+
+
+def test_the_program_of_a_fleet_imports_no_provider() -> None:
+    """The engine starts the provider in a process of its own; its modules are a tenth of the program's imports."""
+    script = "import program.__main__, sys; print(*(name for name in sys.modules if name.startswith('components.')))"
+    imported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert "components.urns" in imported
+    assert {"components.providers.kubernetes_calls", "components.providers.kubernetes_standing"} & set(
+        imported
+    ) == set()
