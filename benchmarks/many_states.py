@@ -54,6 +54,7 @@ def main(arguments: list[str]) -> int:
         cluster.up()
         client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
         namespaces = [f"many-{number:03}" for number in range(options.namespaces)]
+        _install_crds(client)
         loops.append(_start_loop("one", cluster, table, directory))
         began = time.monotonic()
         _until(lambda: _when(loops[0], "Became the leader"), "a leader", timeout_s=60)
@@ -167,11 +168,14 @@ def _when(loop: Subject, event: str) -> float | None:
     return None
 
 
-def _prepare(client: KubeClient, namespaces: Sequence[str], services: int) -> int:
-    """Make the namespaces with their services, the same number in each; return the number of all services."""
+def _install_crds(client: KubeClient) -> None:
     for document in crd_documents():
         client.apply(kinds.CRDS, None, document, field_manager=MANAGER, force=True)
     _until(lambda: _is_served(client), "the CRDs to be served", timeout_s=60)
+
+
+def _prepare(client: KubeClient, namespaces: Sequence[str], services: int) -> int:
+    """Make the namespaces with their services, the same number in each; return the number of all services."""
     share = max(1, services // len(namespaces))
     with ThreadPoolExecutor(_WRITERS) as pool:
         list(pool.map(lambda namespace: _make(client, namespace, share), namespaces))
