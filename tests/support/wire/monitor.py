@@ -171,7 +171,7 @@ def run_program(
             monitor_address=address,
             organization="organization",
         )
-        error = LanguageServer(program).Run(request, None).error
+        error = LanguageServer(program).Run(request, None).error  # type: ignore[no-untyped-call]
     except Exception as ended:
         # The SDK ends the tasks of a program whose engine is gone, and does not catch what they raise then.
         error = f"{type(ended).__name__}: {ended}"

@@ -89,7 +89,8 @@ class ProviderClient:
 
     def invoke(self, token: str, arguments: Any) -> provider_pb2.InvokeResponse:
         request = provider_pb2.InvokeRequest(tok=token, args=arguments, preview=self._dry_run)
-        return self._call(self._stub.Invoke, request)
+        answer: provider_pb2.InvokeResponse = self._call(self._stub.Invoke, request)
+        return answer
 
     def construct(self, type_: str, name: str, inputs: Properties) -> None:
         """Ask for a component of the provider; no provider of Herdsman has one."""
@@ -183,12 +184,12 @@ class ProviderClient:
         try:
             return method(request)
         except grpc.RpcError as error:
-            if any(key == "grpc-status-details-bin" for key, _ in error.trailing_metadata() or ()):
+            if "grpc-status-details-bin" in dict(error.trailing_metadata() or ()):
                 raise NotImplementedError("the harness keeps no partial state of a failed step") from error
             raise StepFailed(error.details()) from error
 
 
-def _about(of: Resource) -> dict[str, str]:
+def _about(of: Resource) -> dict[str, Any]:
     return {"urn": of.urn, "name": of.name, "type": of.type}
 
 

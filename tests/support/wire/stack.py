@@ -52,7 +52,7 @@ class WireStack:
             package: int(port)
             for package, _, port in (each.partition(":") for each in environment["PULUMI_DEBUG_PROVIDERS"].split(","))
         }
-        self._kept = of._kept if of else _Kept()
+        self._kept: _Kept = of._kept if of else _Kept()
 
     def served_by(self, environment: dict[str, str]) -> WireStack:
         """The same stack, with another provider."""
