@@ -184,7 +184,7 @@ class ProviderClient:
         try:
             return method(request)
         except grpc.RpcError as error:
-            if "grpc-status-details-bin" in dict(error.trailing_metadata() or ()):
+            if any(each[0] == "grpc-status-details-bin" for each in error.trailing_metadata() or ()):
                 raise NotImplementedError("the harness keeps no partial state of a failed step") from error
             raise StepFailed(error.details()) from error
 
