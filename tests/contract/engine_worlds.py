@@ -88,7 +88,7 @@ class World:
 
     def _look(self, what: str, run: Any = None) -> None:
         state = {
-            name: {key: _sorted_if_urns(key, each[key]) for key in KEPT if each.get(key)}
+            name: {key: value for key in KEPT if (value := _sorted_if_urns(key, each.get(key)))}
             for name, each in self.stack.state().items()
             if each["type"].startswith("kubernetes:")
         }
@@ -121,8 +121,10 @@ class World:
 
 def _sorted_if_urns(key: str, value: Any) -> Any:
     if key == "dependencies":
-        return sorted(value)
-    return {name: sorted(urns) for name, urns in value.items() if urns} if key == "propertyDependencies" else value
+        return sorted(value or ())
+    if key == "propertyDependencies":
+        return {name: sorted(urns) for name, urns in (value or {}).items() if urns}
+    return value
 
 
 class Recording(KubernetesProvider):

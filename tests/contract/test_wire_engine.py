@@ -25,6 +25,8 @@ from tests.engine.stacks import Program, Stack
 from tests.support.controlplane import Api
 from tests.support.wire.stack import WireStack
 
+pytestmark = pytest.mark.soak
+
 
 @pytest.fixture
 def worlds(tmp_path: Path, pulumi_cli: Path, kubeconfig: Path, api: Api) -> Iterator[tuple[World, World]]:
@@ -54,12 +56,7 @@ def scenario(play: Scenario) -> Scenario:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    unlike = pytest.mark.xfail(reason="the state after a refresh differs in a field", strict=True)
-    differ = {"an_object_is_imported_read_and_refreshed", "secrets_stay_marked"}
-    metafunc.parametrize(
-        "play",
-        [pytest.param(each, marks=unlike if each.__name__ in differ else (), id=each.__name__) for each in SCENARIOS],
-    )
+    metafunc.parametrize("play", [pytest.param(each, id=each.__name__) for each in SCENARIOS])
 
 
 def test_the_harness_does_as_the_real_engine(worlds: tuple[World, World], play: Scenario) -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from tests.support import controlplane
 
+pytestmark = pytest.mark.soak
+
 SMALL = ("--services=3", "--changes=2", "--rest-seconds=1", "--rounds=1")
 MEASURES = {"create (s)", "change p50 (s)", "restart (s)", "RSS (MB)", "create: API requests of a service"}
 

@@ -10,6 +10,7 @@ import uuid
 from dataclasses import dataclass, field, replace
 
 from pulumi.automation.events import PropertyDiff
+from pulumi.runtime.proto import provider_pb2
 
 from tests.support.wire.provider import Difference, ProviderClient, StepFailed
 from tests.support.wire.resources import PROVIDER_PREFIX, Goal, Resource, alias_urns, urn_of
@@ -104,7 +105,7 @@ class Deployment:
         self._take_place("read", new, old)
         return new
 
-    def invoke(self, token: str, arguments: object, provider: str, version: str) -> object:
+    def invoke(self, token: str, arguments: object, provider: str, version: str) -> provider_pb2.InvokeResponse:
         return self._client(self._provider(provider, token, version)).invoke(token, arguments)
 
     def set_outputs(self, urn: str, outputs: Properties) -> None:
@@ -277,7 +278,8 @@ class Deployment:
 
     def _delete(self, old: Resource, op: str, *, pending: bool = False) -> None:
         """Delete a resource. `pending`: its replacement is to be created, and until then the state keeps it."""
-        self._note(op, old)
+        # The engine only forgets an object that it read.
+        self._note(op.replace("delete", "discard") if old.external else op, old)
         if old.protect and op == "delete":
             raise StepFailed(f"resource {old.urn} cannot be deleted\nbecause it is protected.")
         ours = old.custom and not old.is_provider and not old.external and not old.retainOnDelete

@@ -95,7 +95,7 @@ class Monitor(resource_pb2_grpc.ResourceMonitorServicer):
         of = (request.tok, request.args, request.provider, request.version)
         try:
             with self._lock:
-                answer: provider_pb2.InvokeResponse = self._deployment.invoke(*of)
+                answer = self._deployment.invoke(*of)
         except StepFailed as failed:
             context.abort(grpc.StatusCode.UNKNOWN, str(failed))
             raise AssertionError("abort raises") from failed

@@ -184,7 +184,8 @@ class ProviderClient:
         try:
             return method(request)
         except grpc.RpcError as error:
-            if any(each[0] == "grpc-status-details-bin" for each in error.trailing_metadata() or ()):
+            trailers: Any = error.trailing_metadata() or ()
+            if any(key == "grpc-status-details-bin" for key, _ in trailers):
                 raise NotImplementedError("the harness keeps no partial state of a failed step") from error
             raise StepFailed(error.details()) from error
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pulumi.automation as auto
@@ -61,9 +61,9 @@ class WireStack:
     # Runs
 
     def up(self, program: Program, *, refresh: bool = False, continue_on_error: bool = False) -> WireRun:
-        if refresh:
-            self.refresh()
-        return self._run(program, dry_run=False, continue_on_error=continue_on_error)
+        refreshed = self.refresh().taken if refresh else []
+        run = self._run(program, dry_run=False, continue_on_error=continue_on_error)
+        return replace(run, taken=[*(Step("refresh", each.type, each.name) for each in refreshed), *run.taken])
 
     def preview(self, program: Program) -> WireRun:
         return self._run(program, dry_run=True)
