@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections import deque
 from typing import Any
 
@@ -44,6 +45,8 @@ class Monitor:
         self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
         self._stub = ResourceMonitorStub(self._channel)
         self._answers: deque[tuple[asyncio.Future[Any], Any]] = deque()
+        self._lock = threading.Lock()
+        """Held while an answer is added, so that exactly one caller sees itself as the first."""
 
     async def register(self, request: RegisterResourceRequest) -> RegisterResourceResponse:
         """Register a resource, and wait until the engine is done with it. Raises EngineEnded, RequestFailed."""
@@ -71,8 +74,11 @@ class Monitor:
 
     def _deliver(self, answered: asyncio.Future[Any], call: Any) -> None:
         """Pass an answer to the event loop, which takes all that have arrived until it looks."""
-        self._answers.append((answered, call))
-        if len(self._answers) == 1:
+        # gRPC calls this in its thread, or in that of the event loop for a call that has ended already.
+        with self._lock:
+            self._answers.append((answered, call))
+            is_first = len(self._answers) == 1
+        if is_first:
             # The program may have ended without this answer.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._take_answers)
