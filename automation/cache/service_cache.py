@@ -273,7 +273,8 @@ class ServiceCache:
     def _service_changed(self, old: Json | None, new: Json | None) -> None:
         obj: Json = new or old or {}
         self.on_change(self.kind, old, new)
-        if old is None or new is None or asks_for_work(old, new):
+        # Policies read the labels of services.
+        if old is None or new is None or asks_for_work(old, new) or _labels(old) != _labels(new):
             self._enqueue(self._key(obj, obj["metadata"]["name"]))
 
     def _object_changed(self, kind: Kind, old: Json | None, new: Json | None) -> None:
@@ -340,6 +341,10 @@ def asks_for_work(old: Json, new: Json) -> bool:
         or before.get("deletionTimestamp") != after.get("deletionTimestamp")
         or before["uid"] != after["uid"]
     )
+
+
+def _labels(obj: Json) -> Json:
+    return obj["metadata"].get("labels") or {}
 
 
 def _without_version(obj: Json) -> Json:

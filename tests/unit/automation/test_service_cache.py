@@ -70,6 +70,18 @@ def test_a_service_is_enqueued_for_the_model_that_was_looked_up_for_it(cluster: 
     assert cluster.enqueued() == (set(), {"tiny"})
 
 
+def test_an_edited_label_enqueues_a_service_and_a_written_status_does_not(cluster: Cluster) -> None:
+    caches = cluster.cache.llmkube
+    metadata = {"namespace": "ns", "name": CHAT.name, "uid": "u", "generation": 1}
+    first: Json = {"metadata": metadata, "spec": {"modelRef": "tiny"}}
+    caches.changed(kinds.INFERENCE_SERVICES, None, first)
+    assert cluster.enqueued() == ({CHAT}, set())
+    caches.changed(kinds.INFERENCE_SERVICES, first, {**first, "status": {"phase": "Ready"}})
+    assert cluster.enqueued() == (set(), set())
+    caches.changed(kinds.INFERENCE_SERVICES, first, {**first, "metadata": {**metadata, "labels": {"team": "a"}}})
+    assert cluster.enqueued() == ({CHAT}, set())
+
+
 def test_a_model_counts_by_its_status_too_and_others_by_their_generation(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

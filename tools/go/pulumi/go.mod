@@ -7,7 +7,8 @@ replace (
 	github.com/ccojocar/zxcvbn-go => ./replaced/zxcvbn-fork
 	github.com/nbutton23/zxcvbn-go => ./replaced/zxcvbn
 	github.com/pb33f/libopenapi => ./replaced/libopenapi
-	go.uber.org/automaxprocs => ./replaced/automaxprocs // the CLI can be started ahead of its run: docs/adr/0058
+	// The CLI can be started ahead of its run (docs/adr/0058).
+	go.uber.org/automaxprocs => ./replaced/automaxprocs
 )
 
 tool github.com/pulumi/pulumi/pkg/v3/cmd/pulumi
