@@ -62,9 +62,10 @@ def running_loop(
 
 
 def is_idle(loop: LoopProcess) -> bool:
-    """Return whether the loop runs no engine."""
+    """Return whether the loop runs no engine. A run has the directory of its stack; the CLI that waits for one does not."""
     with contextlib.suppress(psutil.Error):  # a child process ended during the check
-        return not any("pulumi" in child.name() for child in psutil.Process(loop.pid).children())
+        engines = [child for child in psutil.Process(loop.pid).children() if "pulumi" in child.name()]
+        return not any("stacks" in Path(engine.cwd()).parts for engine in engines)
     return False
 
 
