@@ -62,7 +62,10 @@ def running_loop(
 
 
 def is_idle(loop: LoopProcess) -> bool:
-    """Return whether the loop runs no engine. A run has the directory of its stack; the CLI that waits for one does not."""
+    """Return whether the loop runs no engine.
+
+    A run has the directory of its stack; the CLI that waits for a run does not.
+    """
     with contextlib.suppress(psutil.Error):  # a child process ended during the check
         engines = [child for child in psutil.Process(loop.pid).children() if "pulumi" in child.name()]
         return not any("stacks" in Path(engine.cwd()).parts for engine in engines)
