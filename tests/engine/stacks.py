@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import shutil
@@ -35,8 +36,8 @@ PROGRAM_ENDS_S = 120.0
 class _Programs:
     """Counts the programs that the SDK runs in this process, until their last calls to the engine have ended.
 
-    An engine that aborts a run does not wait for its program. The SDK would count the last calls of such a program in
-    the next run, which then fails: the calls belong to another event loop.
+    An engine that aborts a run does not wait for its program. The last calls of such a program must not become calls of
+    the next run, which would fail: they belong to another event loop.
     """
 
     def __init__(self) -> None:
@@ -50,7 +51,12 @@ class _Programs:
         def counted(server: LanguageServer, request: Any, context: Any) -> Any:
             self._add(1)
             try:
-                return run(server, request, context)
+                response = run(server, request, context)
+                if response.error:
+                    # The SDK left the coroutine of the stack unfinished. Its end registers outputs with the run in
+                    # whose thread the garbage collector finds it.
+                    gc.collect()
+                return response
             finally:
                 self._add(-1)
 
