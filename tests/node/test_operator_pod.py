@@ -119,8 +119,14 @@ def test_metrics_need_the_token(operator: OperatorPods) -> None:
         refused = operator.ask(pod, "/metrics", token=token)
         assert refused.status in (401, 403) and "herdsman_" not in refused.body, refused
     address = real.cluster_address(operator.client, operator.node, NAMESPACE, "herdsman")
-    scraped = real.ask(address, "/metrics", headers={"Authorization": f"Bearer {METRICS_TOKEN}"})
-    assert scraped.status == 200 and "herdsman_" in scraped.body
+
+    def scraped() -> real.Answer | None:
+        answer = real.ask(address, "/metrics", headers={"Authorization": f"Bearer {METRICS_TOKEN}"})
+        return answer if answer.status else None
+
+    # Until kube-proxy has written its rules for the Service, nothing answers at the address.
+    found = eventually(scraped, what="an answer at the Service's address", timeout_s=15)
+    assert found.status == 200 and "herdsman_" in found.body
 
 
 def test_a_service_answers_a_chat(operator: OperatorPods, place: str) -> None:
