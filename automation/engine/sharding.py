@@ -6,15 +6,14 @@ another stack. A service never moves to another stack, even when it grows: the o
 
 `StateLoader` reads from the state which services each namespace has. Except with file://, that takes a process of the
 Pulumi CLI for each namespace, and no worker of the loop waits for it. A namespace is read when it is first needed,
-several namespaces at once. Those with requests go first, and have most of the processor.
+several namespaces at once. Those with requests go first.
 """
 
 from __future__ import annotations
 
 import contextlib
-import heapq
 import itertools
-import os
+import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -156,9 +155,6 @@ log = structlog.get_logger(__name__)
 
 PARALLEL = 4
 """Namespaces that are read at once. A process of the CLI takes about 100 MB of memory."""
-LATER_PARALLEL = max(1, min(PARALLEL, (os.cpu_count() or 1) // 2))
-"""How many of them may be namespaces without requests. On two cores, four such reads at once delayed the requests of
-other namespaces by seconds."""
 _READING, _AWAITED, _LATER, _NOT_ASKED = range(4)
 
 
@@ -171,20 +167,15 @@ class StateLoader:
         *,
         on_loaded: Callable[[str, EngineFailed | None], None],
         parallel: int = PARALLEL,
-        later_parallel: int = LATER_PARALLEL,
     ) -> None:
         """A thread of the loader calls `on_loaded` for each namespace, with the error if it could not be read."""
         self._sharding = sharding
         self._on_loaded = on_loaded
         self._parallel = parallel
-        self._later_parallel = later_parallel
         self._lock = threading.Condition()
         self._asked: dict[str, int] = {}
         """Namespaces that wait to be read, or are being read, with their urgency."""
-        self._queue: list[tuple[int, int, str]] = []
-        """A heap: the most urgent requests first, and of these the oldest."""
-        self._reading_later = 0
-        """How many namespaces without requests are being read."""
+        self._queue: queue.PriorityQueue[tuple[int, int, str]] = queue.PriorityQueue()
         self._numbers = itertools.count()
         self._threads: list[threading.Thread] = []
         self._told = 0
@@ -198,8 +189,7 @@ class StateLoader:
             if self._stopped or self._asked.get(namespace, _NOT_ASKED) <= urgency:
                 return
             self._asked[namespace] = urgency
-            heapq.heappush(self._queue, (urgency, next(self._numbers), namespace))
-            self._lock.notify_all()
+            self._queue.put((urgency, next(self._numbers), namespace))
             if len(self._threads) < min(self._parallel, len(self._asked)):
                 thread = threading.Thread(target=self._run, name=f"state-{len(self._threads)}", daemon=True)
                 self._threads.append(thread)
@@ -215,26 +205,18 @@ class StateLoader:
         with self._lock:
             self._stopped = True
             self._lock.notify_all()
-
-    def _take(self) -> tuple[str, bool] | None:
-        """Wait for the next namespace. Returns it, and whether it has no requests yet; None after `stop`."""
-        with self._lock:
-            while not self._stopped:
-                while self._queue and self._asked.get(self._queue[0][2]) != self._queue[0][0]:
-                    heapq.heappop(self._queue)  # it was requested again with more urgency
-                is_later = bool(self._queue) and self._queue[0][0] == _LATER
-                if not self._queue or (is_later and self._reading_later >= self._later_parallel):
-                    self._lock.wait()
-                    continue
-                _, _, namespace = heapq.heappop(self._queue)
-                self._asked[namespace] = _READING
-                self._reading_later += is_later
-                return namespace, is_later
-        return None
+            for _ in self._threads:
+                self._queue.put((_READING, next(self._numbers), ""))
 
     def _run(self) -> None:
-        while (taken := self._take()) is not None:
-            namespace, is_later = taken
+        while True:
+            urgency, _, namespace = self._queue.get()
+            with self._lock:
+                if self._stopped:
+                    return
+                if self._asked.get(namespace) != urgency:
+                    continue  # it was requested again with more urgency
+                self._asked[namespace] = _READING
             error: EngineFailed | None = None
             try:
                 self._sharding.load(namespace)
@@ -245,9 +227,7 @@ class StateLoader:
                 error = EngineFailed(APPLY_FAILED, f"{type(defect).__name__}: {defect}")
             with self._lock:
                 self._told += 1
-                self._reading_later -= is_later
                 del self._asked[namespace]
-                self._lock.notify_all()
             try:
                 if not self._stopped:
                     self._on_loaded(namespace, error)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from automation.engine.port import Batch, EngineFailed, Stack, StateUnreadable
-from automation.engine.sharding import CAPACITY, Sharding, StateLoader, size_of
+from automation.engine.sharding import CAPACITY, Sharding, size_of
 from components import naming
 from components.rendered import RenderedObject, RenderedService
 from program.desired.keys import ServiceKey
@@ -152,45 +150,3 @@ def test_nothing_is_placed_before_the_state_was_read() -> None:
         sharding.assign_stack(key("b"), service("b"))
     engine.down = False
     assert sharding.assign_stack(key("b"), service("b")) == Stack("default", 1)
-
-
-class Held(Sharding):
-    """Reads each namespace only when the test allows it."""
-
-    def __init__(self) -> None:
-        super().__init__(FakeEngine())
-        self.begun: list[str] = []
-        self.begins = threading.Condition()
-        self.allowed = {name: threading.Event() for name in "abcd"}
-
-    def load(self, namespace: str) -> None:
-        with self.begins:
-            self.begun.append(namespace)
-            self.begins.notify_all()
-        assert self.allowed[namespace].wait(30.0)
-
-    def wait_begun(self, *namespaces: str) -> None:
-        with self.begins:
-            assert self.begins.wait_for(lambda: len(self.begun) >= len(namespaces), 30.0)
-            assert self.begun == list(namespaces)
-
-
-def test_a_namespace_with_requests_does_not_wait_for_those_without() -> None:
-    held, loaded = Held(), []
-    loader = StateLoader(
-        held, on_loaded=lambda namespace, error: loaded.append((namespace, error)), parallel=3, later_parallel=1
-    )
-    for namespace in "abc":
-        loader.load(namespace, awaited=False)
-    held.wait_begun("a")
-    loader.load("d")
-    held.wait_begun("a", "d")
-    loader.load("c")
-    held.wait_begun("a", "d", "c")
-    held.allowed["a"].set()
-    held.wait_begun("a", "d", "c", "b")
-    for each in held.allowed.values():
-        each.set()
-    loader.wait_idle()
-    loader.stop()
-    assert sorted(loaded) == [(namespace, None) for namespace in "abcd"]
