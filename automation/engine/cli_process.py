@@ -150,9 +150,13 @@ def _take(
     taken = waiting.take()
     if taken is None:
         return None
+    if not taken.run(argv[1:], cwd):
+        taken.end()
+        return None
+    # The process keeps writing to its files under their new names.
     taken.output.replace(output)
     taken.errors.replace(errors)
-    return taken.process if taken.run(argv[1:], cwd) else None
+    return taken.process
 
 
 def _left_lock(*printed: pathlib.Path) -> bool:

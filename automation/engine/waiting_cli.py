@@ -76,6 +76,8 @@ class WaitingCli:
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._waiting: WaitingProcess | None = None
+        self._waits = False
+        """Whether a process of this CLI was ready before: one that is not ready now was lost."""
         self._stopped = False
 
     def start(self) -> None:
@@ -93,10 +95,12 @@ class WaitingCli:
         if taken is None:
             return None
         if taken.is_ready():
+            self._waits = True
             return taken
         taken.end()
-        with self._lock:
-            self._stopped = True
+        if not self._waits:
+            with self._lock:
+                self._stopped = True
         return None
 
     def close(self) -> None:

@@ -74,8 +74,22 @@ def test_a_run_without_a_waiting_process_starts_one(
     waiting = make_waiting(own_build)
     assert run(tmp_path, [str(own_build), "version"], waiting).code == 0
     waiting.start()
+    assert run(tmp_path, [str(own_build), "version"], waiting).code == 0
+
+
+def test_a_waiting_process_that_was_killed_is_replaced(
+    tmp_path: Path, own_build: Path, make_waiting: Callable[[Path], WaitingCli]
+) -> None:
+    waiting = make_waiting(own_build)
+    waiting.start()
+    assert run(tmp_path, [str(own_build), "version"], waiting).code == 0
+    waiting.start()
     the_process(waiting).kill()
     assert run(tmp_path, [str(own_build), "version"], waiting).code == 0
+    waiting.start()
+    process = the_process(waiting)
+    assert run(tmp_path, [str(own_build), "version"], waiting).code == 0
+    assert not process.is_running()
 
 
 def test_a_program_that_does_not_wait_is_started_ahead_once(
