@@ -31,7 +31,7 @@ class Record:
     size: Size
     rounds: int
     reference: str
-    """What the values were divided by: `calibration`, or the name of the other controller."""
+    """The divisor of the values: `calibration`, or the name of the other controller."""
     commit: str
     date: str
     machine: str

@@ -1,9 +1,9 @@
-"""`python -m benchmarks many-states`: a leader dies that has 1,000 services in 100 namespaces, each with its own stack.
+"""`python -m benchmarks many-states`: a leader dies that has 1,000 services in 100 namespaces.
 
-Two real loops over one PostgreSQL server, a real API server, the real engine. The leader is killed, then services of
-some namespaces are edited. Measured are the seconds until the next leader has applied the first and the last of these
-edits, and until it has read the state of all namespaces and reconciled all services, which it does in the background;
-and what this costs: CPU seconds, requests to the API server, transactions of PostgreSQL.
+Each namespace has a stack. Two real loops over one PostgreSQL server, a real API server, the real engine. The leader
+is killed, then services of some namespaces are edited. Measured are the seconds until the next leader has applied the
+first and the last of these edits, and until it has read the state of all namespaces and reconciled all services, which
+it does in the background; and the cost: CPU seconds, requests to the API server, transactions of PostgreSQL.
 """
 
 from __future__ import annotations
@@ -23,18 +23,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks import preview
 from benchmarks.failover import LIMIT_S
 from benchmarks.subject import Subject
 from benchmarks.workbench import free_port
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from kubeapi.errors import ApiError
 from kubeapi.json_types import Json
-from program.dialects.crds.definitions import crd_documents
 from tests.support.postgres import Postgres
 from tools.localcluster import LocalCluster
 
-MANAGER = "many-states"
 EDITS = 4
 """Number of namespaces that are edited after the leader was killed."""
 _WRITERS = 8
@@ -54,7 +52,7 @@ def main(arguments: list[str]) -> int:
         cluster.up()
         client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
         namespaces = [f"many-{number:03}" for number in range(options.namespaces)]
-        _install_crds(client)
+        preview.install(client)
         loops.append(_start_loop("one", cluster, table, directory))
         began = time.monotonic()
         _until(lambda: _when(loops[0], "Became the leader"), "a leader", timeout_s=60)
@@ -81,7 +79,7 @@ def main(arguments: list[str]) -> int:
 
 @dataclass(frozen=True)
 class _Cost:
-    """What the loop and its ended children, and all clients of PostgreSQL, have used."""
+    """The resources that the loop with its ended children, and all clients of PostgreSQL, have used."""
 
     cpu_s: float
     requests: float
@@ -168,27 +166,12 @@ def _when(loop: Subject, event: str) -> float | None:
     return None
 
 
-def _install_crds(client: KubeClient) -> None:
-    for document in crd_documents():
-        client.apply(kinds.CRDS, None, document, field_manager=MANAGER, force=True)
-    _until(lambda: _is_served(client), "the CRDs to be served", timeout_s=60)
-
-
 def _prepare(client: KubeClient, namespaces: Sequence[str], services: int) -> int:
     """Make the namespaces with their services, the same number in each; return the number of all services."""
     share = max(1, services // len(namespaces))
     with ThreadPoolExecutor(_WRITERS) as pool:
         list(pool.map(lambda namespace: _make(client, namespace, share), namespaces))
     return share * len(namespaces)
-
-
-def _is_served(client: KubeClient) -> bool:
-    try:
-        client.list(kinds.MODELS)
-        client.list(kinds.INFERENCE_SERVICES)
-    except ApiError:
-        return False
-    return True
 
 
 def _make(client: KubeClient, namespace: str, services: int) -> None:

@@ -34,7 +34,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Round:
-    """What one round of a controller has cost."""
+    """The costs of one round of a controller."""
 
     costs: dict[str, float]
     """By measure. Less is better."""

@@ -13,7 +13,6 @@ import resource
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -24,9 +23,7 @@ from rich.table import Table
 from automation.cli.provider import plugin_folder
 from benchmarks import preview
 from kubeapi import kinds
-from kubeapi.client import KubeClient
 from tests.support.ci.stand_ins import write_pulumi
-from tools.localcluster import LocalCluster
 
 NAMESPACE = "fleet"
 LIMITS = {"preview of all new (s)": 15.0, "up of all new (s)": 15.0, "no-op preview (s)": 15.0, "no-op up (s)": 15.0}
@@ -97,21 +94,13 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks static-fleet", description=__doc__)
     parser.add_argument("--services", type=int, default=500)
     options = parser.parse_args(arguments)
-    directory = Path(tempfile.mkdtemp(prefix="herdsman-bench-"))
-    cluster = LocalCluster(directory / "cluster", components=("etcd", "kube-apiserver"))
-    try:
-        cluster.up()
-        client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
-        preview.install(client)
+    with preview.served_cluster() as (cluster, client, directory):
         client.apply(kinds.NAMESPACES, None, _namespace(), field_manager=preview.MANAGER)
         project = Project(directory, cluster.kubeconfig)
         project.write_services(options.services)
         results = measure(project)
         made = len(client.list(kinds.DEPLOYMENTS, NAMESPACE)["items"])
         assert made == options.services, f"the API server has {made} Deployments"
-    finally:
-        cluster.down()
-        shutil.rmtree(directory, ignore_errors=True)
     limits = LIMITS if options.services >= LIMITED_FROM else {}
     _print(results, limits, title=f"{options.services} services, language host: {project.language_host}")
     return 0 if all(results[name][0] <= limit for name, limit in limits.items()) else 1
