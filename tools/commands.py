@@ -37,7 +37,7 @@ class RunningCommands:
             self._processes.discard(process)
 
     def stop(self) -> None:
-        """End all commands, also those that start later."""
+        """End all commands. A command that starts later is ended too."""
         with self._lock:
             self._stopped = True
             for process in self._processes:
