@@ -74,7 +74,7 @@ def test_a_service_sleeps_wakes_and_survives_its_agent(
     host: AgentProcess, llama_server: Path, tiny_model: Path
 ) -> None:
     client = host.start()
-    client.put(KEY, llama_plan(tiny_model, idle_timeout_s=1.5, wake_timeout_s=30))
+    client.put(KEY, llama_plan(tiny_model, idle_timeout_s=4.0, wake_timeout_s=30))
     report = until(client, KEY, "Ready")
     port = port_of(report)
     first = engine_of(host)

@@ -44,6 +44,7 @@ def test_a_round_passes_over_every_service_writes_nothing_and_runs_no_engine(
         eventually(lambda: loop.metric(METRICS[0]) >= passes + 10, what="more passes")
         return versions(client, namespace) == before
 
+    eventually(lambda: is_alone(client, namespace), what="the services of earlier tests to be gone")
     eventually(at_rest, what="three rounds without a write, once the writes of the start are done")
     passes, runs = (loop.metric(each) for each in METRICS)
     written = versions(client, namespace)
@@ -56,6 +57,15 @@ def test_a_round_passes_over_every_service_writes_nothing_and_runs_no_engine(
 
 
 METRICS = ("herdsman_reconciles_total", "herdsman_engine_cli_processes_total")
+
+
+def is_alone(client: KubeClient, namespace: str) -> bool:
+    """Whether no other namespace has services or Models: the deletion of one causes passes, too."""
+    return all(
+        obj["metadata"]["namespace"] == namespace
+        for kind in (kinds.INFERENCE_SERVICES, kinds.MODELS)
+        for obj in client.list(kind)["items"]
+    )
 
 
 def versions(client: KubeClient, namespace: str) -> dict[str, str]:
