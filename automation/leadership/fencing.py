@@ -86,12 +86,16 @@ class Fence:
                 self._start()
 
     def close(self) -> None:
-        """End the guard, which kills the engine processes that are left. No engine may be started afterwards."""
+        """End the guard, which kills the engine processes that are left. No engine may be started afterwards.
+
+        If the guard is stopped or hangs, they are killed here.
+        """
         self._lost.set()
         with self._lock:
             self._closed = True
             if self._guard is not None:
-                self._end(self._guard)
+                if not self._end(self._guard):
+                    end_engines_of(self._mark)
                 self._guard = None
 
     def engine_started(self, pid: int) -> None:
@@ -156,15 +160,17 @@ class Fence:
         return now - self._heard_at <= DEAF_AFTER_S
 
     @staticmethod
-    def _end(process: subprocess.Popen[bytes]) -> None:
+    def _end(process: subprocess.Popen[bytes]) -> bool:
+        """End a guard. Return whether it ended by itself, after it had killed the engine processes that were left."""
         assert process.stdin is not None
         with contextlib.suppress(OSError):
             process.stdin.close()
         try:
-            process.wait(_CLEAR_TIMEOUT_S)
+            return process.wait(_CLEAR_TIMEOUT_S) == 0
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+            return False
 
 
 def end_engines_of(dead: str) -> bool:
