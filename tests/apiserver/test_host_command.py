@@ -45,6 +45,7 @@ def herdsman(control_plane: LocalCluster, client: KubeClient):
     return run
 
 
+@pytest.mark.soak
 def test_a_host_is_made_changed_cordoned_drained_and_removed(
     herdsman, client: KubeClient, namespace: str, tmp_path: Path
 ) -> None:

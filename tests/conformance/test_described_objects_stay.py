@@ -65,6 +65,7 @@ def rendered(family: str) -> Iterator[tuple[str, RenderedObject]]:
                         yield f"{vector.name}, stage {number}: {obj.kind} {obj.name}", obj
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("family", ["kserve", "llmaz"])
 def test_nothing_that_was_rendered_drifts(family: str, client: KubeClient, api: controlplane.Api) -> None:
     problems: list[str] = []

@@ -199,6 +199,7 @@ def test_history_backups_and_files_do_not_grow(make_engine: EngineFactory, names
     assert left == set()
 
 
+@pytest.mark.soak
 def test_many_runs_leave_no_thread_no_descriptor_and_no_memory(make_engine: EngineFactory, namespace: str) -> None:
     engine, stack, me = make_engine(), Stack(namespace), psutil.Process()
     runs = int(os.environ.get("HERDSMAN_TEST_RUNS", "30"))

@@ -73,6 +73,7 @@ def fill(engine: PulumiEngine, namespace: str, *names: str) -> None:
     assert all(each.ok for each in outcome.services.values())
 
 
+@pytest.mark.soak
 def test_a_state_goes_from_files_to_s3_to_a_database_and_the_engine_goes_on_there(
     make_engine: EngineFactory,
     client: KubeClient,

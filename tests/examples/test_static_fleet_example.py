@@ -42,6 +42,7 @@ def namespaces(kubeconfig: Path, namespace: str) -> Iterator[tuple[KubeClient, s
     client.close()
 
 
+@pytest.mark.soak
 @pytest.mark.hosts
 def test_the_example_is_made_and_destroyed(
     tmp_path: Path,

@@ -67,6 +67,7 @@ def plan(model: Path, *extra: str, **changes: Any) -> Any:
     return llama_plan(model, extra=("-c", "2048", "-np", "1", *extra), **{"drain_timeout_s": 200.0, **changes})
 
 
+@pytest.mark.soak
 def test_an_answer_under_way_ends_before_its_server_is_replaced_even_if_the_agent_is_killed_meanwhile(
     host: AgentProcess, llama_server: Path, tiny_model: Path
 ) -> None:

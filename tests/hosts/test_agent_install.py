@@ -119,6 +119,7 @@ def read_run_file(store: Path) -> RunFile | None:
     return RunFile.model_validate_json(path.read_bytes()) if path.exists() else None
 
 
+@pytest.mark.soak
 def test_model_servers_outlive_every_change_of_the_agent_and_go_only_when_asked(
     stage: Stage, tmp_path: Path, llama_server: Path, tiny_model: Path
 ) -> None:

@@ -209,6 +209,7 @@ def test_a_removed_process_is_stopped_and_forgotten(host: AgentProcess, llama_se
     client.delete("prod/tiny")
 
 
+@pytest.mark.soak
 def test_a_bad_value_ends_as_failed_with_the_servers_own_words_while_another_serves(
     host: AgentProcess, llama_server: Path, tiny_model: Path
 ) -> None:
@@ -226,6 +227,7 @@ def test_a_bad_value_ends_as_failed_with_the_servers_own_words_while_another_ser
     until(client, "prod/bad", "Ready")
 
 
+@pytest.mark.soak
 def test_a_server_that_stops_answering_is_stopped_before_another_starts(host: AgentProcess, tmp_path: Path) -> None:
     """A frozen process (SIGSTOP) is alive and does not answer; its port must be free for its successor."""
     (tmp_path / "www").mkdir()

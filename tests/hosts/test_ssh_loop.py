@@ -199,6 +199,7 @@ def test_the_loop_serves_from_a_host_without_an_agent(
         assert condition(api, serving)["status"] == "True"
 
 
+@pytest.mark.soak
 def test_a_host_that_was_cut_off_goes_on_and_one_that_is_removed_is_left_clean(
     ssh_api: Api, namespace: str, net: Network, speaker: SshHosts, tmp_path: Path, llama_server: Path, tiny_model: Path
 ) -> None:

@@ -53,6 +53,7 @@ def program(server: Sshd, planned: ProcessPlan, **ssh: Any) -> Program:
     return lambda: HostProcess("tiny", inputs) and None
 
 
+@pytest.mark.soak
 def test_a_process_over_ssh_is_previewed_created_kept_repaired_and_destroyed(
     server: Sshd, stack: auto.Stack, tiny_model: Path
 ) -> None:

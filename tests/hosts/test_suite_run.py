@@ -18,6 +18,8 @@ import pytest
 from tests.support import stress, suite_run
 from tests.support.allowed_skips import AllowedSkip
 
+pytestmark = pytest.mark.soak
+
 ALONE = ("-q", "-p", "no:cacheprovider")
 SPREAD = (*ALONE, *suite_run.IN_PARALLEL, "-n", "2")
 

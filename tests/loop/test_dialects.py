@@ -212,6 +212,7 @@ def served(client: KubeClient, running: LoopProcess, place: str) -> Iterator[str
     assert running.poll() is None
 
 
+@pytest.mark.soak
 def test_what_cannot_be_is_said_and_stops_nobody_else(client: KubeClient, served: str) -> None:
     llm, play = kinds.LLM_SERVICES, kinds.PLAYGROUNDS
     variable = {"name": "TOLD", "value": "{{ .Spec.NoSuchThing }}"}

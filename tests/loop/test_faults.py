@@ -102,6 +102,7 @@ def pulumi_children(pid: int) -> list[psutil.Process]:
     return [p for p in psutil.Process(pid).children(recursive=True) if "pulumi" in p.name()]
 
 
+@pytest.mark.soak
 def test_a_loop_killed_in_a_batch_converges_after_a_restart(scene: Scene) -> None:
     count = 20
     with loop_process(scene.kubeconfig, scene.directory / "loop") as loop:

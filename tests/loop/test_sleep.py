@@ -141,6 +141,7 @@ def events(client: KubeClient, namespace: str) -> set[str]:
     return {event["reason"] for event in client.list(kinds.EVENTS, namespace)["items"]}
 
 
+@pytest.mark.soak
 def test_a_service_sleeps_over_a_restart_of_the_loop_and_wakes_for_a_request(
     client: KubeClient, namespace: str, loop: LoopProcess, engine: Engine
 ) -> None:
