@@ -150,12 +150,16 @@ def _take(
     taken = waiting.take()
     if taken is None:
         return None
+    try:
+        # The process keeps writing to its files under their new names.
+        taken.output.replace(output)
+        taken.errors.replace(errors)
+    except OSError:
+        taken.end()
+        raise
     if not taken.run(argv[1:], cwd):
         taken.end()
         return None
-    # The process keeps writing to its files under their new names.
-    taken.output.replace(output)
-    taken.errors.replace(errors)
     return taken.process
 
 

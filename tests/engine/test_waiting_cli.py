@@ -92,6 +92,19 @@ def test_a_waiting_process_that_was_killed_is_replaced(
     assert not process.is_running()
 
 
+def test_a_run_whose_output_cannot_be_written_leaves_no_process(
+    tmp_path: Path, own_build: Path, make_waiting: Callable[[Path], WaitingCli]
+) -> None:
+    waiting = make_waiting(own_build)
+    waiting.start()
+    process = the_process(waiting)
+    (tmp_path / "last-run.log").mkdir()
+    with pytest.raises(IsADirectoryError):
+        run(tmp_path, [str(own_build), "version"], waiting)
+    assert not process.is_running()
+    assert list((tmp_path / "waiting").iterdir()) == []
+
+
 def test_a_program_that_does_not_wait_is_started_ahead_once(
     tmp_path: Path, make_waiting: Callable[[Path], WaitingCli]
 ) -> None:
