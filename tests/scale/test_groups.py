@@ -24,8 +24,6 @@ from tests.support.workloads import IMAGE, described, group_set, pod_set
 from tools import fake_nodes
 from tools.localcluster import LocalCluster
 
-pytestmark = pytest.mark.soak
-
 NAMESPACE = "groups"
 OPTIONS = RenderOptions(installed=frozenset({kinds.LEADER_WORKER_SETS.full_name}))
 LABEL = "leaderworkerset.sigs.k8s.io"
