@@ -159,15 +159,18 @@ class Reflector:
             except KubeError as error:
                 self.steady_since = None
                 self._failures += 1
+                expected = False
                 if isinstance(error, NotFound) and self._hooks.on_missing is not None:
                     self._hooks.on_missing(self._kind)
+                    expected = True
                 retry_after_s = (error.retry_after_s or 0.0) if isinstance(error, ApiError) else 0.0
                 if isinstance(error, ApiError) and self._hooks.on_refused is not None:
                     retry_after_s = max(retry_after_s, self._hooks.on_refused(error))
                 if not self._stopping.is_set():
                     # Silence alone is no failure: for a kind that never changes, some servers send no bookmarks.
                     silent = isinstance(error, Unreachable) and error.timed_out
-                    loud = (self._failures == 1 and not silent) or self._failures == 10 or self._failures % 100 == 0
+                    often = self._failures == 10 or self._failures % 100 == 0
+                    loud = not expected and ((self._failures == 1 and not silent) or often)
                     extra = {"kind": self._kind.kind, "failures": self._failures, "error": str(error)}
                     _log.log(logging.WARNING if loud else logging.DEBUG, "Lost the watch", extra=extra)
             except Exception:

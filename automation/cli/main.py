@@ -54,6 +54,7 @@ COMMANDS = {
     "monitoring": "Write Grafana dashboards and Prometheus alert rules: `herdsman monitoring -o DIR`.",
     "install": "Install, upgrade or change the operator.",
     "uninstall": "Remove the operator. Models, services, claims, CRDs and all running replicas stay as they are.",
+    "gateway": "Serve the OpenAI API for all services: requests go to a replica of the model that they name.",
     "doctor": "Check tools, cluster, CRDs, operator and permissions.",
 }
 """Each command with the first paragraph of its docstring."""

@@ -82,6 +82,10 @@ ANNOTATION_DRAIN = "herdsman.dev/drain"
 
 ANNOTATION_SERVED_NAME = "herdsman.dev/served-name"
 """On a service: the model's name for clients, in `/v1/models` and in requests. Without it the engine chooses."""
+ANNOTATION_MODEL_ALIASES = "herdsman.dev/model-aliases"
+"""On a service: comma-separated names of its model, in addition to its others. Only `herdsman gateway` reads them."""
+ANNOTATION_LOAD_BALANCING = "herdsman.dev/load-balancing"
+"""On a service: `PrefixHash` or `LeastLoad`, the choice of the replica for each request through `herdsman gateway`."""
 
 ANNOTATION_MODE = "herdsman.dev/mode"
 """On a service or a namespace: `Apply`, `Preview` (changes wait for approval) or `Paused` (no change is made)."""

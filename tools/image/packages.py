@@ -19,7 +19,7 @@ from tools.image import contents, trim
 from tools.image.locked import ROOT
 
 _OLDEST_GLIBC, _DEBIANS_GLIBC = 17, 36
-_SOURCES = ("agent", "automation", "components", "kubeapi", "program", "tools")
+_SOURCES = ("agent", "automation", "components", "gateway", "kubeapi", "program", "tools")
 _BESIDE = ("pyproject.toml", "README.md", "LICENSE")
 
 

@@ -16,7 +16,7 @@ from tools.image import contents, locked, trim
 ROOT = Path(__file__).parents[3]
 LOCK = (ROOT / "requirements.lock").read_text()
 PROJECT = (ROOT / "pyproject.toml").read_text()
-OURS = ("agent", "automation", "components", "kubeapi", "program", "tools")
+OURS = ("agent", "automation", "components", "gateway", "kubeapi", "program", "tools")
 
 
 def needed() -> set[str]:

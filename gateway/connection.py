@@ -1,0 +1,371 @@
+"""One client's connection to the gateway: reads its requests in turn, sends each to a replica, passes the answer back.
+
+`server` makes one for each connection. `heads` reads and writes the heads, `request_body` the body; `exchange` has the
+request answered. The body of a request is held until its model is known; the bytes of an answer are passed on at
+once. When the client disconnects, the connection to the engine is closed, so that the engine stops its work. Runs in
+the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol, cast
+
+from agent.proxy.connections import enable_keepalive, reset
+from agent.proxy.framing import Body, Chunked, Malformed, ResponseHead, UntilClose
+from agent.proxy.incoming import Incoming
+from gateway import heads, models_list
+from gateway.backends import Backends
+from gateway.errors import GatewayError, model_not_found
+from gateway.exchange import Exchange
+from gateway.limits import GatewayLimits
+from gateway.names import NoMatch
+from gateway.request_body import BodyInvalid, RequestBody
+
+AHEAD_MAX = 64 * 1024
+"""Most bytes that a client may send beyond its current request."""
+LINGER_S = 2.0
+"""How long a refused client may continue to send its body, so that it can read the error."""
+
+
+class Gateway(Protocol):
+    """What a connection needs of its server."""
+
+    loop: asyncio.AbstractEventLoop
+    limits: GatewayLimits
+    backends: Backends
+    connections: set[Connection]
+    body_bytes: int
+    """Bytes of all bodies that are held now."""
+
+    def count(self, model: str, status: int) -> None:
+        """Count an answered request."""
+
+
+class Connection(asyncio.Protocol):
+    """One connection. It has at most one request at a time; later ones wait in `_incoming`."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._transport: asyncio.Transport = cast(asyncio.Transport, None)
+        self._incoming = Incoming()
+        self._head: heads.Head | None = None
+        """The request that is being read or answered."""
+        self._body: Body | None = None
+        self._parts: list[bytes] = []
+        self._held = 0
+        """Bytes of the body that are held."""
+        self._exchange: Exchange | None = None
+        self._moved_at = gateway.loop.time()
+        """When the client last sent a byte that was waited for."""
+        self._answering = False
+        self._response_until_close = False
+        self._close_after = False
+        self._discarding = False
+        self._advancing = False
+        self._clogged = False
+        """The client does not accept more of the answer for now."""
+        self._paused = False
+
+    # --- the client ---------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        enable_keepalive(self._transport)
+        gateway = self._gateway
+        if len(gateway.connections) >= gateway.limits.max_connections:
+            self._close_after = True
+            message = f"{len(gateway.connections)} connections are open already"
+            self._write_error(GatewayError(503, "too_many_connections", message, retry_after_s=1.0))
+            self._discarding = True
+            self._transport.close()
+            return
+        gateway.connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._discarding:
+            return
+        if self._head is None or not self._is_whole:
+            self._moved_at = self._gateway.loop.time()
+        self._incoming.add(data)
+        self._advance()
+
+    def eof_received(self) -> bool:
+        # An HTTP client that closes its sending side has left.
+        self._transport.abort()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._gateway.connections.discard(self)
+        self._incoming.clear()
+        self._discarding = True
+        self._cancel()
+        self._finish()
+
+    def pause_writing(self) -> None:
+        self._clogged = True
+        if self._exchange is not None:
+            self._exchange.pause()
+
+    def resume_writing(self) -> None:
+        self._clogged = False
+        if self._exchange is not None:
+            self._exchange.resume()
+        self._advance()
+
+    def end(self) -> None:
+        """Close the connection, and cancel its request."""
+        if self._head is None:
+            self._transport.close()
+        else:
+            self._transport.abort()
+
+    def close_if_late(self, now: float) -> None:
+        """Enforce the limits of time: for the client, for the first byte of an answer, for its pauses."""
+        if self._discarding or self._clogged:
+            return
+        if self._exchange is not None:
+            self._exchange.close_if_late(now)
+        elif now - self._moved_at > self._gateway.limits.client_idle_s:
+            self._transport.abort()
+
+    # --- requests -----------------------------------------------------------------------------------------------
+
+    @property
+    def _service(self) -> str:
+        """The service that the current request is for; empty when it is not known."""
+        return str(self._exchange.backend.route.model.service) if self._exchange is not None else ""
+
+    @property
+    def _is_whole(self) -> bool:
+        """The current request was received to its end."""
+        return self._body is None or self._body.done
+
+    def _advance(self) -> None:
+        if self._advancing:
+            return
+        self._advancing = True
+        try:
+            while self._incoming and not self._discarding and not self._clogged:
+                if self._head is None:
+                    if not self._begin():
+                        break
+                elif not self._is_whole:
+                    assert self._body is not None
+                    self._add(self._incoming.next_part(self._body))
+                else:
+                    break
+        except Malformed as error:
+            self._reject(GatewayError(error.status, "invalid_request", error.why))
+        finally:
+            self._advancing = False
+        self._steer_reading()
+
+    def _begin(self) -> bool:
+        """Begin with the next request. Return False if its head is incomplete."""
+        found = self._incoming.next_request()
+        if found is None:
+            return False
+        request, data = found
+        self._head = head = heads.Head.read(request)
+        self._body, self._close_after = request.body, not request.keep_alive
+        if head.expects_continue and not self._is_whole:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._add(data[len(request.lines) + 2 :])
+        return True
+
+    def _add(self, part: bytes) -> None:
+        """Hold the next part of the body, and answer the request once it is whole."""
+        gateway = self._gateway
+        self._parts.append(part)
+        self._held += len(part)
+        gateway.body_bytes += len(part)
+        if self._held > gateway.limits.max_body:
+            message = f"the request's body has more than {gateway.limits.max_body} bytes"
+            self._refuse(GatewayError(413, "request_too_large", message))
+        elif gateway.body_bytes > gateway.limits.max_bodies:
+            message = "the bodies of other requests use all the memory for requests"
+            retry_s = gateway.limits.retry_after_s
+            self._refuse(GatewayError(503, "overloaded", message, retry_after_s=retry_s))
+        elif self._is_whole:
+            self._handle()
+
+    def _handle(self) -> None:
+        assert self._head is not None
+        head, gateway = self._head, self._gateway
+        if head.path in heads.MODEL_PATHS:
+            if head.method == "POST":
+                self._route()
+            else:
+                message = f"{head.path} takes POST, and not {head.method}"
+                self._refuse(GatewayError(405, "method_not_allowed", message))
+        elif head.method not in ("GET", "HEAD"):
+            self._refuse(_unknown_path(head))
+        elif head.path == "/health":
+            self._answer(b'{"status":"ok"}\n')
+        elif head.path == "/v1/models":
+            self._answer(models_list.listed(gateway.backends.names))
+        elif head.path.startswith("/v1/models/"):
+            name = head.path.removeprefix("/v1/models/")
+            found = gateway.backends.names.find(name)
+            if isinstance(found, NoMatch):
+                self._refuse(model_not_found(name, found))
+            else:
+                self._answer(models_list.one(name, found))
+        else:
+            self._refuse(_unknown_path(head))
+
+    def _route(self) -> None:
+        """Find the model of a request, and send it."""
+        assert self._head is not None
+        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        try:
+            body = RequestBody.read(heads.unchunked(data) if isinstance(self._body, Chunked) else data)
+        except BodyInvalid as error:
+            self._refuse(GatewayError(400, "invalid_request", error.why, error.param))
+            return
+        found = self._gateway.backends.names.find(body.model)
+        if isinstance(found, NoMatch):
+            self._refuse(model_not_found(body.model, found))
+            return
+        backend = self._gateway.backends.of(found.model.service)
+        assert backend is not None
+        name = found.engine_name
+        payload = body.text.encode() if name in ("", body.model) else body.with_model(name)
+        key = ""
+        if backend.route.prefix_hash and self._head.path in heads.PROMPT_PATHS and (prefix := body.prefix()):
+            key = f"{found.adapter}\0{prefix}"
+        self._exchange = Exchange(self, backend, self._gateway.limits, self._gateway.loop)
+        self._exchange.start(self._head.method.encode(), self._head.outgoing(len(payload)), payload, key)
+
+    # --- answers: called by the exchange --------------------------------------------------------------------------
+
+    def answer_begins(self, head: ResponseHead, data: bytes) -> None:
+        """Pass on the head of an answer and the first bytes of its body."""
+        assert self._head is not None
+        self._answering = True
+        self._parts = []
+        self._response_until_close = isinstance(head.body, UntilClose)
+        if head.old or self._response_until_close:
+            self._close_after = True
+        self._gateway.count(self._service, head.status)
+        ending = b"\r\n"
+        if self._close_after:
+            ending = b"Connection: close\r\n\r\n"
+        elif self._head.old:
+            ending = b"Connection: keep-alive\r\n\r\n"
+        self._transport.write(b"".join((head.lines, self._head.request_id_line, ending, data)))
+
+    def answer_data(self, data: bytes) -> None:
+        """Pass on the next bytes of the body."""
+        self._transport.write(data)
+
+    def answer_ends(self) -> None:
+        """Finish the request after its whole answer."""
+        self._exchange = None
+        self._answered()
+
+    def answer_breaks_off(self) -> None:
+        """Let the client see that the answer is incomplete."""
+        until_close = self._response_until_close
+        self._discarding = True
+        self._finish()
+        if until_close:
+            # An orderly close would look like the end of the body.
+            reset(self._transport)
+        else:
+            self._transport.close()
+
+    def no_answer(self, error: GatewayError) -> None:
+        """Answer with the reason why no replica does."""
+        self._refuse(error)
+
+    # --- ends -----------------------------------------------------------------------------------------------------
+
+    def _answer(self, body: bytes) -> None:
+        """Answer the current request with JSON of the gateway."""
+        assert self._head is not None
+        self._transport.write(heads.response(200, body, self._head, close=self._close_after))
+        self._answered()
+
+    def _refuse(self, error: GatewayError) -> None:
+        """Answer the current request with an error of the gateway."""
+        if self._head is None or self._transport.is_closing():
+            return
+        if not self._is_whole:
+            self._close_after = True
+        self._gateway.count(self._service, error.status)
+        self._write_error(error)
+        self._answered()
+
+    def _write_error(self, error: GatewayError) -> None:
+        head = self._head or heads.NO_REQUEST
+        self._transport.write(
+            heads.response(error.status, error.body(), head, close=self._close_after, retry_after_s=error.retry_after_s)
+        )
+
+    def _answered(self) -> None:
+        """Finish an answered request, and go on with the next one if the connection allows it."""
+        whole, close = self._is_whole, self._close_after
+        self._finish()
+        if not whole:
+            self._linger()
+        elif close:
+            self._discarding = True
+            self._transport.close()
+        else:
+            self._advance()
+
+    def _reject(self, error: GatewayError) -> None:
+        """Answer an invalid request and close the connection, because the start of the next request is unknown."""
+        answering = self._answering
+        self._cancel()
+        self._close_after = True
+        if answering:
+            self._transport.abort()
+            return
+        self._gateway.count("", error.status)
+        self._write_error(error)
+        self._finish()
+        self._linger()
+
+    def _linger(self) -> None:
+        """Close the sending side, and give the client time to read the answer before the connection is closed."""
+        self._discarding = True
+        self._incoming.clear()
+        if self._paused:
+            self._paused = False
+            self._transport.resume_reading()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._gateway.loop.call_later(LINGER_S, self._transport.abort)
+
+    def _cancel(self) -> None:
+        """Stop the engine's work for the request."""
+        if self._exchange is not None:
+            self._exchange.cancel()
+            self._exchange = None
+
+    def _finish(self) -> None:
+        """Reset the state of the request."""
+        self._gateway.body_bytes -= self._held
+        self._head = self._body = self._exchange = None
+        self._parts, self._held, self._answering = [], 0, False
+        self._moved_at = self._gateway.loop.time()
+
+    def _steer_reading(self) -> None:
+        if self._discarding or self._transport.is_closing():
+            return
+        waits = self._clogged or (self._head is not None and self._is_whole)
+        pause = waits and len(self._incoming) > AHEAD_MAX
+        if pause != self._paused:
+            self._paused = pause
+            if pause:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+
+def _unknown_path(head: heads.Head) -> GatewayError:
+    message = f"there is no {head.method} {head.path}; the gateway serves {', '.join(sorted(heads.MODEL_PATHS))}"
+    return GatewayError(404, "unknown_url", message)

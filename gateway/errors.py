@@ -1,0 +1,54 @@
+"""The errors that the gateway itself answers, in OpenAI's format. Without I/O.
+
+Types and codes are those that OpenAI's client libraries know. They repeat a request on 408, 409, 429 and 5xx.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from gateway.names import NoMatch
+
+
+@dataclass(frozen=True)
+class GatewayError:
+    """Why a request gets no answer of an engine."""
+
+    status: int
+    code: str
+    message: str
+    param: str | None = None
+    retry_after_s: float | None = None
+
+    @property
+    def type(self) -> str:
+        """OpenAI's class of the error."""
+        if self.status == HTTPStatus.UNAUTHORIZED:
+            return "authentication_error"
+        if self.status == HTTPStatus.TOO_MANY_REQUESTS:
+            return "rate_limit_error"
+        return "invalid_request_error" if self.status < 500 else "server_error"
+
+    def body(self) -> bytes:
+        """Return the error as JSON."""
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return json.dumps({"error": error}).encode() + b"\n"
+
+
+def model_not_found(name: str, found: NoMatch) -> GatewayError:
+    """Say why a name means no model."""
+    if found.owners:
+        message = f"`{name}` is a name of several models; use {_any_of(map(str, found.owners))}"
+        return GatewayError(404, "model_ambiguous", message, "model")
+    near = f"; similar names: {', '.join(found.near)}" if found.near else ""
+    return GatewayError(
+        404, "model_not_found", f"the model `{name}` does not exist{near}. GET /v1/models lists the models", "model"
+    )
+
+
+def _any_of(names: Iterable[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} or {last}" if most else last

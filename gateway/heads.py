@@ -1,0 +1,139 @@
+"""The heads of requests and answers, and the paths that the gateway serves. Without I/O; used by `connection`."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass
+from http import HTTPStatus
+from urllib.parse import unquote
+
+from agent.proxy.framing import RequestHead
+
+MODEL_PATHS = frozenset(
+    {
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/embeddings",
+        "/v1/responses",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
+        "/v1/rerank",
+        "/rerank",
+        "/v1/score",
+        "/tokenize",
+        "/detokenize",
+    }
+)
+"""The paths of requests with a JSON body that names a model. Other paths of engines are not for clients: some of them
+load adapters or put an engine to sleep."""
+PROMPT_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/messages"})
+"""The paths whose requests have a prompt that an engine keeps in its prefix cache."""
+
+_DROPPED = frozenset(
+    {
+        b"host",
+        b"content-length",
+        b"transfer-encoding",
+        b"expect",
+        # The client's keys are for the gateway, and its cookies for nobody behind it.
+        b"authorization",
+        b"x-api-key",
+        b"api-key",
+        b"cookie",
+        b"x-request-id",
+    }
+)
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
+
+
+@dataclass(frozen=True)
+class Head:
+    """What the head of a request says."""
+
+    method: str
+    target: str
+    """Path and query as the client sent them."""
+    path: str
+    """The path, decoded."""
+    fields: bytes
+    """The lines to send on."""
+    request_id: str
+    expects_continue: bool = False
+    old: bool = False
+    """The request uses HTTP/1.0."""
+
+    @classmethod
+    def read(cls, request: RequestHead) -> Head:
+        """Read a request's head."""
+        start, *lines = request.lines.split(b"\r\n")
+        _, target, _ = start.split(b" ")
+        kept: list[bytes] = []
+        request_id = b""
+        expects = False
+        for line in lines:
+            name, _, value = line.partition(b":")
+            name = name.lower()
+            if name not in _DROPPED:
+                kept.append(line)
+            elif name == b"x-request-id":
+                request_id = value.strip()
+            elif name == b"expect":
+                expects = value.strip().lower() == b"100-continue"
+        if not _REQUEST_ID.fullmatch(request_id):
+            request_id = uuid.uuid4().hex.encode()
+        text = target.decode("ascii", "replace")
+        return cls(
+            request.method.decode(),
+            text,
+            unquote(text.partition("?")[0]),
+            b"\r\n".join(kept),
+            request_id.decode(),
+            expects,
+            request.old,
+        )
+
+    @property
+    def request_id_line(self) -> bytes:
+        """The header line with the request's id."""
+        return f"x-request-id: {self.request_id}\r\n".encode() if self.request_id else b""
+
+    def outgoing(self, length: int) -> bytes:
+        """Return the head for a replica, without its Host line, for a body of this length in bytes."""
+        start = f"{self.method} {self.target} HTTP/1.1\r\n".encode()
+        return b"".join((start, self.fields, self.request_id_line, f"Content-Length: {length}\r\n".encode()))
+
+
+NO_REQUEST = Head("", "", "", b"", "")
+"""Stands for a request whose head could not be read."""
+
+
+def response(status: int, body: bytes, head: Head, *, close: bool = False, retry_after_s: float | None = None) -> bytes:
+    """Return a complete answer of the gateway."""
+    lines = [
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+    ]
+    if retry_after_s is not None:
+        lines.append(f"Retry-After: {max(1, round(retry_after_s))}")
+    if close:
+        lines.append("Connection: close")
+    elif head.old:
+        lines.append("Connection: keep-alive")
+    text = b"".join(("\r\n".join(lines).encode(), b"\r\n", head.request_id_line, b"\r\n"))
+    return text if head.method == "HEAD" else text + body
+
+
+def unchunked(data: bytes) -> bytes:
+    """Return the content of a complete chunked body, which `framing` has checked."""
+    parts: list[bytes] = []
+    at = 0
+    while True:
+        end = data.index(b"\r\n", at)
+        size = int(data[at:end].partition(b";")[0], 16)
+        if not size:
+            return b"".join(parts)
+        at = end + 2
+        parts.append(data[at : at + size])
+        at += size + 2

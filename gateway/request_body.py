@@ -1,0 +1,100 @@
+"""Reads what the gateway must know of a request's JSON body, and puts another model's name into it. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+PREFIX_CHARACTERS = 100
+"""How much of the prompt's beginning is hashed, as KubeAI does by default."""
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+
+
+class BodyInvalid(Exception):
+    """The body is not one that the gateway can send on. `param` is the field at fault, if one is."""
+
+    def __init__(self, why: str, param: str | None = None) -> None:
+        super().__init__(why)
+        self.why = why
+        self.param = param
+
+
+@dataclass(frozen=True)
+class RequestBody:
+    """A request's body."""
+
+    text: str
+    model: str
+    values: dict[str, Any]
+
+    @classmethod
+    def read(cls, data: bytes) -> RequestBody:
+        """Parse a body. Raises BodyInvalid."""
+        try:
+            text = data.decode("utf-8-sig")
+            values = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise BodyInvalid(f"the request's body is not valid JSON: {error}") from None
+        if not isinstance(values, dict):
+            raise BodyInvalid("the request's body is not a JSON object")
+        model = values.get("model")
+        if model is None:
+            raise BodyInvalid("you must provide a model parameter; GET /v1/models lists the models", "model")
+        if not isinstance(model, str):
+            raise BodyInvalid("`model` is not a string", "model")
+        return cls(text, model, values)
+
+    def prefix(self) -> str:
+        """Return the beginning of the prompt: of the first user message, or of the first prompt."""
+        for message in _list(self.values.get("messages")):
+            if isinstance(message, dict) and message.get("role") == "user":
+                return _text(message.get("content"))[:PREFIX_CHARACTERS]
+        prompt = self.values.get("prompt", self.values.get("input"))
+        first = prompt[0] if isinstance(prompt, list) and prompt else prompt
+        return first[:PREFIX_CHARACTERS] if isinstance(first, str) else ""
+
+    def with_model(self, name: str) -> bytes:
+        """Return the body with another model. All other bytes stay as they are."""
+        text, spans = self.text, _spans(self.text, "model")
+        for start, end in reversed(spans):
+            text = text[:start] + json.dumps(name) + text[end:]
+        return text.encode()
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _text(content: object) -> str:
+    if isinstance(content, str):
+        return content
+    parts = (part.get("text") for part in _list(content) if isinstance(part, dict))
+    return "".join(part for part in parts if isinstance(part, str))
+
+
+def _spans(text: str, wanted: str) -> list[tuple[int, int]]:
+    """Return where the values of a key of a valid JSON object begin and end."""
+    decoder = json.JSONDecoder()
+    found: list[tuple[int, int]] = []
+    at = text.index("{") + 1
+    while True:
+        at = _skip_space(text, at)
+        if text[at] == "}":
+            return found
+        if text[at] == ",":
+            at += 1
+            continue
+        key, at = decoder.raw_decode(text, at)
+        at = _skip_space(text, text.index(":", at) + 1)
+        _, end = decoder.raw_decode(text, at)
+        if key == wanted:
+            found.append((at, end))
+        at = end
+
+
+def _skip_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return found.end() if found is not None else at

@@ -1,0 +1,130 @@
+"""The models and replicas of a cluster, from its objects and from what the engines say. Pure.
+
+`cluster_routes` calls it.
+
+Clients reach each service by a Kubernetes Service. The EndpointSlices of this Service lead to pods, to hosts, or, while
+the service sleeps, to the proxy that wakes it. The gateway uses the same addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from agent.proxy.upstream import Target
+from gateway.backends import Route
+from gateway.names import Model, ServiceName
+from kubeapi.json_types import Json
+from program.desired.keys import ANNOTATION_LOAD_BALANCING, ANNOTATION_MODEL_ALIASES, service_dns_name
+from program.dialects.kserve.naming import workload_service
+from program.dialects.llmaz.naming import front_name
+
+LABEL_SERVICE_NAME = "kubernetes.io/service-name"
+
+_FRONTS = {
+    "llmkube": service_dns_name,
+    "kserve": workload_service,
+    "llmaz": front_name,
+    "llmaz-service": front_name,
+}
+"""The name of the Kubernetes Service of a service, by dialect."""
+
+
+@dataclass(frozen=True)
+class EngineModels:
+    """What an engine says of itself by `GET /v1/models`."""
+
+    names: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
+    context_length: int | None = None
+
+    @classmethod
+    def read(cls, answer: Any) -> EngineModels:
+        """Read the answer of vLLM, SGLang, TGI, llama-server or ollama. Fields of other shapes are left out."""
+        entries = [each for each in _list(_get(answer, "data")) if isinstance(_get(each, "id"), str)]
+        parents = [each for each in entries if not _get(each, "parent")]
+        adapters = [each["id"] for each in entries if _get(each, "parent")]
+        lengths = [_context(each) for each in parents]
+        known = [length for length in lengths if length is not None]
+        return cls(tuple(each["id"] for each in parents), tuple(adapters), known[0] if known else None)
+
+
+def routes_of(
+    services: Iterable[tuple[str, Json]], slices: Iterable[Json], engines: Mapping[ServiceName, EngineModels]
+) -> list[Route]:
+    """Return the route of each service. `services` are pairs of a dialect's name and a custom resource."""
+    targets: dict[ServiceName, list[Target]] = {}
+    for each in slices:
+        front = (each["metadata"].get("labels") or {}).get(LABEL_SERVICE_NAME, "")
+        targets.setdefault(ServiceName(each["metadata"]["namespace"], front), []).extend(_targets(each))
+    return [_route(dialect, cr, targets, engines) for dialect, cr in services]
+
+
+def _route(
+    dialect: str,
+    cr: Json,
+    targets: Mapping[ServiceName, list[Target]],
+    engines: Mapping[ServiceName, EngineModels],
+) -> Route:
+    metadata = cr["metadata"]
+    annotations = metadata.get("annotations") or {}
+    service = ServiceName(metadata["namespace"], metadata["name"])
+    engine = engines.get(service, EngineModels())
+    found = tuple(sorted(set(targets.get(ServiceName(service.namespace, _FRONTS[dialect](service.name)), ()))))
+    aliases = tuple(word for part in annotations.get(ANNOTATION_MODEL_ALIASES, "").split(",") if (word := part.strip()))
+    model = Model(
+        service,
+        engine_names=engine.names,
+        adapters=engine.adapters,
+        aliases=aliases,
+        created_s=_seconds(metadata.get("creationTimestamp")),
+        context_length=engine.context_length,
+        state=_state(cr, reachable=bool(found)),
+    )
+    return Route(model, found, annotations.get(ANNOTATION_LOAD_BALANCING, "PrefixHash") == "PrefixHash")
+
+
+def is_asleep(cr: Json) -> bool:
+    """Return whether a service sleeps, so that any request to it wakes it."""
+    conditions = _list(_get(cr.get("status"), "conditions"))
+    return any(_get(each, "type") == "Ready" and _get(each, "reason") == "Asleep" for each in conditions)
+
+
+def _state(cr: Json, *, reachable: bool) -> str:
+    if is_asleep(cr):
+        return "asleep"
+    return "ready" if reachable else "not ready"
+
+
+def _targets(endpoint_slice: Json) -> Iterable[Target]:
+    # The gateway does not check certificates of pods yet, so it sends nothing to ports with TLS.
+    ports = [each for each in endpoint_slice.get("ports") or () if each.get("port") and each.get("name") != "https"]
+    if not ports:
+        return
+    port = next((each for each in ports if each.get("name") == "http"), ports[0])
+    for endpoint in endpoint_slice.get("endpoints") or ():
+        conditions = endpoint.get("conditions") or {}
+        if conditions.get("ready") is not False and not conditions.get("terminating"):
+            yield from ((str(address), int(port["port"])) for address in endpoint.get("addresses") or ()[:1])
+
+
+def _context(entry: Any) -> int | None:
+    """Return the context length in tokens: `max_model_len` of vLLM and SGLang, `meta.n_ctx_train` of llama-server."""
+    for found in (_get(entry, "max_model_len"), _get(_get(entry, "meta"), "n_ctx_train")):
+        if isinstance(found, int) and found > 0:
+            return found
+    return None
+
+
+def _seconds(stamp: str | None) -> int:
+    return int(datetime.fromisoformat(stamp).timestamp()) if stamp else 0
+
+
+def _get(value: Any, key: str) -> Any:
+    return value.get(key) if isinstance(value, dict) else None
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

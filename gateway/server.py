@@ -1,0 +1,95 @@
+"""The gateway's listener: one thread with an event loop, and the connections of all clients.
+
+`herdsman gateway` starts it; `cluster_routes` gives it the models. Reading order: `connection`, `heads`,
+`request_body`, `names`, `exchange`, `backends`, `balancer`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import Future
+
+from gateway.backends import Backends, Route
+from gateway.connection import Connection
+from gateway.limits import GatewayLimits
+
+BACKLOG = 1024
+SWEEP_S = 1.0
+"""Interval in which connections are checked for their limits of time."""
+START_S = 10.0
+
+
+class GatewayServer:
+    """One listener. Thread-safe except for `stop`."""
+
+    def __init__(self, limits: GatewayLimits | None = None) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.limits = limits or GatewayLimits()
+        self.backends = Backends(self.loop)
+        self.connections: set[Connection] = set()
+        self.body_bytes = 0
+        self.requests: Counter[tuple[str, int]] = Counter()
+        """Answered requests, by service and status."""
+        self._thread = threading.Thread(target=self._run, name="gateway", daemon=True)
+        self._server: asyncio.Server | None = None
+
+    def start(self, address: str, port: int) -> int:
+        """Listen, and return the port. Raises OSError when the address is not available."""
+        opened: Future[int] = Future()
+
+        async def listen() -> None:
+            try:
+                self._server = await self.loop.create_server(
+                    lambda: Connection(self), address, port, backlog=BACKLOG, reuse_address=True
+                )
+            except OSError as error:
+                opened.set_exception(error)
+                return
+            opened.set_result(int(self._server.sockets[0].getsockname()[1]))
+
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(listen(), self.loop)
+        return opened.result(START_S)
+
+    def set_routes(self, routes: Iterable[Route]) -> None:
+        """Replace the models. Requests in progress go on."""
+        made = tuple(routes)
+        self.loop.call_soon_threadsafe(lambda: self.backends.set_routes(made))
+
+    def stop(self) -> None:
+        """Close the listener and all connections, and end the thread."""
+        if not self._thread.is_alive():
+            return
+        self.loop.call_soon_threadsafe(self._close)
+        self._thread.join(START_S)
+
+    def count(self, model: str, status: int) -> None:
+        """Count an answered request."""
+        self.requests[model, status] += 1
+
+    # --- in the loop's thread -------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.call_later(SWEEP_S, self._sweep)
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.close()
+
+    def _sweep(self) -> None:
+        now = self.loop.time()
+        for connection in list(self.connections):
+            connection.close_if_late(now)
+        self.loop.call_later(SWEEP_S, self._sweep)
+
+    def _close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.end()
+        self.backends.close()
+        self.loop.call_soon(self.loop.stop)

@@ -1,0 +1,118 @@
+"""One address for all services: a real loop, agent and llama-server behind `herdsman gateway`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from tests.support.agents import REACHED, agent
+from tests.support.loop import await_condition, eventually, http_folder, model, service, status
+from tests.support.supervising import free_port
+from tools.localcluster import LocalCluster
+from tools.tiny_model import write_tiny_model
+
+pytestmark = pytest.mark.usefixtures("loop")
+HOST = "gateway-tests"
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a tiny model."""
+    folder = tmp_path_factory.mktemp("models")
+    write_tiny_model(folder / "tiny.gguf")
+    with http_folder(folder) as url:
+        yield f"{url}/tiny.gguf"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def host(
+    client: KubeClient, control_plane: LocalCluster, llama_server: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """An agent on this machine."""
+    arguments = ("--kubeconfig", str(control_plane.kubeconfig), "--allowed-remote-hosts", "127.0.0.0/8", *REACHED)
+    with agent(tmp_path_factory.mktemp("store"), *arguments, host=HOST) as running:
+        running.start()
+        yield
+
+
+@pytest.fixture
+def address(control_plane: LocalCluster, namespace: str, tmp_path: Path) -> Iterator[str]:
+    """The address of a gateway for the namespace of the test."""
+    port = free_port()
+    command = [sys.executable, "-m", "automation.cli", "gateway", "--listen", f"127.0.0.1:{port}", "-n", namespace]
+    with (tmp_path / "gateway.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "--kubeconfig", str(control_plane.kubeconfig)], stdout=log, stderr=subprocess.STDOUT
+        )
+    try:
+        yield f"http://127.0.0.1:{port}"
+        process.terminate()
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
+        print((tmp_path / "gateway.log").read_text())
+
+
+def get(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return json.load(answer)
+
+
+def names(address: str) -> dict[str, str]:
+    """The listed names with the states of their models."""
+    try:
+        return {each["id"]: each["status"] for each in get(f"{address}/v1/models")["data"]}
+    except urllib.error.URLError:
+        return {}
+
+
+def chat(address: str, name: str, **fields: Any) -> bytes:
+    asked = {"model": name, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4} | fields
+    request = urllib.request.Request(f"{address}/v1/chat/completions", json.dumps(asked).encode())
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        content: bytes = answer.read()
+    return content
+
+
+def test_all_services_answer_at_one_address_also_one_that_sleeps(
+    client: KubeClient, namespace: str, source: str, address: str
+) -> None:
+    model(client, namespace, source=source)
+    service(client, namespace, "plain", annotations={"herdsman.dev/host": HOST}, contextSize=256)
+    annotations = {"herdsman.dev/host": HOST, "herdsman.dev/idle-timeout": "2s"}
+    annotations |= {"herdsman.dev/served-name": "tiny-instruct", "herdsman.dev/model-aliases": "gpt-4o"}
+    service(client, namespace, "sleeper", annotations=annotations, contextSize=256)
+    for name in ("plain", "sleeper"):
+        await_condition(client, namespace, name, "Ready", "True", timeout_s=60)
+    known = {"plain", "sleeper", "gpt-4o", "tiny-instruct"}
+    eventually(lambda: known <= names(address).keys(), what="the names of both models")
+
+    for name in ("plain", f"{namespace}/plain", "gpt-4o", "tiny-instruct"):
+        assert json.loads(chat(address, name))["usage"]["completion_tokens"] >= 1
+    streamed = chat(address, "plain", stream=True, stream_options={"include_usage": True})
+    assert streamed.endswith(b"data: [DONE]\n\n")
+    assert b'"completion_tokens"' in streamed
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        chat(address, "plane")
+    assert refused.value.code == 404
+    assert "plain" in json.load(refused.value)["error"]["message"]
+
+    eventually(lambda: names(address).get("gpt-4o") == "asleep", what="the service to sleep")
+    # The list of models has not woken it.
+    assert status(client, namespace, "sleeper")["phase"] != "Failed"
+    assert json.loads(chat(address, "gpt-4o"))["usage"]["completion_tokens"] >= 1
+
+    client.delete(kinds.INFERENCE_SERVICES, namespace, "sleeper")
+    eventually(lambda: "gpt-4o" not in names(address), what="the names of a deleted service to go")
+    assert json.loads(chat(address, "plain"))["usage"]["completion_tokens"] >= 1

@@ -1,0 +1,453 @@
+"""Requests through the gateway, to engines that send what the test wants."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gateway.backends import Route
+from gateway.limits import GatewayLimits
+from gateway.names import Model, ServiceName
+from gateway.server import GatewayServer
+from tests.support.raw_engine import RawEngine, connected, read_head, read_to_end, requests
+
+Answer = Callable[[socket.socket, bytes, bytes], None]
+CHAT = "/v1/chat/completions"
+
+
+def says(status: str, body: bytes, *headers: bytes) -> Answer:
+    def answer(connection: socket.socket, _head: bytes, _body: bytes) -> None:
+        lines = [b"HTTP/1.1 " + status.encode(), b"Content-Type: application/json", *headers]
+        lines.append(b"Content-Length: %d" % len(body))
+        connection.sendall(b"\r\n".join(lines) + b"\r\n\r\n" + body)
+
+    return answer
+
+
+class Engine(RawEngine):
+    """Answers each request with `answer`, and keeps the requests."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.seen: list[tuple[bytes, bytes]] = []
+        super().__init__(self._talk)
+
+    def _talk(self, connection: socket.socket) -> None:
+        for head, body in requests(connection):
+            self.seen.append((head, body))
+            self.answer(connection, head, body)
+
+
+OK = says("200 OK", b'{"ok": true}')
+
+
+class Front:
+    """A gateway, and a client of it."""
+
+    def __init__(self, server: GatewayServer) -> None:
+        self.server = server
+        self.port = server.start("127.0.0.1", 0)
+
+    def serve(self, **engines: list[Engine]) -> None:
+        """Serve a model for each name, with these replicas."""
+        self.serve_routes(
+            *(
+                Route(Model(ServiceName("prod", name)), tuple(each.target for each in replicas), prefix_hash=False)
+                for name, replicas in engines.items()
+            )
+        )
+
+    def serve_routes(self, *routes: Route) -> None:
+        self.server.set_routes(routes)
+
+    def ask(self, body: Any, path: str = CHAT, **headers: str) -> tuple[int, dict[str, str], Any]:
+        """Send a request; return status, headers and the JSON of the answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            data = body if isinstance(body, bytes) else json.dumps(body).encode()
+            connection.request("POST", path, data, {name.replace("_", "-"): value for name, value in headers.items()})
+            answer = connection.getresponse()
+            return answer.status, {k.lower(): v for k, v in answer.getheaders()}, json.loads(answer.read())
+        finally:
+            connection.close()
+
+    def get(self, path: str) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+        finally:
+            connection.close()
+
+
+@pytest.fixture
+def make_front(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[..., Front]]:
+    made: list[GatewayServer] = []
+
+    def make(**limits: Any) -> Front:
+        made.append(GatewayServer(GatewayLimits(**limits)))
+        return Front(made[-1])
+
+    yield make
+    for server in made:
+        server.stop()
+    # An exception in a callback closes only its connection; asyncio logs it here.
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+
+
+@pytest.fixture
+def front(make_front: Callable[..., Front]) -> Front:
+    return make_front()
+
+
+@pytest.fixture
+def make_engine() -> Iterator[Callable[[Answer], Engine]]:
+    made: list[Engine] = []
+
+    def make(answer: Answer = OK) -> Engine:
+        made.append(Engine(answer))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.close()
+
+
+Make = Callable[..., Engine]
+
+
+def test_a_request_goes_to_its_model_and_the_answer_comes_back(front: Front, make_engine: Make) -> None:
+    chat, code = make_engine(says("200 OK", b'{"from": "chat"}')), make_engine(says("200 OK", b'{"from": "code"}'))
+    front.serve(chat=[chat], code=[code])
+    assert front.ask({"model": "code"})[2] == {"from": "code"}
+    assert front.ask({"model": "prod/chat", "n": 1})[2] == {"from": "chat"}
+    (head, body), *_ = chat.seen
+    assert head.startswith(b"POST /v1/chat/completions HTTP/1.1\r\n")
+    assert json.loads(body) == {"model": "prod/chat", "n": 1}
+
+
+def test_the_engine_gets_the_name_that_it_expects(front: Front, make_engine: Make) -> None:
+    engine = make_engine()
+    model = Model(ServiceName("prod", "chat"), ("org/chat-8b",), ("sql",), ("gpt-4o",))
+    front.serve_routes(Route(model, (engine.target,)))
+    for name in ("gpt-4o", "org/chat-8b", "chat:sql"):
+        assert front.ask({"model": name})[0] == 200
+    assert [json.loads(body)["model"] for _, body in engine.seen] == ["org/chat-8b", "org/chat-8b", "sql"]
+
+
+def test_keys_and_cookies_of_clients_do_not_reach_engines(front: Front, make_engine: Make) -> None:
+    engine = make_engine()
+    front.serve(chat=[engine])
+    front.ask({"model": "chat"}, Authorization="Bearer secret", Cookie="a=secret", x_api_key="secret", X_Kept="yes")
+    (head, _), *_ = engine.seen
+    assert b"secret" not in head
+    assert b"X-Kept: yes" in head
+    assert head.lower().count(b"host:") == 1
+
+
+def test_a_request_keeps_its_id_or_gets_one(front: Front, make_engine: Make) -> None:
+    engine = make_engine()
+    front.serve(chat=[engine])
+    assert front.ask({"model": "chat"}, X_Request_Id="mine-1")[1]["x-request-id"] == "mine-1"
+    made = front.ask({"model": "chat"}, X_Request_Id="two words")[1]["x-request-id"]
+    assert len(made) == 32
+    assert [b"x-request-id: mine-1" in head for head, _ in engine.seen] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "status", "code"),
+    [
+        ({"model": "nothing"}, CHAT, 404, "model_not_found"),
+        (b"{", CHAT, 400, "invalid_request"),
+        ({}, CHAT, 400, "invalid_request"),
+        ({"model": "chat"}, "/v1/load_lora_adapter", 404, "unknown_url"),
+        ({"model": "empty"}, CHAT, 503, "no_replica"),
+    ],
+)
+def test_errors_are_those_of_openai(
+    front: Front, make_engine: Make, body: Any, path: str, status: int, code: str
+) -> None:
+    engine = make_engine()
+    front.serve(chat=[engine], empty=[])
+    told = front.ask(body, path)
+    assert (told[0], told[2]["error"]["code"]) == (status, code)
+    assert set(told[2]["error"]) == {"message", "type", "param", "code"}
+    assert "x-request-id" in told[1]
+    assert ("retry-after" in told[1]) == (status == 503)
+    assert not engine.seen
+
+
+def test_the_models_are_listed(front: Front) -> None:
+    model = Model(ServiceName("prod", "org/x"), created_s=5, context_length=4096, state="asleep", aliases=("gpt",))
+    front.serve_routes(Route(model))
+    status, told = front.get("/v1/models")
+    assert (status, [each["id"] for each in told["data"]]) == (200, ["org/x", "gpt"])
+    entry = {"object": "model", "created": 5, "owned_by": "herdsman", "root": "prod/org/x", "parent": None}
+    entry |= {"status": "asleep", "max_model_len": 4096}
+    assert told["data"][0] == {"id": "org/x", **entry}
+    assert front.get("/v1/models/org/x") == (200, {"id": "org/x", **entry})
+    assert front.get("/v1/models/other")[0] == 404
+    assert front.get("/health") == (200, {"status": "ok"})
+    assert front.get("/metrics")[0] == 404
+
+
+def test_a_stream_is_passed_on_byte_for_byte_as_it_comes(front: Front, make_engine: Make) -> None:
+    step = threading.Semaphore(0)
+    events = [b'data: {"n": %d}\n\n' % number for number in range(3)] + [b"data: [DONE]\n\n"]
+
+    def stream(connection: socket.socket, _head: bytes, _body: bytes) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for event in events:
+            connection.sendall(b"%x\r\n%s\r\n" % (len(event), event))
+            step.acquire(timeout=5)
+        connection.sendall(b"0\r\n\r\n")
+
+    front.serve(chat=[make_engine(stream)])
+    connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=10)
+    connection.request("POST", CHAT, b'{"model": "chat", "stream": true}')
+    answer = connection.getresponse()
+    for event in events:
+        assert answer.read(len(event)) == event
+        step.release()
+    assert answer.read() == b""
+    connection.close()
+
+
+def test_a_chunked_request_is_understood(front: Front, make_engine: Make) -> None:
+    engine = make_engine()
+    front.serve(chat=[engine])
+    body = b'{"model": "chat"}'
+    with connected(front.port) as client:
+        client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for at in range(0, len(body), 5):
+            part = body[at : at + 5]
+            client.sendall(b"%x;name=value\r\n%s\r\n" % (len(part), part))
+        client.sendall(b"0\r\n\r\n")
+        assert b" 200 " in read_head(client)[0]
+    assert engine.seen[0][1] == body
+    assert b"chunked" not in engine.seen[0][0].lower()
+
+
+def test_requests_of_one_connection_are_answered_in_their_order(front: Front, make_engine: Make) -> None:
+    front.serve(a=[make_engine(says("200 OK", b'"a"'))], b=[make_engine(says("200 OK", b'"b"'))])
+    both = b"".join(
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 14\r\n\r\n" + b'{"model": "%s"}' % name
+        for name in (b"a", b"b")
+    )
+    with connected(front.port) as client:
+        client.sendall(both)
+        seen = b""
+        while seen.count(b"HTTP/1.1 200") < 2 or not seen.endswith(b'"b"'):
+            seen += client.recv(65536)
+    assert seen.index(b'"a"') < seen.index(b'"b"')
+
+
+def test_expect_continue_is_answered(front: Front, make_engine: Make) -> None:
+    front.serve(chat=[make_engine()])
+    with connected(front.port) as client:
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 17\r\nExpect: 100-continue\r\n\r\n"
+        client.sendall(head)
+        assert read_head(client)[0].startswith(b"HTTP/1.1 100")
+        client.sendall(b'{"model": "chat"}')
+        assert read_head(client)[0].startswith(b"HTTP/1.1 200")
+
+
+# --- replicas -------------------------------------------------------------------------------------------------------
+
+
+def hangs_up(connection: socket.socket, _head: bytes, _body: bytes) -> None:
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "bad", [hangs_up, says("503 Service Unavailable", b"{}"), says("429 Too Many Requests", b"{}")]
+)
+def test_another_replica_answers_when_the_first_one_does_not(front: Front, make_engine: Make, bad: Answer) -> None:
+    first, second = make_engine(bad), make_engine()
+    front.serve(chat=[first, second])
+    for _ in range(6):
+        assert front.ask({"model": "chat"})[0] == 200
+    assert first.seen
+    assert len(second.seen) == 6
+
+
+def test_a_replica_that_is_gone_is_left_out(front: Front, make_engine: Make) -> None:
+    gone, lives = make_engine(), make_engine()
+    gone.close()
+    front.serve(chat=[gone, lives])
+    for _ in range(10):
+        assert front.ask({"model": "chat"})[0] == 200
+
+
+def test_without_any_reachable_replica_the_client_is_told_when_to_come_back(front: Front, make_engine: Make) -> None:
+    gone = make_engine()
+    gone.close()
+    front.serve(chat=[gone])
+    status, headers, told = front.ask({"model": "chat"})
+    assert (status, told["error"]["code"], headers["retry-after"]) == (503, "upstream_unreachable", "5")
+
+
+def test_an_error_of_the_engine_is_passed_on(front: Front, make_engine: Make) -> None:
+    engine = make_engine(says("400 Bad Request", b'{"error": "too long"}', b"X-Own: 1"))
+    front.serve(chat=[engine, make_engine(says("400 Bad Request", b'{"error": "too long"}', b"X-Own: 1"))])
+    status, headers, told = front.ask({"model": "chat"})
+    assert (status, headers["x-own"], told) == (400, "1", {"error": "too long"})
+
+
+def test_an_answer_that_breaks_off_does_not_look_whole_and_is_not_repeated(front: Front, make_engine: Make) -> None:
+    def breaks(connection: socket.socket, _head: bytes, _body: bytes) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\ndata:\r\n")
+        connection.close()
+
+    engines = [make_engine(breaks), make_engine(breaks)]
+    front.serve(chat=engines)
+    with connected(front.port) as client:
+        client.sendall(b'POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 17\r\n\r\n{"model": "chat"}')
+        seen = read_to_end(client)
+    assert seen.endswith(b"data:\r\n")
+    assert sum(len(each.seen) for each in engines) == 1
+
+
+def test_a_client_that_leaves_cancels_its_request_at_the_engine(front: Front, make_engine: Make) -> None:
+    left = threading.Event()
+
+    def waits(connection: socket.socket, _head: bytes, _body: bytes) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        with contextlib.suppress(OSError):
+            if connection.recv(1) == b"":
+                left.set()
+            return
+        left.set()
+
+    engine = make_engine(waits)
+    front.serve(chat=[engine])
+    with connected(front.port) as client:
+        client.sendall(b'POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 17\r\n\r\n{"model": "chat"}')
+        read_head(client)
+    assert left.wait(5)
+
+
+def test_requests_in_progress_survive_a_change_of_the_routes(front: Front, make_engine: Make) -> None:
+    step = threading.Event()
+
+    def slow(connection: socket.socket, head: bytes, body: bytes) -> None:
+        step.wait(5)
+        OK(connection, head, body)
+
+    engine = make_engine(slow)
+    front.serve(chat=[engine])
+    answers: list[int] = []
+    asking = threading.Thread(target=lambda: answers.append(front.ask({"model": "chat"})[0]))
+    asking.start()
+    until(lambda: bool(engine.seen))
+    front.serve(other=[])
+    step.set()
+    asking.join(10)
+    assert answers == [200]
+
+
+# --- limits ---------------------------------------------------------------------------------------------------------
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 5
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_body_beyond_the_limit_is_refused_while_it_comes(make_front: Callable[..., Front], make_engine: Make) -> None:
+    front, engine = make_front(max_body=1000), make_engine()
+    front.serve(chat=[engine])
+    with connected(front.port) as client:
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 2000)
+        head, body = read_head(client)
+        assert b" 413 " in head
+        assert b"request_too_large" in body + read_to_end(client)
+    assert front.server.body_bytes == 0
+    assert not engine.seen
+
+
+def test_bodies_of_all_clients_have_a_limit(make_front: Callable[..., Front]) -> None:
+    front = make_front(max_bodies=1000)
+    front.serve(chat=[])
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 800\r\n\r\n"
+    with connected(front.port) as first, connected(front.port) as second:
+        first.sendall(head + b"x" * 700)
+        until(lambda: front.server.body_bytes == 700)
+        second.sendall(head + b"x" * 700)
+        assert b" 503 " in read_head(second)[0]
+    until(lambda: front.server.body_bytes == 0)
+
+
+def test_too_many_connections_are_refused(make_front: Callable[..., Front]) -> None:
+    front = make_front(max_connections=1)
+    with connected(front.port) as first:
+        until(lambda: len(front.server.connections) == 1)
+        with connected(front.port) as second:
+            assert b"too_many_connections" in read_to_end(second)
+        first.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b" 200 " in read_head(first)[0]
+
+
+def test_a_client_that_sends_too_slowly_is_cut_off(make_front: Callable[..., Front]) -> None:
+    front = make_front(client_idle_s=0.2)
+    with connected(front.port, timeout_s=10) as client:
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 800\r\n\r\nx")
+        with contextlib.suppress(ConnectionResetError):
+            assert client.recv(1) == b""
+
+
+def test_an_engine_that_does_not_begin_to_answer_is_given_up(
+    make_front: Callable[..., Front], make_engine: Make
+) -> None:
+    left = threading.Event()
+
+    def silent(connection: socket.socket, _head: bytes, _body: bytes) -> None:
+        with contextlib.suppress(OSError):
+            connection.recv(1)
+        left.set()
+
+    front = make_front(first_byte_s=0.2)
+    front.serve(chat=[make_engine(silent)])
+    status, _, told = front.ask({"model": "chat"})
+    assert (status, told["error"]["code"]) == (504, "upstream_timeout")
+    assert left.wait(5)
+
+
+def test_an_answer_that_stops_is_broken_off(make_front: Callable[..., Front], make_engine: Make) -> None:
+    def stops(connection: socket.socket, _head: bytes, _body: bytes) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\ndata:\r\n")
+        with contextlib.suppress(OSError):
+            connection.recv(1)
+
+    front = make_front(gap_s=0.2)
+    front.serve(chat=[make_engine(stops)])
+    with connected(front.port, timeout_s=10) as client:
+        client.sendall(b'POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 17\r\n\r\n{"model": "chat"}')
+        assert read_to_end(client).endswith(b"data:\r\n")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"nonsense\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"GET / HTTP/1.1\r\nX: " + b"x" * 40_000,
+    ],
+)
+def test_what_is_not_http_is_answered_and_closed(front: Front, data: bytes) -> None:
+    with connected(front.port) as client:
+        client.sendall(data)
+        seen = read_to_end(client)
+    assert seen.startswith(b"HTTP/1.1 4")
+    assert b'"invalid_request"' in seen

@@ -1,0 +1,70 @@
+"""What the gateway reads of a request's body."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gateway.request_body import BodyInvalid, RequestBody
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"model": "chat", "messages": []}',
+        '{"messages":[{"model":"inner","content":"\\"model\\": 1"}],\n "model" : "chat" , "n":1}',
+        '{"a\\u0022b": {"model": "inner"}, "model":"ch\\u0061t"}',
+        '\ufeff{"model":"chat"}',
+    ],
+)
+def test_another_model_changes_nothing_else(text: str) -> None:
+    body = RequestBody.read(text.encode())
+    assert body.model == "chat"
+    changed = json.loads(body.with_model('o"ther'))
+    assert changed == {**json.loads(text.removeprefix("\ufeff")), "model": 'o"ther'}
+
+
+def test_all_other_bytes_stay() -> None:
+    text = '{ "x":1.0,\t"model":"chat" ,"y" : [1e3, "é", "\\u00e9"]}'
+    assert RequestBody.read(text.encode()).with_model("b").decode() == text.replace('"chat"', '"b"')
+
+
+def test_a_model_that_is_given_twice_is_replaced_twice() -> None:
+    body = RequestBody.read(b'{"model":"a","model":"b"}')
+    assert (body.model, body.with_model("c")) == ("b", b'{"model":"c","model":"c"}')
+
+
+@pytest.mark.parametrize(
+    ("data", "says", "param"),
+    [
+        (b"", "not valid JSON", None),
+        (b"{", "not valid JSON", None),
+        (b"\xff\xfe", "not valid JSON", None),
+        (b"[" * 100_000, "not valid JSON", None),
+        (b"[]", "not a JSON object", None),
+        (b"{}", "you must provide a model", "model"),
+        (b'{"model": 1}', "not a string", "model"),
+    ],
+)
+def test_a_body_that_cannot_be_sent_on_is_refused(data: bytes, says: str, param: str | None) -> None:
+    with pytest.raises(BodyInvalid, match=says) as refused:
+        RequestBody.read(data)
+    assert refused.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("values", "prefix"),
+    [
+        ({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "x" * 200}]}, "x" * 100),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"text": "b"}, {}]}]}, "ab"),
+        ({"messages": [{"role": "user", "content": None}, 1]}, ""),
+        ({"messages": "no list"}, ""),
+        ({"prompt": "once"}, "once"),
+        ({"prompt": ["once", "twice"]}, "once"),
+        ({"prompt": [[1, 2]]}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_beginning_of_the_prompt(values: dict[str, object], prefix: str) -> None:
+    assert RequestBody.read(json.dumps({"model": "m", **values}).encode()).prefix() == prefix

@@ -1,0 +1,97 @@
+"""Routes from the objects of a cluster, and from what engines say of themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.names import ServiceName
+from gateway.routes import EngineModels, routes_of
+from kubeapi.json_types import Json
+from program.desired.keys import ANNOTATION_LOAD_BALANCING, ANNOTATION_MODEL_ALIASES
+
+VLLM = {
+    "object": "list",
+    "data": [
+        {"id": "org/chat", "object": "model", "max_model_len": 8192, "parent": None, "root": "org/chat"},
+        {"id": "sql", "object": "model", "max_model_len": 8192, "parent": "org/chat", "root": "/adapters/sql"},
+    ],
+}
+LLAMA = {"models": [], "object": "list", "data": [{"id": "tiny", "meta": {"n_ctx_train": 2048, "n_vocab": 32}}]}
+
+
+def cr(name: str, *, annotations: dict[str, str] | None = None, reason: str = "Serving") -> Json:
+    return {
+        "metadata": {
+            "namespace": "prod",
+            "name": name,
+            "annotations": annotations or {},
+            "creationTimestamp": "2026-11-01T12:00:00Z",
+        },
+        "status": {"conditions": [{"type": "Ready", "status": "True", "reason": reason}]},
+    }
+
+
+def endpoint_slice(front: str, *addresses: str, port: int = 8080, **conditions: bool) -> Json:
+    return {
+        "metadata": {"namespace": "prod", "name": f"{front}-x", "labels": {"kubernetes.io/service-name": front}},
+        "ports": [{"name": "metrics", "port": 9090}, {"name": "http", "port": port}],
+        "endpoints": [{"addresses": [address], "conditions": conditions or {"ready": True}} for address in addresses],
+    }
+
+
+def test_a_service_leads_to_all_endpoints_of_its_front() -> None:
+    slices = [endpoint_slice("chat", "10.0.0.2", "10.0.0.1"), endpoint_slice("chat", "192.168.1.5", port=41000)]
+    slices.append(endpoint_slice("other", "10.0.0.9"))
+    (route,) = routes_of([("llmkube", cr("chat"))], slices, {})
+    assert route.targets == (("10.0.0.1", 8080), ("10.0.0.2", 8080), ("192.168.1.5", 41000))
+    assert (route.model.service, route.model.state) == (ServiceName("prod", "chat"), "ready")
+    assert route.model.created_s == 1793534400
+
+
+@pytest.mark.parametrize(
+    ("dialect", "front"), [("llmkube", "chat"), ("kserve", "chat-kserve-workload-svc"), ("llmaz", "chat-lb")]
+)
+def test_each_dialect_has_its_front(dialect: str, front: str) -> None:
+    (route,) = routes_of([(dialect, cr("chat"))], [endpoint_slice(front, "10.0.0.1")], {})
+    assert route.targets == (("10.0.0.1", 8080),)
+
+
+@pytest.mark.parametrize("conditions", [{"ready": False}, {"ready": True, "terminating": True}])
+def test_a_replica_that_is_not_ready_or_ends_gets_nothing(conditions: dict[str, bool]) -> None:
+    (route,) = routes_of([("llmkube", cr("chat"))], [endpoint_slice("chat", "10.0.0.1", **conditions)], {})
+    assert (route.targets, route.model.state) == ((), "not ready")
+
+
+def test_the_annotations_of_a_service() -> None:
+    annotations = {ANNOTATION_MODEL_ALIASES: " gpt-4o,, llama3:8b ", ANNOTATION_LOAD_BALANCING: "LeastLoad"}
+    plain, annotated = routes_of([("llmkube", cr("a")), ("llmkube", cr("b", annotations=annotations))], [], {})
+    assert (plain.model.aliases, plain.prefix_hash) == ((), True)
+    assert (annotated.model.aliases, annotated.prefix_hash) == (("gpt-4o", "llama3:8b"), False)
+
+
+def test_a_service_that_sleeps_is_named_so() -> None:
+    (route,) = routes_of([("llmkube", cr("chat", reason="Asleep"))], [endpoint_slice("chat", "10.0.0.1")], {})
+    assert (route.model.state, len(route.targets)) == ("asleep", 1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "read"),
+    [
+        (VLLM, EngineModels(("org/chat",), ("sql",), 8192)),
+        (LLAMA, EngineModels(("tiny",), (), 2048)),
+        ({"data": []}, EngineModels()),
+        ({"data": [1, {"id": 2}, {"id": "x", "max_model_len": "long", "meta": 3}]}, EngineModels(("x",))),
+        (None, EngineModels()),
+        ([], EngineModels()),
+        ({"data": {"id": "x"}}, EngineModels()),
+    ],
+)
+def test_what_engines_say(answer: Any, read: EngineModels) -> None:
+    assert EngineModels.read(answer) == read
+
+
+def test_the_models_of_an_engine_are_those_of_its_service() -> None:
+    (route,) = routes_of([("llmkube", cr("chat"))], [], {ServiceName("prod", "chat"): EngineModels(("m",), ("a",), 5)})
+    assert (route.model.engine_names, route.model.adapters, route.model.context_length) == (("m",), ("a",), 5)
