@@ -49,6 +49,7 @@ class HostRegistry:
         self._enqueue = enqueue
         self._enqueue_after = enqueue_after
         self._lock = threading.Lock()
+        self._updating = threading.Lock()
         self._capacities: dict[str, HostCapacity] = {}
         self._leases: set[str] = set()
         self._refresh = Debounce(self._enqueue_waiting, delay_s=REFRESH_S, later=later)
@@ -109,7 +110,10 @@ class HostRegistry:
             tell(name)
 
     def _update(self, name: str) -> None:
-        self.allocations.set_host(name, self.capacity(name), alive=self.liveness.alive(name))
+        # The informers of Leases and of Hosts and the watch of silent hosts call this at the same time. Each passes on
+        # what it has read before the next one reads. Otherwise an older value could overwrite a newer one, and stay.
+        with self._updating:
+            self.allocations.set_host(name, self.capacity(name), alive=self.liveness.alive(name))
         self._refresh.trigger()
 
     def _enqueue_waiting(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime
 from typing import Any
 
@@ -118,6 +119,30 @@ def test_who_waits_is_told_of_another_reason_once_hosts_have_settled() -> None:
     watched.registry.host_changed(host(unschedulable=True), host(drain=True))
     assert watched.told() == []
     assert watched.settle() == ["svc later"]
+
+
+def test_a_host_is_as_the_last_change_says_when_its_lease_and_its_object_change_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched = Watched()
+    registry, alive = watched.registry, watched.registry.liveness.alive
+    registry.lease_changed(None, lease())
+    registry.host_changed(None, host())
+    other = threading.Thread(target=registry.lease_changed, args=(lease(), None))
+
+    def changes_meanwhile(name: str) -> bool:
+        """Return what the caller has read before the informer of Leases sees the deletion, or waits for the caller."""
+        monkeypatch.setattr(registry.liveness, "alive", alive)
+        was = alive(name)
+        other.start()
+        other.join(0.5)
+        return was
+
+    monkeypatch.setattr(registry.liveness, "alive", changes_meanwhile)
+    registry.host_changed(host(), None)
+    other.join()
+    assert registry.capacity("mac") is None
+    assert registry.allocations.hosts() == ()
 
 
 def test_what_a_host_process_says_keeps_and_corrects_a_reservation() -> None:
