@@ -1,7 +1,8 @@
 """The loop's knowledge of hosts: liveness, capacities, and placements.
 
 Heartbeats do not enqueue services. A host that appears, grows or comes back enqueues the waiting services that fit. A
-host that is lost, drained or tainted enqueues the services that are placed on it.
+host that is lost, drained or tainted enqueues the services that are placed on it. Waiting services whose refusal has
+changed, because of hosts or of other services, are enqueued some seconds later.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from program.desired.service import DesiredService
 from program.runtimes.host_rules import DEFAULT
 
 REFRESH_S = 5.0
-"""Shortest interval between two checks whether waiting services have new refusals, after hosts have changed."""
+"""Shortest interval between two checks whether waiting services have new refusals, after hosts or reservations have
+changed."""
 SPREAD_S = 0.02
 """Delay between the services that such a check enqueues."""
 
@@ -56,7 +58,10 @@ class HostRegistry:
         self.liveness = Liveness()
         self.liveness.on_change = self._liveness_changed
         self.allocations = HostAllocations(
-            lost_for_s=self.liveness.lost_for_s, move_after_s=move_after_s, on_room=enqueue
+            lost_for_s=self.liveness.lost_for_s,
+            move_after_s=move_after_s,
+            on_room=enqueue,
+            on_reserved=self._refresh.trigger,
         )
         self.hosts_served: Callable[[], bool] = lambda: True
         """Returns whether the cluster serves Host objects. Without them a host is only a name with a Lease."""
@@ -75,6 +80,8 @@ class HostRegistry:
             with self._lock:
                 (self._leases.add if new is not None else self._leases.discard)(name)
             self._update(name)
+            # Whether a replica's host counts as lost depends on the existence of the Lease, too.
+            self._enqueue_all(self.allocations.placed_on(name))
 
     def host_changed(self, old: Json | None, new: Json | None) -> None:
         """Process a change of a Host object, in the form of `trim.host`."""
@@ -88,7 +95,7 @@ class HostRegistry:
             else:
                 self._capacities[name] = after
         self._update(name)
-        if before is None or after is None or _drives_away(before) != _drives_away(after):
+        if before is None or after is None or _for_placed(before) != _for_placed(after):
             self._enqueue_all(self.allocations.placed_on(name))
 
     def namespace_changed(self, namespace: str) -> None:
@@ -190,6 +197,6 @@ class HostRegistry:
         self.allocations.release(key)
 
 
-def _drives_away(host: HostCapacity) -> object:
-    """Return the properties of a host whose change can make a replica leave, or prevent changes of it."""
-    return host.draining, host.taints, host.allowance
+def _for_placed(host: HostCapacity) -> object:
+    """Return the properties of a host that the status of its replicas depends on, or by which a replica leaves it."""
+    return host.draining, host.taints, host.allowance, host.by_ssh
