@@ -2,7 +2,8 @@
 
 The informers' handlers add keys, the workers of the loop take them. A key that is added many times before it is taken
 is taken once. A key is never processed by two workers at the same time: if it is added during its processing, it is
-queued again after `done`. Keys that are added with a delay wait in a heap until they are due.
+queued again after `done`. Keys that are added with a delay wait in a heap until they are due. A delayed key can have a
+condition that is evaluated when it is due.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ class WorkQueue(Generic[K]):
         self._processing: dict[K, float] = {}
         self._later: list[tuple[float, int, K]] = []
         self._due: dict[K, float] = {}
+        self._later_if: list[tuple[float, int, K, Callable[[], bool]]] = []
+        self._due_if: dict[K, int] = {}
+        """The number of the only entry of `_later_if` that counts for a key."""
         self._sequence = itertools.count()
         self._stopped = False
 
@@ -63,6 +67,24 @@ class WorkQueue(Generic[K]):
             heapq.heappush(self._later, (due, next(self._sequence), key))
             if sooner:
                 # All workers, not one: the one that waited for this key may take another key before it is due.
+                self._condition.notify_all()
+
+    def add_after_if(self, key: K, delay_s: float, wanted: Callable[[], bool]) -> None:
+        """Add `key` in `delay_s` seconds if `wanted` returns True then. Of several such calls the last counts.
+
+        `wanted` must be quick, and must not call the queue.
+        """
+        if not self.admits(key):
+            return
+        with self._condition:
+            if self._stopped:
+                return
+            number = next(self._sequence)
+            self._due_if[key] = number
+            due = self._clock() + delay_s
+            sooner = not self._later_if or due < self._later_if[0][0]
+            heapq.heappush(self._later_if, (due, number, key, wanted))
+            if sooner:
                 self._condition.notify_all()
 
     def add_failed(self, key: K) -> float:
@@ -111,6 +133,8 @@ class WorkQueue(Generic[K]):
             self._stopped = True
             self._later.clear()
             self._due.clear()
+            self._later_if.clear()
+            self._due_if.clear()
             self._condition.notify_all()
 
     def __len__(self) -> int:
@@ -149,6 +173,12 @@ class WorkQueue(Generic[K]):
             if self._due.get(key) == due:
                 del self._due[key]
                 self._add(key)
+        while self._later_if and self._later_if[0][0] <= now:
+            _, number, key, wanted = heapq.heappop(self._later_if)
+            if self._due_if.get(key) == number:
+                del self._due_if[key]
+                if wanted():
+                    self._add(key)
 
     def _next_due(self) -> float | None:
-        return self._later[0][0] if self._later else None
+        return min((later[0][0] for later in (self._later, self._later_if) if later), default=None)
