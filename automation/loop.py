@@ -182,6 +182,9 @@ class Loop:
         parts.start()
         self._synced.set()
         self._enqueue_orphans(parts.cluster)
+        # After a failover users wait for their edits, and for none of the services that stayed as they were.
+        edited = parts.cluster.edited_keys()
+        self._queue.put_back(lambda key: key not in edited)
         log.info(
             "Started",
             services=len(parts.cluster.llmkube.listed(kinds.INFERENCE_SERVICES)),

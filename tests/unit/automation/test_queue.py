@@ -91,6 +91,27 @@ def test_a_worker_wakes_for_a_key_with_a_condition() -> None:
     assert queue.get(timeout_s=30.0) == "a"
 
 
+def test_keys_that_were_put_back_let_the_others_go_first_and_have_each_fourth_turn(queue: WorkQueue[str]) -> None:
+    for key in ("old-1", "edited", "old-2", "old-3"):
+        queue.add(key)
+    assert queue.put_back(lambda key: key.startswith("old")) == 3
+    assert len(queue) == 4
+    for number in range(6):
+        queue.add(f"new-{number}")
+    assert [take(queue) for _ in range(4)] == ["edited", "new-0", "new-1", "old-1"]
+    queue.add("old-3")  # it was edited, too
+    assert [take(queue) for _ in range(8)] == ["new-2", "new-3", "new-4", "old-2", "new-5", "old-3", None, None]
+
+
+def test_a_key_that_was_put_back_and_added_again_is_taken_once(queue: WorkQueue[str]) -> None:
+    queue.add("a")
+    assert queue.put_back(lambda _: True) == 1
+    queue.add("a")
+    assert [take(queue), take(queue)] == ["a", None]
+    queue.done("a")
+    assert queue.idle()
+
+
 def test_a_key_in_progress_is_not_given_to_a_second_worker(queue: WorkQueue[str]) -> None:
     queue.add("a")
     assert take(queue) == "a"
