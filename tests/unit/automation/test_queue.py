@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from functools import partial
 
 import pytest
 from hypothesis import settings
@@ -57,7 +58,7 @@ def test_a_key_added_twice_is_taken_once(queue: WorkQueue[str]) -> None:
 def test_a_condition_is_evaluated_when_the_key_is_due(queue: WorkQueue[str], clock: Clock) -> None:
     wanted = {"a": True, "b": True}
     for key in wanted:
-        queue.add_after_if(key, 10.0, lambda key=key: wanted[key])
+        queue.add_after_if(key, 10.0, partial(wanted.__getitem__, key))
     wanted["b"] = False
     assert take(queue) is None
     clock.now_s += 10.0
