@@ -50,6 +50,8 @@ class Controller:
     remover: Remover
     release: Release
     requeue: Callable[[ServiceKey, float], None]
+    recheck: Callable[[ServiceKey, float], None]
+    """Enqueue a service after some seconds if the engine still works on it then."""
     clock: Callable[[], datetime]
 
     def reconcile(self, key: ServiceKey) -> None:
@@ -77,7 +79,7 @@ class Controller:
         if (quiet_for_s := engine.quiet_for_s(asked, now=now)) > 0:
             # The engine is applying exactly this version. Its objects appear one by one, and its outcome enqueues the
             # key again, so a pass in between would only write statuses.
-            self.requeue(key, quiet_for_s)
+            self.recheck(key, quiet_for_s)
             return
         self._reconcile(services, key, cr, asked, engine, now=now)
 

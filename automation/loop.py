@@ -182,6 +182,9 @@ class Loop:
         parts.start()
         self._synced.set()
         self._enqueue_orphans(parts.cluster)
+        # After a failover users wait for their edits, and for none of the services that stayed as they were.
+        edited = parts.cluster.edited_keys()
+        self._queue.put_back(lambda key: key not in edited)
         log.info(
             "Started",
             services=len(parts.cluster.llmkube.listed(kinds.INFERENCE_SERVICES)),
@@ -237,7 +240,7 @@ class Loop:
     def _read_state(self, parts: Parts, shard: Shard) -> None:
         """Read the state in a separate thread. It shows further services that were deleted while no loop ran.
 
-        Each namespace costs a process of the CLI, which takes long when there are many namespaces. Namespaces that
+        In a bucket, each namespace costs a process of the CLI, which takes long with many namespaces. Namespaces that
         workers wait for are read first. Running services are reconciled without the state; only changes wait for it.
 
         With `--once` the read blocks and raises LoopFailed when it fails.

@@ -42,6 +42,7 @@ class Scheduling:
         self._service = service
         self._list_nodes = nodes
         self._lock = threading.Lock()
+        self._refreshing = threading.Lock()
         self._nodes: tuple[NodeCapacity, ...] | None = None
         self._verdicts: dict[tuple[object, ...], str] = {}
         self._largest: dict[tuple[tuple[str, str], ...], int | None] = {}
@@ -121,6 +122,12 @@ class Scheduling:
 
     def refresh(self, key: ServiceKey) -> None:
         """Check again whether the service waits for a GPU."""
+        # The informers of pods and services and the timer of nodes call this at the same time. Each has to record what
+        # it has read before the next one reads. Otherwise a pod that was scheduled meanwhile would stay in the queue.
+        with self._refreshing:
+            self._refresh(key)
+
+    def _refresh(self, key: ServiceKey) -> None:
         pods = self._waiting_pods(key)
         why = self.never_fits(key) if pods else ""
         with self._lock:

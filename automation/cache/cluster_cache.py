@@ -193,6 +193,17 @@ class ClusterCache:
         found = ((name, cr["metadata"]) for name, cr in self.list_services())
         return self.keys_with_objects().union(ServiceKey(name, each["namespace"], each["name"]) for name, each in found)
 
+    def edited_keys(self) -> set[ServiceKey]:
+        """Return the keys of the services whose spec is not the one that their status describes, and of new ones.
+
+        Services whose status names no generation count as edited.
+        """
+        return {
+            ServiceKey(name, cr["metadata"]["namespace"], cr["metadata"]["name"])
+            for name, cr in self.list_services()
+            if (cr.get("status") or {}).get("observedGeneration") != cr["metadata"].get("generation")
+        }
+
     def installed(self) -> frozenset[str]:
         """Name the extensions that the cluster serves now, as `RenderOptions.installed` does."""
         return frozenset().union(*(apis.installed() for apis in self._apis))

@@ -207,7 +207,7 @@ class PulumiEngine:
             return self._states.export(stack, run) or {}
 
     def stacks(self) -> set[Stack]:
-        """Every stack of the backend. Costs a CLI process unless the backend is file://.
+        """Every stack of the backend. Costs a CLI process only for a bucket.
 
         Raises StateUnreadable when a stack that is new to this machine is broken; `services` repairs it.
         """
@@ -220,7 +220,7 @@ class PulumiEngine:
             return self._states.stacks(run)
 
     def services(self, stack: Stack) -> set[ServiceKey]:
-        """The services in the state. Costs no CLI process on file://, else one at the first touch of a stack.
+        """The services in the state. Costs a CLI process only for a bucket, at the first touch of a stack.
 
         During a run it returns the services from before the run. After a failed run the state is read again, which
         waits for a run under way.

@@ -4,9 +4,9 @@ A run reads, reports and writes every resource of its stack, at up to half a mil
 get slower as a namespace grows. A stack therefore takes a limited number of resources, and the next services go to
 another stack. A service never moves to another stack, even when it grows: the old stack would delete its objects.
 
-`StateLoader` reads from the state which services each namespace has. Except with file://, that takes a process of the
-Pulumi CLI for each namespace, and no worker of the loop waits for it. A namespace is read when it is first needed,
-several namespaces at once. Those with requests go first.
+`StateLoader` reads from the state which services each namespace has. In a bucket, that takes a process of the Pulumi
+CLI for each namespace, and no worker of the loop waits for it. A namespace is read when it is first needed, several
+namespaces at once. Those with requests go first.
 """
 
 from __future__ import annotations

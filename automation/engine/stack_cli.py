@@ -88,6 +88,10 @@ class StackCli:
         """Return the stack's directory, and make it if it is missing."""
         return self._workspace.directory(stack, self._keeper)
 
+    def check_backend(self) -> None:
+        """Raise StateUnreachable while the back-off of a backend that did not answer lasts."""
+        self._outage.check()
+
     def start_ahead(self) -> None:
         """Start the process of the next run, with `starts_ahead`, unless one waits already."""
         if self._waiting is not None and (self._fence is None or self._fence.holds_lease()):

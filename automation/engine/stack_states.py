@@ -1,4 +1,6 @@
-"""Reads, makes, overwrites and re-encrypts the states of one backend's stacks: by files if possible, else by the CLI.
+"""Reads, makes, overwrites and re-encrypts the states of one backend's stacks.
+
+Files are read and written directly, the table of PostgreSQL is read directly; the CLI does the rest.
 
 `pulumi_engine` calls it under the lock of the stack; `automation.state` moves, saves and repairs backends with it.
 Nothing here deletes an unreadable state: a file is moved aside, and in a bucket or table the CLI keeps a copy (`.bak`).
@@ -12,11 +14,13 @@ from typing import Any
 import structlog
 
 from automation.engine import outcomes, recovery
+from automation.engine.checkpoint import CheckpointBroken
 from automation.engine.key_keeper import PROVIDER_URL, KeyKeeper
 from automation.engine.port import Stack, StateSealed, StateUnreadable
 from automation.engine.run_log import RunLog
 from automation.engine.stack_cli import Run, StackCli
-from automation.engine.state_files import CheckpointBroken, StateFiles
+from automation.engine.state_files import StateFiles
+from automation.engine.state_table import StateTable, TableUnreadable
 from automation.engine.workspace import Workspace
 
 log = structlog.get_logger(__name__)
@@ -29,16 +33,24 @@ _SEALED_VALUE = '"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1e
 class StackStates:
     """One backend. Calls for one stack must not overlap."""
 
-    def __init__(self, cli: StackCli, workspace: Workspace, keeper: KeyKeeper, files: StateFiles | None) -> None:
+    def __init__(
+        self,
+        cli: StackCli,
+        workspace: Workspace,
+        keeper: KeyKeeper,
+        files: StateFiles | None,
+        table: StateTable | None = None,
+    ) -> None:
         self._cli = cli
         self._workspace = workspace
         self._keeper = keeper
         self._files = files
+        self._table = table
 
     def stacks(self, run: Run) -> set[Stack]:
-        """Return the stacks of Herdsman's project. Costs a CLI process unless the backend is file://.
+        """Return the stacks of Herdsman's project. Costs a CLI process for a bucket, and where a direct read fails.
 
-        Raises StateUnreadable when one of them is broken: the CLI reads each to list them.
+        Raises StateUnreadable when one of them is broken and the CLI lists them: it reads each.
         """
         return {Stack.parse(name) for name in self.names(run)}
 
@@ -46,6 +58,12 @@ class StackStates:
         """Return the names of all stacks of the project, also of stacks that no loop has made. Raises as `stacks`."""
         if self._files:
             return self._files.names()
+        if self._table:
+            self._cli.check_backend()
+            try:
+                return self._table.names(timeout_s=run.left_s)
+            except TableUnreadable as error:
+                log.debug("Could not list the stacks without the CLI", error=str(error))
         result = self._cli.call(Stack("-"), ["stack", "ls", "--json"], run, whole_output=True)
         if result.code != 0 and recovery.is_unreadable(result.output):
             raise StateUnreadable(outcomes.failure_message(RunLog(), result))
@@ -69,6 +87,12 @@ class StackStates:
                 return self._files.export(stack)
             except CheckpointBroken as error:
                 raise StateUnreadable(str(error)) from error
+        if self._table:
+            self._cli.check_backend()
+            try:
+                return self._table.export(stack, timeout_s=run.left_s)
+            except TableUnreadable as error:
+                log.debug("Could not read a state without the CLI", stack_name=stack.name, error=str(error))
         result = self._cli.call(stack, ["stack", "export", "--stack", stack.name], run, whole_output=True)
         if result.code != 0:
             if recovery.is_missing(result.output):

@@ -13,6 +13,7 @@ from automation.engine.key_keeper import KeyKeeper, ensure_passphrase, read_pass
 from automation.engine.stack_cli import StackCli
 from automation.engine.stack_states import StackStates
 from automation.engine.state_files import StateFiles
+from automation.engine.state_table import StateTable
 from automation.engine.state_url import StateUrl
 from automation.engine.workspace import Workspace
 from components import naming
@@ -68,9 +69,12 @@ class StateBackend:
             fence=fence,
             starts_ahead=starts_ahead,
         )
-        self.states = StackStates(self.cli, self.workspace, self.keeper, self.files)
+        self._table = StateTable.of_url(self.url, project)
+        self.states = StackStates(self.cli, self.workspace, self.keeper, self.files, self._table)
 
     def close(self) -> None:
-        """Stop the key server, and end a CLI process that waits for a run."""
+        """Stop the key server, end a CLI process that waits for a run, and close the connection to the table."""
         self.cli.close()
+        if self._table is not None:
+            self._table.close()
         self.keeper.close()

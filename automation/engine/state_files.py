@@ -12,14 +12,11 @@ import pathlib
 import urllib.parse
 from typing import Any
 
+from automation.engine.checkpoint import parse_checkpoint
 from automation.engine.port import Stack
 from components import naming
 
 _HISTORY_SUFFIXES = (".history.json", ".checkpoint.json")
-
-
-class CheckpointBroken(Exception):
-    """A stack's file exists and is not a valid checkpoint."""
 
 
 class StateFiles:
@@ -69,31 +66,20 @@ class StateFiles:
 
     def export(self, stack: Stack) -> dict[str, Any] | None:
         """The state in the form of `pulumi stack export`; None when there is no such stack. Raises CheckpointBroken."""
-        deployment = self.deployment(stack)
-        if deployment is None:
+        path = self._checkpoint(stack)
+        try:
+            text = path.read_bytes()
+        except FileNotFoundError:
             return None
-        head = json.loads(self._checkpoint(stack).read_bytes())
-        features = {"features": head["features"]} if head.get("features") else {}
-        return {"version": head.get("version", 3), **features, "deployment": deployment}
+        return parse_checkpoint(text, f"`{path}`")
 
     def deployment(self, stack: Stack) -> dict[str, Any] | None:
         """The stack's deployment; empty when nothing was deployed yet, None when there is no such stack.
 
         Raises CheckpointBroken.
         """
-        try:
-            text = self._checkpoint(stack).read_bytes()
-        except FileNotFoundError:
-            return None
-        try:
-            latest = json.loads(text)["checkpoint"].get("latest")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointBroken(f"`{self._checkpoint(stack)}` is not a checkpoint: {error}") from error
-        if latest is None:
-            return {}
-        if not isinstance(latest, dict):
-            raise CheckpointBroken(f"`{self._checkpoint(stack)}` contains no deployment")
-        return latest
+        export = self.export(stack)
+        return None if export is None else export["deployment"]
 
     def make(self, stack: Stack) -> bool:
         """Write the checkpoint of a new, empty stack, which saves a CLI process. False when the CLI must do it.

@@ -52,8 +52,9 @@ class HostAllocations:
     """Decides all placements under one lock, so that two replicas never get the same memory. Thread-safe.
 
     A placed replica stays on its host. It leaves only a host that is excluded, drained, tainted with NoExecute or lost
-    for `move_after_s`, only if the service may move, and only for a host that fits. `on_room` is called, without the
-    lock, for waiting services that could be placed now, most important first.
+    for `move_after_s`, only if the service may move, and only for a host that fits. Both callbacks are called without
+    the lock: `on_room` for waiting services that could be placed now, most important first, and `on_reserved` after
+    reservations changed while services wait, because their refusals may be different now.
     """
 
     def __init__(
@@ -62,10 +63,12 @@ class HostAllocations:
         lost_for_s: Callable[[str], float | None],
         move_after_s: float = 60.0,
         on_room: Callable[[ServiceKey], None] = lambda _: None,
+        on_reserved: Callable[[], None] = lambda: None,
     ) -> None:
         self._lost_for_s = lost_for_s
         self._move_after_s = move_after_s
         self._on_room = on_room
+        self._on_reserved = on_reserved
         self.namespace_labels: Callable[[str], Mapping[str, str]] = lambda _namespace: {}
         """Returns the labels of a namespace, which hosts may select. Called without the lock."""
         self._lock = threading.Lock()
@@ -130,12 +133,14 @@ class HostAllocations:
         """List waiting services whose refusal differs from the reported one."""
         labels = {key.namespace: self.namespace_labels(key.namespace) for key in self.waiting()} if self._choosy else {}
         with self._lock:
-            reasons: dict[tuple[PlacementRequest, frozenset[str], frozenset[str]], str] = {}
+            reasons: dict[tuple[PlacementRequest, frozenset[str], frozenset[str], str], str] = {}
             found = []
             for key, waiting in self._waiting.items():
                 taken = frozenset(r.host for r in self._placed.get(key, {}).values())
                 closed = self._closed_to(key, labels.get(key.namespace, {}))
-                asked = (replace(waiting.request, priority=0, created=""), taken, closed)
+                # The refusal names the namespace that a host does not accept.
+                namespace = key.namespace if closed else ""
+                asked = (replace(waiting.request, priority=0, created=""), taken, closed, namespace)
                 if asked not in reasons:
                     reasons[asked] = str(self._explain(key, waiting.request, closed))
                 if reasons[asked] != waiting.told:
@@ -152,12 +157,13 @@ class HostAllocations:
         with self._lock:
             mine = self._placed.get(key, {}).get(replica)
             if mine is None:
-                self._put(key, replica, Reservation(host, memory_bytes or 0, reported=bool(memory_bytes)))
+                found = Reservation(host, memory_bytes or 0, reported=bool(memory_bytes))
+            elif not memory_bytes or mine.host != host or mine.memory_bytes == memory_bytes:
                 return
-            if not memory_bytes or mine.host != host or mine.memory_bytes == memory_bytes:
-                return
-            who = self._put(key, replica, replace(mine, memory_bytes=memory_bytes, reported=True))
-        self._notify(who)
+            else:
+                found = replace(mine, memory_bytes=memory_bytes, reported=True)
+            who = self._put(key, replica, found)
+        self._reserved(who)
 
     def remove_replica(self, key: ServiceKey, replica: int) -> None:
         """Remove a replica whose HostProcess was deleted.
@@ -169,7 +175,7 @@ class HostAllocations:
             if mine is None or mine.requirements is not None:
                 return
             who = self._drop(key, replica)
-        self._notify(who)
+        self._reserved(who)
 
     def release(self, key: ServiceKey) -> None:
         """Release the reservations of a service that is deleted or runs in pods."""
@@ -178,7 +184,7 @@ class HostAllocations:
                 return
             self._waiting.pop(key, None)
             who = self._drop_from(key, 0)
-        self._notify(who)
+        self._reserved(who)
 
     # --- placement ------------------------------------------------------------------------------------------------
 
@@ -203,7 +209,7 @@ class HostAllocations:
         labels = self.namespace_labels(key.namespace) if self._choosy else {}
         with self._lock:
             decision, could_use = self._reserve(key, request, labels)
-        self._notify(each for each in could_use if each != key)
+        self._reserved(each for each in could_use if each != key)
         return decision
 
     def _reserve(
@@ -247,8 +253,10 @@ class HostAllocations:
                 who += self._settle(key, replica, request, away)
             else:
                 who += self._settle(key, replica, request, mine.host, unwillingly=True)
-                told = str(self._explain(key, request, closed)) if request.may_move else "the service may not move"
-                stuck.append(f"replica {replica} stays on host `{mine.host}`, which {why}: {told}")
+                stays = "the service may not move"
+                if request.may_move:
+                    stays = told = str(self._explain(key, request, closed))
+                stuck.append(f"replica {replica} stays on host `{mine.host}`, which {why}: {stays}")
         if refusals is not None or (stuck and request.may_move and request.pinned is None):
             self._waiting[key] = _Waiting(request, told)
         else:
@@ -447,6 +455,12 @@ class HostAllocations:
             self._waiting.items(), key=lambda item: (-item[1].request.priority, item[1].request.created, item[0])
         )
         return [(key, waiting.request) for key, waiting in order]
+
+    def _reserved(self, who: Iterable[ServiceKey]) -> None:
+        """Report that reservations have changed, and the services that fit now."""
+        self._notify(who)
+        if self._waiting:
+            self._on_reserved()
 
     def _notify(self, who: Iterable[ServiceKey]) -> None:
         for key in dict.fromkeys(who):

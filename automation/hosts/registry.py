@@ -1,7 +1,8 @@
 """The loop's knowledge of hosts: liveness, capacities, and placements.
 
 Heartbeats do not enqueue services. A host that appears, grows or comes back enqueues the waiting services that fit. A
-host that is lost, drained or tainted enqueues the services that are placed on it.
+host that is lost, drained or tainted enqueues the services that are placed on it. Waiting services whose refusal has
+changed, because of hosts or of other services, are enqueued some seconds later.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from program.desired.service import DesiredService
 from program.runtimes.host_rules import DEFAULT
 
 REFRESH_S = 5.0
-"""Shortest interval between two checks whether waiting services have new refusals, after hosts have changed."""
+"""Shortest interval between two checks whether waiting services have new refusals, after hosts or reservations have
+changed."""
 SPREAD_S = 0.02
 """Delay between the services that such a check enqueues."""
 
@@ -49,13 +51,17 @@ class HostRegistry:
         self._enqueue = enqueue
         self._enqueue_after = enqueue_after
         self._lock = threading.Lock()
+        self._updating = threading.Lock()
         self._capacities: dict[str, HostCapacity] = {}
         self._leases: set[str] = set()
         self._refresh = Debounce(self._enqueue_waiting, delay_s=REFRESH_S, later=later)
         self.liveness = Liveness()
         self.liveness.on_change = self._liveness_changed
         self.allocations = HostAllocations(
-            lost_for_s=self.liveness.lost_for_s, move_after_s=move_after_s, on_room=enqueue
+            lost_for_s=self.liveness.lost_for_s,
+            move_after_s=move_after_s,
+            on_room=enqueue,
+            on_reserved=self._refresh.trigger,
         )
         self.hosts_served: Callable[[], bool] = lambda: True
         """Returns whether the cluster serves Host objects. Without them a host is only a name with a Lease."""
@@ -74,6 +80,8 @@ class HostRegistry:
             with self._lock:
                 (self._leases.add if new is not None else self._leases.discard)(name)
             self._update(name)
+            # Whether a replica's host counts as lost depends on the existence of the Lease, too.
+            self._enqueue_all(self.allocations.placed_on(name))
 
     def host_changed(self, old: Json | None, new: Json | None) -> None:
         """Process a change of a Host object, in the form of `trim.host`."""
@@ -87,7 +95,7 @@ class HostRegistry:
             else:
                 self._capacities[name] = after
         self._update(name)
-        if before is None or after is None or _drives_away(before) != _drives_away(after):
+        if before is None or after is None or _for_placed(before) != _for_placed(after):
             self._enqueue_all(self.allocations.placed_on(name))
 
     def namespace_changed(self, namespace: str) -> None:
@@ -109,7 +117,10 @@ class HostRegistry:
             tell(name)
 
     def _update(self, name: str) -> None:
-        self.allocations.set_host(name, self.capacity(name), alive=self.liveness.alive(name))
+        # The informers of Leases and of Hosts and the watch of silent hosts call this at the same time. Each passes on
+        # what it has read before the next one reads. Otherwise an older value could overwrite a newer one, and stay.
+        with self._updating:
+            self.allocations.set_host(name, self.capacity(name), alive=self.liveness.alive(name))
         self._refresh.trigger()
 
     def _enqueue_waiting(self) -> None:
@@ -186,6 +197,6 @@ class HostRegistry:
         self.allocations.release(key)
 
 
-def _drives_away(host: HostCapacity) -> object:
-    """Return the properties of a host whose change can make a replica leave, or prevent changes of it."""
-    return host.draining, host.taints, host.allowance
+def _for_placed(host: HostCapacity) -> object:
+    """Return the properties of a host that the status of its replicas depends on, or by which a replica leaves it."""
+    return host.draining, host.taints, host.allowance, host.by_ssh

@@ -14,6 +14,7 @@ from automation.cache.cluster_cache import ClusterCache
 from automation.certificates.issuing import CertificateIssuer
 from automation.drift.drift_watch import DriftWatch
 from automation.engine.batches import Batcher
+from automation.hosts.registry import REFRESH_S
 from automation.reconcile.act_on_pods import PodActor
 from automation.reconcile.actions import (
     Action,
@@ -90,8 +91,12 @@ class Actor:
             case UpdateSleep():
                 self.sleep.reconcile(key, cr, action.desired, action.observed)
             case ReserveHosts():
+                proposed = action.proposal.decision
                 reserved = self.cluster.registry.allocations.reserve(key, action.proposal.request)
-                return replace(acted, outdated=acted.outdated or reserved.hosts != action.proposal.decision.hosts)
+                if (reserved.refusals, reserved.stuck) != (proposed.refusals, proposed.stuck):
+                    # The status of this pass reports the refusal that was proposed.
+                    self.requeue(key, REFRESH_S)
+                return replace(acted, outdated=acted.outdated or reserved.hosts != proposed.hosts)
             case ReserveQuota():
                 denial = self.cluster.quotas.reserve(key, action.claim, without_model=action.without_model)
                 return replace(acted, outdated=acted.outdated or action.admitted != (denial is None))

@@ -68,14 +68,17 @@ class Outcomes:
             self._record_removal(submission, outcome)
             return
         self.batcher.record(submission, outcome.error, now=now)
-        repaired = self.drift.settled(key)
-        services = self.services[key.dialect]
-        cr = services.get(key.namespace, key.name)
-        if cr is not None and (entry := outcome_entry(outcome, repaired)) is not None:
-            self.recorder.record(cr, type=entry.type, reason=entry.reason, message=entry.message)
-        if cr is not None and cr["metadata"].get("generation") == submission.asked[1]:
-            self.history.record(key, cr, services.references(key), outcome, duration=now - submission.at)
-        self.requeue(key, 0.0)
+        try:
+            repaired = self.drift.settled(key)
+            services = self.services[key.dialect]
+            cr = services.get(key.namespace, key.name)
+            if cr is not None and (entry := outcome_entry(outcome, repaired)) is not None:
+                self.recorder.record(cr, type=entry.type, reason=entry.reason, message=entry.message)
+            if cr is not None and cr["metadata"].get("generation") == submission.asked[1]:
+                self.history.record(key, cr, services.references(key), outcome, duration=now - submission.at)
+        finally:
+            # The pass that waited for this outcome is not repeated by a timer any more.
+            self.requeue(key, 0.0)
 
     def _record_removal(self, submission: Submission, outcome: ServiceOutcome) -> None:
         """Record the outcome of a removal or release. No watch event follows, so the key is enqueued here."""

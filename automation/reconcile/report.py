@@ -59,7 +59,8 @@ class Reporter:
     approval: Approval
     checks: Checks
     recorder: EventRecorder
-    requeue: Callable[[ServiceKey, float], None]
+    recheck: Callable[[ServiceKey, float], None]
+    """Enqueue a service after some seconds if the engine still works on it then."""
 
     def report(self, found: Pass) -> None:
         """Write the status once, and only if it has changed. Raises ApiError."""
@@ -68,7 +69,7 @@ class Reporter:
         facts = self._facts(found, engine)
         is_quiet = engine.quiet_for_s(now=found.now) > 0
         if is_quiet and facts.problem is None and not facts.rollout.timed_out:
-            self.requeue(key, QUIET_S)
+            self.recheck(key, QUIET_S)
             return
         self._write(key, cr, found.desired.service, facts, now=found.now)
 

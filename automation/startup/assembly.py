@@ -204,6 +204,7 @@ def assemble(
         options=render_options(settings),
         recorder=recorder,
         requeue=services.add_after,
+        requeue_if=services.add_after_if,
         sleep=sleep,
         metrics=metrics,
         history=history,

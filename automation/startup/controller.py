@@ -43,6 +43,7 @@ def make_controller(
     options: RenderOptions,
     recorder: EventRecorder,
     requeue: Requeue,
+    requeue_if: Callable[[ServiceKey, float, Callable[[], bool]], None],
     approval: Approval,
     sleep: SleepController,
     metrics: Metrics,
@@ -100,6 +101,11 @@ def make_controller(
         issuer=issuer,
         sleep=sleep,
     )
+
+    def recheck(key: ServiceKey, delay_s: float) -> None:
+        """Enqueue a service if the engine still works on it after `delay_s` seconds. Its outcome enqueues it anyway."""
+        requeue_if(key, delay_s, lambda: batcher.newest(key) is not None)
+
     controller = Controller(
         services=services,
         statuses=statuses,
@@ -110,10 +116,11 @@ def make_controller(
         checks=checks,
         reviewer=Reviewer(cluster, checks, approval, drift),
         actor=actor,
-        reporter=Reporter(services, statuses, cluster.registry, batcher, drift, approval, checks, recorder, requeue),
+        reporter=Reporter(services, statuses, cluster.registry, batcher, drift, approval, checks, recorder, recheck),
         remover=remover,
         release=release,
         requeue=requeue,
+        recheck=recheck,
         clock=clock,
     )
     outcomes = Outcomes(client, cluster, batcher, services, drift, recorder, requeue, clock, history)

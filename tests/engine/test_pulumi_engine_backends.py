@@ -81,7 +81,11 @@ def test_with_the_passphrase_lost_a_stack_keeps_its_state_and_gets_a_new_key(
     before = uid(client, namespace)
     shutil.rmtree(tmp_path / "work")  # a new pod with an empty work directory, and so with another passphrase
     engine = make_engine(state_url=server.url)
-    assert apply(engine, namespace, replicas=2) == 6, "export, run; export, import; export, run"
+    processes = apply(engine, namespace, replicas=2)
+    if isinstance(server, Postgres):
+        assert processes == 3, "run; import; run"
+    else:
+        assert processes == 6, "export, run; export, import; export, run"
     live = client.get(kinds.DEPLOYMENTS, namespace, "a")
     assert (live["metadata"]["uid"], live["spec"]["replicas"]) == (before, 2)
     assert engine.services(Stack(namespace)) == {key("a", namespace), key("b", namespace)}, "nothing was forgotten"

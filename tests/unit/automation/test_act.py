@@ -29,14 +29,16 @@ class Ledgers:
         self.quotas = QuotaLedger()
         self.quotas.set_quota(QuotaName("prod", "team"), Quota(QuotaName("prod", "team"), "prod", gpus=1))
         cluster = SimpleNamespace(registry=SimpleNamespace(allocations=self.allocations), quotas=self.quotas)
+        self.requeued: list[ServiceKey] = []
         parts: dict[str, Any] = {field.name: None for field in fields(Actor)}
+        parts["requeue"] = lambda key, _delay_s: self.requeued.append(key)
         self.actor = Actor(**{**parts, "cluster": cluster})
 
     def act(self, key: ServiceKey, action: Action) -> Acted:
         return self.actor.act(key, {}, (action,), now=datetime(2026, 1, 1, tzinfo=UTC))
 
-    def hosts_of(self, key: ServiceKey) -> ReserveHosts:
-        request = PlacementRequest(memory_bytes=6 * GIB)
+    def hosts_of(self, key: ServiceKey, memory_bytes: int = 6 * GIB) -> ReserveHosts:
+        request = PlacementRequest(memory_bytes=memory_bytes)
         return ReserveHosts(HostProposal(request, self.allocations.propose(key, request)))
 
 
@@ -51,6 +53,17 @@ def test_of_two_services_that_were_offered_the_same_room_the_second_is_looked_at
     ledgers.act(FIRST, ReserveHosts(HostProposal(none, ledgers.allocations.propose(FIRST, none))))
     assert ledgers.allocations.placed_on("a") == ()
     assert not ledgers.act(SECOND, ledgers.hosts_of(SECOND)).outdated
+
+
+def test_a_service_whose_refusal_changed_before_its_reservation_is_reported_again() -> None:
+    ledgers = Ledgers()
+    first, second = ledgers.hosts_of(FIRST), ledgers.hosts_of(SECOND, 12 * GIB)
+    assert str(second.proposal.decision.refusals) == "0/1 hosts fit: 1 lacks 2.0 GiB of memory"
+    ledgers.act(FIRST, first)
+    assert not ledgers.act(SECOND, second).outdated
+    assert ledgers.requeued == [SECOND]
+    ledgers.act(SECOND, ledgers.hosts_of(SECOND, 13 * GIB))
+    assert ledgers.requeued == [SECOND]
 
 
 def test_of_two_services_that_were_offered_the_last_gpu_the_second_waits() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from functools import partial
 
 import pytest
 from hypothesis import settings
@@ -52,6 +53,64 @@ def test_a_key_added_twice_is_taken_once(queue: WorkQueue[str]) -> None:
     assert take(queue) == "a"
     queue.done("a")
     assert take(queue) is None
+
+
+def test_a_condition_is_evaluated_when_the_key_is_due(queue: WorkQueue[str], clock: Clock) -> None:
+    wanted = {"a": True, "b": True}
+    for key in wanted:
+        queue.add_after_if(key, 10.0, partial(wanted.__getitem__, key))
+    wanted["b"] = False
+    assert take(queue) is None
+    clock.now_s += 10.0
+    assert [take(queue), take(queue)] == ["a", None]
+    assert not queue.idle()
+    queue.done("a")
+    assert queue.idle()
+
+
+def test_of_two_conditions_for_a_key_the_last_counts(queue: WorkQueue[str], clock: Clock) -> None:
+    queue.add_after_if("a", 5.0, lambda: True)
+    queue.add_after_if("a", 20.0, lambda: True)
+    clock.now_s += 10.0
+    assert take(queue) is None
+    clock.now_s += 10.0
+    assert take(queue) == "a"
+
+
+def test_a_refused_condition_keeps_a_delayed_key(queue: WorkQueue[str], clock: Clock) -> None:
+    queue.add_after_if("a", 5.0, lambda: False)
+    queue.add_after("a", 8.0)
+    clock.now_s += 6.0
+    assert take(queue) is None
+    clock.now_s += 2.0
+    assert take(queue) == "a"
+
+
+def test_a_worker_wakes_for_a_key_with_a_condition() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add_after_if("a", 0.05, lambda: True)
+    assert queue.get(timeout_s=30.0) == "a"
+
+
+def test_keys_that_were_put_back_let_the_others_go_first_and_have_each_fourth_turn(queue: WorkQueue[str]) -> None:
+    for key in ("old-1", "edited", "old-2", "old-3"):
+        queue.add(key)
+    assert queue.put_back(lambda key: key.startswith("old")) == 3
+    assert len(queue) == 4
+    for number in range(6):
+        queue.add(f"new-{number}")
+    assert [take(queue) for _ in range(4)] == ["edited", "new-0", "new-1", "old-1"]
+    queue.add("old-3")  # it was edited, too
+    assert [take(queue) for _ in range(8)] == ["new-2", "new-3", "new-4", "old-2", "new-5", "old-3", None, None]
+
+
+def test_a_key_that_was_put_back_and_added_again_is_taken_once(queue: WorkQueue[str]) -> None:
+    queue.add("a")
+    assert queue.put_back(lambda _: True) == 1
+    queue.add("a")
+    assert [take(queue), take(queue)] == ["a", None]
+    queue.done("a")
+    assert queue.idle()
 
 
 def test_a_key_in_progress_is_not_given_to_a_second_worker(queue: WorkQueue[str]) -> None:

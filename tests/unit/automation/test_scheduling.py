@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -72,6 +73,28 @@ def test_a_service_waits_from_its_pod_to_its_pods_end() -> None:
     assert place.position == 1
     assert world.scheduling.gpu_queue.waiting()[key("a")].created == "2026-01-01T00:00:00Z"
     world.pod("a", status={"phase": "Running"}, nodeName="n1")
+    assert world.scheduling.place(key("a")) is None
+
+
+def test_a_pod_that_is_scheduled_during_a_check_by_another_thread_leaves_the_queue() -> None:
+    world = World(node("n1", 4))
+    world.pod("a", status=unscheduled())
+    informer = threading.Thread(
+        target=world.pod, args=("a",), kwargs={"status": {"phase": "Running"}, "nodeName": "n1"}
+    )
+
+    class Services(dict[str, Json]):
+        """Lets the informer see the scheduled pod after the check has read the pods, or wait for the check."""
+
+        def get(self, name: str, default: Any = None) -> Any:
+            if not informer.ident:
+                informer.start()
+                informer.join(0.5)
+            return super().get(name, default)
+
+    world.services = Services()
+    world.scheduling.refresh(key("a"))
+    informer.join()
     assert world.scheduling.place(key("a")) is None
 
 

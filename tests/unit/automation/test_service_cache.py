@@ -82,6 +82,22 @@ def test_an_edited_label_enqueues_a_service_and_a_written_status_does_not(cluste
     assert cluster.enqueued() == ({CHAT}, set())
 
 
+def test_services_with_another_generation_than_their_status_and_new_ones_count_as_edited(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def service(name: str, generation: int, **status: object) -> tuple[str, Json]:
+        return "llmkube", {"metadata": {"namespace": "ns", "name": name, "generation": generation}, "status": status}
+
+    services = [
+        service("same", 2, observedGeneration=2),
+        service("edited", 2, observedGeneration=1),
+        service("new", 1),
+        ("llmkube", {"metadata": {"namespace": "ns", "name": "bare", "generation": 1}}),
+    ]
+    monkeypatch.setattr(cluster.cache, "list_services", lambda: services)
+    assert {key.name for key in cluster.cache.edited_keys()} == {"edited", "new", "bare"}
+
+
 def test_a_model_counts_by_its_status_too_and_others_by_their_generation(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from automation.engine import recovery
+from automation.engine.checkpoint import CheckpointBroken
 from automation.engine.cli_process import CliResult
 from automation.engine.outcomes import Targets
 from automation.engine.port import Batch, Change, Stack, StackLocked
 from automation.engine.run_log import RunLog
-from automation.engine.state_files import CheckpointBroken, StateFiles
+from automation.engine.state_files import StateFiles
 from automation.engine.state_index import StateIndex
 from automation.leadership.process_mark import mark as own_mark
 from components import naming, urns

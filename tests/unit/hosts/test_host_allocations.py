@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from automation.hosts.host_allocations import HostAllocations
 from automation.hosts.placement import HostCapacity, PlacementRequest, Requirements, Taint, Toleration, pairs
 from program.desired.keys import ServiceKey
+from program.runtimes.host_rules import Allowance
 
 GIB = 1 << 30
 
@@ -136,6 +137,24 @@ def test_who_waits_is_told_again_only_when_the_reason_is_another() -> None:
     assert fleet.allocations.services_with_new_refusals() == (key("big"), key("same"))
     fleet.decide("big", 11)
     assert fleet.allocations.services_with_new_refusals() == (key("same"),)
+
+
+def test_a_refusal_of_another_namespace_is_not_mistaken_for_a_new_one() -> None:
+    fleet = Fleet()
+    fleet.host("a", allowance=Allowance(namespaces=("mine",)))
+    for namespace in ("one", "two"):
+        fleet.allocations.reserve(ServiceKey("llmkube", namespace, "svc"), PlacementRequest())
+    assert fleet.allocations.services_with_new_refusals() == ()
+
+
+def test_a_refusal_is_not_new_because_another_replica_may_not_move() -> None:
+    fleet = Fleet("a")
+    fleet.allocations.record_replica(key("svc"), 1, "a", GIB)
+    fleet.host("a", draining=True)
+    decision = fleet.decide("svc", 1, replicas=2, may_move=False)
+    assert decision.hosts == (None, "a")
+    assert decision.stuck
+    assert fleet.allocations.services_with_new_refusals() == ()
 
 
 def test_a_size_that_is_not_known_counts_as_nothing_until_the_host_says_it() -> None:

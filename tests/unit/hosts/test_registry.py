@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime
 from typing import Any
 
@@ -118,6 +119,61 @@ def test_who_waits_is_told_of_another_reason_once_hosts_have_settled() -> None:
     watched.registry.host_changed(host(unschedulable=True), host(drain=True))
     assert watched.told() == []
     assert watched.settle() == ["svc later"]
+
+
+def test_a_host_is_as_the_last_change_says_when_its_lease_and_its_object_change_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched = Watched()
+    registry, alive = watched.registry, watched.registry.liveness.alive
+    registry.lease_changed(None, lease())
+    registry.host_changed(None, host())
+    other = threading.Thread(target=registry.lease_changed, args=(lease(), None))
+
+    def changes_meanwhile(name: str) -> bool:
+        """Return what the caller has read before the informer of Leases sees the deletion, or waits for the caller."""
+        monkeypatch.setattr(registry.liveness, "alive", alive)
+        was = alive(name)
+        other.start()
+        other.join(0.5)
+        return was
+
+    monkeypatch.setattr(registry.liveness, "alive", changes_meanwhile)
+    registry.host_changed(host(), None)
+    other.join()
+    assert registry.capacity("mac") is None
+    assert registry.allocations.hosts() == ()
+
+
+def test_who_waits_is_told_what_it_lacks_once_other_services_take_or_release_memory() -> None:
+    watched = Watched()
+    watched.registry.lease_changed(None, lease())
+    watched.registry.host_changed(None, host(status={"allocatable": {"memory": GIB}}))
+    _, decision = watched.place()
+    assert decision.refusals is not None
+    watched.settle()
+    small = http_model(gguf=GgufFacts(architecture="llama", weights_bytes=GIB // 4))
+    watched.place("other", model=small)
+    assert watched.settle() == ["svc later"]
+    _, again = watched.place()
+    assert str(again.refusals) != str(decision.refusals)
+    assert watched.settle() == []
+    watched.registry.release(ServiceKey("llmkube", "ns", "other"))
+    assert watched.settle() == ["svc later"]
+    _, again = watched.place()
+    assert str(again.refusals) == str(decision.refusals)
+    assert watched.settle() == []
+
+
+def test_the_deletion_of_a_lost_hosts_lease_wakes_those_who_are_placed_there() -> None:
+    watched = Watched()
+    watched.registry.lease_changed(None, lease())
+    watched.registry.host_changed(None, host())
+    watched.place()
+    watched.registry.lease_changed(lease(), lease(fenced="lost"))
+    watched.told()
+    watched.registry.lease_changed(lease(fenced="lost"), None)
+    assert watched.told() == ["svc"]
 
 
 def test_what_a_host_process_says_keeps_and_corrects_a_reservation() -> None:
