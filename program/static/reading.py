@@ -46,7 +46,7 @@ class Fleet:
 
 def is_in_cluster(placed: PlacedService, config: FleetConfig) -> bool:
     """Return whether a service has an object in a cluster. A service on hosts of the config may have none."""
-    objects = placed.rendered.objects
+    objects = (*placed.rendered.shared, *placed.rendered.objects)
     # Accounts and roles have no spec.
     return any((obj.manifest.get("spec") or {}).get("host") not in config.hosts for obj in objects)
 
