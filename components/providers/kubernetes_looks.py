@@ -31,6 +31,10 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, KindNotServed, NotFound
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
+from kubeapi.rest import METADATA_LIST
+
+_PAGE = 500
+"""Objects in one answer of a list."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,22 @@ class KubernetesLooks:
             return None
         except ApiError as error:
             raise refusal(error, f"read {token.kind} `{resource_id}`") from error
+
+    def read_metadata(self, token: Token, namespace: str) -> dict[str, Json]:
+        """Return the metadata of all live objects of a kind in a namespace, by name. Raises KindNotServed and ApiError.
+
+        Each value is an object that has `metadata` only.
+        """
+        kind = self.kind(token)
+        found: dict[str, Json] = {}
+        query: dict[str, str | None] = {"limit": str(_PAGE)}
+        while True:
+            page = self._client.request("GET", kind.path(namespace), query=query, accept=METADATA_LIST)
+            for item in page.get("items") or []:
+                found[str(item["metadata"]["name"])] = {"metadata": item["metadata"]}
+            query["continue"] = (page.get("metadata") or {}).get("continue")
+            if not query["continue"]:
+                return found
 
     def owner(self, live: Json, wanted: Json) -> Owner:
         """Return the owner of a live object."""
