@@ -1,8 +1,8 @@
 """The Pulumi components that group the objects of a service, and the component of the shared model cache.
 
-Static fleets and other programs of the SDK use them. Each kind of component has a type token, which is part of every
-URN. `components.registrations` lists their resources; `program.monitor_registrar` registers the same ones without the
-SDK.
+Installations and other programs of the SDK use them, static fleets for processes on hosts of their config. Each kind of
+component has a type token, which is part of every URN. `components.registrations` lists their resources;
+`program.monitor_registrar` registers the same ones without the SDK.
 """
 
 from __future__ import annotations
