@@ -1,8 +1,9 @@
 """`python -m benchmarks static-fleet`: plain `pulumi` with a fleet of services in files, without a loop.
 
 A real etcd and kube-apiserver, the Pulumi CLI, Herdsman's plugins of `herdsman provider path`, and a project as in
-examples/09-static-fleet. Each figure is the duration of one command of the CLI, from its start to its end. The language
-host is the official one if it is on PATH, else that of the tests, which runs programs with the same SDK.
+examples/09-static-fleet. The settings are those of docs/how-to/static-fleets.md: the CLI writes the state once in a
+run, and no logs. Each figure is the duration of one command of the CLI, from its start to its end. The language host is
+the official one if it is on PATH, else that of the tests, which runs programs with the same SDK.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Project:
         self._programs = directory / "programs"
         for folder in (self.root / "manifests", self._programs, directory / "state", directory / "home"):
             folder.mkdir(parents=True)
+        # As a file it keeps the CLI from writing logs.
+        (directory / "home" / "logs").touch()
         write_pulumi(self._programs)
         self.language_host = shutil.which("pulumi-language-python") or "the tests' own"
         self._environment = {
@@ -49,6 +52,7 @@ class Project:
             "PULUMI_HOME": str(directory / "home"),
             "PULUMI_BACKEND_URL": f"file://{directory / 'state'}",
             "PULUMI_CONFIG_PASSPHRASE": "benchmark",
+            "PULUMI_SKIP_CHECKPOINTS": "true",
             "PULUMI_SKIP_UPDATE_CHECK": "true",
             "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
         }

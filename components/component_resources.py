@@ -1,8 +1,8 @@
 """The Pulumi components that group the objects of a service, and the component of the shared model cache.
 
-Static fleets and other programs of the SDK use them. Each kind of component has a type token, which is part of every
-URN. `components.registrations` lists their resources; `program.monitor_registrar` registers the same ones without the
-SDK.
+Installations and other programs of the SDK use them, static fleets for processes on hosts of their config. Each kind of
+component has a type token, which is part of every URN. `components.registrations` lists their resources;
+`program.monitor_registrar` registers the same ones without the SDK.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ class FleetTarget(Place):
 
     provider: pulumi.ProviderResource | None = None
     """The provider of the objects; None: the default provider of the `kubernetes` package."""
-    by_sdk: bool = False
-    """True: resources of the SDK's classes (Deployment, Service, …). False: plain custom resources (ADR 48)."""
 
     @property
     def options(self) -> pulumi.ResourceOptions | None:
@@ -40,7 +38,7 @@ class ServiceComponent(pulumi.ComponentResource):
 
     TOKEN: ClassVar[str]
     BY_SDK: ClassVar[bool] = False
-    """Whether the children always use the SDK's classes, whatever `FleetTarget.by_sdk` is."""
+    """Whether the children are resources of the SDK's classes (Deployment, Service, …), or plain ones (ADR 48)."""
 
     children: dict[str, pulumi.CustomResource]
     """The registered objects by `RenderedObject.part`."""
@@ -63,7 +61,7 @@ class ServiceComponent(pulumi.ComponentResource):
 
     def _register(self, obj: RenderedObject, *, after: Sequence[pulumi.Resource] = ()) -> pulumi.CustomResource:
         what = registrations.child(self.TOKEN, self._key, obj, self._target)
-        return sdk_registered(what, parent=self, after=after, by_sdk=self.BY_SDK or self._target.by_sdk)
+        return sdk_registered(what, parent=self, after=after, by_sdk=self.BY_SDK)
 
 
 class InferenceDeployment(ServiceComponent):
@@ -142,5 +140,5 @@ class ModelCache(pulumi.ComponentResource):
     def __init__(self, claim: RenderedObject, target: FleetTarget) -> None:
         what = registrations.cache(claim, target)
         super().__init__(what.type, what.name, None, target.options)
-        self.claim = sdk_registered(registrations.cache_claim(claim, target), parent=self, by_sdk=target.by_sdk)
+        self.claim = sdk_registered(registrations.cache_claim(claim, target), parent=self)
         self.register_outputs({})

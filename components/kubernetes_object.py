@@ -1,7 +1,7 @@
 """Registers resources by Pulumi's SDK. Called by `components.component_resources`.
 
-Static fleets and installations register an object by the SDK's class for its kind (`components.sdk_resources`, ADR 48).
-The loop registers its objects without the SDK (`program.monitor_registrar`, ADR 52).
+Installations register an object by the SDK's class for its kind (`components.sdk_resources`, ADR 48). The loop and
+static fleets register the objects of services without the SDK (`program.monitor_registrar`, ADR 52 and 60).
 """
 
 from __future__ import annotations

@@ -37,6 +37,8 @@ class Place:
     it."""
     version: str = ""
     """Version of the Kubernetes plugin; empty: the SDK's."""
+    provider_reference: str = ""
+    """The provider of the Kubernetes objects as `urn::id`; empty: the default provider. The SDK does not read it."""
 
 
 @dataclass(frozen=True)

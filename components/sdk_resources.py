@@ -1,7 +1,8 @@
 """The resource classes of Pulumi's Kubernetes SDK for the kinds that Herdsman makes.
 
-Used by `components.kubernetes_object` for static fleets and installations. The import takes 1.2 s of CPU and 30 MB, and
-each resource 4 ms more than a plain `pulumi.CustomResource`, so the loop never imports this module (ADR 48).
+Used by `components.kubernetes_object` for installations and the providers of clusters. The import takes 1.2 s of CPU
+and 30 MB, and each resource 4 ms more than a plain `pulumi.CustomResource`, so the loop never imports this module
+(ADR 48).
 """
 
 from __future__ import annotations

@@ -17,13 +17,14 @@ from components.kubernetes_object import cluster_provider
 from components.policies.in_force import FolderPolicies
 from components.policies.policy import NoPolicies
 from components.policies.reading import PolicyUnreadable, load_policies
-from program.fleet import FleetTarget, static_fleet
+from program.fleet import FleetIncomplete, static_fleet
 from program.registration import exit_quietly, reduce_debug_data
 from program.static.config import PROJECT, FleetConfig, read_config
 from program.static.existing import find_existing
 from program.static.outputs import output_name, stack_outputs
 from program.static.plugin import KubernetesPlugin, missing_plugin_words
-from program.static.reading import Fleet, PlacedService, read_fleet
+from program.static.reading import Fleet, is_in_cluster, read_fleet
+from program.static.registering import FleetRegistrars
 
 SKIP_CHECKPOINTS = "PULUMI_SKIP_CHECKPOINTS"
 MANY_OBJECTS = 100
@@ -101,18 +102,13 @@ async def _register(config: FleetConfig, fleet: Fleet) -> None:
             )
     in_clusters = [placed for placed in fleet.services if is_in_cluster(placed, config)]
     found = await find_existing(in_clusters, providers, config.plugin)
-    places = (
-        FleetTarget(
-            placed.at,
-            config.hosts,
-            found.get(name, frozenset()),
-            config.plugin.version,
-            provider=providers.get(name),
-        )
-        for placed in fleet.services
-        for name in (placed.cluster.name,)
-    )
-    registered = await static_fleet(zip((placed.rendered for placed in fleet.services), places, strict=True))
+    registrars = await FleetRegistrars.of_run(config, providers=providers, existing=found)
+    try:
+        registered = await static_fleet((placed.rendered, registrars.of(placed)) for placed in fleet.services)
+    except FleetIncomplete as error:
+        await registrars.finish()
+        raise pulumi.RunError(f"not complete because of the errors above: {error}") from None
+    await registrars.finish()
     processes = {
         output_name(placed): resource
         for placed, resource in zip(fleet.services, registered, strict=True)
@@ -120,13 +116,6 @@ async def _register(config: FleetConfig, fleet: Fleet) -> None:
     }
     for name, value in stack_outputs(fleet.services, processes).items():
         pulumi.export(name, value)
-
-
-def is_in_cluster(placed: PlacedService, config: FleetConfig) -> bool:
-    """Return whether a service has an object in a cluster. A service on hosts of the config may have none."""
-    objects = placed.rendered.objects
-    # Accounts and roles have no spec.
-    return any((obj.manifest.get("spec") or {}).get("host") not in config.hosts for obj in objects)
 
 
 if __name__ == "__main__":

@@ -7,48 +7,61 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from typing import Generic
-
-import pulumi
+from dataclasses import dataclass, field
+from typing import Any, Generic
 
 from components import urns
-from components.component_resources import FleetTarget, ServiceComponent
 from components.rendered import RenderedObject, RenderedService
-from program.registrars import Component, Registrar, Resource, SdkRegistrar
+from program.desired.keys import ServiceKey
+from program.registrars import Component, Registrar, Resource
 
-__all__ = ["FleetTarget", "fleet_in_steps", "static_fleet"]
+__all__ = ["FleetIncomplete", "fleet_in_steps", "static_fleet"]
 
 WINDOW = 32
 
 
-async def static_fleet(
-    services: Iterable[tuple[RenderedService, FleetTarget]], *, window: int = WINDOW
-) -> list[pulumi.CustomResource | None]:
-    """Register all services of a fleet, each at its target, at most `window` of them at a time.
+class FleetIncomplete(Exception):
+    """Some services have an object that the engine could not make. The engine has logged the causes."""
 
-    The resources are those of Pulumi's Kubernetes SDK: Deployment, Service, HorizontalPodAutoscaler (ADR 48). Returns
-    the last resource of each service, in the order of `services`; None for a service without objects. The first failure
-    ends the run, as in any Pulumi program. Raises ValueError for an object whose component does not exist.
+    def __init__(self, services: Iterable[ServiceKey]) -> None:
+        super().__init__(", ".join(sorted(f"{key.namespace}/{key.name}" for key in services)))
+
+
+async def static_fleet(
+    services: Iterable[tuple[RenderedService, Registrar[Any, Any]]], *, window: int = WINDOW
+) -> list[Any | None]:
+    """Register all services of a fleet, each by the registrar of its place, at most `window` of them at a time.
+
+    Returns the last resource of each service, in the order of `services`; None for a service without objects. Raises
+    ValueError for an object whose component does not exist. Raises FleetIncomplete at the end if an object could not be
+    made. The engine deletes what a program leaves out, so a program that left an object out must end with an error.
     """
-    programs: dict[str, _Program[ServiceComponent, pulumi.CustomResource]] = {}
-    registered: list[pulumi.CustomResource | None] = []
-    under_way: set[asyncio.Task[bool]] = set()
-    for service, place in services:
+    programs: dict[Registrar[Any, Any], _Program[Any, Any]] = {}
+    registered: list[Any | None] = []
+    under_way: dict[asyncio.Task[bool], ServiceKey] = {}
+    failed: list[ServiceKey] = []
+
+    async def wait(until: str) -> None:
+        done, _ = await asyncio.wait(under_way, return_when=until)
+        for task in done:
+            key = under_way.pop(task)
+            failed.extend([] if task.result() else [key])
+
+    for service, registrar in services:
         if len(under_way) >= window:
-            _, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-        if place.at not in programs:
-            programs[place.at] = _Program(SdkRegistrar(replace(place, by_sdk=True)))
-        program = programs[place.at]
+            await wait(asyncio.FIRST_COMPLETED)
+        program = programs.setdefault(registrar, _Program(registrar))
         started = program.start(service)
         if started is None:
             registered.append(None)
             continue
-        last = started.component.complete(service.objects[-1], after=(*started.shared, *started.own))
+        last = registrar.complete_after(started.component, service.objects[-1], (*started.shared, *started.own))
         registered.append(last)
-        under_way.add(asyncio.ensure_future(program.registrar.succeeded(last)))
+        under_way[asyncio.ensure_future(registrar.succeeded(last))] = service.key
     if under_way:
-        await asyncio.wait(under_way)
+        await wait(asyncio.ALL_COMPLETED)
+    if failed:
+        raise FleetIncomplete(failed)
     return registered
 
 

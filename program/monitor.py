@@ -1,7 +1,7 @@
 """A client of the engine's resource monitor, for programs without Pulumi's SDK. Called by `program.monitor_registrar`.
 
 Requests are pipelined on one connection. Their answers arrive in a thread of gRPC, which passes them to the event loop
-of the program.
+of the program. The connection may be that of Pulumi's SDK (`program.static.registering`).
 """
 
 from __future__ import annotations
@@ -40,13 +40,20 @@ class RequestFailed(Exception):
 class Monitor:
     """The monitor of one run. Its coroutines belong to the event loop in which it was made."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, stub: ResourceMonitorStub, channel: grpc.Channel | None = None) -> None:
+        """`channel` is the stub's connection if `close` is to close it."""
         self._loop = asyncio.get_running_loop()
-        self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
-        self._stub = ResourceMonitorStub(self._channel)
+        self._channel = channel
+        self._stub = stub
         self._answers: deque[tuple[asyncio.Future[Any], Any]] = deque()
         self._lock = threading.Lock()
         """Held while an answer is added, so that exactly one caller sees itself as the first."""
+
+    @classmethod
+    def at(cls, address: str) -> Monitor:
+        """Connect to the monitor at an address."""
+        channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+        return cls(ResourceMonitorStub(channel), channel)
 
     async def register(self, request: RegisterResourceRequest) -> RegisterResourceResponse:
         """Register a resource, and wait until the engine is done with it. Raises EngineEnded, RequestFailed."""
@@ -64,8 +71,9 @@ class Monitor:
             await self._sent(self._stub.SignalAndWaitForShutdown, Empty())
 
     def close(self) -> None:
-        """Close the connection. Requests under way end."""
-        self._channel.close()
+        """Close the connection that `at` made. Requests under way end."""
+        if self._channel is not None:
+            self._channel.close()
 
     def _sent(self, method: Any, request: Any) -> asyncio.Future[Any]:
         answered = self._loop.create_future()

@@ -1,6 +1,7 @@
-"""Registers a fleet by the engine's protocol, without Pulumi's SDK (ADR 52). `automation.engine.fleet_run` uses it.
+"""Registers a fleet by the engine's protocol, without Pulumi's SDK (ADR 52).
 
-Nothing is global: two programs in one process share no state.
+`automation.engine.fleet_run` uses it for the loop, `program.static.registering` for static fleets. Nothing is global:
+two programs in one process share no state.
 """
 
 from __future__ import annotations
@@ -49,7 +50,13 @@ class RegistrationFailed(Exception):
 class MonitorRegistrar:
     """Registers the resources of one run below the stack's root resource. Used in one event loop."""
 
-    def __init__(self, monitor: Monitor, *, project: str, stack: str, place: Place | None = None) -> None:
+    def __init__(
+        self, monitor: Monitor, *, project: str, stack: str, place: Place | None = None, root: str = ""
+    ) -> None:
+        """`root` is the URN of the stack's root resource if the SDK has registered it, and ends it.
+
+        Without `root`, the registrar registers the root resource.
+        """
         self.stack = stack
         """The name of the stack."""
         self._monitor = monitor
@@ -57,7 +64,9 @@ class MonitorRegistrar:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._error: BaseException | None = None
         self._ended: EngineEnded | None = None
-        self._root = self._register(Registration(naming.PULUMI_STACK_TYPE, f"{project}-{stack}", custom=False), None)
+        self._ends_root = not root
+        what = Registration(naming.PULUMI_STACK_TYPE, f"{project}-{stack}", custom=False)
+        self._root = MonitorResource(what, self._started(_known(root))) if root else self._register(what, None)
 
     def component(self, token: str, key: ServiceKey, objects: Sequence[RenderedObject]) -> MonitorComponent:
         """Register a component and its objects. Raises ValueError for an unknown token."""
@@ -80,6 +89,13 @@ class MonitorRegistrar:
         what = registrations.child(component.token, component.key, last, self._place)
         return self._register(what, component.resource, after)
 
+    def complete_after(
+        self, component: MonitorComponent, last: RenderedObject, after: Sequence[MonitorResource]
+    ) -> MonitorResource:
+        """Register the last object of a service after others. If one of them fails, it fails without a request."""
+        what = registrations.child(component.token, component.key, last, self._place)
+        return MonitorResource(what, self._started(self._urn_after(what, component.resource, after)))
+
     async def succeeded(self, resource: MonitorResource) -> bool:
         """Wait until the engine is done with the resource. Return False if it failed; `finish` raises a fatal cause."""
         try:
@@ -89,12 +105,13 @@ class MonitorRegistrar:
         return True
 
     async def finish(self) -> None:
-        """Wait for all registrations, and end that of the stack.
+        """Wait for all registrations, and end that of the stack if the registrar began it.
 
         Raises RequestFailed if the engine refused a request, RegistrationFailed if it could not make a component, and
         EngineEnded.
         """
-        self._end_component(self._root)
+        if self._ends_root:
+            self._end_component(self._root)
         while self._tasks:
             await asyncio.wait(self._tasks)
         if (error := self._ended or self._error) is not None:
@@ -114,10 +131,14 @@ class MonitorRegistrar:
         parent_urn = await parent.urn if parent is not None else ""
         if self._ended is not None:
             raise EngineEnded(str(self._ended))
-        response = await self._monitor.register(register_request(what, parent=parent_urn, after=after))
+        request = register_request(what, parent=parent_urn, after=after, provider=self._place.provider_reference)
+        response = await self._monitor.register(request)
         if response.result != Result.SUCCESS:
             raise RegistrationFailed(f"the engine could not make the resource {what.name} [{what.type}]")
         return response.urn
+
+    async def _urn_after(self, what: Registration, parent: MonitorResource, after: Sequence[MonitorResource]) -> str:
+        return await self._urn(what, parent, [await each.urn for each in after])
 
     def _end_component(self, made: MonitorResource) -> None:
         self._started(self._outputs_sent(made))
@@ -145,3 +166,7 @@ class MonitorRegistrar:
             self._ended = self._ended or error
         elif error is not None and not isinstance(error, RegistrationFailed):
             self._error = self._error or error
+
+
+async def _known(urn: str) -> str:
+    return urn

@@ -44,6 +44,13 @@ class Registrar(Protocol[Component, Resource]):
         """Register the last object of a service, to be made after the objects with the URNs in `after`."""
         ...
 
+    def complete_after(self, component: Component, last: RenderedObject, after: Sequence[Resource]) -> Resource:
+        """Register the last object of a service, to be made after other resources.
+
+        If one of them fails, the last object is not registered and counts as failed.
+        """
+        ...
+
     async def succeeded(self, resource: Resource) -> bool:
         """Wait until the engine is done with the resource. Return False if it failed.
 
@@ -84,6 +91,12 @@ class SdkRegistrar:
         the engine knows which of these resources failed, and then skips the object.
         """
         return component.complete(last, after=[DependencyResource(urn) for urn in sorted(after)])
+
+    def complete_after(
+        self, component: ServiceComponent, last: RenderedObject, after: Sequence[pulumi.CustomResource]
+    ) -> pulumi.CustomResource:
+        """Register the last object, which depends on the resources in `after`."""
+        return component.complete(last, after=after)
 
     async def succeeded(self, resource: pulumi.CustomResource) -> bool:
         """Wait for the URN of the resource, which faults if the resource failed."""

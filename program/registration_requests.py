@@ -14,8 +14,14 @@ from pulumi.runtime.proto.resource_pb2 import RegisterResourceOutputsRequest, Re
 from components.registrations import Registration
 
 
-def register_request(what: Registration, *, parent: str, after: Collection[str] = ()) -> RegisterResourceRequest:
-    """Return the request for a resource below `parent`, to be made after the resources in `after` (both URNs)."""
+def register_request(
+    what: Registration, *, parent: str, after: Collection[str] = (), provider: str = ""
+) -> RegisterResourceRequest:
+    """Return the request for a resource below `parent`, to be made after the resources in `after` (both URNs).
+
+    `provider` refers to the provider of Kubernetes objects as `urn::id`; empty: the default provider.
+    """
+    makes_it = provider and what.custom and what.type.startswith(_KUBERNETES)
     inputs = {name: value for name, value in what.inputs.items() if value is not None}
     return RegisterResourceRequest(
         type=what.type,
@@ -26,6 +32,9 @@ def register_request(what: Registration, *, parent: str, after: Collection[str] 
         dependencies=sorted(after),
         propertyDependencies=dict.fromkeys(inputs, _NO_DEPENDENCIES),
         version=what.version,
+        provider=provider if makes_it else "",
+        # The engine keeps the providers of a component for its children.
+        providers={_KUBERNETES.rstrip(":"): provider} if provider and not what.custom else {},
         ignoreChanges=what.ignore_changes,
         importId=what.import_id,
         retainOnDelete=what.retain_on_delete or None,
@@ -41,6 +50,7 @@ def outputs_request(urn: str) -> RegisterResourceOutputsRequest:
     return RegisterResourceOutputsRequest(urn=urn, outputs=Struct())
 
 
+_KUBERNETES = "kubernetes:"
 _NO_DEPENDENCIES = RegisterResourceRequest.PropertyDependencies()
 
 

@@ -44,7 +44,7 @@ def run_fleet(services: Sequence[RenderedService], request: RunRequest) -> RunRe
 
 
 async def _registered(services: Sequence[RenderedService], request: RunRequest) -> None:
-    monitor = Monitor(request.monitor_address)
+    monitor = Monitor.at(request.monitor_address)
     try:
         registrar = MonitorRegistrar(monitor, project=request.project, stack=request.stack)
         try:

@@ -42,11 +42,16 @@ def created(each: RenderedObject, *, shared: bool = False, refused: str = "") ->
     return ObjectChange("create", each.kind, each.name, digest=_hash(wanted), refused=refused, shared=shared)
 
 
+def unchanged(each: RenderedObject) -> ObjectChange:
+    """Return that an object stays as it is."""
+    return ObjectChange("same", each.kind, each.name)
+
+
 def updated(each: RenderedObject, live: Json, after: Json) -> ObjectChange:
     """Compare a live object with the answer of the dry run of its apply."""
     before, then = _visible(live, each.manifest), _visible(after, each.manifest)
     if before == then:
-        return ObjectChange("same", each.kind, each.name)
+        return unchanged(each)
     fields = differences(before, then) or ("in another order",)
     return ObjectChange("update", each.kind, each.name, fields, _hash(_changed_values(before, then)))
 

@@ -16,13 +16,15 @@ from automation.preview import comparing
 from automation.preview.changes import ObjectChange
 from components import naming
 from components.providers import kubernetes_objects as objects
+from components.providers.kubernetes_applied import as_applied
 from components.providers.kubernetes_clearing import apply_over
+from components.providers.kubernetes_conflicts import left_accounts
 from components.providers.kubernetes_diff import MISSING, leaving, parse_path, value_at, with_value
 from components.providers.kubernetes_errors import Refused, about_uid, immutable_fields, refusal, role_is_late
 from components.providers.kubernetes_foreign import foreign_words, may_adopt
 from components.providers.kubernetes_objects import Identity
-from components.providers.kubernetes_ownership import owner_of, owns
-from components.providers.kubernetes_records import inherited
+from components.providers.kubernetes_ownership import canonical, owner_of, owns
+from components.providers.kubernetes_records import applied_fields, inherited
 from components.providers.kubernetes_templates import as_made
 from components.rendered import RenderedObject
 from kubeapi.client import KubeClient
@@ -108,6 +110,8 @@ def _attempt_once(
     replicas = value_at(live, _REPLICAS)
     if value_at(wanted, _REPLICAS) is MISSING and replicas and owns(live, naming.FIELD_MANAGER, _REPLICAS):
         wanted = with_value(wanted, _REPLICAS, replicas)
+    if not given and is_applied(wanted, live, naming.FIELD_MANAGER):
+        return DryRun(comparing.unchanged(each), live, live)
     claim = objects.with_metadata(wanted, uid=live["metadata"]["uid"])
 
     def send(sent: Json) -> Json:
@@ -124,6 +128,16 @@ def _attempt_once(
     if owner.ours:
         after = without_left_behind(after, live, wanted, naming.FIELD_MANAGER)
     return DryRun(comparing.updated(each, live, after), live, after)
+
+
+def is_applied(wanted: Json, live: Json, field_manager: str) -> bool:
+    """Return whether an apply of `wanted` changes nothing: it has exactly the fields that the manager applied.
+
+    False also where that is not certain, as for a value that the API server writes in another form.
+    """
+    if applied_fields(live, field_manager) is None or left_accounts(wanted, live, field_manager):
+        return False
+    return canonical(as_applied(live, field_manager)) == canonical(wanted)
 
 
 def _without_owners(manifest: Json) -> Json:

@@ -6,7 +6,8 @@ runs to the API server, and nothing to the engine (docs/adr/0015).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING, TypeVar
 
 from automation.preview import comparing
@@ -79,15 +80,24 @@ class Previewer:
         """
         live = live or Live(self._client, self.map)
         live.load([subject.key for subject in subjects], claims=self._options.claim_mode)
-        renderings = [(subject, render_subject(subject, live, options=self._options)) for subject in subjects]
-        work: dict[tuple[object, ...], tuple[int, RenderedObject, bool]] = {}
+        renderings: list[tuple[Subject, Rendering]] = []
+        names: list[tuple[object, ...]] = []
         wanted: dict[int, list[tuple[object, ...]]] = {}
-        for number, (subject, rendering) in enumerate(renderings):
-            for each, shared in _to_dry_run(rendering, live.objects(subject.key)):
-                # A shared object is dry-run once for all of its services.
-                name: tuple[object, ...] = (subject.key.namespace if shared else number, *_name(each))
-                work.setdefault(name, (number, each, shared))
-                wanted.setdefault(number, []).append(name)
+
+        def work() -> Iterator[tuple[int, RenderedObject, bool]]:
+            """Render the services. The dry runs of a service begin while the next ones are rendered."""
+            known: set[tuple[object, ...]] = set()
+            for number, subject in enumerate(subjects):
+                rendering = render_subject(subject, live, options=self._options)
+                renderings.append((subject, rendering))
+                for each, shared in _to_dry_run(rendering, live.objects(subject.key)):
+                    # A shared object is dry-run once for all of its services.
+                    name: tuple[object, ...] = (subject.key.namespace if shared else number, *_name(each))
+                    wanted.setdefault(number, []).append(name)
+                    if name not in known:
+                        known.add(name)
+                        names.append(name)
+                        yield number, each, shared
 
         def dry_run(item: tuple[int, RenderedObject, bool]) -> DryRun:
             number, each, shared = item
@@ -97,26 +107,30 @@ class Previewer:
             return dry_run_object(self._client, each, found, shared=shared, given=given)
 
         answers: dict[tuple[object, ...], DryRun] = {}
-        for name, answer in zip(work, self.map(dry_run, work.values()), strict=True):
+        for name, answer in zip(names, self.map(dry_run, work()), strict=True):
             answers[name] = answer
             if on_progress is not None:
-                on_progress(len(answers), len(work))
-        results = {number: [answers[name] for name in names] for number, names in wanted.items()}
+                on_progress(len(answers), len(names))
+        results = {number: [answers[name] for name in each] for number, each in wanted.items()}
         return tuple(
             self._preview_subject(subject, rendering, results.get(number, []), live)
             for number, (subject, rendering) in enumerate(renderings)
         )
 
     def map(self, ask: Callable[[Item], Answer], items: Iterable[Item]) -> Iterable[Answer]:
-        """Call `ask` for all items, several at once, and return the answers in the order of the items."""
-        listed = list(items)
-        if self._threads <= 1 or len(listed) <= 1:
-            return map(ask, listed)
+        """Call `ask` for all items, several at once, and return the answers in the order of the items.
+
+        All items are taken before it returns. With threads, the first calls begin while later items are taken.
+        """
+        left = iter(items)
+        first = list(left if self._threads <= 1 else islice(left, 2))
+        if self._threads <= 1 or len(first) <= 1:
+            return map(ask, first)
         if self._pool is None:
             from concurrent.futures import ThreadPoolExecutor
 
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="preview")
-        return self._pool.map(ask, listed)
+        return self._pool.map(ask, chain(first, left))
 
     def close(self) -> None:
         """End the threads without waiting for their requests."""

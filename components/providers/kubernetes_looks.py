@@ -6,24 +6,15 @@ The base of `kubernetes_calls`. Thread-safe.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from components.providers import kubernetes_objects as objects
+from components.providers.kubernetes_applied import as_applied
 from components.providers.kubernetes_clearing import apply_over
 from components.providers.kubernetes_diff import MISSING, with_value
 from components.providers.kubernetes_errors import Code, Refused, about_uid, immutable_fields, refusal
 from components.providers.kubernetes_foreign import foreign_words, may_adopt
 from components.providers.kubernetes_objects import Identity, Token
-from components.providers.kubernetes_ownership import (
-    Drift,
-    Owner,
-    canonical,
-    drift,
-    held_elsewhere,
-    keyed_items,
-    owner_of,
-    set_members,
-)
+from components.providers.kubernetes_ownership import Drift, Owner, drift, held_elsewhere, owner_of
 from components.providers.kubernetes_records import applied_fields, recorded_fields
 from components.providers.kubernetes_waiting import Call
 from components.providers.marshalling import Properties, marked_like, plain
@@ -31,6 +22,10 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, KindNotServed, NotFound
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
+from kubeapi.rest import METADATA_LIST
+
+_PAGE = 500
+"""Objects in one answer of a list."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +68,22 @@ class KubernetesLooks:
             return None
         except ApiError as error:
             raise refusal(error, f"read {token.kind} `{resource_id}`") from error
+
+    def read_metadata(self, token: Token, namespace: str) -> dict[str, Json]:
+        """Return the metadata of all live objects of a kind in a namespace, by name. Raises KindNotServed and ApiError.
+
+        Each value is an object that has `metadata` only.
+        """
+        kind = self.kind(token)
+        found: dict[str, Json] = {}
+        query: dict[str, str | None] = {"limit": str(_PAGE)}
+        while True:
+            page = self._client.request("GET", kind.path(namespace), query=query, accept=METADATA_LIST)
+            for item in page.get("items") or []:
+                found[str(item["metadata"]["name"])] = {"metadata": item["metadata"]}
+            query["continue"] = (page.get("metadata") or {}).get("continue")
+            if not query["continue"]:
+                return found
 
     def owner(self, live: Json, wanted: Json) -> Owner:
         """Return the owner of a live object."""
@@ -197,42 +208,3 @@ def placed(obj: Json, kind: Kind) -> Json:
     if not kind.namespaced and "namespace" in metadata:
         return {**obj, "metadata": {key: value for key, value in metadata.items() if key != "namespace"}}
     return obj
-
-
-def as_applied(live: Json, field_manager: str) -> Json:
-    """Copy a live object with its identity and the fields that the manager applied.
-
-    If the manager applied none, return the whole object. The values are in the API server's form, which writes `1000m`
-    as `1`.
-    """
-    fields = applied_fields(live, field_manager)
-    if fields is None:
-        return live
-    metadata = live.get("metadata") or {}
-    found: Json = _owned(live, fields)
-    named = {key: metadata[key] for key in ("name", "namespace") if key in metadata}
-    return {
-        **{key: live[key] for key in ("apiVersion", "kind") if key in live},
-        **found,
-        "metadata": {**named, **(found.get("metadata") or {})},
-    }
-
-
-def _owned(live: Any, fields: Any) -> Any:
-    if not fields:
-        return live  # a value, or an atomic object or list
-    if isinstance(live, dict):
-        below = {name[2:]: each for name, each in fields.items() if name.startswith("f:")}
-        return {key: _owned(value, below[key]) for key, value in live.items() if key in below}
-    if isinstance(live, list):
-        return [item for each in live for item in _owned_item(each, fields)]
-    return live
-
-
-def _owned_item(item: Any, fields: Json) -> list[Any]:
-    keys, below = keyed_items(fields)
-    if isinstance(item, dict):
-        for key, each in zip(keys, below, strict=True):
-            if all(item.get(name) == value for name, value in key.items()):
-                return [_owned(item, each)]
-    return [item] if canonical(item) in set_members(fields) else []

@@ -44,6 +44,13 @@ class Fleet:
     notes: list[str] = field(default_factory=list)
 
 
+def is_in_cluster(placed: PlacedService, config: FleetConfig) -> bool:
+    """Return whether a service has an object in a cluster. A service on hosts of the config may have none."""
+    objects = (*placed.rendered.shared, *placed.rendered.objects)
+    # Accounts and roles have no spec.
+    return any((obj.manifest.get("spec") or {}).get("host") not in config.hosts for obj in objects)
+
+
 def read_fleet(config: FleetConfig, root: Path, *, stack: str, policies: Policies | None = None) -> Fleet:
     """Read and render all services. `stack` is `project/name`; objects in clusters get it as an annotation."""
     fleet = Fleet(errors=list(config.errors), notes=list(config.notes))

@@ -286,6 +286,18 @@ def test_a_long_message_cuts_no_column_and_is_not_cut_itself(capsys: pytest.Capt
     assert row.startswith("default    chat  word") and hint in row
 
 
+def test_a_table_of_ascii_has_the_form_of_any_other_table(capsys: pytest.CaptureFixture[str]) -> None:
+    """Off a terminal a table of ASCII is printed without rich."""
+    rows = [("default", "[b]chat[/b]", f"the model {'was read ' * 60}"), ("", "e", "line\nline"), ("x", "y", "")]
+
+    def printed(replacement: str) -> str:
+        given = [tuple(cell.replace("e", replacement) for cell in row) for row in (("SPACE", "NAME", "MESSAGE"), *rows)]
+        print_table(given[0], given[1:])
+        return capsys.readouterr().out
+
+    assert printed("e") == printed("é").replace("é", "e")
+
+
 @pytest.mark.parametrize(("width", "rows"), [(40, 1), (60, 2)])
 def test_a_terminal_that_is_too_narrow_wraps_the_rows_and_cuts_no_column(
     width: int, rows: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -17,12 +17,20 @@ from pulumi.runtime.proto.resource_pb2 import RegisterResourceRequest
 
 from automation.engine.fleet_run import FleetProgram, run_fleet
 from components import naming
+from components.component_resources import FleetTarget
+from components.kubernetes_object import cluster_provider
 from components.rendered import RenderedObject, RenderedService
 from kubeapi.json_types import Json
+from program.fleet import static_fleet
+from program.registrars import SdkRegistrar
+from program.static.config import Cluster, FleetConfig
+from program.static.plugin import KubernetesPlugin
+from program.static.reading import PlacedService
+from program.static.registering import FleetRegistrars
 from tests.conformance.test_described_objects_stay import rendered
 from tests.fakes.rendered import cache, key, service
 from tests.support.recorded_monitor import Answer, Recorded, recording, without_engine
-from tests.support.sdk_programs import run_fleet_by_sdk
+from tests.support.sdk_programs import run_fleet_by_sdk, sdk_program
 
 STACK = "default"
 
@@ -215,3 +223,64 @@ def test_programs_in_one_process_share_no_state(run: Run) -> None:
     for number, requests in results.items():
         names = {request["name"] for request in requests if request["type"] != naming.PULUMI_STACK_TYPE}
         assert len(names) == 20 * 3 and all(name.startswith(f"llmkube/s{number}-") for name in names)
+
+
+# --- Static fleets ----------------------------------------------------------------------------------------------------
+
+AT = "@default@eu"
+EXISTING = frozenset({("kubernetes:core/v1:Service", "default/a")})
+
+
+def static_by_sdk(services: Sequence[RenderedService], request: RunRequest) -> RunResponse:
+    """Register services at a cluster with its own provider, by the SDK's components."""
+
+    async def program() -> None:
+        plugin = KubernetesPlugin.PULUMI
+        provider = cluster_provider("eu", context="main", kubeconfig="", version=plugin.version)
+        registrar = SdkRegistrar(FleetTarget(AT, existing=EXISTING, version=plugin.version, provider=provider))
+        await static_fleet((service, registrar) for service in services)
+
+    return sdk_program(program)(request)
+
+
+def static(services: Sequence[RenderedService], request: RunRequest) -> RunResponse:
+    """Register services at a cluster with its own provider, as `program.__main__` does."""
+    config, cluster = FleetConfig(plugin=KubernetesPlugin.PULUMI), Cluster((), name="eu")
+
+    async def program() -> None:
+        provider = cluster_provider("eu", context="main", kubeconfig="", version=config.plugin.version)
+        registrars = await FleetRegistrars.of_run(config, providers={"eu": provider}, existing={"eu": EXISTING})
+        # The registrars do not read the desired state.
+        placed = [PlacedService(None, service, cluster, AT) for service in services]  # type: ignore[arg-type]
+        try:
+            await static_fleet((each.rendered, registrars.of(each)) for each in placed)
+        finally:
+            await registrars.finish()
+
+    return sdk_program(program)(request)
+
+
+def test_a_static_fleet_sends_the_requests_of_the_sdks_components(run: Run) -> None:
+    recorded, answered = run(static, SERVICES, without_engine(STACK))
+    by_sdk, answered_by_sdk = run(static_by_sdk, SERVICES, without_engine(STACK))
+    assert answered == answered_by_sdk == RunResponse()
+    assert recorded.registrations() == by_sdk.registrations()
+    assert recorded.outputs() == by_sdk.outputs()
+    assert [name for name, _ in recorded.calls].count("SignalAndWaitForShutdown") == 1
+    requests = {request["name"]: request for request in recorded.registrations()}
+    provider = f"urn:pulumi:{STACK}::herdsman::pulumi:providers:kubernetes::eu::eu"
+    assert requests[f"llmkube/b{AT}/deployment"]["provider"] == provider
+    assert requests[f"llmkube/b{AT}"]["providers"] == {"kubernetes": provider}
+    assert requests[f"llmkube/a{AT}/service"]["importId"] == "default/a"
+    own, shared = f"llmkube/a{AT}/service", f"cache/{naming.CACHE_CLAIM}{AT}/claim"
+    assert {urn.rpartition("::")[2] for urn in requests[f"llmkube/a{AT}/deployment"]["dependencies"]} >= {own, shared}
+
+
+def test_a_static_fleet_with_a_failed_object_ends_with_an_error_that_names_the_service(run: Run) -> None:
+    """The engine would delete the last object, which was not registered, after a program without an error."""
+    recorded, answered = run(static, SERVICES, without_engine(STACK, failing=refused(f"llmkube/a{AT}/service")))
+    names = {request["name"] for request in recorded.registrations()}
+    assert f"llmkube/a{AT}/deployment" not in names
+    assert f"llmkube/c{AT}/deployment" in names
+    assert "FleetIncomplete: default/a" in answered.error
+    assert "SignalAndWaitForShutdown" not in [name for name, _ in recorded.calls]

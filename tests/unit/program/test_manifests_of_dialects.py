@@ -12,12 +12,11 @@ import yaml
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
-from program.__main__ import is_in_cluster
 from program.desired.service import DesiredService
 from program.dialects.registry import DIALECTS
 from program.manifests import Manifests
 from program.static.config import read_config
-from program.static.reading import Fleet, read_fleet
+from program.static.reading import Fleet, is_in_cluster, read_fleet
 
 
 def document(kind: Kind, name: str, spec: Json | None = None, **more: Any) -> Json:

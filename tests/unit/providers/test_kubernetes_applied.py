@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from components.providers.kubernetes_looks import as_applied
+from components.providers.kubernetes_applied import as_applied
 
 LIVE: dict[str, Any] = {
     "apiVersion": "apps/v1",
