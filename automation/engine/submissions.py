@@ -120,6 +120,10 @@ class Submissions:
                 return stack
         return None
 
+    def waiting_for(self, stack: Stack) -> int:
+        """Return the number of requests that wait for a stack."""
+        return len(self._pending.get(stack, ()))
+
     def start(self, stack: Stack) -> Mapping[ServiceKey, Submission]:
         """Take all requests that wait for a stack: they run now."""
         waiting = self._pending.pop(stack, {})
