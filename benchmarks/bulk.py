@@ -58,8 +58,7 @@ def measure(bench: Workbench, loop: Subject, namespace: str, services: int, *, a
     loop.wait_ready()
     time.sleep(2.0)
     servers = processes(bench)
-    cpu, requests = _cpu(servers), requests_by_kind(bench)
-    main_s, children_s = _cpu_of_loop(loop)
+    before, requests = used(servers, loop), requests_by_kind(bench)
     began = time.monotonic()
     deployments_s = scenarios.create_services(
         client, namespace, services, timeout_s=280, autoscaled=autoscaled, check=loop.check_alive
@@ -68,11 +67,10 @@ def measure(bench: Workbench, loop: Subject, namespace: str, services: int, *, a
     while _count(bench, last, namespace) < services:
         time.sleep(0.2)
     objects_s = time.monotonic() - began
+    until_objects = used(servers, loop) - before
     scenarios.await_rest(bench.cluster, timeout_s=REST_LIMIT_S)
     rest_s = time.monotonic() - began
-    used = {name: now - cpu[name] for name, now in _cpu(servers).items()}
-    main_now, children_now = _cpu_of_loop(loop)
-    used |= {"loop": main_now - main_s, "CLI": children_now - children_s}
+    until_rest = used(servers, loop) - before
     made = requests_by_kind(bench) - requests
     return {
         "services": services,
@@ -81,7 +79,8 @@ def measure(bench: Workbench, loop: Subject, namespace: str, services: int, *, a
         "at rest (s)": round(rest_s, 1),
         "engine processes": loop.metric("herdsman_engine_cli_processes_total"),
         "passes of a service": round(loop.metric("herdsman_reconciles_total") / services, 2),
-        "CPU of a service (ms)": {name: round(1000 * value / services, 1) for name, value in sorted(used.items())},
+        "CPU of a service until all objects (ms)": _each(until_objects, services),
+        "CPU of a service until rest (ms)": _each(until_rest, services),
         "API requests of a service": {
             name: round(count / services, 2) for name, count in made.most_common() if count / services >= SHOWN_REQUESTS
         },
@@ -103,14 +102,21 @@ def requests_by_kind(bench: Workbench) -> Counter[str]:
     return found
 
 
-def _cpu(found: Mapping[str, psutil.Process]) -> dict[str, float]:
-    times = {name: process.cpu_times() for name, process in found.items()}
-    return {name: each.user + each.system for name, each in times.items()}
-
-
-def _cpu_of_loop(loop: Subject) -> tuple[float, float]:
+def used(servers: Mapping[str, psutil.Process], loop: Subject) -> Counter[str]:
+    """Return the CPU milliseconds so far of the control plane, the loop, and the CLI processes that have ended."""
+    found: Counter[str] = Counter()
+    for name, process in servers.items():
+        times = process.cpu_times()
+        found[name] = round(1000 * (times.user + times.system))
     times = psutil.Process(loop.pid).cpu_times()
-    return times.user + times.system, times.children_user + times.children_system
+    found["loop"] = round(1000 * (times.user + times.system))
+    found["CLI"] = round(1000 * (times.children_user + times.children_system))
+    return found
+
+
+def _each(milliseconds: Counter[str], services: int) -> dict[str, float]:
+    sums = {**milliseconds, "sum": milliseconds.total()}
+    return {name: round(value / services, 1) for name, value in sums.items()}
 
 
 def _count(bench: Workbench, kind: Kind, namespace: str) -> int:
