@@ -101,7 +101,7 @@ class Batcher:
         self._unread: dict[str, EngineFailed] = {}
         self._changed = threading.Condition()
         self._submissions = Submissions()
-        self.runs = EngineRuns(self.newest)
+        self.runs = EngineRuns(self.newest, lambda: self._submissions.unsettled)
         """The last outcome for each service."""
         self._telling = 0
         self._stopping = False

@@ -144,6 +144,11 @@ class Submissions:
         return namespace in self._unplaced or any(stack.namespace == namespace for stack in stacks)
 
     @property
+    def unsettled(self) -> int:
+        """The number of services with a request without a recorded outcome."""
+        return len(self._newest)
+
+    @property
     def waiting(self) -> bool:
         return bool(self._unplaced or self._pending)
 
