@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from automation.engine.runs import BULK, QUIET_IN_BULK_S, QUIET_S, EngineRuns
+from automation.engine.submissions import Submission
 from automation.workqueue.precedence import Precedence
 from program.desired.keys import ServiceKey
 
@@ -50,7 +51,8 @@ def test_nothing_waits_at_the_end_of_the_loop() -> None:
 
 def test_many_services_without_an_outcome_are_a_bulk_and_are_told_later() -> None:
     unsettled = [BULK - 1]
-    runs, key = EngineRuns({}.get, lambda: unsettled[0]), ServiceKey("llmkube", "ns", "svc")
+    requests: dict[ServiceKey, Submission] = {}
+    runs, key = EngineRuns(requests.get, lambda: unsettled[0]), ServiceKey("llmkube", "ns", "svc")
     assert not runs.in_bulk()
     assert runs.state(key).quiet_s == QUIET_S
     unsettled[0] = BULK
