@@ -14,6 +14,7 @@ from rich.table import Table
 from benchmarks import (
     adoption,
     agent,
+    bulk,
     check,
     downloads,
     drift,
@@ -59,6 +60,7 @@ def main() -> int:
     others = {
         "adoption": adoption.main,
         "agent": agent.main,
+        "bulk": bulk.main,
         "check": check.main,
         "downloads": downloads.main,
         "drift": drift.main,

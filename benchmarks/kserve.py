@@ -20,9 +20,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from benchmarks import scenarios
 from benchmarks.host_start import NAMESPACE, install
 from benchmarks.scenarios import Latencies
 from benchmarks.subject import Subject, own_loop, running
+from benchmarks.workbench import serve
 from components.render import RenderOptions, render
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -52,6 +54,8 @@ PER_SERVICE: dict[Kind, int] = {
 SELECTOR = "app.kubernetes.io/part-of=llminferenceservice"
 ROUNDS = 300
 PROCESSES = "herdsman_engine_cli_processes_total"
+REST_S = 15.0
+"""Seconds between the creation of InferenceServices and the first change of one."""
 SETTLE_S = 3.0
 """Seconds after the creation until follow-up work, such as revisions, is finished."""
 
@@ -61,12 +65,17 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks kserve", description=__doc__)
     parser.add_argument("--services", type=int, default=200)
     parser.add_argument("--changes", type=int, default=20)
+    parser.add_argument(
+        "--beside", type=int, default=0, help="then create so many InferenceServices, and change these one by one"
+    )
     options = parser.parse_args(arguments)
     result = {**rendering("kserve", "render a service of KServe"), **rendering("llmaz", "render a Playground")}
     directory = Path(tempfile.mkdtemp(prefix="herdsman-bench-"))
     cluster = LocalCluster(directory / "cluster", components=("etcd", "kube-apiserver"))
     os.environ["HERDSMAN_API_CHECK_S"] = "1"
-    loop = own_loop(cluster.kubeconfig, directory, "--log-format=json", port=HEALTH_PORT)
+    options_of_loop = ("--log-format=json", "--allowed-remote-hosts=127.0.0.0/8")
+    loop = own_loop(cluster.kubeconfig, directory, *options_of_loop, port=HEALTH_PORT)
+    server = serve(directory / "models")
     try:
         cluster.up()
         client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
@@ -75,7 +84,14 @@ def main(arguments: list[str]) -> int:
             client.apply(kinds.CRDS, None, document, field_manager="benchmarks", force=True)
         with peer_crds.installed(client), running(loop) as subject:
             result |= measure(client, subject, options.services, options.changes)
+            if options.beside:
+                source = f"http://127.0.0.1:{server.server_address[1]}/tiny.gguf"
+                result |= change_beside(client, cluster, subject, options.beside, options.changes, source)
+            usage = subject.stop()
+            result |= {"RSS (MB)": usage.main_rss_bytes / 1e6, "RSS of a child (MB)": usage.child_rss_bytes / 1e6}
     finally:
+        server.shutdown()
+        server.server_close()
         cluster.down()
         shutil.rmtree(directory, ignore_errors=True)
     json.dump({name: round(value, 3) for name, value in result.items()}, sys.stdout, indent=2)
@@ -113,7 +129,6 @@ def measure(client: KubeClient, subject: Subject, services: int, changes: int) -
     times = (changed(client, number * 7 % services, 2 + number) for number in range(changes))
     took = Latencies(tuple(sorted(times)))
     changed_cpu_s = subject.cpu_s() - cpu_s
-    usage = subject.stop()
     return {
         "services": services,
         "objects": sum(len(each.seen) for each in arrivals),
@@ -125,8 +140,26 @@ def measure(client: KubeClient, subject: Subject, services: int, changes: int) -
         "change p50 (s)": took.quantile(0.5),
         "change max (s)": took.values[-1],
         "CPU of a change (s)": changed_cpu_s / changes,
-        "RSS (MB)": usage.main_rss_bytes / 1e6,
-        "RSS of a child (MB)": usage.child_rss_bytes / 1e6,
+    }
+
+
+def change_beside(
+    client: KubeClient, cluster: LocalCluster, subject: Subject, services: int, changes: int, source: str
+) -> dict[str, float]:
+    """Create InferenceServices beside those of KServe, wait for rest, and change one after the other."""
+    namespace = "beside"
+    scenarios.make_namespace(client, namespace, model_source=source)
+    scenarios.create_services(
+        client, namespace, services, timeout_s=TIMEOUT_S, autoscaled=True, check=subject.check_alive
+    )
+    time.sleep(REST_S)
+    rate = scenarios.await_rest(cluster, timeout_s=TIMEOUT_S)
+    took = scenarios.change_latencies(client, namespace, services=services, changes=changes, check=subject.check_alive)
+    return {
+        "InferenceServices": services,
+        "at rest: API requests per second": rate,
+        "change of an InferenceService p50 (s)": took.quantile(0.5),
+        "change of an InferenceService p99 (s)": took.quantile(0.99),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -98,6 +99,7 @@ def service_manifest(name: str, autoscaled: bool = False) -> dict[str, object]:
     }
 
 
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
 QUIET_RATE = 5.0
 """Requests a second of all clients below which a controller counts as at rest."""
 
@@ -190,11 +192,17 @@ def idle(subject: Subject, cluster: LocalCluster, *, seconds: float) -> Idle:
 
 def api_requests(cluster: LocalCluster) -> float:
     """Return all requests that the API server has answered, also those to itself; watches count when they end."""
+    return sum(value for _, value in api_request_counts(cluster))
+
+
+def api_request_counts(cluster: LocalCluster) -> Iterator[tuple[dict[str, str], float]]:
+    """Yield the numbers of requests that the API server has answered, with their labels: verb, resource, code."""
     with urllib.request.urlopen(f"{cluster.server}/metrics", context=cluster.ssl_context(), timeout=30) as answer:
         text = answer.read().decode()
-    return sum(
-        float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith("apiserver_request_total{")
-    )
+    for line in text.splitlines():
+        if line.startswith("apiserver_request_total{"):
+            labels, _, value = line.removeprefix("apiserver_request_total{").rpartition("} ")
+            yield dict(_LABEL.findall(labels)), float(value)
 
 
 def clear_namespace(client: KubeClient, namespace: str) -> None:

@@ -162,6 +162,9 @@ class KubeClient(RestClient):
         """
         query = {
             "fieldManager": field_manager,
+            # An apply refuses unknown fields by the schema in any case. By default the server parses the body a second
+            # time, for warnings that nothing here reads.
+            "fieldValidation": "Ignore",
             "force": "true" if force else None,
             "dryRun": "All" if dry_run else None,
         }

@@ -34,7 +34,10 @@ from program.desired.keys import ServiceKey
 log = structlog.get_logger(__name__)
 
 GATHER_S = 0.02
-"""How long the first change of a batch waits for others, such as the other objects of one `kubectl apply`."""
+"""How long the first change of a batch waits for others, such as the other objects of one `kubectl apply`. While others
+arrive it waits again."""
+GATHER_MOST_S = 0.25
+"""The longest wait of the first change of a batch, while others arrive. Each run costs a process of the CLI."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class Batcher:
         timeout_s: float = 600.0,
         capacity: int = CAPACITY,
         gather_s: float = GATHER_S,
+        gather_most_s: float = GATHER_MOST_S,
         on_batch: Callable[[BatchReport], None] | None = None,
         withdrawn: Callable[[str, tuple[Submission, ...]], frozenset[ServiceKey]] | None = None,
         on_known: Callable[[str, frozenset[ServiceKey]], None] | None = None,
@@ -91,12 +95,13 @@ class Batcher:
         self._on_known = on_known
         self._timeout_s = timeout_s
         self._gather_s = gather_s
+        self._gather_most_s = gather_most_s
         self._sharding = Sharding(engine, capacity=capacity)
         self._loader = StateLoader(self._sharding, on_loaded=self._loaded)
         self._unread: dict[str, EngineFailed] = {}
         self._changed = threading.Condition()
         self._submissions = Submissions()
-        self.runs = EngineRuns(self.newest)
+        self.runs = EngineRuns(self.newest, lambda: self._submissions.unsettled)
         """The last outcome for each service."""
         self._telling = 0
         self._stopping = False
@@ -277,8 +282,7 @@ class Batcher:
 
     def _work(self) -> None:
         while (stack := self._take()) is not None:
-            if self._gather_s:
-                time.sleep(self._gather_s)
+            self._gather(stack)
             with self._changed:
                 waiting = self._submissions.start(stack)
             try:
@@ -298,6 +302,19 @@ class Batcher:
                 if (stack := self._submissions.free_stack()) is not None:
                     return stack
                 self._changed.wait()
+
+    def _gather(self, stack: Stack) -> None:
+        """Wait for further changes of a stack, until none arrives or until `gather_most_s` have passed."""
+        latest = time.monotonic() + self._gather_most_s
+        with self._changed:
+            waiting = self._submissions.waiting_for(stack)
+        while self._gather_s and not self._stopping:
+            time.sleep(self._gather_s)
+            before = waiting
+            with self._changed:
+                waiting = self._submissions.waiting_for(stack)
+            if waiting <= before or time.monotonic() >= latest:
+                return
 
     def _run(self, stack: Stack, waiting: Mapping[ServiceKey, Submission]) -> None:
         batch = Batch(

@@ -21,6 +21,10 @@ from program.desired.keys import ServiceKey
 # A status that only reports "applying" is not worth a write for each service: the engine needs half a second for one
 # service and some seconds for a hundred.
 QUIET_S = 10.0
+BULK = 50
+"""From this number of services on that wait for the engine, their objects are made before anything is told about them.
+"""
+QUIET_IN_BULK_S = 30.0
 # A cache shows a write within milliseconds. A difference that lasts longer is real.
 CACHE_LAG_S = 3.0
 # After this many failures in a row the service is Stalled: Herdsman continues to try, and a person should look.
@@ -88,6 +92,8 @@ class EngineState:
     """The newest request without an outcome."""
     last_run: EngineRun | None = None
     """The last run in this process."""
+    quiet_s: float = QUIET_S
+    """How long a request may take until the status reports that it is being applied."""
 
     @property
     def pending_fingerprint(self) -> str:
@@ -102,25 +108,35 @@ class EngineState:
         pending = self.pending
         if pending is None or pending.rendered is None or (asked is not None and pending.asked != asked):
             return 0.0
-        return QUIET_S - (now - pending.at).total_seconds()
+        return self.quiet_s - (now - pending.at).total_seconds()
 
 
 class EngineRuns:
-    """Outcomes by service. Thread-safe. `newest` returns the newest request for a service without an outcome."""
+    """Outcomes by service. Thread-safe. `newest` returns the newest request for a service without an outcome.
 
-    def __init__(self, newest: Callable[[ServiceKey], Submission | None]) -> None:
+    `unsettled` returns the number of services with such a request.
+    """
+
+    def __init__(
+        self, newest: Callable[[ServiceKey], Submission | None], unsettled: Callable[[], int] = lambda: 0
+    ) -> None:
         self._newest = newest
+        self._unsettled = unsettled
         self._lock = threading.Lock()
         self._runs: dict[ServiceKey, EngineRun] = {}
         self._removals: dict[ServiceKey, int] = {}
         """Failures in a row of removals, by service."""
+
+    def in_bulk(self) -> bool:
+        """Return whether the engine has so many requests that bookkeeping should wait; see `BULK`."""
+        return self._unsettled() >= BULK
 
     def state(self, key: ServiceKey) -> EngineState:
         """Return what the engine did, and does, for a service."""
         # The newest request is read first. One that ends in between still counts as pending, and its outcome enqueues
         # the service.
         pending = self._newest(key)
-        return EngineState(pending, self._runs.get(key))
+        return EngineState(pending, self._runs.get(key), QUIET_IN_BULK_S if self.in_bulk() else QUIET_S)
 
     def record_outcome(self, submission: Submission, error: EngineFailed | None, *, now: datetime) -> None:
         """Record the outcome of a request to apply a service."""

@@ -120,6 +120,10 @@ class Submissions:
                 return stack
         return None
 
+    def waiting_for(self, stack: Stack) -> int:
+        """Return the number of requests that wait for a stack."""
+        return len(self._pending.get(stack, ()))
+
     def start(self, stack: Stack) -> Mapping[ServiceKey, Submission]:
         """Take all requests that wait for a stack: they run now."""
         waiting = self._pending.pop(stack, {})
@@ -138,6 +142,11 @@ class Submissions:
         """Return whether a request waits or runs in a namespace."""
         stacks: Iterable[Stack] = (*self._pending, *self._running)
         return namespace in self._unplaced or any(stack.namespace == namespace for stack in stacks)
+
+    @property
+    def unsettled(self) -> int:
+        """The number of services with a request without a recorded outcome."""
+        return len(self._newest)
 
     @property
     def waiting(self) -> bool:

@@ -11,7 +11,7 @@ import structlog
 from automation.approval.approval import Approval
 from automation.drift.drift_watch import DriftWatch
 from automation.engine.batches import Batcher
-from automation.engine.runs import QUIET_S, EngineState, problem_of_run, refused_by
+from automation.engine.runs import EngineState, problem_of_run, refused_by
 from automation.hosts.registry import HostRegistry
 from automation.reconcile.act import Acted
 from automation.reconcile.desire import Desired
@@ -69,7 +69,7 @@ class Reporter:
         facts = self._facts(found, engine)
         is_quiet = engine.quiet_for_s(now=found.now) > 0
         if is_quiet and facts.problem is None and not facts.rollout.timed_out:
-            self.recheck(key, QUIET_S)
+            self.recheck(key, engine.quiet_s)
             return
         self._write(key, cr, found.desired.service, facts, now=found.now)
 

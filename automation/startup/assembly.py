@@ -54,6 +54,7 @@ from automation.status.kserve_configs import KserveConfigs
 from automation.telemetry.host_metrics import HostCollector
 from automation.telemetry.metrics import Metrics
 from automation.telemetry.service_metrics import ServiceCollector
+from automation.workqueue.precedence import Precedence
 from automation.workqueue.queue import WorkQueue
 from automation.workqueue.resync import Resync
 from components.ignored_fields import IgnoredFields
@@ -114,7 +115,11 @@ def assemble(
 
     Raises ToolMissing when there is no Pulumi CLI, PolicyUnreadable when a policy is invalid.
     """
-    recorder = EventRecorder(client, on_dropped=metrics.events_dropped.inc)
+
+    def in_bulk() -> bool:
+        return batcher.runs.in_bulk()
+
+    recorder = EventRecorder(client, on_dropped=metrics.events_dropped.inc, precedence=Precedence(in_bulk))
     stack.callback(recorder.stop)
     ignored = IgnoredFields()
     engine = _engine(client, stack, settings, leadership, ignored)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
+from automation.workqueue.precedence import Precedence
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound
 from kubeapi.json_types import Json
@@ -30,7 +31,7 @@ SERIES_S = 600.0
 BURST = 20
 REFILL_S = 30.0
 """An object may have BURST writes at once, and one more every REFILL_S seconds."""
-QUEUE_SIZE = 1000
+QUEUE_SIZE = 4000
 MEMORY = 4096
 """How many notes and objects are remembered; the least recently used is dropped first."""
 MESSAGE_LIMIT = 1024
@@ -59,6 +60,10 @@ class _Note:
     type: EventType
     reason: str
     message: str
+    at_s: float
+    """When it was recorded, by the recorder's clock."""
+    asked_s: float
+    """When it was recorded, by the monotonic clock."""
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -77,12 +82,15 @@ class EventRecorder:
         *,
         clock: Callable[[], float] = time.time,
         on_dropped: Callable[[], None] | None = None,
+        precedence: Precedence | None = None,
     ) -> None:
+        """`on_dropped` is called for each Event that is not written. `precedence` may delay writes."""
         self._client = client
         self._component = component
         self._instance = socket.gethostname()
         self._clock = clock
         self._on_dropped = on_dropped
+        self._precedence = precedence or Precedence()
         self._queue: queue.Queue[_Note | None] = queue.Queue(QUEUE_SIZE)
         self._series: OrderedDict[tuple[str, ...], _Series] = OrderedDict()
         self._allowances: OrderedDict[str, _Allowance] = OrderedDict()
@@ -107,7 +115,8 @@ class EventRecorder:
             "uid": metadata.get("uid"),
             "resourceVersion": metadata.get("resourceVersion"),
         }
-        note = _Note({key: value for key, value in reference.items() if value}, type, reason, _cut(message))
+        about = {key: value for key, value in reference.items() if value}
+        note = _Note(about, type, reason, _cut(message), self._clock(), self._precedence.now())
         try:
             self._queue.put_nowait(note)
         except queue.Full:
@@ -128,6 +137,7 @@ class EventRecorder:
 
     def stop(self, timeout_s: float = 2.0) -> None:
         """Write what is left, for at most `timeout_s` seconds, and end the thread."""
+        self._precedence.end()
         self.flush(timeout_s)
         with self._lock:
             thread, self._thread = self._thread, None
@@ -141,6 +151,8 @@ class EventRecorder:
             try:
                 if note is None:
                     return
+                if self._queue.qsize() < QUEUE_SIZE // 2:
+                    self._precedence.give_way(note.asked_s)
                 self._write(note)
             except KubeError as error:
                 _log.debug("Failed to write an Event", extra={"error": str(error)})
@@ -152,7 +164,7 @@ class EventRecorder:
                 self._queue.task_done()
 
     def _write(self, note: _Note) -> None:
-        now_s = self._clock()
+        now_s = note.at_s
         series = self._series.get(note.key)
         if series is not None and now_s - series.at_s > SERIES_S:
             series = None

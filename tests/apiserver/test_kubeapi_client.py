@@ -129,6 +129,14 @@ def test_an_apply_conflict_names_the_manager_and_the_field(client: KubeClient, n
     assert forced["data"] == {"x": "2"}
 
 
+def test_an_apply_refuses_an_unknown_field(client: KubeClient, namespace: str) -> None:
+    unknown = {**config_map("a", x="1"), "colour": "red"}
+    with pytest.raises(errors.ApiError, match=r"\.colour: field not declared in schema"):
+        client.apply(kinds.CONFIG_MAPS, namespace, unknown, field_manager="herdsman")
+    with pytest.raises(errors.NotFound):
+        client.get(kinds.CONFIG_MAPS, namespace, "a")
+
+
 def test_a_dry_run_changes_nothing(client: KubeClient, namespace: str) -> None:
     would = client.apply(kinds.CONFIG_MAPS, namespace, config_map("a", x="1"), field_manager="h", dry_run=True)
     assert would["data"] == {"x": "1"}

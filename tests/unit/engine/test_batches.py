@@ -105,6 +105,31 @@ def test_changes_that_arrive_during_a_run_share_the_next_one(batcher: Make, outc
     assert len(outcomes.told) == 22
 
 
+def test_a_batch_waits_while_others_arrive_and_not_for_ever(batcher: Make) -> None:
+    engine = FakeEngine()
+    made = batcher(engine, gather_s=0.1, gather_most_s=0.5)
+    read(made, "default")
+    ended = threading.Event()
+
+    def submit_often() -> None:
+        for number in range(1000):
+            made.submit(service(f"s-{number:04}"))
+            if ended.wait(0.01):
+                return
+
+    thread = threading.Thread(target=submit_often)
+    thread.start()
+    try:
+        deadline = time.monotonic() + TIMEOUT_S
+        while not engine.runs:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        ended.set()
+        thread.join()
+    assert len(engine.runs[0].keys) > 15, "it waited longer than once"
+
+
 def test_a_released_service_is_forgotten_and_its_objects_stay(batcher: Make, outcomes: Outcomes) -> None:
     engine = FakeEngine()
     made = batcher(engine)
