@@ -12,7 +12,7 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import structlog
@@ -101,15 +101,23 @@ class ClusterRoutes:
             self._changed.clear()
             if self._stopping.is_set():
                 return
-            services = [(name, cr) for name, informer in self._services.items() for cr in informer.list()]
-            services = [(name, cr) for name, cr in services if not is_part_of_another(cr)]
-            asleep = {_name(cr) for _, cr in services if routes.is_asleep(cr)}
-            made = routes_of(services, self._slices.list(), self._engines.known())
-            if self._slices.has_synced:
-                # Before that every service would seem to have no replica.
-                self._publish(made)
-                self._engines.ask(route for route in made if route.model.service not in asleep)
+            try:
+                self._update()
+            except Exception:
+                # The gateway serves the last routes, and the next change is tried.
+                log.exception("Could not read the routes of the cluster")
             self._stopping.wait(GATHER_S)
+
+    def _update(self) -> None:
+        if not self._slices.has_synced:
+            return  # every service would seem to have no replica
+        services = [(name, cr) for name, informer in self._services.items() for cr in informer.list()]
+        services = [(name, cr) for name, cr in services if not is_part_of_another(cr)]
+        self._engines.keep_only({_name(cr) for _, cr in services})
+        made = routes_of(services, self._slices.list(), self._engines.known())
+        self._publish(made)
+        asleep = {_name(cr) for _, cr in services if routes.is_asleep(cr)}
+        self._engines.ask(route for route in made if route.model.service not in asleep)
 
 
 class EngineQuestions:
@@ -138,8 +146,14 @@ class EngineQuestions:
                 self._known[service], self._asked[service] = said, targets
         return self._known
 
+    def keep_only(self, services: Set[ServiceName]) -> None:
+        """Drop what is known of other services."""
+        for known in (self._known, self._asked, self._again_at):
+            for service in known.keys() - services:
+                del known[service]
+
     def ask(self, wanted: Iterable[Route]) -> None:
-        """Ask a replica of each service whose replicas changed. Drop what is known of services that are gone."""
+        """Ask a replica of each service whose replicas changed."""
         now = self._clock()
         for route in wanted:
             service = route.model.service

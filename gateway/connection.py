@@ -244,7 +244,7 @@ class Connection(asyncio.Protocol):
         """Pass on the head of an answer and the first bytes of its body."""
         assert self._head is not None
         self._answering = True
-        self._parts = []
+        self._release_body()
         self._response_until_close = isinstance(head.body, UntilClose)
         if head.old or self._response_until_close:
             self._close_after = True
@@ -254,7 +254,8 @@ class Connection(asyncio.Protocol):
             ending = b"Connection: close\r\n\r\n"
         elif self._head.old:
             ending = b"Connection: keep-alive\r\n\r\n"
-        self._transport.write(b"".join((head.lines, self._head.request_id_line, ending, data)))
+        lines = heads.without_request_id(head.lines)
+        self._transport.write(b"".join((lines, self._head.request_id_line, ending, data)))
 
     def answer_data(self, data: bytes) -> None:
         """Pass on the next bytes of the body."""
@@ -348,10 +349,14 @@ class Connection(asyncio.Protocol):
 
     def _finish(self) -> None:
         """Reset the state of the request."""
-        self._gateway.body_bytes -= self._held
+        self._release_body()
         self._head = self._body = self._exchange = None
-        self._parts, self._held, self._answering = [], 0, False
+        self._answering = False
         self._moved_at = self._gateway.loop.time()
+
+    def _release_body(self) -> None:
+        self._gateway.body_bytes -= self._held
+        self._parts, self._held = [], 0
 
     def _steer_reading(self) -> None:
         if self._discarding or self._transport.is_closing():

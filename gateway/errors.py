@@ -38,8 +38,13 @@ class GatewayError:
         return json.dumps({"error": error}).encode() + b"\n"
 
 
+_SHOWN = 200
+"""How much of a client's text an error repeats, in characters."""
+
+
 def model_not_found(name: str, found: NoMatch) -> GatewayError:
     """Say why a name means no model."""
+    name = name[:_SHOWN]
     if found.owners:
         message = f"`{name}` is a name of several models; use {_any_of(map(str, found.owners))}"
         return GatewayError(404, "model_ambiguous", message, "model")

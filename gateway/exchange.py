@@ -134,6 +134,7 @@ class Exchange:
             self._try()
             return
         self.answering = True
+        self._body = b""  # it is not sent again
         self._requester.answer_begins(head, data)
 
     def continues(self, data: bytes) -> None:

@@ -44,6 +44,7 @@ _DROPPED = frozenset(
         b"x-request-id",
     }
 )
+_REQUEST_ID_LINE = re.compile(rb"^x-request-id:[^\r\n]*\r\n", re.IGNORECASE | re.MULTILINE)
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 
 
@@ -123,6 +124,11 @@ def response(status: int, body: bytes, head: Head, *, close: bool = False, retry
         lines.append("Connection: keep-alive")
     text = b"".join(("\r\n".join(lines).encode(), b"\r\n", head.request_id_line, b"\r\n"))
     return text if head.method == "HEAD" else text + body
+
+
+def without_request_id(lines: bytes) -> bytes:
+    """Return the head of an answer without an engine's own id of the request."""
+    return _REQUEST_ID_LINE.sub(b"", lines)
 
 
 def unchunked(data: bytes) -> bytes:

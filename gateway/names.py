@@ -21,6 +21,8 @@ from typing import NamedTuple
 
 NEAR_NAMES = 3
 """How many similar names an error lists."""
+_LONGEST = 100
+"""How much of a name is compared with others, in characters."""
 
 
 class ServiceName(NamedTuple):
@@ -108,7 +110,7 @@ class Names:
             if isinstance(of_base, Match) and adapter in of_base.model.adapters:
                 return Match(of_base.model, adapter, adapter)
         names = [each.name for each in self.listed]
-        return NoMatch(tuple(difflib.get_close_matches(name, names, NEAR_NAMES, cutoff=0.5)))
+        return NoMatch(tuple(difflib.get_close_matches(name[:_LONGEST], names, NEAR_NAMES, cutoff=0.5)))
 
     def _exact(self, name: str) -> Match | NoMatch:
         for level in self._levels:

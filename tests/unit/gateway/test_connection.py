@@ -155,7 +155,7 @@ def test_keys_and_cookies_of_clients_do_not_reach_engines(front: Front, make_eng
 
 
 def test_a_request_keeps_its_id_or_gets_one(front: Front, make_engine: Make) -> None:
-    engine = make_engine()
+    engine = make_engine(says("200 OK", b"{}", b"X-Request-ID: of-the-engine"))
     front.serve(chat=[engine])
     assert front.ask({"model": "chat"}, X_Request_Id="mine-1")[1]["x-request-id"] == "mine-1"
     made = front.ask({"model": "chat"}, X_Request_Id="two words")[1]["x-request-id"]
@@ -375,6 +375,23 @@ def test_a_body_beyond_the_limit_is_refused_while_it_comes(make_front: Callable[
         assert b"request_too_large" in body + read_to_end(client)
     assert front.server.body_bytes == 0
     assert not engine.seen
+
+
+def test_a_body_counts_until_its_answer_begins(make_front: Callable[..., Front], make_engine: Make) -> None:
+    step = threading.Event()
+
+    def slow(connection: socket.socket, _head: bytes, _body: bytes) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{")
+        step.wait(5)
+        connection.sendall(b"}")
+
+    front = make_front()
+    front.serve(chat=[make_engine(slow)])
+    with connected(front.port) as client:
+        client.sendall(b'POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 17\r\n\r\n{"model": "chat"}')
+        read_head(client)
+        assert front.server.body_bytes == 0
+        step.set()
 
 
 def test_bodies_of_all_clients_have_a_limit(make_front: Callable[..., Front]) -> None:
