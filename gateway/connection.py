@@ -35,6 +35,8 @@ class Gateway(Protocol):
     limits: GatewayLimits
     backends: Backends
     connections: set[Connection]
+    is_stopping: bool
+    """Connections close after their present answer."""
     body_bytes: int
     """Bytes of all bodies that are held now."""
 
@@ -113,6 +115,11 @@ class Connection(asyncio.Protocol):
             self._exchange.resume()
         self._advance()
 
+    def close_if_idle(self) -> None:
+        """Close the connection if it has no request."""
+        if self._head is None and not self._incoming:
+            self._transport.close()
+
     def end(self) -> None:
         """Close the connection, and cancel its request."""
         if self._head is None:
@@ -168,7 +175,7 @@ class Connection(asyncio.Protocol):
             return False
         request, data = found
         self._head = head = heads.Head.read(request)
-        self._body, self._close_after = request.body, not request.keep_alive
+        self._body, self._close_after = request.body, not request.keep_alive or self._gateway.is_stopping
         if head.expects_continue and not self._is_whole:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._add(data[len(request.lines) + 2 :])
@@ -307,7 +314,7 @@ class Connection(asyncio.Protocol):
 
     def _answered(self) -> None:
         """Finish an answered request, and go on with the next one if the connection allows it."""
-        whole, close = self._is_whole, self._close_after
+        whole, close = self._is_whole, self._close_after or self._gateway.is_stopping
         self._finish()
         if not whole:
             self._linger()

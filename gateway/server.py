@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import Future
@@ -20,6 +21,7 @@ BACKLOG = 1024
 SWEEP_S = 1.0
 """Interval in which connections are checked for their limits of time."""
 START_S = 10.0
+POLL_S = 0.05
 
 
 class GatewayServer:
@@ -30,6 +32,7 @@ class GatewayServer:
         self.limits = limits or GatewayLimits()
         self.backends = Backends(self.loop)
         self.connections: set[Connection] = set()
+        self.is_stopping = False
         self.body_bytes = 0
         self.requests: Counter[tuple[str, int]] = Counter()
         """Answered requests, by service and status."""
@@ -59,10 +62,14 @@ class GatewayServer:
         made = tuple(routes)
         self.loop.call_soon_threadsafe(lambda: self.backends.set_routes(made))
 
-    def stop(self) -> None:
-        """Close the listener and all connections, and end the thread."""
+    def stop(self, *, grace_s: float = 0.0) -> None:
+        """Close the listener, wait up to `grace_s` for the answers under way, close all connections, end the thread."""
         if not self._thread.is_alive():
             return
+        self.loop.call_soon_threadsafe(self._close_listener)
+        deadline = time.monotonic() + grace_s
+        while self.connections and time.monotonic() < deadline:
+            time.sleep(POLL_S)
         self.loop.call_soon_threadsafe(self._close)
         self._thread.join(START_S)
 
@@ -86,9 +93,14 @@ class GatewayServer:
             connection.close_if_late(now)
         self.loop.call_later(SWEEP_S, self._sweep)
 
-    def _close(self) -> None:
+    def _close_listener(self) -> None:
+        self.is_stopping = True
         if self._server is not None:
             self._server.close()
+        for connection in list(self.connections):
+            connection.close_if_idle()
+
+    def _close(self) -> None:
         for connection in list(self.connections):
             connection.end()
         self.backends.close()

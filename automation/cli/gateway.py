@@ -19,6 +19,9 @@ from gateway.server import GatewayServer
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError
 
+GRACE_S = 30.0
+"""How long the answers under way may take after a signal to stop."""
+
 
 def gateway(
     listen: Annotated[
@@ -52,7 +55,7 @@ def gateway(
     say(f"Serving the OpenAI API on http://{shown}:{opened}/v1 (GET /v1/models lists the models)")
     stopping.wait()
     routes.stop()
-    server.stop()
+    server.stop(grace_s=GRACE_S)
     client.close()
 
 

@@ -355,6 +355,29 @@ def test_requests_in_progress_survive_a_change_of_the_routes(front: Front, make_
     assert answers == [200]
 
 
+def test_an_answer_under_way_ends_before_the_gateway_does(front: Front, make_engine: Make) -> None:
+    step = threading.Event()
+
+    def slow(connection: socket.socket, head: bytes, body: bytes) -> None:
+        step.wait(5)
+        OK(connection, head, body)
+
+    engine = make_engine(slow)
+    front.serve(chat=[engine])
+    with connected(front.port) as idle, connected(front.port) as client:
+        client.sendall(b'POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 17\r\n\r\n{"model": "chat"}')
+        until(lambda: bool(engine.seen))
+        stopping = threading.Thread(target=lambda: front.server.stop(grace_s=5))
+        stopping.start()
+        assert idle.recv(1) == b"", "a connection without a request is closed at once"
+        with pytest.raises(OSError):
+            connected(front.port, timeout_s=1).close()
+        step.set()
+        assert read_to_end(client).endswith(b'{"ok": true}')
+        stopping.join(5)
+        assert not stopping.is_alive()
+
+
 # --- limits ---------------------------------------------------------------------------------------------------------
 
 
