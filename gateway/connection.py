@@ -1,9 +1,9 @@
 """One client's connection to the gateway: reads its requests in turn, sends each to a replica, passes the answer back.
 
-`server` makes one for each connection. `heads` reads and writes the heads, `request_body` the body; `exchange` has the
-request answered. The body of a request is held until its model is known; the bytes of an answer are passed on at
-once. When the client disconnects, the connection to the engine is closed, so that the engine stops its work. Runs in
-the event loop's thread.
+`server` makes one for each connection. `heads` reads and writes the heads, `dispatch` decides on each request;
+`exchange` has it answered. The body of a request is held until its model is known; the bytes of an answer are passed
+on at once. When the client disconnects, the connection to the engine is closed, so that the engine stops its work. Runs
+in the event loop's thread.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from typing import Protocol, cast
 from agent.proxy.connections import enable_keepalive, reset
 from agent.proxy.framing import Body, Chunked, Malformed, ResponseHead, UntilClose
 from agent.proxy.incoming import Incoming
-from gateway import heads, models_list
+from gateway import heads
 from gateway.backends import Backends
-from gateway.errors import GatewayError, model_not_found
+from gateway.dispatch import Forward, Reply, dispatch
+from gateway.errors import GatewayError
 from gateway.exchange import Exchange
 from gateway.limits import GatewayLimits
-from gateway.names import NoMatch
-from gateway.request_body import BodyInvalid, RequestBody
 
 AHEAD_MAX = 64 * 1024
 """Most bytes that a client may send beyond its current request."""
@@ -198,52 +197,19 @@ class Connection(asyncio.Protocol):
             self._handle()
 
     def _handle(self) -> None:
+        """Answer a whole request, or send it to a replica."""
         assert self._head is not None
-        head, gateway = self._head, self._gateway
-        if head.path in heads.MODEL_PATHS:
-            if head.method == "POST":
-                self._route()
-            else:
-                message = f"{head.path} takes POST, and not {head.method}"
-                self._refuse(GatewayError(405, "method_not_allowed", message))
-        elif head.method not in ("GET", "HEAD"):
-            self._refuse(_unknown_path(head))
-        elif head.path == "/health":
-            self._answer(b'{"status":"ok"}\n')
-        elif head.path == "/v1/models":
-            self._answer(models_list.listed(gateway.backends.names))
-        elif head.path.startswith("/v1/models/"):
-            name = head.path.removeprefix("/v1/models/")
-            found = gateway.backends.names.find(name)
-            if isinstance(found, NoMatch):
-                self._refuse(model_not_found(name, found))
-            else:
-                self._answer(models_list.one(name, found))
-        else:
-            self._refuse(_unknown_path(head))
-
-    def _route(self) -> None:
-        """Find the model of a request, and send it."""
-        assert self._head is not None
+        gateway = self._gateway
         data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        try:
-            body = RequestBody.read(heads.unchunked(data) if isinstance(self._body, Chunked) else data)
-        except BodyInvalid as error:
-            self._refuse(GatewayError(400, "invalid_request", error.why, error.param))
-            return
-        found = self._gateway.backends.names.find(body.model)
-        if isinstance(found, NoMatch):
-            self._refuse(model_not_found(body.model, found))
-            return
-        backend = self._gateway.backends.of(found.model.service)
-        assert backend is not None
-        name = found.engine_name
-        payload = body.text.encode() if name in ("", body.model) else body.with_model(name)
-        key = ""
-        if backend.route.prefix_hash and self._head.path in heads.PROMPT_PATHS and (prefix := body.prefix()):
-            key = f"{found.adapter}\0{prefix}"
-        self._exchange = Exchange(self, backend, self._gateway.limits, self._gateway.loop)
-        self._exchange.start(self._head.method.encode(), self._head.outgoing(len(payload)), payload, key)
+        body = heads.unchunked(data) if isinstance(self._body, Chunked) else data
+        match dispatch(self._head, body, gateway.backends):
+            case Reply(answer):
+                self._answer(answer)
+            case Forward(backend, head, payload, key):
+                self._exchange = Exchange(self, backend, gateway.limits, gateway.loop)
+                self._exchange.start(self._head.method.encode(), head, payload, key)
+            case GatewayError() as error:
+                self._refuse(error)
 
     # --- answers: called by the exchange --------------------------------------------------------------------------
 
@@ -376,8 +342,3 @@ class Connection(asyncio.Protocol):
                 self._transport.pause_reading()
             else:
                 self._transport.resume_reading()
-
-
-def _unknown_path(head: heads.Head) -> GatewayError:
-    message = f"there is no {head.method} {head.path}; the gateway serves {', '.join(sorted(heads.MODEL_PATHS))}"
-    return GatewayError(404, "unknown_url", message)

@@ -1,7 +1,7 @@
 """The gateway's listener: one thread with an event loop, and the connections of all clients.
 
 `herdsman gateway` starts it; `cluster_routes` gives it the models. Reading order: `connection`, `heads`,
-`request_body`, `names`, `exchange`, `backends`, `balancer`.
+`dispatch`, `request_body`, `names`, `exchange`, `backends`, `balancer`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,75 @@
+"""Decides how a whole request is answered: by the gateway itself, or by a replica of the model that it names.
+
+`connection` calls it. Does no I/O.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway import heads, models_list
+from gateway.backends import Backend, Backends
+from gateway.errors import GatewayError, model_not_found
+from gateway.names import NoMatch
+from gateway.request_body import BodyInvalid, RequestBody
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer of the gateway, with status 200."""
+
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Forward:
+    """A request for a replica."""
+
+    backend: Backend
+    head: bytes
+    """The head to send, without its Host line."""
+    payload: bytes
+    key: str
+    """What the choice of a replica depends on; empty: any replica."""
+
+
+def dispatch(head: heads.Head, body: bytes, backends: Backends) -> Reply | Forward | GatewayError:
+    """Decide on a request with its unchunked body."""
+    if head.path in heads.MODEL_PATHS:
+        if head.method == "POST":
+            return _forward(head, body, backends)
+        return GatewayError(405, "method_not_allowed", f"{head.path} takes POST, and not {head.method}")
+    if head.method not in ("GET", "HEAD"):
+        return _unknown_path(head)
+    if head.path == "/health":
+        return Reply(b'{"status":"ok"}\n')
+    if head.path == "/v1/models":
+        return Reply(models_list.listed(backends.names))
+    if head.path.startswith("/v1/models/"):
+        name = head.path.removeprefix("/v1/models/")
+        found = backends.names.find(name)
+        return model_not_found(name, found) if isinstance(found, NoMatch) else Reply(models_list.one(name, found))
+    return _unknown_path(head)
+
+
+def _forward(head: heads.Head, data: bytes, backends: Backends) -> Forward | GatewayError:
+    try:
+        body = RequestBody.read(data)
+    except BodyInvalid as error:
+        return GatewayError(400, "invalid_request", error.why, error.param)
+    found = backends.names.find(body.model)
+    if isinstance(found, NoMatch):
+        return model_not_found(body.model, found)
+    backend = backends.of(found.model.service)
+    assert backend is not None
+    name = found.engine_name
+    payload = body.text.encode() if name in ("", body.model) else body.with_model(name)
+    key = ""
+    if backend.route.prefix_hash and head.path in heads.PROMPT_PATHS and (prefix := body.prefix()):
+        key = f"{found.adapter}\0{prefix}"
+    return Forward(backend, head.outgoing(len(payload)), payload, key)
+
+
+def _unknown_path(head: heads.Head) -> GatewayError:
+    message = f"there is no {head.method} {head.path}; the gateway serves {', '.join(sorted(heads.MODEL_PATHS))}"
+    return GatewayError(404, "unknown_url", message)
