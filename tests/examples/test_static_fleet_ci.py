@@ -28,12 +28,13 @@ from tests.support.ci.gitlab import Pipeline
 from tests.support.ci.scripts import Machine, bare_environment
 from tests.support.ci.stand_ins import write_gh, write_pulumi, write_python
 from tests.support.controlplane import Api
+from tests.support.packages import PACKAGES
 
 pytestmark = pytest.mark.soak
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "09-static-fleet"
-SOURCES = ("program", "components", "automation", "agent", "kubeapi", "tools", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = (*PACKAGES, "pyproject.toml", "README.md", "LICENSE")
 
 
 @pytest.fixture(scope="module")

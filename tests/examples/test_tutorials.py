@@ -20,6 +20,7 @@ from tests.support.controlplane import Api, tool_or_skip
 from tests.support.documents import Shell, run_page
 from tests.support.file_server import FileServer, serving
 from tests.support.loop import forget_hosts, grant_loop_rights, install_crds, loop_process
+from tests.support.packages import PACKAGES
 from tools.localcluster import LocalCluster
 from tools.tiny_model import write_tiny_model
 from tools.toolchain import cache_dir
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.soak
 
 ROOT = Path(__file__).parents[2]
 TUTORIALS = ROOT / "docs" / "tutorials"
-SOURCES = ("program", "components", "automation", "agent", "kubeapi", "tools", "examples")
+SOURCES = (*PACKAGES, "examples")
 
 
 @pytest.fixture

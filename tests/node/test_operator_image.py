@@ -28,6 +28,7 @@ import pytest
 
 from automation.install import operator
 from tests.support import needs
+from tests.support.packages import PACKAGES
 from tools import versions
 from tools.image import contents, locked
 from tools.image.build import own_architecture
@@ -295,12 +296,14 @@ def test_it_runs_as_its_user_without_network_or_writable_files(bundle: Path) -> 
 
 
 def test_all_of_herdsman_and_of_python_can_be_imported_in_it(bundle: Path) -> None:
-    script = """
+    script = (
+        f"packages = {PACKAGES}\n"
+        + """
 import importlib, pkgutil, sys, ssl, hashlib, sqlite3, ctypes, lzma, bz2, zlib, uuid, curses, readline
 assert ssl.create_default_context().cert_store_stats()["x509_ca"] > 100
 assert sys.version_info[:2] == (3, 11) and sys.prefix == "/opt/herdsman", sys.prefix
 failed = []
-for folder in ("agent", "automation", "components", "kubeapi", "program", "tools"):
+for folder in packages:
     package = importlib.import_module(folder)
     for found in pkgutil.walk_packages(package.__path__, f"{folder}.", onerror=failed.append):
         if found.name.endswith("__main__"):
@@ -315,6 +318,7 @@ from components.kubernetes_object import sdk_is_installed
 assert [name for name, _ in failed] == ["components.sdk_resources"] and not sdk_is_installed(), failed
 print(len(sys.modules), metadata.version("pulumi-kubernetes"))
 """
+    )
     ended = inside(bundle, "python3", "-c", script)
     assert ended.returncode == 0, ended.stderr
 

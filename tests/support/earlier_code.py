@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.packages import PACKAGES
 from tools.node.node import Node
 
 REPOSITORY = Path(__file__).parents[2]
-PACKAGES = ("agent", "automation", "components", "kubeapi", "program", "tools")
 _AT = "opt/earlier"
 _INDEX = "application/vnd.oci.image.index.v1+json"
 _LAYER = "application/vnd.oci.image.layer.v1.tar"

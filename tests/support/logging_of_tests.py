@@ -11,7 +11,8 @@ import logging
 
 import structlog
 
-OURS = ("agent", "automation", "components", "kubeapi", "program", "tools")
+from tests.support.packages import PACKAGES
+
 _FACTORY = structlog.stdlib.LoggerFactory()
 
 
@@ -24,7 +25,7 @@ def give_logging_to_pytest() -> None:
         if isinstance(handler.formatter, structlog.stdlib.ProcessorFormatter):
             root.removeHandler(handler)
     root.setLevel(logging.WARNING)
-    for name in OURS:
+    for name in PACKAGES:
         logging.getLogger(name).setLevel(logging.INFO)
     structlog.configure(
         processors=[

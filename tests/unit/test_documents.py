@@ -14,6 +14,7 @@ import pytest
 import typer.main
 
 from automation.cli.main import COMMANDS, GROUPS, application
+from tests.support.packages import PACKAGES
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(
@@ -34,12 +35,7 @@ DOCUMENTS = sorted(
     ]
 )
 SOURCES = (
-    "program",
-    "components",
-    "automation",
-    "agent",
-    "kubeapi",
-    "tools",
+    *PACKAGES,
     "examples",
     "benchmarks",
     "stacks",

@@ -19,7 +19,7 @@ from tools.image import contents, trim
 from tools.image.locked import ROOT
 
 _OLDEST_GLIBC, _DEBIANS_GLIBC = 17, 36
-_SOURCES = ("agent", "automation", "components", "gateway", "kubeapi", "program", "tools")
+SOURCES = ("agent", "automation", "components", "gateway", "kubeapi", "program", "tools")
 _BESIDE = ("pyproject.toml", "README.md", "LICENSE")
 
 
@@ -120,7 +120,7 @@ def listed(root: Path) -> dict[str, str]:
 
 def source_files() -> list[Path]:
     """Return the files of Herdsman's wheel, relative to the checkout."""
-    found = [path for folder in _SOURCES for path in (ROOT / folder).rglob("*") if path.is_file()]
+    found = [path for folder in SOURCES for path in (ROOT / folder).rglob("*") if path.is_file()]
     kept = [path for path in found if path.suffix != ".pyc" and "__pycache__" not in path.parts]
     return sorted(path.relative_to(ROOT) for path in (*kept, *(ROOT / name for name in _BESIDE)))
 

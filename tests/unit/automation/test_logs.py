@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from automation.telemetry.logs import REDACTED, RESERVED, configure_logging, redact
+from tests.support.packages import PACKAGES
 
 pytestmark = pytest.mark.slow
 
@@ -142,7 +143,7 @@ def test_no_line_uses_a_key_that_the_renderers_treat_apart() -> None:
     root = Path(__file__).resolve().parents[3]
     methods = {"debug", "info", "warning", "error", "exception", "critical", "bind", "bound_contextvars"}
     found = []
-    for folder in ("agent", "automation", "components", "kubeapi", "program", "tools"):
+    for folder in PACKAGES:
         for path in (root / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in methods:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kubeapi.yaml_text import MOST_ALIASED, _Loader, _read_by_libyaml, load, load_all
+from tests.support.packages import PACKAGES
 
 pytestmark = pytest.mark.slow
 
@@ -149,7 +150,7 @@ OWN_FILES = {
 
 def test_no_other_module_reads_yaml_without_bounds() -> None:
     found = {}
-    for folder in ("agent", "automation", "components", "kubeapi", "program", "tools"):
+    for folder in PACKAGES:
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.packages import PACKAGES
 from tools import shell_scripts
 
 ROOT = Path(__file__).resolve().parents[3]
-PACKAGES = ("agent", "automation", "components", "gateway", "kubeapi", "program", "tools")
 _SHELL = re.compile(r"(; then\b|^\s*(fi|done|esac)\b|\bdo$|^\s*case .* in$)", re.MULTILINE)
 
 
