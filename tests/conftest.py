@@ -50,9 +50,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.loadscopereorder = False
 
 
+_WITHOUT_NODE = {"tests/node/test_operator_image.py"}
+"""Files of the node layer that start no node. The others take longer than all the rest of `make test-soak`."""
+
+
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give all files of the node layer to one test process, which starts one node for them. Other layers: by file."""
+    """Give all files that use the node to one test process, which starts one node for them. Other layers: by file."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
@@ -60,7 +64,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class OneNode(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
-            return "tests/node" if file.startswith("tests/node/") else file
+            return "tests/node" if file.startswith("tests/node/") and file not in _WITHOUT_NODE else file
 
     return OneNode(config, log)
 

@@ -207,7 +207,7 @@ def test_the_leader_converts_and_so_does_the_next_one(
         what="the CRDs to be told of the next leader",
         timeout_s=60,
     )
-    eventually(partial(is_converted, node_api, converted), what="a conversion by the next leader", timeout_s=15)
+    eventually(partial(is_converted, node_api, converted), what="a conversion by the next leader")
     print(f"leader deleted: the next one converts after {time.monotonic() - began:.1f} s")
     after = clients_of(node_api)
     assert not {each["caBundle"] for each in before} & {each["caBundle"] for each in after}
@@ -242,4 +242,4 @@ def test_an_authority_that_somebody_overwrote_is_written_again(
     eventually(
         lambda: all(authorities_of(each) for each in clients_of(node_api)), what="the authority again", timeout_s=90
     )
-    eventually(partial(is_converted, node_api, converted), what="a conversion", timeout_s=15)
+    eventually(partial(is_converted, node_api, converted), what="a conversion")

@@ -51,7 +51,10 @@ def is_converted(api: Api, path: str) -> bool:
     status, old = api.request("GET", path)
     new = api.get(path.replace("v1alpha1", "v1alpha2")) or {}
     assert "criticality" not in new["spec"]["model"]
-    return status == 200 and old["spec"]["model"]["criticality"] == "Critical"
+    if status != 200:
+        print(f"not converted: {status} {old}")
+        return False
+    return bool(old["spec"]["model"]["criticality"] == "Critical")
 
 
 def clients_of(api: Api) -> list[Json]:
