@@ -75,12 +75,15 @@ def write(path: Path, kind: str, record: Record) -> None:
     path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
 
 
-def commit() -> str:
-    """Return the commit of the checkout, with `+changes` if files differ from it; `unknown` outside of a checkout."""
-    folder = Path(__file__).parent
+def commit(folder: Path = Path(__file__).parent) -> str:
+    """Return the commit of the checkout, with `+changes` if its files differ; `unknown` outside of a checkout.
+
+    The files of figures do not count: a second measurement finds the rows of the first.
+    """
+    but = (":/", ":(exclude)RESULTS.md", ":(exclude)baseline.json")
     try:
         head = _git(folder, "rev-parse", "--short=12", "HEAD")
-        return head + ("+changes" if _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
+        return head + ("+changes" if _git(folder, "status", "--porcelain", "--untracked-files=no", "--", *but) else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
