@@ -8,9 +8,7 @@ with the same llama-server started by hand, which gets a request as soon as it i
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import re
 import shutil
 import socket
 import statistics
@@ -19,7 +17,6 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 from agent.client.http import HttpHost, token_from
@@ -28,6 +25,7 @@ from agent.proxy.limits import Limits
 from agent.proxy.server import Proxy
 from agent.proxy.service import Callbacks
 from benchmarks.subject import Subject
+from benchmarks.wrk import listens, load, missing_programs, nginx, running
 from kubeapi.json_types import Json
 from tools import toolchain
 from tools.tiny_model import write_tiny_model
@@ -40,17 +38,6 @@ BACKEND_PORT, FRONT_PORT, API_PORT, ENGINE_PORT = 18480, 18481, 18482, 18483
 KEY = "bench/tiny"
 TIMEOUT_S = 60.0
 POLL_S = 0.005
-
-NGINX = """
-worker_processes 1; daemon off; pid {directory}/nginx.pid; error_log {directory}/nginx.err;
-events {{ worker_connections 1024; }}
-http {{
-  access_log off; keepalive_requests 10000000;
-  client_body_temp_path {directory}/b; proxy_temp_path {directory}/p; fastcgi_temp_path {directory}/f;
-  uwsgi_temp_path {directory}/u; scgi_temp_path {directory}/s;
-  server {{ listen 127.0.0.1:{port}; location / {{ default_type application/json; return 200 '{{"ok":true}}'; }} }}
-}}
-"""
 
 
 def main(arguments: list[str]) -> int:
@@ -66,8 +53,7 @@ def main(arguments: list[str]) -> int:
     directory = Path(tempfile.mkdtemp(prefix="herdsman-bench-"))
     result: Json = {}
     try:
-        missing = [tool for tool in ("nginx", "wrk") if shutil.which(tool) is None]
-        if missing:
+        if missing := missing_programs():
             sys.stderr.write(f"left out the requests: {' and '.join(missing)} not found on PATH\n")
         else:
             result |= requests(directory, options.seconds, options.rounds)
@@ -95,59 +81,17 @@ def serve(target: int) -> int:
 
 def requests(directory: Path, seconds: int, rounds: int) -> Json:
     """Send requests directly and through the proxy, in turns."""
-    config = directory / "nginx.conf"
-    config.write_text(NGINX.format(directory=directory, port=BACKEND_PORT))
     told: dict[str, list[float]] = {}
     with (
-        running(["nginx", "-c", str(config)], BACKEND_PORT),
+        nginx(directory, BACKEND_PORT),
         running([sys.executable, "-m", "benchmarks", "proxy", f"--serve={BACKEND_PORT}"], FRONT_PORT),
     ):
         for _ in range(rounds):
             for name, port in (("direct", BACKEND_PORT), ("proxied", FRONT_PORT)):
-                told.setdefault(f"{name} p50 (ms)", []).append(load(port, FEW, seconds)[1])
-                told.setdefault(f"{name} (requests/s)", []).append(load(port, MANY, seconds)[0])
+                told.setdefault(f"{name} p50 (ms)", []).append(load(port, FEW, seconds).p50_ms)
+                told.setdefault(f"{name} (requests/s)", []).append(load(port, MANY, seconds).rate)
     result = {name: round(statistics.median(values), 3) for name, values in told.items()}
     return result | {"added p50 (ms)": round(result["proxied p50 (ms)"] - result["direct p50 (ms)"], 3)}
-
-
-def load(port: int, connections: int, seconds: int) -> tuple[float, float]:
-    """Run wrk; return requests per second and the median in milliseconds.
-
-    Raises RuntimeError for any failed request.
-    """
-    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", f"http://127.0.0.1:{port}/"]
-    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    if "Socket errors" in text or "Non-2xx" in text:
-        raise RuntimeError(text)
-    rate = re.search(r"Requests/sec:\s+([0-9.]+)", text)
-    median = re.search(r"50%\s+([0-9.]+)(us|ms|s)", text)
-    assert rate is not None
-    assert median is not None
-    return float(rate[1]), float(median[1]) * {"us": 0.001, "ms": 1.0, "s": 1000.0}[median[2]]
-
-
-@contextlib.contextmanager
-def running(command: list[str], port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a server, wait until it listens, and end it after the block."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + TIMEOUT_S
-        while not listens(port):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{command[0]} does not listen on {port}")
-            time.sleep(POLL_S)
-        yield process
-    finally:
-        process.terminate()
-        process.wait(10)
-
-
-def listens(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
-        return False
-    return True
 
 
 # --- wakes ------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,181 @@
+"""`python -m benchmarks gateway`: the cost of the gateway for each request, and its memory with many open streams.
+
+Requests: nginx answers small chat completions to wrk, directly and through the gateway in turns. Streams: an engine of
+this benchmark sends an event to every client each five seconds, as LLMs under load do. All processes share this
+machine's processors. All traffic stays on loopback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+from benchmarks.wrk import load, missing_programs, nginx, running
+from gateway.backends import Route
+from gateway.limits import GatewayLimits
+from gateway.names import Model, ServiceName
+from gateway.server import GatewayServer
+from kubeapi.json_types import Json
+
+LIMITS = {"added p50 (ms)": 0.6, "added p99 (ms)": 3.0, "RSS for 10,000 streams (MB)": 500.0}
+LEAST_REQUESTS_PER_S = 6000.0
+FEW, MANY = 4, 32
+"""Connections at once. Few of them show the added time, many show the throughput."""
+ENGINE_PORT, GATEWAY_PORT = 18490, 18491
+MODEL = "tiny"
+PATH = "/v1/chat/completions"
+EVENT_S = 5.0
+OPEN_TOGETHER = 200
+ANSWER = (
+    '{"id":"c","object":"chat.completion","created":1,"model":"tiny","choices":[{"index":0,"finish_reason":"stop",'
+    '"message":{"role":"assistant","content":"Fine."}}],"usage":{"prompt_tokens":9,"completion_tokens":2,"total_tokens":11}}'
+)
+ASKED = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "How are you?"}], "max_tokens": 4})
+_SCRIPT = f"""
+wrk.method = "POST"
+wrk.headers["Content-Type"] = "application/json"
+wrk.body = [[{ASKED}]]
+"""
+_EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
+_CHUNK = f"{len(_EVENT):x}\r\n".encode() + _EVENT + b"\r\n"
+_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def main(arguments: list[str]) -> int:
+    """Measure, print JSON, and return 1 if a limit is missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks gateway", description=__doc__)
+    parser.add_argument("--seconds", type=int, default=5, help="length of each round of requests")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--streams", type=int, default=9000, help="open answers; each needs two files of the gateway")
+    options = parser.parse_args(arguments)
+    directory = Path(tempfile.mkdtemp(prefix="herdsman-bench-"))
+    result: Json = {}
+    try:
+        if missing := missing_programs():
+            sys.stderr.write(f"left out the requests: {' and '.join(missing)} not found on PATH\n")
+        else:
+            result |= requests(directory, options.seconds, options.rounds)
+        result |= streams(options.streams)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    json.dump(result, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+    met = all(result[name] <= limit for name, limit in LIMITS.items() if name in result)
+    return 0 if met and result.get("gateway (requests/s)", LEAST_REQUESTS_PER_S) >= LEAST_REQUESTS_PER_S else 1
+
+
+def serve() -> None:
+    """Run a gateway with one replica until the process is killed, for an hour at most."""
+    gateway = GatewayServer(GatewayLimits(max_connections=100_000))
+    gateway.set_routes([Route(Model(ServiceName("bench", MODEL)), (("127.0.0.1", ENGINE_PORT),))])
+    gateway.start("127.0.0.1", GATEWAY_PORT)
+    time.sleep(3600)
+
+
+def own(function: str) -> list[str]:
+    """Return the command of a process that calls a function of this module, and imports no other benchmark."""
+    return [sys.executable, "-c", f"from benchmarks import gateway; gateway.{function}()"]
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+def requests(directory: Path, seconds: int, rounds: int) -> Json:
+    """Send requests directly and through the gateway, in turns."""
+    script = directory / "post.lua"
+    script.write_text(_SCRIPT)
+    told: dict[str, list[float]] = {}
+    with nginx(directory, ENGINE_PORT, ANSWER), running(own("serve"), GATEWAY_PORT):
+        for _ in range(rounds):
+            for name, port in (("direct", ENGINE_PORT), ("gateway", GATEWAY_PORT)):
+                few = load(port, FEW, seconds, path=PATH, script=script)
+                told.setdefault(f"{name} p50 (ms)", []).append(few.p50_ms)
+                told.setdefault(f"{name} p99 (ms)", []).append(few.p99_ms)
+                many = load(port, MANY, seconds, path=PATH, script=script)
+                told.setdefault(f"{name} (requests/s)", []).append(many.rate)
+    result = {name: round(statistics.median(values), 3) for name, values in told.items()}
+    for quantile in ("p50", "p99"):
+        added = result[f"gateway {quantile} (ms)"] - result[f"direct {quantile} (ms)"]
+        result[f"added {quantile} (ms)"] = round(added, 3)
+    return result
+
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
+def streams(count: int) -> Json:
+    """Open `count` streamed answers at the same time; return the gateway's memory before and with them.
+
+    Raises RuntimeError for a stream that is not answered.
+    """
+    with running(own("stream"), ENGINE_PORT), running(own("serve"), GATEWAY_PORT) as gateway:
+        process = psutil.Process(gateway.pid)
+        before = process.memory_info().rss
+        rss = asyncio.run(_hold(count, process))
+    return {
+        "RSS without streams (MB)": round(before / 1e6, 1),
+        "streams": count,
+        "RSS with streams (MB)": round(rss / 1e6, 1),
+        "RSS for 10,000 streams (MB)": round((before + (rss - before) * 10_000 / max(1, count)) / 1e6, 1),
+    }
+
+
+async def _hold(count: int, process: psutil.Process) -> int:
+    """Open streams, wait for two events of each, and return the memory of the gateway then, in bytes."""
+    room = asyncio.Semaphore(OPEN_TOGETHER)
+    writers: list[asyncio.StreamWriter] = []
+
+    async def one() -> asyncio.StreamReader:
+        async with room:
+            reader, writer = await asyncio.open_connection("127.0.0.1", GATEWAY_PORT)
+            writers.append(writer)
+            head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(ASKED)}\r\n\r\n"
+            writer.write(f"{head}{ASKED}".encode())
+            answered = await reader.readuntil(b"\r\n\r\n")
+            if not answered.startswith(b"HTTP/1.1 200 "):
+                raise RuntimeError((answered + await reader.read()).decode("utf-8", "replace"))
+            await reader.readuntil(b"\n\n")
+            return reader
+
+    readers = await asyncio.gather(*(one() for _ in range(count)))
+    await asyncio.gather(*(reader.readuntil(b"\n\n") for reader in readers))
+    rss = process.memory_info().rss
+    for writer in writers:
+        writer.close()
+    return rss
+
+
+def stream() -> None:
+    """Be an engine that answers every request with a stream without an end, for an hour at most."""
+    asyncio.run(_stream())
+
+
+async def _stream() -> None:
+    open_streams: set[asyncio.StreamWriter] = set()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(_HEAD + _CHUNK)
+            open_streams.add(writer)
+            await reader.read()
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            open_streams.discard(writer)
+            writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", ENGINE_PORT, backlog=1024):
+        for _ in range(int(3600 / EVENT_S)):
+            await asyncio.sleep(EVENT_S)
+            for writer in list(open_streams):
+                writer.write(_CHUNK)
