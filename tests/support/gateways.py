@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import socket
+import ssl
 import subprocess
 import sys
 import urllib.error
@@ -53,9 +54,9 @@ OK = says("200 OK", b'{"ok": true}')
 class Front:
     """A gateway, and a client of it."""
 
-    def __init__(self, server: GatewayServer) -> None:
+    def __init__(self, server: GatewayServer, tls: ssl.SSLContext | None = None) -> None:
         self.server = server
-        self.port = server.start("127.0.0.1", 0)
+        self.port = server.start("127.0.0.1", 0, tls)
 
     def serve(self, **engines: list[Engine]) -> None:
         """Serve a model for each name, with these replicas."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,9 +17,9 @@ from tests.support.gateways import OK, Answer, Engine, Front
 def make_front(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[..., Front]]:
     made: list[GatewayServer] = []
 
-    def make(**limits: Any) -> Front:
+    def make(*, tls: ssl.SSLContext | None = None, **limits: Any) -> Front:
         made.append(GatewayServer(GatewayLimits(**limits)))
-        return Front(made[-1])
+        return Front(made[-1], tls)
 
     yield make
     for server in made:
