@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from agent.proxy.limits import Limits
 from agent.proxy.upstream import Pool, Target
 from gateway.balancer import Balancer
+from gateway.engine_access import OPEN, EngineAccess
 from gateway.names import Model, Names, ServiceName
 
 
@@ -23,6 +24,12 @@ class Route:
     targets: tuple[Target, ...] = ()
     prefix_hash: bool = True
     """Requests with the same beginning go to the same replica."""
+    tls_targets: frozenset[Target] = frozenset()
+    """The addresses that serve with TLS."""
+    access: EngineAccess = OPEN
+    """How requests reach the replicas."""
+    on_refused: Callable[[], None] | None = field(default=None, compare=False)
+    """Called when an engine refuses the gateway's key or shows a certificate that is not trusted; returns at once."""
 
 
 class Backend:
@@ -37,16 +44,26 @@ class Backend:
 
     def update(self, route: Route) -> None:
         """Take over what the cluster reports now. Requests in progress are not disturbed."""
-        self.route = route
+        before, self.route = self.route, route
         self.balancer.set_targets(route.targets)
-        for target in self._pools.keys() - set(route.targets):
+        gone = self._pools.keys() - set(route.targets)
+        if (route.access.tls, route.tls_targets) != (before.access.tls, before.tls_targets):
+            gone = set(self._pools)  # a new connection shows a certificate that is trusted now
+        for target in gone:
             self._pools.pop(target).keep_only(())
+
+    def refused(self) -> None:
+        """Have the key and the certificates read again, because an engine did not accept them."""
+        if self.route.on_refused is not None:
+            self.route.on_refused()
 
     def pool(self, target: Target) -> Pool:
         """Return the idle connections to a replica."""
         pool = self._pools.get(target)
         if pool is None:
-            pool = self._pools[target] = Pool(self._loop, Limits())
+            access = self.route.access
+            tls = (access.tls, access.server_name) if target in self.route.tls_targets else (None, "")
+            pool = self._pools[target] = Pool(self._loop, Limits(), *tls)
             pool.keep_only((target,))
         return pool
 

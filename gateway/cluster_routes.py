@@ -8,20 +8,20 @@ replica is asked for the names of its models, unless the service sleeps: a reque
 
 from __future__ import annotations
 
-import http.client
-import json
+import functools
 import threading
-import time
-from collections.abc import Callable, Iterable, Set
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import structlog
 
-from agent.proxy.upstream import Target
 from gateway import routes
 from gateway.backends import Route
+from gateway.engine_access import OPEN, EngineAccess, SecretName, access_of, key_of, requirements_of
+from gateway.engine_questions import EngineQuestions
+from gateway.engine_secrets import EngineSecrets
 from gateway.names import ServiceName
-from gateway.routes import EngineModels, routes_of
+from gateway.routes import routes_of
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.informer import Informer
@@ -30,12 +30,6 @@ from program.dialects.registry import DIALECTS, is_part_of_another
 
 GATHER_S = 0.05
 """How long changes are gathered before the routes are made."""
-AGAIN_S = 5.0
-"""When an engine that did not answer is asked again."""
-ANSWER_S = 5.0
-ANSWER_MAX = 1 << 20
-"""Most bytes of an engine's answer that are read."""
-THREADS = 8
 
 log = structlog.get_logger(__name__)
 
@@ -55,7 +49,7 @@ class ClusterRoutes:
                 client,
                 info.kind,
                 namespaces=namespaces or None,
-                transform=_trimmed,
+                transform=functools.partial(_trimmed, name),
                 on_change=self._on_change,
                 # Most clusters have one dialect. The CRDs of others may be installed later.
                 on_missing=lambda _kind: None,
@@ -71,12 +65,15 @@ class ClusterRoutes:
             on_change=self._on_change,
         )
         self._engines = EngineQuestions(self._changed.set)
+        self._secrets = EngineSecrets(client, changed=self._changed.set)
+        self._access: dict[ServiceName, EngineAccess] = {}
         self._thread = threading.Thread(target=self._run, name="routes", daemon=True)
 
     def start(self) -> None:
         """Start to follow the cluster; returns at once."""
         for informer in (*self._services.values(), self._slices):
             informer.start()
+        self._secrets.start()
         self._thread.start()
 
     def stop(self) -> None:
@@ -85,6 +82,7 @@ class ClusterRoutes:
         self._changed.set()
         self._thread.join()
         self._engines.close()
+        self._secrets.stop()
         for informer in (*self._services.values(), self._slices):
             informer.stop()
 
@@ -114,90 +112,40 @@ class ClusterRoutes:
         services = [(name, cr) for name, informer in self._services.items() for cr in informer.list()]
         services = [(name, cr) for name, cr in services if not is_part_of_another(cr)]
         self._engines.keep_only({_name(cr) for _, cr in services})
-        made = routes_of(services, self._slices.list(), self._engines.known())
+        made = self._with_access(services, routes_of(services, self._slices.list(), self._engines.known()))
         self._publish(made)
         asleep = {_name(cr) for _, cr in services if routes.is_asleep(cr)}
         self._engines.ask(route for route in made if route.model.service not in asleep)
 
-
-class EngineQuestions:
-    """Asks one replica of each service for its models, once, and again while it does not answer. Not thread-safe."""
-
-    def __init__(self, answered: Callable[[], None], *, clock: Callable[[], float] = time.monotonic) -> None:
-        """`answered` is called in another thread when there is an answer."""
-        self._answered = answered
-        self._clock = clock
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="engine-models")
-        self._asked: dict[ServiceName, tuple[Target, ...]] = {}
-        """The replicas at the time of the last answer."""
-        self._under_way: dict[ServiceName, tuple[Future[EngineModels | None], tuple[Target, ...]]] = {}
-        self._known: dict[ServiceName, EngineModels] = {}
-        self._again_at: dict[ServiceName, float] = {}
-
-    def known(self) -> dict[ServiceName, EngineModels]:
-        """Return what the engines have said."""
-        for service, (future, targets) in list(self._under_way.items()):
-            if not future.done():
-                continue
-            del self._under_way[service]
-            if (said := future.result()) is None:
-                self._again_at[service] = self._clock() + AGAIN_S
-            else:
-                self._known[service], self._asked[service] = said, targets
-        return self._known
-
-    def keep_only(self, services: Set[ServiceName]) -> None:
-        """Drop what is known of other services."""
-        for known in (self._known, self._asked, self._again_at):
-            for service in known.keys() - services:
-                del known[service]
-
-    def ask(self, wanted: Iterable[Route]) -> None:
-        """Ask a replica of each service whose replicas changed."""
-        now = self._clock()
-        for route in wanted:
-            service = route.model.service
-            waits = service in self._under_way or self._again_at.get(service, 0.0) > now
-            if route.targets and route.targets != self._asked.get(service) and not waits:
-                self._again_at.pop(service, None)
-                future = self._pool.submit(models_of, route.targets[0])
-                self._under_way[service] = (future, route.targets)
-                future.add_done_callback(lambda _: self._answered())
-
-    def due_in_s(self) -> float | None:
-        """Return when an engine is to be asked again, in seconds; None when none is."""
-        return max(0.0, min(self._again_at.values()) - self._clock()) if self._again_at else None
-
-    def close(self) -> None:
-        """Ask no more."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-def models_of(target: Target) -> EngineModels | None:
-    """Ask an engine for its models. None when it does not answer; nothing is known of an engine without this path."""
-    connection = http.client.HTTPConnection(*target, timeout=ANSWER_S)
-    try:
-        connection.request("GET", "/v1/models")
-        answer = connection.getresponse()
-        data = answer.read(ANSWER_MAX)
-    except (OSError, http.client.HTTPException) as error:
-        log.debug("An engine did not name its models", target=target, error=str(error))
-        return None
-    finally:
-        connection.close()
-    if answer.status >= 500:
-        return None
-    try:
-        return EngineModels.read(json.loads(data)) if answer.status == 200 else EngineModels()
-    except (ValueError, RecursionError):
-        return EngineModels()
+    def _with_access(self, services: Sequence[tuple[str, Json]], made: Sequence[Route]) -> list[Route]:
+        """Add to each route how its engines are reached, and have the Secrets read that this needs."""
+        wanted: dict[SecretName, frozenset[str]] = {}
+        secrets = self._secrets.known()
+        access: dict[ServiceName, EngineAccess] = {}
+        reached: list[Route] = []
+        for (dialect, cr), route in zip(services, made, strict=True):
+            service, tls = route.model.service, bool(route.tls_targets)
+            needed = requirements_of(dialect, service, cr[_ENGINE_KEY])
+            names = needed.secrets(tls=tls)
+            for name, keys in names.items():
+                wanted[name] = wanted.get(name, frozenset()) | keys
+            access[service] = access_of(needed, secrets, tls=tls, before=self._access.get(service, OPEN))
+            again = functools.partial(self._secrets.read_again, tuple(names))
+            reached.append(replace(route, access=access[service], on_refused=again if names else None))
+        self._access = access
+        self._secrets.want(wanted)
+        return reached
 
 
 def _name(cr: Json) -> ServiceName:
     return ServiceName(cr["metadata"]["namespace"], cr["metadata"]["name"])
 
 
-def _trimmed(obj: Json) -> Json:
+_ENGINE_KEY = "engineKey"
+"""The part of a trimmed service with the result of `key_of`."""
+
+
+def _trimmed(dialect: str, obj: Json) -> Json:
     metadata = obj["metadata"]
     kept = ("name", "namespace", "annotations", "creationTimestamp", "ownerReferences", "resourceVersion", "uid")
     conditions = (obj.get("status") or {}).get("conditions") or []
@@ -206,6 +154,7 @@ def _trimmed(obj: Json) -> Json:
         "kind": obj.get("kind"),
         "metadata": {key: metadata[key] for key in kept if key in metadata},
         "status": {"conditions": [each for each in conditions if each.get("type") == "Ready"]},
+        _ENGINE_KEY: key_of(dialect, obj),
     }
 
 

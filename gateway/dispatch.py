@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from gateway import heads, models_list
 from gateway.backends import Backend, Backends
 from gateway.errors import GatewayError, model_not_found
+from gateway.multipart_body import MultipartBody, is_form
 from gateway.names import NoMatch
 from gateway.request_body import BodyInvalid, RequestBody
 
@@ -54,7 +55,7 @@ def dispatch(head: heads.Head, body: bytes, backends: Backends) -> Reply | Forwa
 
 def _forward(head: heads.Head, data: bytes, backends: Backends) -> Forward | GatewayError:
     try:
-        body = RequestBody.read(data)
+        body = _read(head, data)
     except BodyInvalid as error:
         return GatewayError(400, "invalid_request", error.why, error.param)
     found = backends.names.find(body.model)
@@ -63,11 +64,20 @@ def _forward(head: heads.Head, data: bytes, backends: Backends) -> Forward | Gat
     backend = backends.of(found.model.service)
     assert backend is not None
     name = found.engine_name
-    payload = body.text.encode() if name in ("", body.model) else body.with_model(name)
+    payload = body.unchanged() if name in ("", body.model) else body.with_model(name)
     key = ""
     if backend.route.prefix_hash and head.path in heads.PROMPT_PATHS and (prefix := body.prefix()):
         key = f"{found.adapter}\0{prefix}"
     return Forward(backend, head.outgoing(len(payload)), payload, key)
+
+
+def _read(head: heads.Head, data: bytes) -> RequestBody | MultipartBody:
+    """Read a body in the form that its path and its type say. Raises BodyInvalid."""
+    if head.path in heads.FORM_PATHS and is_form(kind := head.content_type):
+        return MultipartBody.read(data, kind)
+    if head.path in heads.FORM_PATHS and not kind.lower().startswith(b"application/json"):
+        raise BodyInvalid("the request's Content-Type is neither multipart/form-data nor application/json")
+    return RequestBody.read(data)
 
 
 def _unknown_path(head: heads.Head) -> GatewayError:

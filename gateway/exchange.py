@@ -7,6 +7,7 @@ byte of an answer. Runs in the event loop's thread.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import Protocol
 
 from agent.proxy.framing import ResponseHead
@@ -18,6 +19,7 @@ from gateway.limits import GatewayLimits
 
 REFUSALS = (429, 503)
 """An engine that answers so has not begun with the request."""
+UNAUTHORIZED = 401
 
 
 class Requester(Protocol):
@@ -62,7 +64,14 @@ class Exchange:
 
     def start(self, method: bytes, head: bytes, body: bytes, key: str) -> None:
         """Send a request; `head` lacks its Host line, and `key` is what the choice of a replica depends on."""
-        self._method, self._head, self._body, self._key = method, head, body, key
+        access = self.backend.route.access
+        if access.problem:
+            message = f"no request can be sent to `{self.backend.route.model.service}`: {access.problem}"
+            self._requester.no_answer(
+                GatewayError(503, "engine_not_accessible", message, retry_after_s=self._limits.retry_after_s)
+            )
+            return
+        self._method, self._head, self._body, self._key = method, head + access.authorization, body, key
         self._try()
 
     def cancel(self) -> None:
@@ -133,6 +142,14 @@ class Exchange:
             attempt.end()
             self._try()
             return
+        if head.status == UNAUTHORIZED and self.backend.route.access.authorization:
+            # The client would take it for a refusal of its own key.
+            attempt.end()
+            self._attempt = None
+            self.backend.refused()
+            message = f"the engine of `{self.backend.route.model.service}` refused the gateway's key"
+            self._requester.no_answer(GatewayError(502, "engine_refused_key", message))
+            return
         self.answering = True
         self._body = b""  # it is not sent again
         self._requester.answer_begins(head, data)
@@ -200,6 +217,8 @@ class _Attempt:
             upstream = await backend.pool(self.endpoint.target).connect(self.endpoint.target)
         except (OSError, TimeoutError) as error:
             self._connecting = None
+            if isinstance(error, ssl.SSLCertVerificationError):
+                backend.refused()
             service, retry_s = backend.route.model.service, 5.0
             message = f"a replica of `{service}` cannot be reached: {error}"
             self._fail(GatewayError(503, "upstream_unreachable", message, retry_after_s=retry_s))

@@ -10,6 +10,10 @@ from urllib.parse import unquote
 
 from agent.proxy.framing import RequestHead
 
+FORM_PATHS = frozenset(
+    {"/v1/audio/transcriptions", "/v1/audio/translations", "/v1/images/edits", "/v1/images/variations"}
+)
+"""The paths of requests whose body is a form with files; the body of all others is JSON."""
 MODEL_PATHS = frozenset(
     {
         "/v1/chat/completions",
@@ -23,10 +27,13 @@ MODEL_PATHS = frozenset(
         "/v1/score",
         "/tokenize",
         "/detokenize",
+        "/v1/audio/speech",
+        "/v1/images/generations",
+        *FORM_PATHS,
     }
 )
-"""The paths of requests with a JSON body that names a model. Other paths of engines are not for clients: some of them
-load adapters or put an engine to sleep."""
+"""The paths of requests with a body that names a model. Other paths of engines are not for clients: some of them load
+adapters or put an engine to sleep."""
 PROMPT_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/messages"})
 """The paths whose requests have a prompt that an engine keeps in its prefix cache."""
 
@@ -44,6 +51,7 @@ _DROPPED = frozenset(
         b"x-request-id",
     }
 )
+_CONTENT_TYPE = re.compile(rb"^content-type:([^\r\n]*)\r?$", re.IGNORECASE | re.MULTILINE)
 _REQUEST_ID_LINE = re.compile(rb"^x-request-id:[^\r\n]*\r\n", re.IGNORECASE | re.MULTILINE)
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 
@@ -93,6 +101,12 @@ class Head:
             expects,
             request.old,
         )
+
+    @property
+    def content_type(self) -> bytes:
+        """The type of the body; empty if there is no such header, or several."""
+        found = _CONTENT_TYPE.findall(self.fields)
+        return bytes(found[0]).strip() if len(found) == 1 else b""
 
     @property
     def request_id_line(self) -> bytes:

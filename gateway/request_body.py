@@ -56,6 +56,10 @@ class RequestBody:
         first = prompt[0] if isinstance(prompt, list) and prompt else prompt
         return first[:PREFIX_CHARACTERS] if isinstance(first, str) else ""
 
+    def unchanged(self) -> bytes:
+        """Return the body as it came, without a byte order mark."""
+        return self.text.encode()
+
     def with_model(self, name: str) -> bytes:
         """Return the body with another model. All other bytes stay as they are."""
         text, spans = self.text, _spans(self.text, "model")

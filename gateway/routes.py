@@ -55,24 +55,24 @@ def routes_of(
     services: Iterable[tuple[str, Json]], slices: Iterable[Json], engines: Mapping[ServiceName, EngineModels]
 ) -> list[Route]:
     """Return the route of each service. `services` are pairs of a dialect's name and a custom resource."""
-    targets: dict[ServiceName, list[Target]] = {}
+    targets: dict[ServiceName, dict[Target, bool]] = {}
     for each in slices:
         front = (each["metadata"].get("labels") or {}).get(LABEL_SERVICE_NAME, "")
-        targets.setdefault(ServiceName(each["metadata"]["namespace"], front), []).extend(_targets(each))
+        targets.setdefault(ServiceName(each["metadata"]["namespace"], front), {}).update(_targets(each))
     return [_route(dialect, cr, targets, engines) for dialect, cr in services]
 
 
 def _route(
     dialect: str,
     cr: Json,
-    targets: Mapping[ServiceName, list[Target]],
+    targets: Mapping[ServiceName, Mapping[Target, bool]],
     engines: Mapping[ServiceName, EngineModels],
 ) -> Route:
     metadata = cr["metadata"]
     annotations = metadata.get("annotations") or {}
     service = ServiceName(metadata["namespace"], metadata["name"])
     engine = engines.get(service, EngineModels())
-    found = tuple(sorted(set(targets.get(ServiceName(service.namespace, _FRONTS[dialect](service.name)), ()))))
+    found = targets.get(ServiceName(service.namespace, _FRONTS[dialect](service.name)), {})
     aliases = tuple(word for part in annotations.get(ANNOTATION_MODEL_ALIASES, "").split(",") if (word := part.strip()))
     model = Model(
         service,
@@ -83,7 +83,12 @@ def _route(
         context_length=engine.context_length,
         state=_state(cr, reachable=bool(found)),
     )
-    return Route(model, found, annotations.get(ANNOTATION_LOAD_BALANCING, "PrefixHash") == "PrefixHash")
+    return Route(
+        model,
+        tuple(sorted(found)),
+        annotations.get(ANNOTATION_LOAD_BALANCING, "PrefixHash") == "PrefixHash",
+        frozenset(target for target, tls in found.items() if tls),
+    )
 
 
 def is_asleep(cr: Json) -> bool:
@@ -98,16 +103,17 @@ def _state(cr: Json, *, reachable: bool) -> str:
     return "ready" if reachable else "not ready"
 
 
-def _targets(endpoint_slice: Json) -> Iterable[Target]:
-    # The gateway does not check certificates of pods yet, so it sends nothing to ports with TLS.
-    ports = [each for each in endpoint_slice.get("ports") or () if each.get("port") and each.get("name") != "https"]
+def _targets(endpoint_slice: Json) -> Iterable[tuple[Target, bool]]:
+    """Yield the addresses that accept new requests, each with whether it serves with TLS."""
+    ports = [each for each in endpoint_slice.get("ports") or () if each.get("port")]
     if not ports:
         return
-    port = next((each for each in ports if each.get("name") == "http"), ports[0])
+    port = next((each for name in ("http", "https") for each in ports if each.get("name") == name), ports[0])
+    tls = "https" in (port.get("name"), port.get("appProtocol"))
     for endpoint in endpoint_slice.get("endpoints") or ():
         conditions = endpoint.get("conditions") or {}
         if conditions.get("ready") is not False and not conditions.get("terminating"):
-            yield from ((str(address), int(port["port"])) for address in endpoint.get("addresses") or ()[:1])
+            yield from (((str(address), int(port["port"])), tls) for address in endpoint.get("addresses") or ()[:1])
 
 
 def _context(entry: Any) -> int | None:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 import time
 from collections import Counter
@@ -20,6 +21,8 @@ from gateway.limits import GatewayLimits
 BACKLOG = 1024
 SWEEP_S = 1.0
 """Interval in which connections are checked for their limits of time."""
+HANDSHAKE_S = 10.0
+"""How long a client's TLS handshake may take."""
 START_S = 10.0
 POLL_S = 0.05
 
@@ -39,14 +42,21 @@ class GatewayServer:
         self._thread = threading.Thread(target=self._run, name="gateway", daemon=True)
         self._server: asyncio.Server | None = None
 
-    def start(self, address: str, port: int) -> int:
-        """Listen, and return the port. Raises OSError when the address is not available."""
+    def start(self, address: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """Listen, and return the port; with `tls` by TLS only. Raises OSError when the address is not available."""
         opened: Future[int] = Future()
 
         async def listen() -> None:
             try:
+                handshake_s = HANDSHAKE_S if tls is not None else None
                 self._server = await self.loop.create_server(
-                    lambda: Connection(self), address, port, backlog=BACKLOG, reuse_address=True
+                    lambda: Connection(self),
+                    address,
+                    port,
+                    backlog=BACKLOG,
+                    reuse_address=True,
+                    ssl=tls,
+                    ssl_handshake_timeout=handshake_s,
                 )
             except OSError as error:
                 opened.set_exception(error)

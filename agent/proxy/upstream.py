@@ -7,6 +7,7 @@ client is only the `Receiver` of one response.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
 from typing import Protocol, cast
 
@@ -177,9 +178,18 @@ class Upstream(asyncio.Protocol):
 class Pool:
     """The idle connections to a service's engines."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, limits: Limits) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limits: Limits,
+        tls: ssl.SSLContext | None = None,
+        server_name: str = "",
+    ) -> None:
+        """With `tls` the connections use TLS. It verifies the engine's certificate, which is for `server_name`."""
         self.limits = limits
         self._loop = loop
+        self._tls = tls
+        self._server_name = server_name if tls is not None else None
         self._targets: tuple[Target, ...] = ()
         self._idle: deque[Upstream] = deque()
         self._sweep: asyncio.TimerHandle | None = None
@@ -191,7 +201,9 @@ class Pool:
     async def connect(self, target: Target) -> Upstream:
         """Open a new connection. Raises OSError, TimeoutError."""
         async with asyncio.timeout(self.limits.connect_timeout_s):
-            _, upstream = await self._loop.create_connection(lambda: Upstream(self, target), *target)
+            _, upstream = await self._loop.create_connection(
+                lambda: Upstream(self, target), *target, ssl=self._tls, server_hostname=self._server_name
+            )
         return upstream
 
     def put(self, upstream: Upstream) -> None:

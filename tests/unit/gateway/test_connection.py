@@ -8,119 +8,15 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from gateway.backends import Route
-from gateway.limits import GatewayLimits
 from gateway.names import Model, ServiceName
-from gateway.server import GatewayServer
-from tests.support.raw_engine import RawEngine, connected, read_head, read_to_end, requests
-
-Answer = Callable[[socket.socket, bytes, bytes], None]
-CHAT = "/v1/chat/completions"
-
-
-def says(status: str, body: bytes, *headers: bytes) -> Answer:
-    def answer(connection: socket.socket, _head: bytes, _body: bytes) -> None:
-        lines = [b"HTTP/1.1 " + status.encode(), b"Content-Type: application/json", *headers]
-        lines.append(b"Content-Length: %d" % len(body))
-        connection.sendall(b"\r\n".join(lines) + b"\r\n\r\n" + body)
-
-    return answer
-
-
-class Engine(RawEngine):
-    """Answers each request with `answer`, and keeps the requests."""
-
-    def __init__(self, answer: Answer) -> None:
-        self.answer = answer
-        self.seen: list[tuple[bytes, bytes]] = []
-        super().__init__(self._talk)
-
-    def _talk(self, connection: socket.socket) -> None:
-        for head, body in requests(connection):
-            self.seen.append((head, body))
-            self.answer(connection, head, body)
-
-
-OK = says("200 OK", b'{"ok": true}')
-
-
-class Front:
-    """A gateway, and a client of it."""
-
-    def __init__(self, server: GatewayServer) -> None:
-        self.server = server
-        self.port = server.start("127.0.0.1", 0)
-
-    def serve(self, **engines: list[Engine]) -> None:
-        """Serve a model for each name, with these replicas."""
-        self.serve_routes(
-            *(
-                Route(Model(ServiceName("prod", name)), tuple(each.target for each in replicas), prefix_hash=False)
-                for name, replicas in engines.items()
-            )
-        )
-
-    def serve_routes(self, *routes: Route) -> None:
-        self.server.set_routes(routes)
-
-    def ask(self, body: Any, path: str = CHAT, **headers: str) -> tuple[int, dict[str, str], Any]:
-        """Send a request; return status, headers and the JSON of the answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
-        try:
-            data = body if isinstance(body, bytes) else json.dumps(body).encode()
-            connection.request("POST", path, data, {name.replace("_", "-"): value for name, value in headers.items()})
-            answer = connection.getresponse()
-            return answer.status, {k.lower(): v for k, v in answer.getheaders()}, json.loads(answer.read())
-        finally:
-            connection.close()
-
-    def get(self, path: str) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, json.loads(answer.read())
-        finally:
-            connection.close()
-
-
-@pytest.fixture
-def make_front(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[..., Front]]:
-    made: list[GatewayServer] = []
-
-    def make(**limits: Any) -> Front:
-        made.append(GatewayServer(GatewayLimits(**limits)))
-        return Front(made[-1])
-
-    yield make
-    for server in made:
-        server.stop()
-    # An exception in a callback closes only its connection; asyncio logs it here.
-    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
-
-
-@pytest.fixture
-def front(make_front: Callable[..., Front]) -> Front:
-    return make_front()
-
-
-@pytest.fixture
-def make_engine() -> Iterator[Callable[[Answer], Engine]]:
-    made: list[Engine] = []
-
-    def make(answer: Answer = OK) -> Engine:
-        made.append(Engine(answer))
-        return made[-1]
-
-    yield make
-    for engine in made:
-        engine.close()
-
+from tests.support.gateways import CHAT, OK, Answer, Engine, Front, says
+from tests.support.raw_engine import connected, read_head, read_to_end
 
 Make = Callable[..., Engine]
 

@@ -1,0 +1,212 @@
+"""How the gateway reaches the engines of a service: the Secrets that it needs, and what it takes from them. Pure.
+
+`cluster_routes` asks `requirements_of` which Secrets a service needs, `engine_secrets` reads them, and `access_of`
+makes from both what `exchange` uses. Clients' keys never reach an engine; the key here is the engine's own.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from gateway.names import ServiceName
+from kubeapi.json_types import Json
+from program.desired.keys import ANNOTATION_API_KEY_SECRET
+from program.dialects import annotations
+from program.dialects.kserve import naming
+from program.runtimes.llamacpp import LlamaCppRuntime
+from program.runtimes.tgi import TgiRuntime
+from program.runtimes.vllm import VllmRuntime
+
+AUTHORITY, CERTIFICATE = "ca.crt", "tls.crt"
+"""The public keys of a Secret of type kubernetes.io/tls."""
+_VARIABLES = frozenset(each.api_key_env for each in (LlamaCppRuntime, TgiRuntime, VllmRuntime))
+"""The variables from which engines read the key that they demand."""
+_KEY = re.compile(r"[\x21-\x7e]{1,4096}")
+
+
+class SecretName(NamedTuple):
+    """One Secret."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class KeyReference(NamedTuple):
+    """The Secret with the key of an engine, and the key of its data."""
+
+    secret: SecretName
+    key: str
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """The Secrets that the gateway needs for the engines of one service."""
+
+    key: KeyReference | None = None
+    """Where the key is that the engines demand."""
+    certificates: SecretName | None = None
+    """Where the authority of the engines' certificates is, if they serve with TLS."""
+    server_name: str = ""
+    """The DNS name for which the engines' certificates are valid."""
+
+    def secrets(self, *, tls: bool) -> dict[SecretName, frozenset[str]]:
+        """Return the needed Secrets with the needed keys of their data. `tls`: the engines serve with TLS."""
+        needed: dict[SecretName, frozenset[str]] = {}
+        if self.key is not None:
+            needed[self.key.secret] = frozenset({self.key.key})
+        if tls and self.certificates is not None:
+            public = frozenset({AUTHORITY, CERTIFICATE})
+            needed[self.certificates] = needed.get(self.certificates, frozenset()) | public
+        return needed
+
+
+@dataclass(frozen=True)
+class SecretValues:
+    """What was read of a Secret: only the needed keys of its data."""
+
+    values: Mapping[str, str] = field(default_factory=dict, repr=False)
+    previous: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The values before the last change."""
+    problem: str = ""
+    """Why it could not be read; empty when it was."""
+
+
+@dataclass(frozen=True)
+class EngineAccess:
+    """How requests reach the engines of one service."""
+
+    tls: ssl.SSLContext | None = field(default=None, compare=False)
+    """Verifies the certificates of engines that serve with TLS."""
+    trusted: str = field(default="", repr=False)
+    """The certificates in PEM that `tls` trusts; empty without `tls`."""
+    server_name: str = ""
+    """The name that their certificates must have."""
+    key: str = field(default="", repr=False)
+    """The key that the engines demand; empty: none."""
+    problem: str = ""
+    """Why no request can be sent; empty when requests are sent."""
+
+    @cached_property
+    def authorization(self) -> bytes:
+        """The header line with the key."""
+        return f"Authorization: Bearer {self.key}\r\n".encode() if self.key else b""
+
+
+OPEN = EngineAccess()
+"""The engines serve without TLS and demand no key."""
+
+
+def key_of(dialect: str, cr: Json) -> tuple[str, str] | None:
+    """Return Secret and key of an engine's own key: of the annotation, else of a variable that engines read."""
+    written = str((cr["metadata"].get("annotations") or {}).get(ANNOTATION_API_KEY_SECRET, ""))
+    if written:
+        name, slash, key = written.partition("/")
+        return name, key if slash else annotations.API_KEY
+    for variable in _environment(dialect, cr.get("spec")):
+        reference = _get(_get(variable, "valueFrom"), "secretKeyRef")
+        name, key = _get(reference, "name"), _get(reference, "key")
+        if _get(variable, "name") in _VARIABLES and isinstance(name, str) and isinstance(key, str):
+            return name, key
+    return None
+
+
+def requirements_of(dialect: str, service: ServiceName, key: tuple[str, str] | None) -> Requirements:
+    """Return what the engines of a service require. `key` is what `key_of` returned."""
+    namespace, name = service
+    reference = KeyReference(SecretName(namespace, key[0]), key[1]) if key is not None else None
+    if dialect != "kserve":
+        return Requirements(reference)
+    server_name = f"{naming.workload_service(name)}.{namespace}.svc"
+    return Requirements(reference, SecretName(namespace, naming.certificates(name)), server_name)
+
+
+def access_of(
+    needed: Requirements,
+    secrets: Mapping[SecretName, SecretValues],
+    *,
+    tls: bool,
+    before: EngineAccess = OPEN,
+) -> EngineAccess:
+    """Return how to reach the engines of a service. `tls`: they serve with TLS.
+
+    Without a needed value the result has a `problem`: a request is refused, and not sent without a check of the
+    certificate or without the key. `before` is the last result; its context is kept while the certificates stay.
+    """
+    key, trusted, problem = "", "", ""
+    if needed.key is not None:
+        key, problem = _key(needed.key, secrets)
+    if tls and not problem:
+        trusted, problem = _trusted(needed, secrets)
+    if problem:
+        return EngineAccess(problem=problem)
+    if not tls:
+        return EngineAccess(key=key)
+    context = before.tls if before.trusted == trusted else None
+    try:
+        return EngineAccess(context or verifying_context(trusted), trusted, needed.server_name, key)
+    except ssl.SSLError:
+        return EngineAccess(problem="the Secret with the certificate of its engine has no valid certificate")
+
+
+def _key(reference: KeyReference, secrets: Mapping[SecretName, SecretValues]) -> tuple[str, str]:
+    found = secrets.get(reference.secret, _UNREAD)
+    if found.problem:
+        return "", f"the Secret with the key of its engine {found.problem}"
+    key = found.values.get(reference.key, "").strip()
+    if not _KEY.fullmatch(key):
+        return "", "the Secret with the key of its engine has no valid key"
+    return key, ""
+
+
+def _trusted(needed: Requirements, secrets: Mapping[SecretName, SecretValues]) -> tuple[str, str]:
+    if needed.certificates is None:
+        return "", "its engine serves with TLS, and the gateway knows no authority for its certificate"
+    found = secrets.get(needed.certificates, _UNREAD)
+    if found.problem:
+        return "", f"the Secret with the certificate of its engine {found.problem}"
+    # During a rotation some replicas still show the certificate before the last change.
+    texts = (each.get(part, "") for each in (found.values, found.previous) for part in (AUTHORITY, CERTIFICATE))
+    return "\n".join(text for text in texts if text), ""
+
+
+def verifying_context(bundle: str) -> ssl.SSLContext:
+    """Return a client's context that trusts these certificates in PEM and no other. Raises SSLError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # A certificate without an authority, as KServe makes it, is trusted itself.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    if not bundle.isascii() or not bundle:
+        raise ssl.SSLError("no certificate")
+    context.load_verify_locations(cadata=bundle)
+    return context
+
+
+_UNREAD = SecretValues(problem="was not read yet")
+
+
+def _environment(dialect: str, spec: Any) -> list[Any]:
+    match dialect:
+        case "llmkube":
+            return _list(_get(spec, "env"))
+        case "kserve":
+            containers = _list(_get(_get(spec, "template"), "containers"))
+            return [each for container in containers for each in _list(_get(container, "env"))]
+        case "llmaz":
+            return _list(_get(_get(spec, "backendRuntimeConfig"), "envs"))
+    return []
+
+
+def _get(value: Any, key: str) -> Any:
+    return value.get(key) if isinstance(value, dict) else None
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,154 @@
+"""A gateway, and an LLMInferenceService whose engine serves with the loop's certificate and demands a key."""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.server.host_facts import own_address
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
+from tests.support import controlplane, dialects, loop
+from tests.support.gateways import completion, gateway_process
+from tests.support.loop import LoopProcess, eventually, find
+from tests.support.supervising import free_port
+from tests.support.tls_relay import TlsRelay
+from tools.localcluster import LocalCluster
+from tools.tiny_model import write_tiny_model
+
+KEY = "key-of-the-engine"
+SERVICE = "secured-kserve-workload-svc"
+CERTIFICATES = "secured-kserve-self-signed-certs"
+ROLES = "rbac.authorization.k8s.io/v1"
+USER = "gateway"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """A control plane without controllers: the test makes the pods' EndpointSlice."""
+    with controlplane.running(("etcd", "kube-apiserver")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(cluster: LocalCluster) -> Iterator[KubeClient]:
+    administrator = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
+    loop.install_crds(administrator)
+    dialects.install(administrator, "kserve")
+    yield administrator
+    administrator.close()
+
+
+@pytest.fixture
+def running(client: KubeClient, cluster: LocalCluster, pulumi_cli: Path, tmp_path: Path) -> Iterator[LoopProcess]:
+    kubeconfig = loop.grant_loop_rights(client, cluster, tmp_path / "loop-kubeconfig")
+    with loop.loop_process(kubeconfig, tmp_path) as started:
+        yield started
+
+
+@pytest.fixture
+def engine(llama_server: Path, tmp_path: Path) -> Iterator[tuple[str, int]]:
+    """A llama-server that demands a key."""
+    write_tiny_model(tmp_path / "tiny.gguf")
+    port = free_port()
+    command = [llama_server, "--model", tmp_path / "tiny.gguf", "--host", "127.0.0.1", "--port", str(port), "-c", "256"]
+    with (tmp_path / "engine.log").open("wb") as log:
+        process = subprocess.Popen(command, env={**os.environ, "LLAMA_API_KEY": KEY}, stdout=log, stderr=log)
+    try:
+        yield "127.0.0.1", port
+    finally:
+        process.kill()
+        process.wait()
+
+
+def put(client: KubeClient, kind: kinds.Kind, where: str | None, name: str, **body: Any) -> None:
+    client.create(kind, where, {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, **body})
+
+
+def allow(client: KubeClient, where: str, name: str, rules: list[Json]) -> None:
+    """Give the gateway's user rights in a namespace."""
+    role = client.mapping(ROLES, "Role")
+    client.apply(
+        role,
+        where,
+        {"apiVersion": ROLES, "kind": "Role", "metadata": {"name": name}, "rules": rules},
+        field_manager="tests",
+        force=True,
+    )
+    if find(client, client.mapping(ROLES, "RoleBinding"), where, name) is None:
+        group = "rbac.authorization.k8s.io"
+        subjects = [{"kind": "User", "name": USER, "apiGroup": group}]
+        reference = {"kind": "Role", "name": name, "apiGroup": group}
+        put(client, client.mapping(ROLES, "RoleBinding"), where, name, subjects=subjects, roleRef=reference)
+
+
+def secured() -> Json:
+    reference = {"secretKeyRef": {"name": "engine-key", "key": "key"}}
+    engine = {"name": "main", "image": "registry.example/engine:1", "command": ["serve"]}
+    engine["env"] = [{"name": "LLAMA_API_KEY", "valueFrom": reference}]  # type: ignore[assignment]
+    return {"model": {"uri": "hf://acme/tiny"}, "template": {"containers": [engine]}}
+
+
+@pytest.mark.soak
+def test_an_engine_with_tls_and_a_key_is_reached_with_the_rights_to_two_secrets(
+    client: KubeClient, cluster: LocalCluster, running: LoopProcess, engine: tuple[str, int], tmp_path: Path
+) -> None:
+    where = "engines"
+    put(client, kinds.NAMESPACES, None, where)
+    put(client, kinds.SECRETS, where, "engine-key", stringData={"key": KEY, "other": "not-for-the-gateway"})
+    put(client, kinds.LLM_SERVICES, where, "secured", spec=secured())
+    issued = eventually(lambda: find(client, kinds.SECRETS, where, CERTIFICATES), what="the loop's certificate")
+    assert issued is not None
+    for file in ("tls.crt", "tls.key"):
+        (tmp_path / file).write_bytes(base64.b64decode(issued["data"][file]))
+    address = own_address()
+    relay = TlsRelay(engine, tmp_path / "tls.crt", tmp_path / "tls.key", address=address)
+    client.create(
+        kinds.ENDPOINT_SLICES,
+        where,
+        {
+            "apiVersion": kinds.ENDPOINT_SLICES.api_version,
+            "kind": kinds.ENDPOINT_SLICES.kind,
+            "metadata": {"name": f"{SERVICE}-1", "labels": {"kubernetes.io/service-name": SERVICE}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
+            "ports": [{"name": "https", "protocol": "TCP", "appProtocol": "https", "port": relay.port}],
+        },
+    )
+    follow = ["list", "watch"]
+    allow(
+        client,
+        where,
+        "gateway",
+        [
+            {"apiGroups": ["inference.llmkube.dev"], "resources": ["inferenceservices"], "verbs": follow},
+            {"apiGroups": ["serving.kserve.io"], "resources": ["llminferenceservices"], "verbs": follow},
+            {"apiGroups": ["inference.llmaz.io"], "resources": ["playgrounds", "services"], "verbs": follow},
+            {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": follow},
+        ],
+    )
+    cluster.write_kubeconfig(tmp_path / "kubeconfig", user=USER)
+    log = tmp_path / "gateway.log"
+    with gateway_process(tmp_path / "kubeconfig", log, "-n", where) as gateway:
+        eventually(lambda: completion(gateway, "secured")[0] == 503, what="a refusal without the right to the Secrets")
+        refused = completion(gateway, "secured")[1]["error"]
+        assert refused["code"] == "engine_not_accessible"
+        assert "may not be read" in refused["message"]
+
+        names = ["engine-key", CERTIFICATES]
+        rule = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": names, "verbs": ["get"]}
+        allow(client, where, "gateway-secrets", [rule])
+        eventually(lambda: completion(gateway, "secured")[0] == 200, what="an answer of the engine")
+        status, told = completion(gateway, "secured")
+        assert (status, told["usage"]["completion_tokens"] >= 1) == (200, True)
+    relay.close()
+    written = log.read_text()
+    assert KEY not in written
+    assert "PRIVATE KEY" not in written

@@ -1,0 +1,111 @@
+"""Which Secrets the gateway reads to reach engines, and what it makes of them."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from automation.certificates.files import serving_files
+from gateway.engine_access import (
+    KeyReference,
+    Requirements,
+    SecretName,
+    SecretValues,
+    access_of,
+    key_of,
+    requirements_of,
+)
+from gateway.names import ServiceName
+from kubeapi.json_types import Json
+from program.desired.keys import ANNOTATION_API_KEY_SECRET
+
+KEYS = SecretName("prod", "keys")
+CERTIFICATES = SecretName("prod", "chat-kserve-self-signed-certs")
+
+
+def cr(annotations: dict[str, str] | None = None, **spec: object) -> Json:
+    return {"metadata": {"namespace": "prod", "name": "chat", "annotations": annotations or {}}, "spec": spec}
+
+
+def variable(name: str, secret: str = "keys", key: str = "engine") -> Json:
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+
+
+def pem(now: datetime.datetime | None = None) -> dict[str, str]:
+    made = serving_files(("chat.prod.svc",), (), now=now or datetime.datetime.now(datetime.UTC))
+    return {name: text.decode() for name, text in made.items() if name != "tls.key"}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "given", "found"),
+    [
+        ("llmkube", cr(), None),
+        ("llmkube", cr({ANNOTATION_API_KEY_SECRET: "keys"}), ("keys", "api-key")),
+        ("kserve", cr({ANNOTATION_API_KEY_SECRET: "keys/one"}), ("keys", "one")),
+        ("llmkube", cr(env=[{"name": "HOME", "value": "/"}, variable("VLLM_API_KEY")]), ("keys", "engine")),
+        ("kserve", cr(template={"containers": [{"env": [variable("VLLM_API_KEY")]}]}), ("keys", "engine")),
+        ("llmaz", cr(backendRuntimeConfig={"envs": [variable("LLAMA_API_KEY")]}), ("keys", "engine")),
+        ("llmkube", cr(env=[variable("HF_TOKEN")]), None),
+        ("llmkube", cr(env=[{"name": "VLLM_API_KEY", "value": "in the open"}]), None),
+        ("llmaz-service", cr(env=[variable("VLLM_API_KEY")]), None),
+    ],
+)
+def test_the_key_of_an_engine_is_found_in_its_service(dialect: str, given: Json, found: tuple[str, str] | None) -> None:
+    assert key_of(dialect, given) == found
+
+
+def test_only_the_needed_parts_of_secrets_are_read() -> None:
+    needed = requirements_of("kserve", ServiceName("prod", "chat"), ("keys", "engine"))
+    assert needed.secrets(tls=False) == {KEYS: {"engine"}}
+    assert needed.secrets(tls=True) == {KEYS: {"engine"}, CERTIFICATES: {"ca.crt", "tls.crt"}}
+    assert needed.server_name == "chat-kserve-workload-svc.prod.svc"
+    assert requirements_of("llmkube", ServiceName("prod", "chat"), None).secrets(tls=True) == {}
+
+
+def test_a_key_becomes_a_header_and_is_not_shown() -> None:
+    needed = Requirements(KeyReference(KEYS, "engine"))
+    access = access_of(needed, {KEYS: SecretValues({"engine": "s3cret\n"})}, tls=False)
+    assert access.authorization == b"Authorization: Bearer s3cret\r\n"
+    assert "s3cret" not in repr(access)
+
+
+@pytest.mark.parametrize(
+    ("secrets", "why"),
+    [
+        ({}, "was not read yet"),
+        ({KEYS: SecretValues(problem="does not exist")}, "does not exist"),
+        ({KEYS: SecretValues({})}, "has no valid key"),
+        ({KEYS: SecretValues({"engine": "two\r\nlines"})}, "has no valid key"),
+    ],
+)
+def test_without_its_key_a_service_gets_no_request(secrets: dict[SecretName, SecretValues], why: str) -> None:
+    assert why in access_of(Requirements(KeyReference(KEYS, "engine")), secrets, tls=False).problem
+
+
+@pytest.mark.parametrize(
+    ("needed", "values", "why"),
+    [
+        (Requirements(), SecretValues(), "knows no authority"),
+        (Requirements(certificates=CERTIFICATES), SecretValues(problem="does not exist"), "does not exist"),
+        (Requirements(certificates=CERTIFICATES), SecretValues({}), "has no valid certificate"),
+        (Requirements(certificates=CERTIFICATES), SecretValues({"ca.crt": "nonsense"}), "has no valid certificate"),
+    ],
+)
+def test_without_an_authority_an_engine_with_tls_gets_no_request(
+    needed: Requirements, values: SecretValues, why: str
+) -> None:
+    access = access_of(needed, {CERTIFICATES: values}, tls=True)
+    assert why in access.problem
+    assert access.tls is None
+
+
+def test_the_context_changes_only_with_the_certificates() -> None:
+    needed, first = Requirements(certificates=CERTIFICATES, server_name="x"), SecretValues(pem())
+    one = access_of(needed, {CERTIFICATES: first}, tls=True)
+    assert access_of(needed, {CERTIFICATES: first}, tls=True, before=one).tls is one.tls
+    second = SecretValues(pem(), previous=first.values)
+    rotated = access_of(needed, {CERTIFICATES: second}, tls=True, before=one)
+    assert rotated.tls is not one.tls
+    assert rotated.tls is not None
+    assert len(rotated.tls.get_ca_certs()) == 2, "replicas with the last certificate are still trusted"
