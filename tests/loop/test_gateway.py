@@ -16,6 +16,7 @@ import pytest
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from tests.support.agents import REACHED, agent
+from tests.support.gateway_rights import grant_gateway_rights
 from tests.support.loop import (
     LoopProcess,
     await_condition,
@@ -70,14 +71,22 @@ def host(
         yield
 
 
+@pytest.fixture(scope="module")
+def gateway_kubeconfig(
+    client: KubeClient, control_plane: LocalCluster, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The kubeconfig of a user with the rights of an installed gateway only."""
+    return grant_gateway_rights(client, control_plane, tmp_path_factory.mktemp("gateway") / "kubeconfig")
+
+
 @pytest.fixture
-def address(control_plane: LocalCluster, namespace: str, tmp_path: Path) -> Iterator[str]:
+def address(gateway_kubeconfig: Path, namespace: str, tmp_path: Path) -> Iterator[str]:
     """The address of a gateway for the namespace of the test."""
     port = free_port()
     command = [sys.executable, "-m", "automation.cli", "gateway", "--listen", f"127.0.0.1:{port}", "-n", namespace]
     with (tmp_path / "gateway.log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, "--kubeconfig", str(control_plane.kubeconfig)], stdout=log, stderr=subprocess.STDOUT
+            [*command, "--kubeconfig", str(gateway_kubeconfig)], stdout=log, stderr=subprocess.STDOUT
         )
     try:
         yield f"http://127.0.0.1:{port}"
@@ -102,6 +111,13 @@ def names(address: str) -> dict[str, str]:
         return {}
 
 
+def is_ready(address: str) -> bool:
+    try:
+        return get(f"{address}/ready") == {"status": "ok"}
+    except urllib.error.URLError:
+        return False
+
+
 def chat(address: str, name: str, **fields: Any) -> bytes:
     asked = {"model": name, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4} | fields
     request = urllib.request.Request(f"{address}/v1/chat/completions", json.dumps(asked).encode())
@@ -120,6 +136,7 @@ def test_all_services_answer_at_one_address_also_one_that_sleeps(
     service(client, namespace, "sleeper", annotations=annotations, contextSize=256)
     for name in ("plain", "sleeper"):
         await_condition(client, namespace, name, "Ready", "True", timeout_s=60)
+    eventually(lambda: is_ready(address), what="the gateway to know the models")
     known = {"plain", "sleeper", "gpt-4o", "tiny-instruct"}
     eventually(lambda: known <= names(address).keys(), what="the names of both models")
 

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import yaml
 from automation.cli.main import EXIT_USAGE, invoke
 from automation.startup.gateway import GatewayBesideLoop
 from gateway.running import GatewayOptions, ListenAddress
+from kubeapi.json_types import Json
 from tests.support.loop import eventually
 from tests.support.supervising import free_port
 
@@ -24,7 +26,7 @@ from tests.support.supervising import free_port
 def kubeconfig(tmp_path: Path) -> Path:
     """A kubeconfig of an API server that does not answer."""
     path = tmp_path / "kubeconfig"
-    named = {"clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{free_port()}"}}]}
+    named: Json = {"clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{free_port()}"}}]}
     named |= {"contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}], "current-context": "c"}
     path.write_text(yaml.safe_dump({**named, "users": [{"name": "u", "user": {}}]}))
     return path
@@ -37,10 +39,12 @@ def stop() -> Iterator[threading.Event]:
     event.set()
 
 
-def health(port: int) -> int:
+def health(port: int, path: str = "/health") -> int:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
             return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
     except OSError:
         return 0
 
@@ -55,6 +59,7 @@ def test_it_is_started_again_after_a_fault_and_ends_when_the_loop_ends(kubeconfi
     assert first is not None
     port = first.listen.port
     assert health(port) == 200
+    assert health(port, "/ready") == 503, "without the API server it knows no models"
 
     first._server.loop.call_soon_threadsafe(sys.exit)
     eventually(lambda: not first.is_serving, what="the gateway to end")
