@@ -179,6 +179,10 @@ class Settings(BaseSettings):
     conversion_certificate_s: float = Field(default=365 * 86400.0, ge=60)
     """How long a certificate of the webhook is valid. It is replaced after half of this time, and by each new leader.
     """
+    gateway: bool = False
+    """Serve the OpenAI API for all services in the loop's process (`herdsman gateway` does so in its own)."""
+    gateway_listen: str = "127.0.0.1:8080"
+    """IP address and port of the gateway in the loop's process. Without effect unless `gateway` is set."""
     trace_endpoint: str = ""
     """Endpoint for traces, OTLP over HTTP (`http://collector:4318`). Empty: no traces."""
 
@@ -248,6 +252,12 @@ class Settings(BaseSettings):
     def _state_is_a_url(cls, value: str) -> str:
         StateUrl.of(value)
         return value
+
+    @model_validator(mode="after")
+    def _gateway_runs_with_the_loop(self) -> Self:
+        if self.gateway and self.once:
+            raise ValueError("once ends the process, and gateway serves until it is stopped; omit one of them")
+        return self
 
     @model_validator(mode="after")
     def _one_passphrase(self) -> Self:

@@ -1,7 +1,7 @@
 """`make demo` and `make demo-down`: from an empty machine to an answered chat completion.
 
-Starts the local cluster, the loop and an agent unless they run. Makes a tiny model, applies `01-first-service`, waits
-until the service is ready, and sends a request to it. Everything keeps running.
+Starts the local cluster, the loop with its gateway and an agent unless they run. Makes a tiny model, applies
+`01-first-service`, waits until the service is ready, and sends a request to the gateway. Everything keeps running.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import signal
+import socket
 import sys
 import time
 import urllib.error
@@ -39,6 +40,8 @@ SERVICE = "first"
 QUESTION = "Tell me a story about a shepherd."
 EXAMPLE = Path(__file__).parent / "01-first-service" / "service.yaml"
 READY_TIMEOUT_S = 120.0
+GATEWAY_PORT = 8080
+"""The port of the gateway, unless another program uses it."""
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -55,6 +58,8 @@ class Demo:
         self.cluster = LocalCluster(directory / "cluster")
         self.state_file = directory / "processes.json"
         self.model = directory / "models" / "tiny.gguf"
+        self.gateway_file = directory / "gateway"
+        """Has the address of the gateway of the loop that runs."""
 
     def up(self) -> None:
         """Start what does not run, apply the example, wait for it and send it a request."""
@@ -107,7 +112,18 @@ class Demo:
             f"--state=file://{self.directory}/state",
             f"--allowed-host-path-roots={self.model.parent}",
             "--health-port=0",
+            "--gateway",
+            f"--gateway-listen={self._gateway_address()}",
         ]
+
+    def _gateway_address(self) -> str:
+        """Return the address of the running gateway, or a free one for the next gateway."""
+        if not self._runs("loop"):
+            self.gateway_file.write_text(f"127.0.0.1:{_free_port(GATEWAY_PORT)}")
+        return self.gateway_file.read_text()
+
+    def _runs(self, name: str) -> bool:
+        return find(State.read(self.state_file).processes.get(name), self.directory) is not None
 
     def _agent_arguments(self) -> list[str]:
         return [
@@ -122,9 +138,9 @@ class Demo:
         ]
 
     def _start(self, name: str, arguments: list[str]) -> str:
-        state = State.read(self.state_file)
-        if find(state.processes.get(name), self.directory) is not None:
+        if self._runs(name):
             return "runs already"
+        state = State.read(self.state_file)
         log = self.directory / "logs" / f"{name}.log"
         record = spawn(Path(sys.executable), ["-m", "automation.cli", *arguments], log=log)
         state.processes[name] = record
@@ -170,14 +186,16 @@ class Demo:
         return found.get("status") or {}
 
     def _ask(self, client: KubeClient) -> None:
-        report = self._process(client)
-        url = f"http://{report['address']}:{report['port']}/v1/chat/completions"
-        body = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 24, "temperature": 0.8}
+        url = f"http://{self._gateway_address()}/v1"
+        self._await_listed(url)
+        body = {"model": SERVICE, "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 24}
+        asked = json.dumps(body)
         request = urllib.request.Request(
-            url, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
+            f"{url}/chat/completions", data=asked.encode(), headers={"Content-Type": "application/json"}
         )
         with urllib.request.urlopen(request, timeout=60) as answer:
             completion = json.load(answer)
+        console.print(f"\nThe gateway has all models at one address:\n\n  curl {url}/chat/completions -d '{asked}'\n")
         text = completion["choices"][0]["message"]["content"]
         console.print(f"\nPOST {url}\n> {QUESTION}")
         # The tiny model has random weights: the text is noise, but llama-server computed every token.
@@ -187,6 +205,16 @@ class Demo:
         console.print(f"[dim]{usage.get('prompt_tokens')} tokens in, {usage.get('completion_tokens')} out[/dim]\n")
         service = client.get(kinds.INFERENCE_SERVICES, NAMESPACE, SERVICE)
         console.print(f"In the cluster: {service['status'].get('endpoint')}")
+
+    def _await_listed(self, url: str) -> None:
+        """Wait until the gateway knows the model."""
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while time.monotonic() < deadline:
+            with urllib.request.urlopen(f"{url}/models", timeout=10) as answer:
+                if SERVICE in {each["id"] for each in json.load(answer)["data"]}:
+                    return
+            time.sleep(0.1)
+        raise DemoFailed(f"the gateway does not list `{SERVICE}`; read the log: {self.directory / 'logs' / 'loop.log'}")
 
     def _look_around(self) -> None:
         console.print(
@@ -202,6 +230,17 @@ class Demo:
             f"  tail -f {self.directory}/logs/loop.log {self.directory}/logs/agent.log\n\n"
             "To stop it all:\n\n  make demo-down\n"
         )
+
+
+def _free_port(wanted: int) -> int:
+    """Return `wanted`, or a port that the system chooses when another program uses it."""
+    for port in (wanted, 0):
+        try:
+            with socket.create_server(("127.0.0.1", port)) as found:
+                return int(found.getsockname()[1])
+        except OSError:
+            continue
+    raise DemoFailed("no port of 127.0.0.1 is free")
 
 
 def install(client: KubeClient) -> str:

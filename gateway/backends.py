@@ -81,9 +81,12 @@ class Backends:
         self._loop = loop
         self._backends: dict[ServiceName, Backend] = {}
         self.names = Names()
+        self.are_known = False
+        """The models of the cluster were read."""
 
     def set_routes(self, routes: Iterable[Route]) -> None:
         """Replace the models."""
+        self.are_known = True
         wanted = {route.model.service: route for route in routes}
         for service in self._backends.keys() - wanted.keys():
             self._backends.pop(service).close()

@@ -24,8 +24,10 @@ from gateway.names import ServiceName
 from gateway.routes import routes_of
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.errors import ApiError, Forbidden
 from kubeapi.informer import Informer
 from kubeapi.json_types import Json
+from kubeapi.kinds import Kind
 from program.dialects.registry import DIALECTS, is_part_of_another
 
 GATHER_S = 0.05
@@ -44,6 +46,8 @@ class ClusterRoutes:
         self._publish = publish
         self._changed = threading.Event()
         self._stopping = threading.Event()
+        self._left_out: set[Kind] = set()
+        """Kinds that the API server does not serve, or not to this gateway."""
         self._services = {
             name: Informer(
                 client,
@@ -52,7 +56,8 @@ class ClusterRoutes:
                 transform=functools.partial(_trimmed, name),
                 on_change=self._on_change,
                 # Most clusters have one dialect. The CRDs of others may be installed later.
-                on_missing=lambda _kind: None,
+                on_missing=self._leave_out,
+                on_refused=functools.partial(self._on_refused, info.kind),
             )
             for name, info in DIALECTS.items()
         }
@@ -86,9 +91,21 @@ class ClusterRoutes:
         for informer in (*self._services.values(), self._slices):
             informer.stop()
 
-    def has_synced(self) -> bool:
-        """Return whether the endpoints and InferenceServices of the cluster were listed."""
-        return self._slices.has_synced and self._services["llmkube"].has_synced
+    def _is_listed(self) -> bool:
+        """Return whether all services and endpoints are known, so that no model seems to be missing."""
+        return self._slices.has_synced and all(
+            informer.has_synced or informer.kind in self._left_out for informer in self._services.values()
+        )
+
+    def _leave_out(self, kind: Kind) -> None:
+        self._left_out.add(kind)
+        self._changed.set()
+
+    def _on_refused(self, kind: Kind, error: ApiError) -> float:
+        # The loop's role has the kinds of the dialects that it serves.
+        if isinstance(error, Forbidden) and kind != kinds.INFERENCE_SERVICES:
+            self._leave_out(kind)
+        return 0.0
 
     def _on_change(self, old: Json | None, new: Json | None) -> None:  # noqa: ARG002 - the informer's signature
         self._changed.set()
@@ -107,8 +124,8 @@ class ClusterRoutes:
             self._stopping.wait(GATHER_S)
 
     def _update(self) -> None:
-        if not self._slices.has_synced:
-            return  # every service would seem to have no replica
+        if not self._is_listed():
+            return
         services = [(name, cr) for name, informer in self._services.items() for cr in informer.list()]
         services = [(name, cr) for name, cr in services if not is_part_of_another(cr)]
         self._engines.keep_only({_name(cr) for _, cr in services})

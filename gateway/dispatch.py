@@ -14,6 +14,8 @@ from gateway.multipart_body import MultipartBody, is_form
 from gateway.names import NoMatch
 from gateway.request_body import BodyInvalid, RequestBody
 
+_STARTING = "the models of the cluster are not known yet"
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -44,6 +46,8 @@ def dispatch(head: heads.Head, body: bytes, backends: Backends) -> Reply | Forwa
         return _unknown_path(head)
     if head.path == "/health":
         return Reply(b'{"status":"ok"}\n')
+    if head.path == "/ready":
+        return Reply(b'{"status":"ok"}\n') if backends.are_known else GatewayError(503, "starting", _STARTING)
     if head.path == "/v1/models":
         return Reply(models_list.listed(backends.names))
     if head.path.startswith("/v1/models/"):

@@ -1,6 +1,6 @@
 """The gateway's listener: one thread with an event loop, and the connections of all clients.
 
-`herdsman gateway` starts it; `cluster_routes` gives it the models. Reading order: `connection`, `heads`,
+`running` starts it; `cluster_routes` gives it the models. Reading order: `connection`, `heads`,
 `dispatch`, `request_body`, `names`, `exchange`, `backends`, `balancer`.
 """
 
@@ -67,6 +67,11 @@ class GatewayServer:
         asyncio.run_coroutine_threadsafe(listen(), self.loop)
         return opened.result(START_S)
 
+    @property
+    def is_alive(self) -> bool:
+        """False when the thread has ended: after `stop`, or by a fault."""
+        return self._thread.is_alive()
+
     def set_routes(self, routes: Iterable[Route]) -> None:
         """Replace the models. Requests in progress go on."""
         made = tuple(routes)
@@ -80,7 +85,7 @@ class GatewayServer:
         deadline = time.monotonic() + grace_s
         while self.connections and time.monotonic() < deadline:
             time.sleep(POLL_S)
-        self.loop.call_soon_threadsafe(self._close)
+        self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(START_S)
 
     def count(self, model: str, status: int) -> None:
@@ -95,6 +100,7 @@ class GatewayServer:
         try:
             self.loop.run_forever()
         finally:
+            self._close_sockets()
             self.loop.close()
 
     def _sweep(self) -> None:
@@ -110,8 +116,12 @@ class GatewayServer:
         for connection in list(self.connections):
             connection.close_if_idle()
 
-    def _close(self) -> None:
+    def _close_sockets(self) -> None:
+        """Close all sockets, also after a fault: the port must be free for the next gateway."""
+        if self._server is not None:
+            self._server.close()
         for connection in list(self.connections):
             connection.end()
         self.backends.close()
-        self.loop.call_soon(self.loop.stop)
+        # Transports close their sockets in the next round of the loop.
+        self.loop.run_until_complete(asyncio.sleep(0))

@@ -1,11 +1,10 @@
 """`herdsman gateway`: one OpenAI endpoint for all services of the cluster, until it is stopped.
 
-Starts the listener (`gateway.server`) and what follows the cluster (`gateway.cluster_routes`).
+`gateway.running` has its parts. `herdsman run --gateway` runs the same gateway in the process of the loop.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import signal
 import threading
 from typing import Annotated
@@ -14,13 +13,8 @@ import typer
 
 from automation.cli.output import complain, say
 from automation.telemetry.logs import configure_logging
-from gateway.cluster_routes import ClusterRoutes
-from gateway.server import GatewayServer
-from kubeapi.client import KubeClient
+from gateway.running import GatewayOptions, ListenAddress, RunningGateway
 from kubeapi.errors import KubeError
-
-GRACE_S = 30.0
-"""How long the answers under way may take after a signal to stop."""
 
 
 def gateway(
@@ -38,38 +32,18 @@ def gateway(
     It needs to reach pods and hosts. It has no keys and no TLS yet, so it listens on loopback only.
     """
     configure_logging()
-    address, port = _address(listen)
-    server = GatewayServer()
     try:
-        client = KubeClient.default(kubeconfig)
-        opened = server.start(address, port)
-    except (KubeError, OSError) as error:
-        complain(f"cannot listen on {listen}: {error}" if isinstance(error, OSError) else str(error))
-        raise typer.Exit(1) from None
-    routes = ClusterRoutes(client, publish=server.set_routes, namespaces=tuple(namespaces or ()))
+        options = GatewayOptions(ListenAddress.read(listen), kubeconfig, tuple(namespaces or ()))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    routes.start()
-    shown = f"[{address}]" if ":" in address else address
-    say(f"Serving the OpenAI API on http://{shown}:{opened}/v1 (GET /v1/models lists the models)")
-    stopping.wait()
-    routes.stop()
-    server.stop(grace_s=GRACE_S)
-    client.close()
-
-
-def _address(listen: str) -> tuple[str, int]:
-    host, _, port = listen.rpartition(":")
     try:
-        address, number = ipaddress.ip_address(host.removeprefix("[").removesuffix("]")), int(port)
-        if not 0 <= number <= 65535:
-            raise ValueError(number)
-    except ValueError:
-        raise typer.BadParameter(f"`{listen}` is not an IP address with a port, as in 127.0.0.1:8080") from None
-    if not address.is_loopback:
-        raise typer.BadParameter(
-            f"{address} is not a loopback address; the gateway has no keys and no TLS yet, so put a proxy with both in "
-            "front of it"
-        )
-    return str(address), number
+        running = RunningGateway(options)
+    except (KubeError, OSError) as error:
+        complain(f"cannot listen on {listen}: {error}" if isinstance(error, OSError) else str(error))
+        raise typer.Exit(1) from None
+    say(f"Serving the OpenAI API on {running.listen.url} (GET /v1/models lists the models)")
+    stopping.wait()
+    running.stop()

@@ -154,6 +154,33 @@ def install(
         str | None,
         typer.Option(help="Response to an agent that writes for another host: deny or warn."),
     ] = None,
+    gateway: Annotated[
+        bool, typer.Option("--gateway", help="Also install the gateway: one address of OpenAI's API for all services.")
+    ] = False,
+    gateway_replicas: Annotated[int | None, typer.Option(help="Number of gateways. The default is 2.")] = None,
+    gateway_max_replicas: Annotated[
+        int | None, typer.Option(help="Largest number of gateways of an autoscaler. The default is no autoscaler.")
+    ] = None,
+    gateway_memory: Annotated[str | None, typer.Option(help="Memory of one gateway, such as 512Mi.")] = None,
+    gateway_tls_secret: Annotated[
+        str | None, typer.Option(help="Secret with the gateway's certificate; by default herdsman-gateway-tls.")
+    ] = None,
+    gateway_service_type: Annotated[
+        str | None, typer.Option(help="Type of the gateway's Service: ClusterIP, NodePort or LoadBalancer.")
+    ] = None,
+    gateway_host: Annotated[
+        str | None, typer.Option(help="Name of the gateway in DNS, for an Ingress or HTTPRoute.")
+    ] = None,
+    gateway_ingress_class: Annotated[
+        str | None, typer.Option(help="Class of an Ingress for the gateway. The default is no Ingress.")
+    ] = None,
+    gateway_parent: Annotated[
+        str | None, typer.Option(help="Gateway of an HTTPRoute for the gateway. The default is no HTTPRoute.")
+    ] = None,
+    gateway_parent_namespace: Annotated[str | None, typer.Option(help="Namespace of --gateway-parent.")] = None,
+    gateway_ca_configmap: Annotated[
+        str | None, typer.Option(help="ConfigMap with the `ca.crt` that --gateway-parent trusts.")
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of `herdsman run`, as NAME=VALUE.")
     ] = None,
@@ -185,6 +212,17 @@ def install(
             "llmaz": llmaz,
             "priority_classes": priority_classes,
             "host_identities": host_identities,
+            "gateway": gateway,
+            "gateway_replicas": gateway_replicas,
+            "gateway_max_replicas": gateway_max_replicas,
+            "gateway_memory": gateway_memory,
+            "gateway_tls_secret": gateway_tls_secret,
+            "gateway_service_type": gateway_service_type,
+            "gateway_host": gateway_host,
+            "gateway_ingress_class": gateway_ingress_class,
+            "gateway_parent": gateway_parent,
+            "gateway_parent_namespace": gateway_parent_namespace,
+            "gateway_ca_configmap": gateway_ca_configmap,
             "settings": _pairs(settings or ()),
         }
     )

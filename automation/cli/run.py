@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import signal
 import threading
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from automation.cli.output import complain
+
+if TYPE_CHECKING:
+    from automation.settings import Settings
+    from automation.startup.gateway import GatewayBesideLoop
 
 
 def run(
@@ -45,6 +49,12 @@ def run(
     shards: Annotated[
         int | None, typer.Option(help="Divide the namespaces into this many shards. One loop leads each shard.")
     ] = None,
+    gateway: Annotated[
+        bool, typer.Option("--gateway", help="Also serve the OpenAI API for all services, as `herdsman gateway` does.")
+    ] = False,
+    gateway_listen: Annotated[
+        str | None, typer.Option(help="Address and port of --gateway; by default 127.0.0.1:8080.")
+    ] = None,
     log_format: Annotated[str | None, typer.Option(help="console or json; by default console on a terminal.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
@@ -77,6 +87,8 @@ def run(
         "policies": policies,
         "leader_elect": leader_elect,
         "shards": shards,
+        "gateway": gateway or None,
+        "gateway_listen": gateway_listen,
         "log_format": log_format,
         "log_level": log_level,
     }
@@ -89,14 +101,16 @@ def run(
     except ValidationError as error:
         first = error.errors()[0]
         raise typer.BadParameter(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from None
+    beside = _gateway(settings, stop := threading.Event())
     configure_logging(settings.log_format, settings.log_level)
     share_one_heap()  # before any thread starts
-    stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     try:
         # Read here too, so that a loop that waits for the lease finds invalid policies before it leads.
         load_policies(settings.policies).close()
+        if beside is not None:
+            _start(beside, settings.gateway_listen)
         code = Loop(settings).run(stop)
     except PolicyUnreadable as error:
         complain(
@@ -106,7 +120,33 @@ def run(
     except (LoopFailed, KubeError, PassphraseMissing, ToolMissing) as error:
         complain(str(error), hint="`herdsman doctor` checks the requirements of the loop")
         raise typer.Exit(1) from None
+    finally:
+        if beside is not None:
+            stop.set()
+            beside.join()
     raise typer.Exit(code)
+
+
+def _gateway(settings: Settings, stop: threading.Event) -> GatewayBesideLoop | None:
+    """Make the gateway of `--gateway`, which ends when `stop` is set. Its modules are imported only if it is wanted."""
+    if not settings.gateway:
+        return None
+    from automation.startup.gateway import GatewayBesideLoop
+    from gateway.running import GatewayOptions, ListenAddress
+
+    try:
+        listen = ListenAddress.read(settings.gateway_listen)
+    except ValueError as error:
+        raise typer.BadParameter(f"gateway_listen: {error}") from None
+    return GatewayBesideLoop(GatewayOptions(listen, settings.kubeconfig, settings.namespaces), stop)
+
+
+def _start(beside: GatewayBesideLoop, listen: str) -> None:
+    try:
+        beside.start()
+    except OSError as error:
+        complain(f"the gateway cannot listen on {listen}: {error}", hint="choose another address by --gateway-listen")
+        raise typer.Exit(1) from None
 
 
 def _split(value: str | None) -> tuple[str, ...] | None:

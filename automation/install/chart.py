@@ -36,6 +36,8 @@ LANGUAGE = Language(
         **{name: f"{_is(name)} | quote" for name in InstallOptions.model_fields},
         "namespace": ".Release.Namespace",
         "replicas": f"{_is('replicas')} | int",
+        "gateway_replicas": f"{_is('gateway_replicas')} | int",
+        "gateway_max_replicas": f"{_is('gateway_max_replicas')} | int",
         "settings": _is("settings"),
     },
     conditions={
@@ -56,6 +58,14 @@ LANGUAGE = Language(
         "identities_warn": f'eq {_is("host_identities")} "warn"',
         # Not by `.Capabilities.APIVersions`: `helm template` knows no kinds of the cluster and would drop the policies.
         "admission_policies": f'semverCompare ">={identities.KUBERNETES}-0" .Capabilities.KubeVersion.Version',
+        "gateway": _is("gateway"),
+        "gateway_fixed": f"not (int {_is('gateway_max_replicas')})",
+        "gateway_scales": f"and {_is('gateway')} (int {_is('gateway_max_replicas')})",
+        "gateway_ingress": f"and {_is('gateway')} {_is('gateway_ingress_class')}",
+        "gateway_route": f"and {_is('gateway')} {_is('gateway_parent')}",
+        "gateway_parent_elsewhere": _is("gateway_parent_namespace"),
+        "gateway_own_ca": _is("gateway_ca_configmap"),
+        "gateway_public_ca": f"not {_is('gateway_ca_configmap')}",
         "elsewhere": f'ne .Release.Namespace "{SYSTEM_NAMESPACE}"',
     },
 )
@@ -136,6 +146,7 @@ def _schema() -> Json:
             },
             {"if": given("state", "state_secret"), "then": given("passphrase_secret")},
             {"not": {"allOf": [given("state"), given("state_secret")]}},
+            {"if": given("gateway_ingress_class", "gateway_parent"), "then": given("gateway_host")},
         ],
     }
 

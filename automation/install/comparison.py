@@ -71,7 +71,10 @@ def leftovers(client: KubeClient, unwanted: Iterable[tuple[Part, Json]]) -> tupl
     """Find Herdsman's objects of the operator that these options do not include, with their uids."""
     found = []
     for part, manifest in unwanted:
-        kind = client.mapping(str(manifest["apiVersion"]), part.kind)
+        try:
+            kind = client.mapping(str(manifest["apiVersion"]), part.kind)
+        except NotFound:
+            continue  # the cluster does not serve this kind
         metadata = manifest["metadata"]
         live = find(client, kind, metadata.get("namespace"), metadata["name"])
         if live is None or live["metadata"].get("deletionTimestamp") or not owner_of(live, manifest, MANAGER).ours:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from automation.install import identities, operator, permissions
+from automation.install import gateway, identities, operator, permissions
 from automation.install.blanks import Remark, Value, When, as_yaml, comment, filled
 from automation.install.naming import NAME, PART_OF, metadata
 from automation.install.options import InstallOptions
@@ -47,6 +47,14 @@ CONDITIONS: dict[str, Callable[[InstallOptions], bool]] = {
     "identities_deny": lambda o: o.host_identities == "deny",
     "identities_warn": lambda o: o.host_identities == "warn",
     "admission_policies": lambda _: True,
+    "gateway": lambda o: o.gateway,
+    "gateway_fixed": lambda o: not o.gateway_max_replicas,
+    "gateway_scales": lambda o: o.gateway and o.gateway_max_replicas > 0,
+    "gateway_ingress": lambda o: o.gateway and bool(o.gateway_ingress_class),
+    "gateway_route": lambda o: o.gateway and bool(o.gateway_parent),
+    "gateway_parent_elsewhere": lambda o: bool(o.gateway_parent_namespace),
+    "gateway_own_ca": lambda o: bool(o.gateway_ca_configmap),
+    "gateway_public_ca": lambda o: not o.gateway_ca_configmap,
 }
 """The conditions in the trees, as functions of the options."""
 
@@ -82,6 +90,12 @@ def parts() -> list[Part]:
             "Hosts' leases are here wherever the operator is.",
             condition="elsewhere",
         ),
+        Part(
+            "cluster",
+            _namespace(gateway.KEYS_NAMESPACE),
+            "The keys of the gateway's clients, and nothing else.",
+            condition="gateway",
+        ),
         *(Part("cluster", document) for document in crd_documents()),
         *(Part("cluster", document, condition="priority_classes") for document in priority_classes()),
         *_agents(),
@@ -101,6 +115,7 @@ def parts() -> list[Part]:
             "the conversion webhook.",
         ),
         Part("operator", operator.budget(), condition="several"),
+        *_gateway(),
         Part("operator", operator.deployment()),
     ]
 
@@ -158,13 +173,13 @@ def _role(kind: str, name: str, table: tuple[permissions.Permission, ...], *, na
     }
 
 
-def _binding(kind: str, name: str, *, namespace: Any = None) -> Json:
+def _binding(kind: str, name: str, *, namespace: Any = None, account: str = NAME) -> Json:
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": f"{kind}Binding",
         "metadata": metadata(name, namespace=namespace, labels=PART_OF),
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name},
-        "subjects": [{"kind": "ServiceAccount", "name": NAME, "namespace": Value("namespace")}],
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": Value("namespace")}],
     }
 
 
@@ -221,17 +236,48 @@ def _users() -> list[Part]:
     ]
 
 
-def _loop_roles() -> list[Part]:
-    leases = "The leader's Lease, and the Leases that hosts renew."
-    account = {
+def _account(name: str) -> Json:
+    return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
-        "metadata": metadata(NAME, namespace=Value("namespace"), labels=PART_OF),
+        "metadata": metadata(name, namespace=Value("namespace"), labels=PART_OF),
     }
-    own = {"namespace": Value("namespace")}
-    hosts = {"namespace": SYSTEM_NAMESPACE}
+
+
+def _gateway() -> list[Part]:
+    name, keys = gateway.GATEWAY, {"namespace": gateway.KEYS_NAMESPACE}
+
+    def bound(kind: str, **where: Any) -> Json:
+        return _binding(kind, name, account=name, **where)
+
+    found: list[tuple[Json, str, str]] = [
+        (_account(name), "", "gateway"),
+        (
+            _role("ClusterRole", name, permissions.GATEWAY),
+            "All permissions of the gateway, besides the one to read the keys of its clients. It only reads.",
+            "gateway",
+        ),
+        (bound("ClusterRole"), "", "gateway"),
+        (_role("Role", name, permissions.GATEWAY_KEYS, **keys), "The keys of the gateway's clients.", "gateway"),
+        (bound("Role", **keys), "", "gateway"),
+        (gateway.service(), "", "gateway"),
+        (gateway.network_policy(), "Allows only requests of clients, and probes.", "gateway"),
+        (gateway.budget(), "", "gateway"),
+        (gateway.autoscaler(), "", "gateway_scales"),
+        (gateway.ingress(), "", "gateway_ingress"),
+        (gateway.route(), "", "gateway_route"),
+        (gateway.backend_tls(), "", "gateway_route"),
+        (gateway.deployment(), "", "gateway"),
+    ]
+    return [Part("operator", tree, why, condition) for tree, why, condition in found]
+
+
+def _loop_roles() -> list[Part]:
+    leases = "The leader's Lease, and the Leases that hosts renew."
+    own: Json = {"namespace": Value("namespace")}
+    hosts: Json = {"namespace": SYSTEM_NAMESPACE}
     return [
-        Part("operator", account),
+        Part("operator", _account(NAME)),
         Part(
             "operator",
             _role("ClusterRole", LOOP_ROLE, permissions.LOOP),

@@ -28,6 +28,8 @@ DECIDED = frozenset(
         "health_port",
         "metrics_token_file",
         "lease_namespace",
+        "gateway",
+        "gateway_listen",
     }
 )
 """Settings of the loop that the installation itself decides."""
@@ -86,17 +88,54 @@ class InstallOptions(BaseModel):
     """Response of the API server to an agent that writes for another host: `deny`, or `warn`, which allows the write
     with a warning and a note in the audit log. Use `warn` until each agent has its own identity
     (docs/explanation/security.md)."""
+    gateway: bool = False
+    """Install the gateway: one address of OpenAI's API for all services, in a Deployment of its own. Clients need keys
+    (`herdsman key create`)."""
+    gateway_replicas: int = Field(default=2, ge=1, le=64)
+    """Number of gateways; with an autoscaler the smallest number."""
+    gateway_max_replicas: int = Field(default=0, ge=0, le=64)
+    """Largest number of gateways of a HorizontalPodAutoscaler by CPU time. 0: no autoscaler."""
+    gateway_memory: str = Field(default="512Mi", pattern=f"^{QUANTITY}$")
+    """Memory request and limit of one gateway. It holds the bodies of requests that wait."""
+    gateway_tls_secret: str = "herdsman-gateway-tls"  # noqa: S105 - the name of an object
+    """Secret of type `kubernetes.io/tls` with the gateway's certificate, as cert-manager makes it."""
+    gateway_service_type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"
+    """Type of the gateway's Service."""
+    gateway_host: str = ""
+    """Name of the gateway in DNS, for the Ingress and the HTTPRoute. The certificate must have it."""
+    gateway_ingress_class: str = ""
+    """Class of an Ingress for the gateway, which needs `gateway_host`. Empty: no Ingress."""
+    gateway_parent: str = ""
+    """Name of the Gateway of an HTTPRoute for the gateway, which needs `gateway_host`. Empty: no HTTPRoute."""
+    gateway_parent_namespace: str = ""
+    """Namespace of that Gateway. Empty: the operator's namespace."""
+    gateway_ca_configmap: str = ""
+    """ConfigMap whose key `ca.crt` the Gateway trusts when it connects to the gateway. Empty: it trusts the public
+    authorities."""
     settings: dict[str, str] = Field(default_factory=dict)
     """Other settings of `herdsman run`, by name."""
 
-    @field_validator("namespace", "pull_secret", "state_secret", "passphrase_secret", "metrics_secret", "policies")
+    @field_validator(
+        "namespace",
+        "pull_secret",
+        "state_secret",
+        "passphrase_secret",
+        "metrics_secret",
+        "policies",
+        "gateway_tls_secret",
+        "gateway_host",
+        "gateway_ingress_class",
+        "gateway_parent",
+        "gateway_parent_namespace",
+        "gateway_ca_configmap",
+    )
     @classmethod
     def _is_a_name(cls, value: str) -> str:
         if value and not all(is_dns_label(part) for part in value.split(".")):
             raise ValueError(f"`{value[:64]}` is not a valid name of a Kubernetes object")
         return value
 
-    @field_validator("namespace")
+    @field_validator("namespace", "gateway_tls_secret")
     @classmethod
     def _is_given(cls, value: str) -> str:
         if not value:
@@ -151,4 +190,10 @@ class InstallOptions(BaseModel):
                 "passphrase_secret: a state at a URL needs a passphrase that outlives the pod; create a Secret with "
                 "the key `passphrase` and name it"
             )
+        if (self.gateway_ingress_class or self.gateway_parent) and not self.gateway_host:
+            raise ValueError(
+                "gateway_host: an Ingress or HTTPRoute of the gateway needs the name of the gateway in DNS"
+            )
+        if 0 < self.gateway_max_replicas < self.gateway_replicas:
+            raise ValueError("gateway_max_replicas: the largest number of gateways is below gateway_replicas")
         return self

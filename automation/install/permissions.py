@@ -310,6 +310,17 @@ PREVIEW = (
 )
 """For a person who previews, in the operator's namespace."""
 
+GATEWAY = (
+    Permission(LLMKUBE, ("inferenceservices",), FOLLOW, "The services of all dialects: their names and states."),
+    Permission("serving.kserve.io", ("llminferenceservices",), FOLLOW),
+    Permission("inference.llmaz.io", ("playgrounds", "services"), FOLLOW),
+    Permission("discovery.k8s.io", ("endpointslices",), FOLLOW, "The addresses of replicas."),
+)
+"""For the gateway, in all namespaces."""
+
+GATEWAY_KEYS = (Permission("", ("secrets",), FOLLOW),)
+"""For the gateway, in the namespace of its clients' keys, which has no other Secrets."""
+
 OPTIONAL_GROUPS = frozenset({"gateway.networking.k8s.io", "keda.sh", "monitoring.coreos.com", "pyrra.dev"})
 """API groups of extensions that a cluster may lack."""
 

@@ -90,6 +90,7 @@ def test_the_demo_answers_and_its_second_run_finds_everything_running_and_its_pi
         first = subprocess.run([*command, "up", *where], capture_output=True, text=True, cwd=ROOT, timeout=300)
         assert first.returncode == 0, first.stdout + first.stderr
         assert "tokens in" in first.stdout
+        assert re.search(r"curl http://127.0.0.1:\d+/v1/chat/completions -d '\{\"model\": \"first\"", first.stdout)
         second = subprocess.run([*command, "up", *where], capture_output=True, text=True, cwd=ROOT, timeout=120)
         assert second.returncode == 0, second.stdout + second.stderr
         assert second.stdout.count("runs already") == 3

@@ -16,13 +16,39 @@ import pytest
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from tests.support.agents import REACHED, agent
-from tests.support.loop import await_condition, eventually, http_folder, model, service, status
+from tests.support.gateway_rights import grant_gateway_rights
+from tests.support.loop import (
+    LoopProcess,
+    await_condition,
+    eventually,
+    http_folder,
+    loop_process,
+    model,
+    service,
+    status,
+)
 from tests.support.supervising import free_port
 from tools.localcluster import LocalCluster
 from tools.tiny_model import write_tiny_model
 
 pytestmark = pytest.mark.usefixtures("loop")
 HOST = "gateway-tests"
+
+
+@pytest.fixture(scope="module")
+def own_address() -> str:
+    """The address of the gateway in the loop's process."""
+    return f"http://127.0.0.1:{free_port()}"
+
+
+@pytest.fixture(scope="module")
+def loop(
+    loop_kubeconfig: Path, pulumi_cli: Path, own_address: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LoopProcess]:
+    """One loop over all namespaces, which is also a gateway. It has the rights of a loop only."""
+    listen = f"--gateway-listen={own_address.removeprefix('http://')}"
+    with loop_process(loop_kubeconfig, tmp_path_factory.mktemp("loop"), "--gateway", listen) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -45,14 +71,22 @@ def host(
         yield
 
 
+@pytest.fixture(scope="module")
+def gateway_kubeconfig(
+    client: KubeClient, control_plane: LocalCluster, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The kubeconfig of a user with the rights of an installed gateway only."""
+    return grant_gateway_rights(client, control_plane, tmp_path_factory.mktemp("gateway") / "kubeconfig")
+
+
 @pytest.fixture
-def address(control_plane: LocalCluster, namespace: str, tmp_path: Path) -> Iterator[str]:
+def address(gateway_kubeconfig: Path, namespace: str, tmp_path: Path) -> Iterator[str]:
     """The address of a gateway for the namespace of the test."""
     port = free_port()
     command = [sys.executable, "-m", "automation.cli", "gateway", "--listen", f"127.0.0.1:{port}", "-n", namespace]
     with (tmp_path / "gateway.log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, "--kubeconfig", str(control_plane.kubeconfig)], stdout=log, stderr=subprocess.STDOUT
+            [*command, "--kubeconfig", str(gateway_kubeconfig)], stdout=log, stderr=subprocess.STDOUT
         )
     try:
         yield f"http://127.0.0.1:{port}"
@@ -77,6 +111,13 @@ def names(address: str) -> dict[str, str]:
         return {}
 
 
+def is_ready(address: str) -> bool:
+    try:
+        return get(f"{address}/ready") == {"status": "ok"}
+    except urllib.error.URLError:
+        return False
+
+
 def chat(address: str, name: str, **fields: Any) -> bytes:
     asked = {"model": name, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4} | fields
     request = urllib.request.Request(f"{address}/v1/chat/completions", json.dumps(asked).encode())
@@ -95,6 +136,7 @@ def test_all_services_answer_at_one_address_also_one_that_sleeps(
     service(client, namespace, "sleeper", annotations=annotations, contextSize=256)
     for name in ("plain", "sleeper"):
         await_condition(client, namespace, name, "Ready", "True", timeout_s=60)
+    eventually(lambda: is_ready(address), what="the gateway to know the models")
     known = {"plain", "sleeper", "gpt-4o", "tiny-instruct"}
     eventually(lambda: known <= names(address).keys(), what="the names of both models")
 
@@ -116,3 +158,23 @@ def test_all_services_answer_at_one_address_also_one_that_sleeps(
     client.delete(kinds.INFERENCE_SERVICES, namespace, "sleeper")
     eventually(lambda: "gpt-4o" not in names(address), what="the names of a deleted service to go")
     assert json.loads(chat(address, "plain"))["usage"]["completion_tokens"] >= 1
+
+
+def test_the_gateway_of_the_loop_ends_after_the_answers_under_way(
+    client: KubeClient, namespace: str, source: str, loop: LoopProcess, own_address: str
+) -> None:
+    """The last test of this module: it ends the loop."""
+    model(client, namespace, source=source)
+    service(client, namespace, "beside", annotations={"herdsman.dev/host": HOST}, contextSize=2048)
+    await_condition(client, namespace, "beside", "Ready", "True", timeout_s=60)
+    eventually(lambda: "beside" in names(own_address), what="the name of the model")
+    asked = {"model": "beside", "prompt": "Once", "max_tokens": 1500, "stream": True, "ignore_eos": True}
+    request = urllib.request.Request(f"{own_address}/v1/completions", json.dumps(asked).encode())
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        began = answer.readline()
+        loop.terminate()
+        eventually(lambda: names(own_address) == {}, what="the gateway to refuse connections")
+        rest = answer.read()
+    assert began.startswith(b"data: ")
+    assert rest.endswith(b"data: [DONE]\n\n")
+    assert loop.wait(60) == 0

@@ -103,12 +103,16 @@ class LoopProcess:
         self._process.kill()
         self._process.wait()
 
-    def stop(self) -> int:
-        """Send SIGTERM and wait for the exit."""
+    def terminate(self) -> None:
+        """Send SIGTERM."""
         assert self._process is not None
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(60)
+
+    def stop(self) -> int:
+        """Send SIGTERM and wait for the exit."""
+        self.terminate()
+        return self.wait()
 
     def lines(self) -> list[Json]:
         """The log so far: one object for each line."""

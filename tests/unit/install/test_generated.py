@@ -57,6 +57,20 @@ OPTIONS: list[Json] = [
     },
     {"replicas": 2, "state_secret": "backend", "passphrase_secret": "phrase"},
     {"priority_classes": False},
+    {"gateway": True},
+    {
+        "gateway": True,
+        "gateway_replicas": 3,
+        "gateway_max_replicas": 8,
+        "gateway_service_type": "NodePort",
+        "gateway_host": "llm.example.org",
+        "gateway_ingress_class": "nginx",
+        "gateway_parent": "public",
+        "gateway_parent_namespace": "gateways",
+        "gateway_ca_configmap": "authority",
+        "pull_secret": "pull",
+    },
+    {"gateway": True, "gateway_host": "llm.example.org", "gateway_parent": "public"},
 ]
 
 
@@ -115,6 +129,10 @@ def test_helm_leaves_out_what_an_older_api_server_does_not_serve(tmp_path: Path)
         {"settings": {"state": "file:///x"}},
         {"memory": "much"},
         {"image": ""},
+        {"gateway": True, "gateway_ingress_class": "nginx"},
+        {"gateway": True, "gateway_parent": "public"},
+        {"gateway_service_type": "ExternalName"},
+        {"gateway_replicas": 0},
     ],
 )
 def test_helm_refuses_what_install_refuses(given: Json, tmp_path: Path) -> None:

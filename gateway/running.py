@@ -1,0 +1,88 @@
+"""A gateway with its parts: the listener, and what follows the cluster.
+
+`herdsman gateway` makes one, and `automation.startup.gateway` makes one for `herdsman run --gateway`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gateway.cluster_routes import ClusterRoutes
+from gateway.server import GatewayServer
+from kubeapi.client import KubeClient
+
+GRACE_S = 30.0
+"""How long the answers under way may take after a signal to stop."""
+
+
+class ListenAddress(NamedTuple):
+    """An IP address with a port."""
+
+    address: str
+    port: int
+
+    @classmethod
+    def read(cls, text: str) -> ListenAddress:
+        """Read `127.0.0.1:8080` or `[::1]:8080`. Raises ValueError, whose text says what is wrong and what to do."""
+        host, _, port = text.rpartition(":")
+        try:
+            address, number = ipaddress.ip_address(host.removeprefix("[").removesuffix("]")), int(port)
+            if not 0 <= number <= 65535:
+                raise ValueError(number)
+        except ValueError:
+            raise ValueError(f"`{text}` is not an IP address with a port, as in 127.0.0.1:8080") from None
+        if not address.is_loopback:
+            raise ValueError(
+                f"{address} is not a loopback address; the gateway has no keys and no TLS yet, so put a proxy with "
+                "both in front of it"
+            )
+        return cls(str(address), number)
+
+    @property
+    def url(self) -> str:
+        """The base URL for clients of OpenAI's API."""
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"http://{host}:{self.port}/v1"
+
+
+@dataclass(frozen=True)
+class GatewayOptions:
+    """The address and the services of a gateway."""
+
+    listen: ListenAddress
+    kubeconfig: str | None = None
+    """Path of a kubeconfig; None: the default one, or the pod's service account."""
+    namespaces: tuple[str, ...] = ()
+    """The namespaces whose services it serves. Empty: all."""
+
+
+class RunningGateway:
+    """One gateway from its start until `stop`. Belongs to the thread that made it."""
+
+    def __init__(self, options: GatewayOptions) -> None:
+        """Listen, and begin to follow the cluster. Raises KubeError or OSError."""
+        self._client = KubeClient.default(options.kubeconfig)
+        self._server = GatewayServer()
+        try:
+            port = self._server.start(*options.listen)
+        except OSError:
+            self._server.stop()
+            self._client.close()
+            raise
+        self.listen = options.listen._replace(port=port)
+        """The address of its listener, with the opened port."""
+        self._routes = ClusterRoutes(self._client, publish=self._server.set_routes, namespaces=options.namespaces)
+        self._routes.start()
+
+    @property
+    def is_serving(self) -> bool:
+        """False after a fault that ended the listener."""
+        return self._server.is_alive
+
+    def stop(self, *, grace_s: float = GRACE_S) -> None:
+        """Accept no more connections, wait up to `grace_s` for the answers under way, and end."""
+        self._routes.stop()
+        self._server.stop(grace_s=grace_s)
+        self._client.close()

@@ -1,0 +1,89 @@
+"""The objects of the gateway in an installation: none by default, restricted pods, and the ways to it."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from automation.install import gateway, permissions
+from automation.install.objects import documents
+from automation.install.options import InstallOptions
+from gateway.running import GRACE_S
+from kubeapi.json_types import Json
+
+ON = InstallOptions(gateway=True)
+
+
+def of_gateway(options: InstallOptions) -> dict[str, Json]:
+    """The gateway's objects by kind."""
+    return {d["kind"]: d for d in documents(options) if d["metadata"]["name"] == gateway.GATEWAY}
+
+
+def test_by_default_there_is_no_gateway() -> None:
+    everything = documents(InstallOptions())
+    assert "gateway" not in {word for d in everything for word in d["metadata"]["name"].split("-")}
+
+
+def test_the_pod_is_restricted_and_mounts_only_its_certificate() -> None:
+    spec = of_gateway(ON)["Deployment"]["spec"]["template"]["spec"]
+    [container] = spec["containers"]
+    assert spec["securityContext"]["runAsNonRoot"] and spec["securityContext"]["runAsUser"] > 0
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert [volume["secret"]["secretName"] for volume in spec["volumes"]] == ["herdsman-gateway-tls"]
+    assert all(mount["readOnly"] for mount in container["volumeMounts"])
+
+
+def test_a_pod_that_ends_has_time_for_the_answers_under_way() -> None:
+    spec = of_gateway(ON)["Deployment"]["spec"]["template"]["spec"]
+    [command] = [each["lifecycle"]["preStop"]["exec"]["command"] for each in spec["containers"]]
+    assert spec["terminationGracePeriodSeconds"] > int(command[1]) + GRACE_S
+
+
+def test_the_gateway_only_reads() -> None:
+    made = of_gateway(ON)
+    for role in (made["ClusterRole"], made["Role"]):
+        assert {verb for rule in role["rules"] for verb in rule["verbs"]} == set(permissions.FOLLOW)
+    of_cluster = {resource for rule in made["ClusterRole"]["rules"] for resource in rule["resources"]}
+    assert "secrets" not in of_cluster
+    assert made["Role"]["metadata"]["namespace"] == gateway.KEYS_NAMESPACE
+    for binding in (made["ClusterRoleBinding"], made["RoleBinding"]):
+        assert binding["subjects"] == [
+            {"kind": "ServiceAccount", "name": gateway.GATEWAY, "namespace": "herdsman-system"}
+        ]
+
+
+def test_an_autoscaler_decides_on_the_replicas() -> None:
+    assert of_gateway(ON)["Deployment"]["spec"]["replicas"] == 2
+    scaled = of_gateway(InstallOptions(gateway=True, gateway_max_replicas=5))
+    assert "replicas" not in scaled["Deployment"]["spec"]
+    spec = scaled["HorizontalPodAutoscaler"]["spec"]
+    assert (spec["minReplicas"], spec["maxReplicas"]) == (2, 5)
+
+
+def test_a_route_checks_the_certificate_of_the_gateway() -> None:
+    public = of_gateway(InstallOptions(gateway=True, gateway_host="llm.example.org", gateway_parent="public"))
+    assert public["HTTPRoute"]["spec"]["parentRefs"] == [{"name": "public"}]
+    assert public["BackendTLSPolicy"]["spec"]["validation"] == {
+        "hostname": "llm.example.org",
+        "wellKnownCACertificates": "System",
+    }
+    assert "Ingress" not in public
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"gateway_parent": "public"}, "gateway_host"),
+        ({"gateway_ingress_class": "nginx"}, "gateway_host"),
+        ({"gateway_max_replicas": 1}, "below gateway_replicas"),
+        ({"gateway_tls_secret": ""}, "is empty"),
+        ({"settings": {"gateway": "true"}}, "the installation sets"),
+    ],
+)
+def test_what_makes_no_sense_is_named(given: Json, says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        InstallOptions(gateway=True, **given)
