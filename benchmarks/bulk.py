@@ -61,7 +61,12 @@ def measure(bench: Workbench, loop: Subject, namespace: str, services: int, *, a
     before, requests = used(servers, loop), requests_by_kind(bench)
     began = time.monotonic()
     deployments_s = scenarios.create_services(
-        client, namespace, services, timeout_s=280, autoscaled=autoscaled, check=loop.check_alive
+        client,
+        namespace,
+        services,
+        timeout_s=max(280.0, 0.15 * services),
+        autoscaled=autoscaled,
+        check=loop.check_alive,
     )
     last = kinds.AUTOSCALERS if autoscaled else kinds.SERVICES
     while _count(bench, last, namespace) < services:
