@@ -9,6 +9,7 @@ in the event loop's thread.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Protocol, cast
 
 from agent.proxy.connections import enable_keepalive, reset
@@ -16,13 +17,16 @@ from agent.proxy.framing import Body, Chunked, Malformed, ResponseHead, UntilClo
 from agent.proxy.incoming import Incoming
 from gateway import heads
 from gateway.backends import Backends
+from gateway.cors import Cors
 from gateway.dispatch import Forward, Reply, dispatch
 from gateway.errors import GatewayError
+from gateway.event_stream import EventStream, with_stream_headers
 from gateway.exchange import Exchange
 from gateway.limits import GatewayLimits
 
 AHEAD_MAX = 64 * 1024
 """Most bytes that a client may send beyond its current request."""
+BROKE_OFF = "the replica stopped before its answer was whole; send the request again"
 LINGER_S = 2.0
 """How long a refused client may continue to send its body, so that it can read the error."""
 
@@ -33,6 +37,7 @@ class Gateway(Protocol):
     loop: asyncio.AbstractEventLoop
     limits: GatewayLimits
     backends: Backends
+    cors: Cors
     connections: set[Connection]
     is_stopping: bool
     """Connections close after their present answer."""
@@ -59,6 +64,8 @@ class Connection(asyncio.Protocol):
         self._exchange: Exchange | None = None
         self._moved_at = gateway.loop.time()
         """When the client last sent a byte that was waited for."""
+        self._events: EventStream | None = None
+        """The answer, if it is a stream of events."""
         self._answering = False
         self._response_until_close = False
         self._close_after = False
@@ -173,8 +180,15 @@ class Connection(asyncio.Protocol):
         if found is None:
             return False
         request, data = found
-        self._head = head = heads.Head.read(request)
+        head = heads.Head.read(request)
+        if self._gateway.cors.is_on:
+            head = replace(head, cors_lines=self._gateway.cors.lines(head.fields))
+        self._head = head
         self._body, self._close_after = request.body, not request.keep_alive or self._gateway.is_stopping
+        if (lines := self._gateway.cors.preflight(head.method, head.fields)) is not None:
+            self._transport.write(heads.no_content(lines, head, close=self._close_after))
+            self._answered()
+            return True
         if head.expects_continue and not self._is_whole:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._add(data[len(request.lines) + 2 :])
@@ -219,6 +233,7 @@ class Connection(asyncio.Protocol):
         self._answering = True
         self._release_body()
         self._response_until_close = isinstance(head.body, UntilClose)
+        self._events = EventStream.of(head)
         if head.old or self._response_until_close:
             self._close_after = True
         self._gateway.count(self._service, head.status)
@@ -227,11 +242,16 @@ class Connection(asyncio.Protocol):
             ending = b"Connection: close\r\n\r\n"
         elif self._head.old:
             ending = b"Connection: keep-alive\r\n\r\n"
-        lines = heads.without_request_id(head.lines)
-        self._transport.write(b"".join((lines, self._head.request_id_line, ending, data)))
+        lines = heads.without_own_lines(head.lines)
+        if self._events is not None:
+            lines = with_stream_headers(lines)
+            self._events.passed(data)
+        self._transport.write(b"".join((lines, self._head.request_id_line, self._head.cors_lines, ending, data)))
 
     def answer_data(self, data: bytes) -> None:
         """Pass on the next bytes of the body."""
+        if self._events is not None:
+            self._events.passed(data)
         self._transport.write(data)
 
     def answer_ends(self) -> None:
@@ -241,14 +261,20 @@ class Connection(asyncio.Protocol):
 
     def answer_breaks_off(self) -> None:
         """Let the client see that the answer is incomplete."""
+        event = self._events.error_event(BROKE_OFF) if self._events is not None else b""
         until_close = self._response_until_close
         self._discarding = True
         self._finish()
-        if until_close:
+        if event:
+            self._transport.write(event)
+        if not until_close:
+            self._transport.close()
+        elif event:
+            # A reset at once would take the event away from a client that has not read it.
+            self._gateway.loop.call_later(LINGER_S, reset, self._transport)
+        else:
             # An orderly close would look like the end of the body.
             reset(self._transport)
-        else:
-            self._transport.close()
 
     def no_answer(self, error: GatewayError) -> None:
         """Answer with the reason why no replica does."""
@@ -323,7 +349,7 @@ class Connection(asyncio.Protocol):
     def _finish(self) -> None:
         """Reset the state of the request."""
         self._release_body()
-        self._head = self._body = self._exchange = None
+        self._head = self._body = self._exchange = self._events = None
         self._answering = False
         self._moved_at = self._gateway.loop.time()
 

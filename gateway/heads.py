@@ -52,7 +52,7 @@ _DROPPED = frozenset(
     }
 )
 _CONTENT_TYPE = re.compile(rb"^content-type:([^\r\n]*)\r?$", re.IGNORECASE | re.MULTILINE)
-_REQUEST_ID_LINE = re.compile(rb"^x-request-id:[^\r\n]*\r\n", re.IGNORECASE | re.MULTILINE)
+_OWN_LINES = re.compile(rb"^(?:x-request-id|access-control-[a-z-]+):[^\r\n]*\r\n", re.IGNORECASE | re.MULTILINE)
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 
 
@@ -71,6 +71,8 @@ class Head:
     expects_continue: bool = False
     old: bool = False
     """The request uses HTTP/1.0."""
+    cors_lines: bytes = b""
+    """The lines of its answer that are for browsers."""
 
     @classmethod
     def read(cls, request: RequestHead) -> Head:
@@ -136,13 +138,19 @@ def response(status: int, body: bytes, head: Head, *, close: bool = False, retry
         lines.append("Connection: close")
     elif head.old:
         lines.append("Connection: keep-alive")
-    text = b"".join(("\r\n".join(lines).encode(), b"\r\n", head.request_id_line, b"\r\n"))
+    text = b"".join(("\r\n".join(lines).encode(), b"\r\n", head.request_id_line, head.cors_lines, b"\r\n"))
     return text if head.method == "HEAD" else text + body
 
 
-def without_request_id(lines: bytes) -> bytes:
-    """Return the head of an answer without an engine's own id of the request."""
-    return _REQUEST_ID_LINE.sub(b"", lines)
+def no_content(lines: bytes, head: Head, *, close: bool) -> bytes:
+    """Return an answer without a body, with these header lines."""
+    connection = b"Connection: close\r\n" if close else b"Connection: keep-alive\r\n" if head.old else b""
+    return b"".join((b"HTTP/1.1 204 No Content\r\n", lines, head.request_id_line, connection, b"\r\n"))
+
+
+def without_own_lines(lines: bytes) -> bytes:
+    """Return the head of an answer without an engine's own id of the request, and its own rules for browsers."""
+    return _OWN_LINES.sub(b"", lines)
 
 
 def unchunked(data: bytes) -> bytes:

@@ -16,6 +16,7 @@ from concurrent.futures import Future
 
 from gateway.backends import Backends, Route
 from gateway.connection import Connection
+from gateway.cors import Cors
 from gateway.limits import GatewayLimits
 
 BACKLOG = 1024
@@ -30,9 +31,10 @@ POLL_S = 0.05
 class GatewayServer:
     """One listener. Thread-safe except for `stop`."""
 
-    def __init__(self, limits: GatewayLimits | None = None) -> None:
+    def __init__(self, limits: GatewayLimits | None = None, cors: Cors | None = None) -> None:
         self.loop = asyncio.new_event_loop()
         self.limits = limits or GatewayLimits()
+        self.cors = cors or Cors()
         self.backends = Backends(self.loop)
         self.connections: set[Connection] = set()
         self.is_stopping = False

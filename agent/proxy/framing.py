@@ -98,6 +98,11 @@ class Chunked:
         self._trailers = -1
         """Bytes of trailers so far; negative before the last chunk."""
 
+    @property
+    def between_chunks(self) -> bool:
+        """Whether another chunk may follow here."""
+        return not self._left and not self._line and self._trailers < 0
+
     def consume(self, data: bytes, at: int = 0) -> int:
         end = len(data)
         while at < end and not self.done:

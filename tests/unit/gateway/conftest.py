@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gateway.cors import Cors
 from gateway.limits import GatewayLimits
 from gateway.server import GatewayServer
 from tests.support.gateways import OK, Answer, Engine, Front
@@ -17,8 +18,8 @@ from tests.support.gateways import OK, Answer, Engine, Front
 def make_front(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[..., Front]]:
     made: list[GatewayServer] = []
 
-    def make(*, tls: ssl.SSLContext | None = None, **limits: Any) -> Front:
-        made.append(GatewayServer(GatewayLimits(**limits)))
+    def make(*, tls: ssl.SSLContext | None = None, cors: Cors | None = None, **limits: Any) -> Front:
+        made.append(GatewayServer(GatewayLimits(**limits), cors))
         return Front(made[-1], tls)
 
     yield make
