@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from gateway.names import ServiceName
 from kubeapi.json_types import Json
 from program.desired.keys import ANNOTATION_API_KEY_SECRET
-from program.dialects import annotations
+from program.dialects.annotations import API_KEY
 from program.dialects.kserve import naming
 from program.runtimes.llamacpp import LlamaCppRuntime
 from program.runtimes.tgi import TgiRuntime
@@ -109,7 +109,7 @@ def key_of(dialect: str, cr: Json) -> tuple[str, str] | None:
     written = str((cr["metadata"].get("annotations") or {}).get(ANNOTATION_API_KEY_SECRET, ""))
     if written:
         name, slash, key = written.partition("/")
-        return name, key if slash else annotations.API_KEY
+        return name, key if slash else API_KEY
     for variable in _environment(dialect, cr.get("spec")):
         reference = _get(_get(variable, "valueFrom"), "secretKeyRef")
         name, key = _get(reference, "name"), _get(reference, "key")

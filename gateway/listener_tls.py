@@ -5,8 +5,16 @@ from __future__ import annotations
 import ipaddress
 import ssl
 from pathlib import Path
+from typing import NamedTuple
 
 from agent.server.api.tls import Certificate
+
+
+class TlsFiles(NamedTuple):
+    """The files of a certificate, in PEM."""
+
+    certificate: Path
+    key: Path
 
 
 def listener_context(certificate: Path, key: Path) -> ssl.SSLContext:
@@ -22,7 +30,7 @@ def listener_context(certificate: Path, key: Path) -> ssl.SSLContext:
 
     context = files.context()
     # OpenSSL calls it for every handshake, also of clients that name no server.
-    context.sni_callback = present  # type: ignore[assignment]
+    context.sni_callback = present
     return context
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gateway.cluster_routes import ClusterRoutes
+from gateway.cors import Cors
+from gateway.listener_tls import TlsFiles, listener_context, refusal
 from gateway.server import GatewayServer
 from kubeapi.client import KubeClient
 
@@ -24,8 +26,11 @@ class ListenAddress(NamedTuple):
     port: int
 
     @classmethod
-    def read(cls, text: str) -> ListenAddress:
-        """Read `127.0.0.1:8080` or `[::1]:8080`. Raises ValueError, whose text says what is wrong and what to do."""
+    def read(cls, text: str, *, tls: bool = False, keys: bool = False) -> ListenAddress:
+        """Read `127.0.0.1:8080` or `[::1]:8080`. Raises ValueError, whose text says what is wrong and what to do.
+
+        `tls` and `keys`: clients reach the gateway by TLS, and must show keys.
+        """
         host, _, port = text.rpartition(":")
         try:
             address, number = ipaddress.ip_address(host.removeprefix("[").removesuffix("]")), int(port)
@@ -33,18 +38,14 @@ class ListenAddress(NamedTuple):
                 raise ValueError(number)
         except ValueError:
             raise ValueError(f"`{text}` is not an IP address with a port, as in 127.0.0.1:8080") from None
-        if not address.is_loopback:
-            raise ValueError(
-                f"{address} is not a loopback address; the gateway has no keys and no TLS yet, so put a proxy with "
-                "both in front of it"
-            )
+        if why := refusal(str(address), tls=tls, keys=keys):
+            raise ValueError(why)
         return cls(str(address), number)
 
-    @property
-    def url(self) -> str:
-        """The base URL for clients of OpenAI's API."""
+    def url(self, *, tls: bool = False) -> str:
+        """Return the base URL for clients of OpenAI's API."""
         host = f"[{self.address}]" if ":" in self.address else self.address
-        return f"http://{host}:{self.port}/v1"
+        return f"{'https' if tls else 'http'}://{host}:{self.port}/v1"
 
 
 @dataclass(frozen=True)
@@ -56,17 +57,23 @@ class GatewayOptions:
     """Path of a kubeconfig; None: the default one, or the pod's service account."""
     namespaces: tuple[str, ...] = ()
     """The namespaces whose services it serves. Empty: all."""
+    tls: TlsFiles | None = None
+    """Its certificate. None: clients use plain HTTP."""
+    cors_origins: tuple[str, ...] = ()
+    """The origins whose pages may use it in browsers."""
 
 
 class RunningGateway:
     """One gateway from its start until `stop`. Belongs to the thread that made it."""
 
     def __init__(self, options: GatewayOptions) -> None:
-        """Listen, and begin to follow the cluster. Raises KubeError or OSError."""
+        """Listen, and begin to follow the cluster. Raises KubeError, OSError, TlsFailed, or ValueError."""
+        cors = Cors(options.cors_origins)
+        tls = listener_context(*options.tls) if options.tls is not None else None
         self._client = KubeClient.default(options.kubeconfig)
-        self._server = GatewayServer()
+        self._server = GatewayServer(cors=cors)
         try:
-            port = self._server.start(*options.listen)
+            port = self._server.start(*options.listen, tls)
         except OSError:
             self._server.stop()
             self._client.close()

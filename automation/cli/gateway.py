@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import signal
 import threading
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from agent.server.api.tls import TlsFailed
 from automation.cli.output import complain, say
 from automation.telemetry.logs import configure_logging
+from gateway.cors import Cors
+from gateway.listener_tls import TlsFiles
 from gateway.running import GatewayOptions, ListenAddress, RunningGateway
 from kubeapi.errors import KubeError
 
@@ -25,15 +29,29 @@ def gateway(
         list[str] | None,
         typer.Option("--namespace", "-n", help="Serve only the services of this namespace. May be repeated."),
     ] = None,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(help="File with the certificate of the gateway, in PEM. It is read again when it changes."),
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="File with the key of the certificate, in PEM.")] = None,
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(help="Origin whose pages may use the gateway in browsers, or * for all. May be repeated."),
+    ] = None,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
 ) -> None:
     """Serve the OpenAI API for all services: requests go to a replica of the model that they name.
 
-    It needs to reach pods and hosts. It has no keys and no TLS yet, so it listens on loopback only.
+    It needs to reach pods and hosts. It has no keys yet, so it listens on loopback only.
     """
     configure_logging()
+    tls = _tls(tls_cert, tls_key)
     try:
-        options = GatewayOptions(ListenAddress.read(listen), kubeconfig, tuple(namespaces or ()))
+        address = ListenAddress.read(listen, tls=tls is not None)
+        options = GatewayOptions(
+            address, kubeconfig, tuple(namespaces or ()), tls=tls, cors_origins=tuple(cors_origin or ())
+        )
+        Cors(options.cors_origins)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     stopping = threading.Event()
@@ -41,9 +59,17 @@ def gateway(
         signal.signal(number, lambda *_: stopping.set())
     try:
         running = RunningGateway(options)
-    except (KubeError, OSError) as error:
+    except (KubeError, OSError, TlsFailed) as error:
         complain(f"cannot listen on {listen}: {error}" if isinstance(error, OSError) else str(error))
         raise typer.Exit(1) from None
-    say(f"Serving the OpenAI API on {running.listen.url} (GET /v1/models lists the models)")
+    say(f"Serving the OpenAI API on {running.listen.url(tls=tls is not None)} (GET /v1/models lists the models)")
     stopping.wait()
     running.stop()
+
+
+def _tls(certificate: Path | None, key: Path | None) -> TlsFiles | None:
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise typer.BadParameter("--tls-cert and --tls-key belong together; give both")
+    return TlsFiles(certificate, key)

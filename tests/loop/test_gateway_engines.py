@@ -58,7 +58,17 @@ def engine(llama_server: Path, tmp_path: Path) -> Iterator[tuple[str, int]]:
     """A llama-server that demands a key."""
     write_tiny_model(tmp_path / "tiny.gguf")
     port = free_port()
-    command = [llama_server, "--model", tmp_path / "tiny.gguf", "--host", "127.0.0.1", "--port", str(port), "-c", "256"]
+    command = [
+        str(llama_server),
+        "--model",
+        str(tmp_path / "tiny.gguf"),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "-c",
+        "256",
+    ]
     with (tmp_path / "engine.log").open("wb") as log:
         process = subprocess.Popen(command, env={**os.environ, "LLAMA_API_KEY": KEY}, stdout=log, stderr=log)
     try:
@@ -91,8 +101,8 @@ def allow(client: KubeClient, where: str, name: str, rules: list[Json]) -> None:
 
 def secured() -> Json:
     reference = {"secretKeyRef": {"name": "engine-key", "key": "key"}}
-    engine = {"name": "main", "image": "registry.example/engine:1", "command": ["serve"]}
-    engine["env"] = [{"name": "LLAMA_API_KEY", "valueFrom": reference}]  # type: ignore[assignment]
+    engine: Json = {"name": "main", "image": "registry.example/engine:1", "command": ["serve"]}
+    engine["env"] = [{"name": "LLAMA_API_KEY", "valueFrom": reference}]
     return {"model": {"uri": "hf://acme/tiny"}, "template": {"containers": [engine]}}
 
 
