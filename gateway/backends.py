@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from agent.proxy.limits import Limits
 from agent.proxy.upstream import Pool, Target
-from gateway.balancer import Balancer
+from gateway.balancer import ANYWHERE, Balancer, Nearness, Traits
 from gateway.engine_access import OPEN, EngineAccess
 from gateway.names import Model, Names, ServiceName
+
+Locality = Literal["", "PreferSameZone", "PreferSameNode"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,10 @@ class Route:
     """The addresses that serve with TLS."""
     access: EngineAccess = OPEN
     """How requests reach the replicas."""
+    traits: Mapping[Target, Traits] = field(default_factory=dict)
+    """Where the replicas are, and their weights. One that is not named has the weight 1."""
+    locality: Locality = ""
+    """Which replicas are preferred: those near to the gateway, as far as it knows its own place."""
     on_refused: Callable[[], None] | None = field(default=None, compare=False)
     """Called when an engine refuses the gateway's key or shows a certificate that is not trusted; returns at once."""
 
@@ -35,9 +42,13 @@ class Route:
 class Backend:
     """One model with its replicas."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, route: Route) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, route: Route, place: Nearness = ANYWHERE) -> None:
+        """`place` is the node and the zone of the gateway."""
         self.balancer = Balancer()
+        self.used_at = float("-inf")
+        """When the last request came."""
         self._loop = loop
+        self._place = place
         self._pools: dict[Target, Pool] = {}
         self.route = route
         self.update(route)
@@ -45,12 +56,19 @@ class Backend:
     def update(self, route: Route) -> None:
         """Take over what the cluster reports now. Requests in progress are not disturbed."""
         before, self.route = self.route, route
-        self.balancer.set_targets(route.targets)
+        self.balancer.set_targets(route.targets, route.traits)
+        self.balancer.near = self._near(route.locality)
         gone = self._pools.keys() - set(route.targets)
         if (route.access.tls, route.tls_targets) != (before.access.tls, before.tls_targets):
             gone = set(self._pools)  # a new connection shows a certificate that is trusted now
         for target in gone:
             self._pools.pop(target).keep_only(())
+
+    def _near(self, locality: Locality) -> Nearness:
+        near = (
+            self._place if locality == "PreferSameNode" else Nearness(zone=self._place.zone) if locality else ANYWHERE
+        )
+        return near if any(near) else ANYWHERE
 
     def refused(self) -> None:
         """Have the key and the certificates read again, because an engine did not accept them."""
@@ -77,8 +95,9 @@ class Backend:
 class Backends:
     """All models."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, place: Nearness = ANYWHERE) -> None:
         self._loop = loop
+        self._place = place
         self._backends: dict[ServiceName, Backend] = {}
         self.names = Names()
         self.are_known = False
@@ -92,10 +111,14 @@ class Backends:
             self._backends.pop(service).close()
         for service, route in wanted.items():
             if (backend := self._backends.get(service)) is None:
-                self._backends[service] = Backend(self._loop, route)
+                self._backends[service] = Backend(self._loop, route, self._place)
             elif backend.route != route:
                 backend.update(route)
         self.names = Names.of(route.model for route in wanted.values())
+
+    def all(self) -> Iterable[Backend]:
+        """Return the backends of all services."""
+        return self._backends.values()
 
     def of(self, service: ServiceName) -> Backend | None:
         """Return the backend of a service."""

@@ -64,6 +64,7 @@ class Exchange:
 
     def start(self, method: bytes, head: bytes, body: bytes, key: str) -> None:
         """Send a request; `head` lacks its Host line, and `key` is what the choice of a replica depends on."""
+        self.backend.used_at = self._loop.time()
         access = self.backend.route.access
         if access.problem:
             message = f"no request can be sent to `{self.backend.route.model.service}`: {access.problem}"
@@ -190,7 +191,7 @@ class _Attempt:
         self._exchange: Exchange | None = exchange
         self._balancer = exchange.backend.balancer
         self._connecting: asyncio.Task[None] | None = None
-        self._balancer.started(endpoint)
+        self._trial = self._balancer.started(endpoint)
 
     def start(self, backend: Backend, head: bytes, body: bytes, loop: asyncio.AbstractEventLoop) -> None:
         """Send the request over an idle connection, or over a new one."""
@@ -239,7 +240,7 @@ class _Attempt:
         exchange, self._exchange = self._exchange, None
         self.upstream = None
         if exchange is not None:
-            self._balancer.ended(self.endpoint)
+            self._balancer.ended(self.endpoint, trial=self._trial)
         return exchange
 
     # --- called by the upstream -----------------------------------------------------------------------------------

@@ -15,8 +15,10 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 
 from gateway.backends import Backends, Route
+from gateway.balancer import ANYWHERE, Nearness
 from gateway.connection import Connection
 from gateway.cors import Cors
+from gateway.engine_scraper import EngineScraper
 from gateway.limits import GatewayLimits
 
 BACKLOG = 1024
@@ -31,11 +33,15 @@ POLL_S = 0.05
 class GatewayServer:
     """One listener. Thread-safe except for `stop`."""
 
-    def __init__(self, limits: GatewayLimits | None = None, cors: Cors | None = None) -> None:
+    def __init__(
+        self, limits: GatewayLimits | None = None, cors: Cors | None = None, place: Nearness = ANYWHERE
+    ) -> None:
+        """`place` is the node and the zone in which the gateway runs."""
         self.loop = asyncio.new_event_loop()
         self.limits = limits or GatewayLimits()
         self.cors = cors or Cors()
-        self.backends = Backends(self.loop)
+        self.backends = Backends(self.loop, place)
+        self._scraper = EngineScraper(self.loop, self.backends)
         self.connections: set[Connection] = set()
         self.is_stopping = False
         self.body_bytes = 0
@@ -99,6 +105,7 @@ class GatewayServer:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.call_later(SWEEP_S, self._sweep)
+        self.loop.call_soon(self._scraper.start)
         try:
             self.loop.run_forever()
         finally:
