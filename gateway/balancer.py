@@ -36,7 +36,7 @@ FULL_QUEUE = 5
 """An engine with more waiting requests gets no more, as long as another replica has fewer."""
 FULL_CACHE = 0.8
 """The same for the used part of its key-value cache."""
-LOCAL_FACTOR, LOCAL_SPARE = 2.0, 2.0
+LOCAL_FACTOR, LOCAL_SPARE = 1.5, 2.0
 """A near replica is preferred until its load exceeds the mean by this factor and this many requests."""
 
 

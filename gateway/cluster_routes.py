@@ -182,7 +182,7 @@ def _trimmed_slice(obj: Json) -> Json:
         "metadata": {key: metadata[key] for key in kept if key in metadata},
         "ports": obj.get("ports"),
         "endpoints": [
-            {"addresses": each.get("addresses"), "conditions": each.get("conditions")}
+            {key: each.get(key) for key in ("addresses", "conditions", "nodeName", "zone")}
             for each in obj.get("endpoints") or ()
         ],
     }

@@ -8,16 +8,25 @@ the service sleeps, to the proxy that wakes it. The gateway uses the same addres
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
+from agent.contract import LABEL_HOST
 from agent.proxy.upstream import Target
-from gateway.backends import Route
+from gateway.backends import Locality, Route
+from gateway.balancer import EVEN, Traits
 from gateway.names import Model, ServiceName
 from kubeapi.json_types import Json
-from program.desired.keys import ANNOTATION_LOAD_BALANCING, ANNOTATION_MODEL_ALIASES, service_dns_name
+from program.desired.keys import (
+    ANNOTATION_LOAD_BALANCING,
+    ANNOTATION_LOAD_LOCALITY,
+    ANNOTATION_LOAD_WEIGHTS,
+    ANNOTATION_MODEL_ALIASES,
+    service_dns_name,
+)
 from program.dialects.kserve.naming import workload_service
 from program.dialects.llmaz.naming import front_name
 
@@ -55,7 +64,7 @@ def routes_of(
     services: Iterable[tuple[str, Json]], slices: Iterable[Json], engines: Mapping[ServiceName, EngineModels]
 ) -> list[Route]:
     """Return the route of each service. `services` are pairs of a dialect's name and a custom resource."""
-    targets: dict[ServiceName, dict[Target, bool]] = {}
+    targets: dict[ServiceName, dict[Target, _Replica]] = {}
     for each in slices:
         front = (each["metadata"].get("labels") or {}).get(LABEL_SERVICE_NAME, "")
         targets.setdefault(ServiceName(each["metadata"]["namespace"], front), {}).update(_targets(each))
@@ -65,7 +74,7 @@ def routes_of(
 def _route(
     dialect: str,
     cr: Json,
-    targets: Mapping[ServiceName, Mapping[Target, bool]],
+    targets: Mapping[ServiceName, Mapping[Target, _Replica]],
     engines: Mapping[ServiceName, EngineModels],
 ) -> Route:
     metadata = cr["metadata"]
@@ -87,8 +96,24 @@ def _route(
         model,
         tuple(sorted(found)),
         annotations.get(ANNOTATION_LOAD_BALANCING, "PrefixHash") == "PrefixHash",
-        frozenset(target for target, tls in found.items() if tls),
+        frozenset(target for target, replica in found.items() if replica.tls),
+        traits=_traits(found, annotations.get(ANNOTATION_LOAD_WEIGHTS, "")),
+        locality=_LOCALITIES.get(annotations.get(ANNOTATION_LOAD_LOCALITY, ""), ""),
     )
+
+
+_LOCALITIES: Mapping[str, Locality] = {"PreferSameNode": "PreferSameNode", "PreferSameZone": "PreferSameZone"}
+_WEIGHT = re.compile(r"\s*([^\s=]+)=([0-9]{1,6}(?:\.[0-9]{1,3})?)\s*")
+
+
+def _traits(found: Mapping[Target, _Replica], weights: str) -> dict[Target, Traits]:
+    """Return the traits of the replicas that have any. `weights` is the annotation; other text in it has no effect."""
+    entries = [entry for part in weights.split(",") if (entry := _WEIGHT.fullmatch(part))]
+    shares = {entry[1]: float(entry[2]) for entry in entries if float(entry[2]) > 0}
+    traits = {
+        target: Traits(replica.node, replica.zone, shares.get(replica.node, 1.0)) for target, replica in found.items()
+    }
+    return {target: each for target, each in traits.items() if each != EVEN}
 
 
 def is_asleep(cr: Json) -> bool:
@@ -103,17 +128,28 @@ def _state(cr: Json, *, reachable: bool) -> str:
     return "ready" if reachable else "not ready"
 
 
-def _targets(endpoint_slice: Json) -> Iterable[tuple[Target, bool]]:
-    """Yield the addresses that accept new requests, each with whether it serves with TLS."""
+class _Replica(NamedTuple):
+    """What an EndpointSlice says of one address."""
+
+    tls: bool
+    node: str
+    """The node of a pod, or the host of a process."""
+    zone: str
+
+
+def _targets(endpoint_slice: Json) -> Iterable[tuple[Target, _Replica]]:
+    """Yield the addresses that accept new requests."""
     ports = [each for each in endpoint_slice.get("ports") or () if each.get("port")]
     if not ports:
         return
     port = next((each for name in ("http", "https") for each in ports if each.get("name") == name), ports[0])
     tls = "https" in (port.get("name"), port.get("appProtocol"))
+    host = str((endpoint_slice["metadata"].get("labels") or {}).get(LABEL_HOST, ""))
     for endpoint in endpoint_slice.get("endpoints") or ():
         conditions = endpoint.get("conditions") or {}
         if conditions.get("ready") is not False and not conditions.get("terminating"):
-            yield from (((str(address), int(port["port"])), tls) for address in endpoint.get("addresses") or ()[:1])
+            replica = _Replica(tls, str(endpoint.get("nodeName") or host), str(endpoint.get("zone") or ""))
+            yield from (((str(address), int(port["port"])), replica) for address in endpoint.get("addresses") or ()[:1])
 
 
 def _context(entry: Any) -> int | None:

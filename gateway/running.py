@@ -9,6 +9,7 @@ import ipaddress
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from gateway.balancer import ANYWHERE, Nearness
 from gateway.cluster_routes import ClusterRoutes
 from gateway.cors import Cors
 from gateway.listener_tls import TlsFiles, listener_context, refusal
@@ -61,6 +62,8 @@ class GatewayOptions:
     """Its certificate. None: clients use plain HTTP."""
     cors_origins: tuple[str, ...] = ()
     """The origins whose pages may use it in browsers."""
+    place: Nearness = ANYWHERE
+    """The node and the zone in which it runs."""
 
 
 class RunningGateway:
@@ -71,7 +74,7 @@ class RunningGateway:
         cors = Cors(options.cors_origins)
         tls = listener_context(*options.tls) if options.tls is not None else None
         self._client = KubeClient.default(options.kubeconfig)
-        self._server = GatewayServer(cors=cors)
+        self._server = GatewayServer(cors=cors, place=options.place)
         try:
             port = self._server.start(*options.listen, tls)
         except OSError:

@@ -15,6 +15,7 @@ import typer
 from agent.server.api.tls import TlsFailed
 from automation.cli.output import complain, say
 from automation.telemetry.logs import configure_logging
+from gateway.balancer import Nearness
 from gateway.cors import Cors
 from gateway.listener_tls import TlsFiles
 from gateway.running import GatewayOptions, ListenAddress, RunningGateway
@@ -38,6 +39,8 @@ def gateway(
         list[str] | None,
         typer.Option(help="Origin whose pages may use the gateway in browsers, or * for all. May be repeated."),
     ] = None,
+    node: Annotated[str, typer.Option(help="Node of the gateway, for services that prefer near replicas.")] = "",
+    zone: Annotated[str, typer.Option(help="Zone of the gateway, for services that prefer near replicas.")] = "",
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
 ) -> None:
     """Serve the OpenAI API for all services: requests go to a replica of the model that they name.
@@ -49,7 +52,12 @@ def gateway(
     try:
         address = ListenAddress.read(listen, tls=tls is not None)
         options = GatewayOptions(
-            address, kubeconfig, tuple(namespaces or ()), tls=tls, cors_origins=tuple(cors_origin or ())
+            address,
+            kubeconfig,
+            tuple(namespaces or ()),
+            tls=tls,
+            cors_origins=tuple(cors_origin or ()),
+            place=Nearness(node, zone),
         )
         Cors(options.cors_origins)
     except ValueError as error:

@@ -6,10 +6,16 @@ from typing import Any
 
 import pytest
 
+from gateway.balancer import Traits
 from gateway.names import ServiceName
 from gateway.routes import EngineModels, routes_of
 from kubeapi.json_types import Json
-from program.desired.keys import ANNOTATION_LOAD_BALANCING, ANNOTATION_MODEL_ALIASES
+from program.desired.keys import (
+    ANNOTATION_LOAD_BALANCING,
+    ANNOTATION_LOAD_LOCALITY,
+    ANNOTATION_LOAD_WEIGHTS,
+    ANNOTATION_MODEL_ALIASES,
+)
 
 VLLM = {
     "object": "list",
@@ -95,3 +101,29 @@ def test_what_engines_say(answer: Any, read: EngineModels) -> None:
 def test_the_models_of_an_engine_are_those_of_its_service() -> None:
     (route,) = routes_of([("llmkube", cr("chat"))], [], {ServiceName("prod", "chat"): EngineModels(("m",), ("a",), 5)})
     assert (route.model.engine_names, route.model.adapters, route.model.context_length) == (("m",), ("a",), 5)
+
+
+def test_the_place_and_the_weight_of_each_replica() -> None:
+    pods = endpoint_slice("chat", "10.0.0.1", "10.0.0.2")
+    pods["endpoints"][0] |= {"nodeName": "gpu-1", "zone": "east"}
+    host = endpoint_slice("chat", "192.168.1.5")
+    host["metadata"]["labels"]["herdsman.dev/host"] = "mac"
+    annotations = {ANNOTATION_LOAD_WEIGHTS: "gpu-1=4, mac=0.5, other=2, wrong, x=0", ANNOTATION_LOAD_LOCALITY: "Near"}
+    (route,) = routes_of([("llmkube", cr("chat", annotations=annotations))], [pods, host], {})
+    assert route.traits == {
+        ("10.0.0.1", 8080): Traits("gpu-1", "east", 4.0),
+        ("192.168.1.5", 8080): Traits("mac", "", 0.5),
+    }
+    assert route.locality == "", "another value has no effect"
+    annotations[ANNOTATION_LOAD_LOCALITY] = "PreferSameZone"
+    (route,) = routes_of([("llmkube", cr("chat", annotations=annotations))], [pods], {})
+    assert route.locality == "PreferSameZone"
+
+
+def test_ports_with_tls_are_known_by_their_name_or_protocol() -> None:
+    named, told = endpoint_slice("chat", "10.0.0.1"), endpoint_slice("chat", "10.0.0.2")
+    named["ports"] = [{"name": "https", "port": 8000}]
+    told["ports"] = [{"name": "engine", "appProtocol": "https", "port": 8000}]
+    (route,) = routes_of([("llmkube", cr("chat"))], [named, told, endpoint_slice("chat", "10.0.0.3")], {})
+    assert route.tls_targets == {("10.0.0.1", 8000), ("10.0.0.2", 8000)}
+    assert len(route.targets) == 3
