@@ -62,9 +62,13 @@ class RequestBody:
 
     def with_model(self, name: str) -> bytes:
         """Return the body with another model. All other bytes stay as they are."""
-        text, spans = self.text, _spans(self.text, "model")
-        for start, end in reversed(spans):
-            text = text[:start] + json.dumps(name) + text[end:]
+        return self.with_value("model", json.dumps(name))
+
+    def with_value(self, key: str, value: str) -> bytes:
+        """Return the body with another value of a key that it has, given as JSON. All other bytes stay as they are."""
+        text = self.text
+        for start, end in reversed(_spans(text, key)):
+            text = text[:start] + value + text[end:]
         return text.encode()
 
 
