@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -103,11 +103,12 @@ class Backends:
         self.are_known = False
         """The models of the cluster were read."""
 
-    def set_routes(self, routes: Iterable[Route]) -> None:
-        """Replace the models."""
+    def set_routes(self, routes: Iterable[Route]) -> Set[ServiceName]:
+        """Replace the models. Return those that are gone."""
         self.are_known = True
         wanted = {route.model.service: route for route in routes}
-        for service in self._backends.keys() - wanted.keys():
+        gone = self._backends.keys() - wanted.keys()
+        for service in gone:
             self._backends.pop(service).close()
         for service, route in wanted.items():
             if (backend := self._backends.get(service)) is None:
@@ -115,14 +116,15 @@ class Backends:
             elif backend.route != route:
                 backend.update(route)
         self.names = Names.of(route.model for route in wanted.values())
-
-    def all(self) -> Iterable[Backend]:
-        """Return the backends of all services."""
-        return self._backends.values()
+        return gone
 
     def of(self, service: ServiceName) -> Backend | None:
         """Return the backend of a service."""
         return self._backends.get(service)
+
+    def all(self) -> list[Backend]:
+        """Return all backends. Any thread may call it."""
+        return list(self._backends.values())
 
     def close(self) -> None:
         """Close all idle connections."""

@@ -16,6 +16,10 @@ from agent.proxy.connections import enable_keepalive, reset
 from agent.proxy.framing import Body, Chunked, Malformed, ResponseHead, UntilClose
 from agent.proxy.incoming import Incoming
 from gateway import heads
+from gateway.access.authentication import Access
+from gateway.access.caller import ANYONE, Caller
+from gateway.accounting.account import Account
+from gateway.accounting.book import Book
 from gateway.backends import Backends
 from gateway.cors import Cors
 from gateway.dispatch import Forward, Reply, dispatch
@@ -38,14 +42,13 @@ class Gateway(Protocol):
     limits: GatewayLimits
     backends: Backends
     cors: Cors
+    access: Access
     connections: set[Connection]
     is_stopping: bool
     """Connections close after their present answer."""
     body_bytes: int
     """Bytes of all bodies that are held now."""
-
-    def count(self, model: str, status: int) -> None:
-        """Count an answered request."""
+    book: Book
 
 
 class Connection(asyncio.Protocol):
@@ -57,11 +60,15 @@ class Connection(asyncio.Protocol):
         self._incoming = Incoming()
         self._head: heads.Head | None = None
         """The request that is being read or answered."""
+        self._caller: Caller = ANYONE
+        """The client behind this request."""
         self._body: Body | None = None
         self._parts: list[bytes] = []
         self._held = 0
         """Bytes of the body that are held."""
         self._exchange: Exchange | None = None
+        self._account: Account | None = None
+        """What the current request costs, from when it is sent to a replica."""
         self._moved_at = gateway.loop.time()
         """When the client last sent a byte that was waited for."""
         self._events: EventStream | None = None
@@ -145,11 +152,6 @@ class Connection(asyncio.Protocol):
     # --- requests -----------------------------------------------------------------------------------------------
 
     @property
-    def _service(self) -> str:
-        """The service that the current request is for; empty when it is not known."""
-        return str(self._exchange.backend.route.model.service) if self._exchange is not None else ""
-
-    @property
     def _is_whole(self) -> bool:
         """The current request was received to its end."""
         return self._body is None or self._body.done
@@ -189,6 +191,11 @@ class Connection(asyncio.Protocol):
             self._transport.write(heads.no_content(lines, head, close=self._close_after))
             self._answered()
             return True
+        caller = self._gateway.access.authenticate(head)
+        if isinstance(caller, GatewayError):
+            self._refuse(caller)
+            return True
+        self._caller = caller
         if head.expects_continue and not self._is_whole:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._add(data[len(request.lines) + 2 :])
@@ -216,10 +223,12 @@ class Connection(asyncio.Protocol):
         gateway = self._gateway
         data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         body = heads.unchunked(data) if isinstance(self._body, Chunked) else data
-        match dispatch(self._head, body, gateway.backends):
+        match dispatch(self._head, body, self._caller, gateway.backends):
             case Reply(answer):
                 self._answer(answer)
-            case Forward(backend, head, payload, key):
+            case Forward(backend, head, payload, key, expected):
+                model = str(backend.route.model.service)
+                self._account = Account(gateway.book, self._caller, model, expected, gateway.loop.time())
                 self._exchange = Exchange(self, backend, gateway.limits, gateway.loop)
                 self._exchange.start(self._head.method.encode(), head, payload, key)
             case GatewayError() as error:
@@ -236,7 +245,8 @@ class Connection(asyncio.Protocol):
         self._events = EventStream.of(head)
         if head.old or self._response_until_close:
             self._close_after = True
-        self._gateway.count(self._service, head.status)
+        if self._account is not None:
+            data = self._account.answer_begins(head, data, self._gateway.loop.time())
         ending = b"\r\n"
         if self._close_after:
             ending = b"Connection: close\r\n\r\n"
@@ -250,13 +260,20 @@ class Connection(asyncio.Protocol):
 
     def answer_data(self, data: bytes) -> None:
         """Pass on the next bytes of the body."""
+        passed = self._account.passes(data) if self._account is not None else data
+        if not passed:
+            return
         if self._events is not None:
-            self._events.passed(data)
-        self._transport.write(data)
+            self._events.passed(passed)
+        self._transport.write(passed)
 
     def answer_ends(self) -> None:
         """Finish the request after its whole answer."""
         self._exchange = None
+        if self._account is not None:
+            if left := self._account.left():
+                self._transport.write(left)
+            self._account.ends(self._gateway.loop.time(), completed=True)
         self._answered()
 
     def answer_breaks_off(self) -> None:
@@ -294,14 +311,23 @@ class Connection(asyncio.Protocol):
             return
         if not self._is_whole:
             self._close_after = True
-        self._gateway.count(self._service, error.status)
+        self._gateway.book.refused(error)
+        if self._account is not None:
+            self._account.ends(self._gateway.loop.time(), completed=False, status=error.status)
         self._write_error(error)
         self._answered()
 
     def _write_error(self, error: GatewayError) -> None:
         head = self._head or heads.NO_REQUEST
         self._transport.write(
-            heads.response(error.status, error.body(), head, close=self._close_after, retry_after_s=error.retry_after_s)
+            heads.response(
+                error.status,
+                error.body(),
+                head,
+                close=self._close_after,
+                retry_after_s=error.retry_after_s,
+                headers=error.headers,
+            )
         )
 
     def _answered(self) -> None:
@@ -324,7 +350,7 @@ class Connection(asyncio.Protocol):
         if answering:
             self._transport.abort()
             return
-        self._gateway.count("", error.status)
+        self._gateway.book.refused(error)
         self._write_error(error)
         self._finish()
         self._linger()
@@ -349,7 +375,9 @@ class Connection(asyncio.Protocol):
     def _finish(self) -> None:
         """Reset the state of the request."""
         self._release_body()
-        self._head = self._body = self._exchange = self._events = None
+        if self._account is not None:
+            self._account.ends(self._gateway.loop.time(), completed=False)
+        self._head = self._body = self._exchange = self._events = self._account = None
         self._answering = False
         self._moved_at = self._gateway.loop.time()
 

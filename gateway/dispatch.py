@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gateway import heads, models_list
+from gateway.access.caller import Caller
+from gateway.accounting.request_meter import Expected, asking_for_usage, expected
 from gateway.backends import Backend, Backends
-from gateway.errors import GatewayError, model_not_found
+from gateway.errors import GatewayError, model_not_allowed, model_not_found
 from gateway.multipart_body import MultipartBody, is_form
-from gateway.names import NoMatch
+from gateway.names import Match, NoMatch
 from gateway.request_body import BodyInvalid, RequestBody
 
 _STARTING = "the models of the cluster are not known yet"
@@ -34,13 +36,15 @@ class Forward:
     payload: bytes
     key: str
     """What the choice of a replica depends on; empty: any replica."""
+    expected: Expected
+    """What the request may cost."""
 
 
-def dispatch(head: heads.Head, body: bytes, backends: Backends) -> Reply | Forward | GatewayError:
-    """Decide on a request with its unchunked body."""
+def dispatch(head: heads.Head, body: bytes, caller: Caller, backends: Backends) -> Reply | Forward | GatewayError:
+    """Decide on a request of a client, with its unchunked body."""
     if head.path in heads.MODEL_PATHS:
         if head.method == "POST":
-            return _forward(head, body, backends)
+            return _forward(head, body, caller, backends)
         return GatewayError(405, "method_not_allowed", f"{head.path} takes POST, and not {head.method}")
     if head.method not in ("GET", "HEAD"):
         return _unknown_path(head)
@@ -49,22 +53,22 @@ def dispatch(head: heads.Head, body: bytes, backends: Backends) -> Reply | Forwa
     if head.path == "/ready":
         return Reply(b'{"status":"ok"}\n') if backends.are_known else GatewayError(503, "starting", _STARTING)
     if head.path == "/v1/models":
-        return Reply(models_list.listed(backends.names))
+        return Reply(models_list.listed(caller.listed(backends.names)))
     if head.path.startswith("/v1/models/"):
         name = head.path.removeprefix("/v1/models/")
-        found = backends.names.find(name)
-        return model_not_found(name, found) if isinstance(found, NoMatch) else Reply(models_list.one(name, found))
+        match = _allowed(name, caller, backends)
+        return match if isinstance(match, GatewayError) else Reply(models_list.one(name, match))
     return _unknown_path(head)
 
 
-def _forward(head: heads.Head, data: bytes, backends: Backends) -> Forward | GatewayError:
+def _forward(head: heads.Head, data: bytes, caller: Caller, backends: Backends) -> Forward | GatewayError:
     try:
         body = _read(head, data)
     except BodyInvalid as error:
         return GatewayError(400, "invalid_request", error.why, error.param)
-    found = backends.names.find(body.model)
-    if isinstance(found, NoMatch):
-        return model_not_found(body.model, found)
+    found = _allowed(body.model, caller, backends)
+    if isinstance(found, GatewayError):
+        return found
     backend = backends.of(found.model.service)
     assert backend is not None
     name = found.engine_name
@@ -72,7 +76,19 @@ def _forward(head: heads.Head, data: bytes, backends: Backends) -> Forward | Gat
     key = ""
     if backend.route.prefix_hash and head.path in heads.PROMPT_PATHS and (prefix := body.prefix()):
         key = f"{found.adapter}\0{prefix}"
-    return Forward(backend, head.outgoing(len(payload)), payload, key)
+    cost = expected(head.path, body.values)
+    if cost.drop_usage and isinstance(body, RequestBody):
+        payload = asking_for_usage(body, payload)
+    return Forward(backend, head.outgoing(len(payload)), payload, key, cost)
+
+
+def _allowed(name: str, caller: Caller, backends: Backends) -> Match | GatewayError:
+    """Return the model of a name, if the caller may use it."""
+    found = backends.names.find(name)
+    if isinstance(found, NoMatch):
+        # Names of models that a key does not allow are not shown to its client.
+        return model_not_found(name, NoMatch() if caller.models else found)
+    return found if caller.may_use(name, found, backends.names) else model_not_allowed(name)
 
 
 def _read(head: heads.Head, data: bytes) -> RequestBody | MultipartBody:

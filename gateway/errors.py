@@ -22,6 +22,8 @@ class GatewayError:
     message: str
     param: str | None = None
     retry_after_s: float | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    """Further headers of the answer."""
 
     @property
     def type(self) -> str:
@@ -52,6 +54,12 @@ def model_not_found(name: str, found: NoMatch) -> GatewayError:
     return GatewayError(
         404, "model_not_found", f"the model `{name}` does not exist{near}. GET /v1/models lists the models", "model"
     )
+
+
+def model_not_allowed(name: str) -> GatewayError:
+    """Say that a key does not allow a model."""
+    message = f"your API key does not allow the model `{name[:_SHOWN]}`. GET /v1/models lists the models that it allows"
+    return GatewayError(403, "model_not_allowed", message, "model")
 
 
 def _any_of(names: Iterable[str]) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import uuid
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from urllib.parse import unquote
 
@@ -37,6 +38,10 @@ adapters or put an engine to sleep."""
 PROMPT_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/messages"})
 """The paths whose requests have a prompt that an engine keeps in its prefix cache."""
 
+_KEYS = frozenset({b"x-api-key", b"api-key"})
+"""Headers that hold only a client's key."""
+_BEARER = "bearer "
+
 _DROPPED = frozenset(
     {
         b"host",
@@ -45,8 +50,7 @@ _DROPPED = frozenset(
         b"expect",
         # The client's keys are for the gateway, and its cookies for nobody behind it.
         b"authorization",
-        b"x-api-key",
-        b"api-key",
+        *_KEYS,
         b"cookie",
         b"x-request-id",
     }
@@ -73,6 +77,8 @@ class Head:
     """The request uses HTTP/1.0."""
     cors_lines: bytes = b""
     """The lines of its answer that are for browsers."""
+    credential: str = field(default="", repr=False)
+    """The client's key: of `Authorization: Bearer`, else of `x-api-key` or `api-key`. Empty: none."""
 
     @classmethod
     def read(cls, request: RequestHead) -> Head:
@@ -82,6 +88,7 @@ class Head:
         kept: list[bytes] = []
         request_id = b""
         expects = False
+        credential = bearer = ""
         for line in lines:
             name, _, value = line.partition(b":")
             name = name.lower()
@@ -91,6 +98,10 @@ class Head:
                 request_id = value.strip()
             elif name == b"expect":
                 expects = value.strip().lower() == b"100-continue"
+            elif name == b"authorization":
+                bearer = _bearer(value)
+            elif name in _KEYS:
+                credential = value.strip().decode("ascii", "replace")
         if not _REQUEST_ID.fullmatch(request_id):
             request_id = uuid.uuid4().hex.encode()
         text = target.decode("ascii", "replace")
@@ -102,6 +113,7 @@ class Head:
             request_id.decode(),
             expects,
             request.old,
+            credential=bearer or credential,
         )
 
     @property
@@ -125,12 +137,26 @@ NO_REQUEST = Head("", "", "", b"", "")
 """Stands for a request whose head could not be read."""
 
 
-def response(status: int, body: bytes, head: Head, *, close: bool = False, retry_after_s: float | None = None) -> bytes:
+def _bearer(value: bytes) -> str:
+    text = value.strip().decode("ascii", "replace")
+    return text[len(_BEARER) :].strip() if text[: len(_BEARER)].lower() == _BEARER else ""
+
+
+def response(
+    status: int,
+    body: bytes,
+    head: Head,
+    *,
+    close: bool = False,
+    retry_after_s: float | None = None,
+    headers: Iterable[tuple[str, str]] = (),
+) -> bytes:
     """Return a complete answer of the gateway."""
     lines = [
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
         "Content-Type: application/json",
         f"Content-Length: {len(body)}",
+        *(f"{name}: {value}" for name, value in headers),
     ]
     if retry_after_s is not None:
         lines.append(f"Retry-After: {max(1, round(retry_after_s))}")

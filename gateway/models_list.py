@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
-from gateway.names import Match, Names
+from gateway.names import ListedName, Match
 from kubeapi.json_types import Json
 
 
-def listed(names: Names) -> bytes:
-    """Return all names, also those of models that sleep."""
-    return _json({"object": "list", "data": [_entry(each.name, each.match) for each in names.listed]})
+def listed(names: Iterable[ListedName]) -> bytes:
+    """Return the list of these names."""
+    return _json({"object": "list", "data": [_entry(each.name, each.match) for each in names]})
 
 
 def one(name: str, match: Match) -> bytes:

@@ -8,7 +8,12 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 from typing import NamedTuple
+from wsgiref.simple_server import WSGIServer
 
+from prometheus_client import start_http_server
+
+from gateway.access.authentication import Access, keys_required
+from gateway.access.key_secrets import KEYS_NAMESPACE, KeySecrets
 from gateway.balancer import ANYWHERE, Nearness
 from gateway.cluster_routes import ClusterRoutes
 from gateway.cors import Cors
@@ -28,10 +33,18 @@ class ListenAddress(NamedTuple):
 
     @classmethod
     def read(cls, text: str, *, tls: bool = False, keys: bool = False) -> ListenAddress:
-        """Read `127.0.0.1:8080` or `[::1]:8080`. Raises ValueError, whose text says what is wrong and what to do.
+        """Read the address of a listener for clients. Raises ValueError, whose text says what is wrong and what to do.
 
         `tls` and `keys`: clients reach the gateway by TLS, and must show keys.
         """
+        made = cls.parse(text)
+        if why := refusal(made.address, tls=tls, keys=keys):
+            raise ValueError(why)
+        return made
+
+    @classmethod
+    def parse(cls, text: str) -> ListenAddress:
+        """Read `127.0.0.1:8080` or `[::1]:8080`. Raises ValueError, whose text says what is wrong."""
         host, _, port = text.rpartition(":")
         try:
             address, number = ipaddress.ip_address(host.removeprefix("[").removesuffix("]")), int(port)
@@ -39,8 +52,6 @@ class ListenAddress(NamedTuple):
                 raise ValueError(number)
         except ValueError:
             raise ValueError(f"`{text}` is not an IP address with a port, as in 127.0.0.1:8080") from None
-        if why := refusal(str(address), tls=tls, keys=keys):
-            raise ValueError(why)
         return cls(str(address), number)
 
     def url(self, *, tls: bool = False) -> str:
@@ -64,6 +75,11 @@ class GatewayOptions:
     """The origins whose pages may use it in browsers."""
     place: Nearness = ANYWHERE
     """The node and the zone in which it runs."""
+    require_keys: bool = False
+    """Requests need a key although the address is on loopback and no key exists."""
+    keys_namespace: str = KEYS_NAMESPACE
+    metrics: ListenAddress | None = None
+    """The address of the Prometheus metrics; None: they are not served."""
 
 
 class RunningGateway:
@@ -74,9 +90,16 @@ class RunningGateway:
         cors = Cors(options.cors_origins)
         tls = listener_context(*options.tls) if options.tls is not None else None
         self._client = KubeClient.default(options.kubeconfig)
-        self._server = GatewayServer(cors=cors, place=options.place)
+        loopback = ipaddress.ip_address(options.listen.address).is_loopback
+        required = keys_required(loopback=loopback, asked=options.require_keys)
+        self._server = GatewayServer(access=Access(required=required), cors=cors, place=options.place)
+        self._metrics: WSGIServer | None = None
         try:
             port = self._server.start(*options.listen, tls)
+            if options.metrics is not None:
+                address, metrics_port = options.metrics
+                registry = self._server.book.metrics.registry
+                self._metrics, _ = start_http_server(metrics_port, address, registry=registry)
         except OSError:
             self._server.stop()
             self._client.close()
@@ -84,6 +107,10 @@ class RunningGateway:
         self.listen = options.listen._replace(port=port)
         """The address of its listener, with the opened port."""
         self._routes = ClusterRoutes(self._client, publish=self._server.set_routes, namespaces=options.namespaces)
+        self._keys = KeySecrets(
+            self._client, publish=self._server.set_keys, namespace=options.keys_namespace, optional=not required
+        )
+        self._keys.start()
         self._routes.start()
 
     @property
@@ -94,5 +121,9 @@ class RunningGateway:
     def stop(self, *, grace_s: float = GRACE_S) -> None:
         """Accept no more connections, wait up to `grace_s` for the answers under way, and end."""
         self._routes.stop()
+        self._keys.stop()
         self._server.stop(grace_s=grace_s)
+        if self._metrics is not None:
+            self._metrics.shutdown()
+            self._metrics.server_close()
         self._client.close()

@@ -10,10 +10,12 @@ import asyncio
 import ssl
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import Future
 
+from gateway.access.authentication import Access
+from gateway.access.keys import KeyRing
+from gateway.accounting.book import Book
 from gateway.backends import Backends, Route
 from gateway.balancer import ANYWHERE, Nearness
 from gateway.connection import Connection
@@ -34,19 +36,23 @@ class GatewayServer:
     """One listener. Thread-safe except for `stop`."""
 
     def __init__(
-        self, limits: GatewayLimits | None = None, cors: Cors | None = None, place: Nearness = ANYWHERE
+        self,
+        limits: GatewayLimits | None = None,
+        cors: Cors | None = None,
+        place: Nearness = ANYWHERE,
+        access: Access | None = None,
     ) -> None:
-        """`place` is the node and the zone in which the gateway runs."""
+        """`place` is the node and the zone in which the gateway runs. Without `access`, requests need no key."""
         self.loop = asyncio.new_event_loop()
         self.limits = limits or GatewayLimits()
         self.cors = cors or Cors()
         self.backends = Backends(self.loop, place)
         self._scraper = EngineScraper(self.loop, self.backends)
+        self.access = access or Access.open()
         self.connections: set[Connection] = set()
         self.is_stopping = False
         self.body_bytes = 0
-        self.requests: Counter[tuple[str, int]] = Counter()
-        """Answered requests, by service and status."""
+        self.book = Book(self.backends)
         self._thread = threading.Thread(target=self._run, name="gateway", daemon=True)
         self._server: asyncio.Server | None = None
 
@@ -83,7 +89,19 @@ class GatewayServer:
     def set_routes(self, routes: Iterable[Route]) -> None:
         """Replace the models. Requests in progress go on."""
         made = tuple(routes)
-        self.loop.call_soon_threadsafe(lambda: self.backends.set_routes(made))
+
+        def replace() -> None:
+            self.book.metrics.forget(map(str, self.backends.set_routes(made)))
+
+        self.loop.call_soon_threadsafe(replace)
+
+    def set_keys(self, ring: KeyRing) -> None:
+        """Replace the keys of clients. Answers in progress go on."""
+
+        def replace() -> None:
+            self.access.ring = ring
+
+        self.loop.call_soon_threadsafe(replace)
 
     def stop(self, *, grace_s: float = 0.0) -> None:
         """Close the listener, wait up to `grace_s` for the answers under way, close all connections, end the thread."""
@@ -95,10 +113,6 @@ class GatewayServer:
             time.sleep(POLL_S)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(START_S)
-
-    def count(self, model: str, status: int) -> None:
-        """Count an answered request."""
-        self.requests[model, status] += 1
 
     # --- in the loop's thread -------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import typer
 from agent.server.api.tls import TlsFailed
 from automation.cli.output import complain, say
 from automation.telemetry.logs import configure_logging
+from gateway.access.key_secrets import KEYS_NAMESPACE
 from gateway.balancer import Nearness
 from gateway.cors import Cors
 from gateway.listener_tls import TlsFiles
@@ -41,23 +42,35 @@ def gateway(
     ] = None,
     node: Annotated[str, typer.Option(help="Node of the gateway, for services that prefer near replicas.")] = "",
     zone: Annotated[str, typer.Option(help="Zone of the gateway, for services that prefer near replicas.")] = "",
+    require_keys: Annotated[
+        bool, typer.Option("--require-keys", help="Refuse requests without a key even if no key was made yet.")
+    ] = False,
+    metrics_listen: Annotated[
+        str | None, typer.Option(help="Address and port of the Prometheus metrics, as in 127.0.0.1:9090.")
+    ] = None,
+    keys_namespace: Annotated[
+        str, typer.Option(help="Namespace of the keys that `herdsman key create` made.")
+    ] = KEYS_NAMESPACE,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
 ) -> None:
     """Serve the OpenAI API for all services: requests go to a replica of the model that they name.
 
-    It needs to reach pods and hosts. It has no keys yet, so it listens on loopback only.
+    It needs to reach pods and hosts. Beyond loopback it needs a certificate, and requests need keys. On loopback,
+    requests need a key as soon as one was made by `herdsman key create`.
     """
     configure_logging()
     tls = _tls(tls_cert, tls_key)
     try:
-        address = ListenAddress.read(listen, tls=tls is not None)
         options = GatewayOptions(
-            address,
+            ListenAddress.read(listen, tls=tls is not None, keys=True),
             kubeconfig,
             tuple(namespaces or ()),
             tls=tls,
             cors_origins=tuple(cors_origin or ()),
             place=Nearness(node, zone),
+            require_keys=require_keys,
+            keys_namespace=keys_namespace,
+            metrics=ListenAddress.parse(metrics_listen) if metrics_listen is not None else None,
         )
         Cors(options.cors_origins)
     except ValueError as error:

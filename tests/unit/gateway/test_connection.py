@@ -12,7 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 
+from gateway.access.caller import Caller
+from gateway.access.keys import Key, KeyRing, digest, new_key
 from gateway.backends import Route
 from gateway.names import Model, ServiceName
 from tests.support.gateways import CHAT, OK, Answer, Engine, Front, says
@@ -387,3 +390,128 @@ def test_what_is_not_http_is_answered_and_closed(front: Front, data: bytes) -> N
         seen = read_to_end(client)
     assert seen.startswith(b"HTTP/1.1 4")
     assert b'"invalid_request"' in seen
+
+
+# --- keys -----------------------------------------------------------------------------------------------------------
+
+
+def key_for(*models: str) -> tuple[str, Key]:
+    key_id, text = new_key()
+    return text, Key(Caller(key_id, "ci", models=models), digest(text))
+
+
+def test_a_request_without_a_valid_key_reaches_no_engine(front: Front, make_engine: Make) -> None:
+    engine = make_engine()
+    front.serve(chat=[engine])
+    text, key = key_for()
+    front.server.set_keys(KeyRing.of([key]))
+    status, headers, told = front.ask({"model": "chat"})
+    assert (status, told["error"]["code"], told["error"]["type"]) == (401, "missing_api_key", "authentication_error")
+    assert headers["www-authenticate"] == 'Bearer realm="herdsman"'
+    assert front.ask({"model": "chat"}, Authorization="Bearer hd-wrong")[2]["error"]["code"] == "invalid_api_key"
+    assert front.get("/v1/models")[0] == 401
+    assert front.get("/health")[0] == 200
+    assert not engine.seen
+    assert front.ask({"model": "chat"}, Authorization=f"Bearer {text}")[0] == 200
+    front.server.set_keys(KeyRing.of([], unreadable=1))
+    assert front.ask({"model": "chat"}, Authorization=f"Bearer {text}")[0] == 401
+
+
+def test_a_body_without_a_valid_key_is_not_held(front: Front) -> None:
+    front.server.set_keys(KeyRing.of([key_for()[1]]))
+    with connected(front.port) as client:
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 60000000\r\n\r\n" + b"x" * 1000)
+        assert b" 401 " in read_to_end(client)
+    assert front.server.body_bytes == 0
+
+
+def test_a_key_opens_and_lists_only_its_models(front: Front, make_engine: Make) -> None:
+    engine = make_engine()
+    front.serve(chat=[engine], code=[engine])
+    text, key = key_for("code")
+    front.server.set_keys(KeyRing.of([key]))
+    assert front.ask({"model": "code"}, api_key=text)[0] == 200
+    status, _, told = front.ask({"model": "chat"}, api_key=text)
+    assert (status, told["error"]["code"], told["error"]["param"]) == (403, "model_not_allowed", "model")
+    told = front.ask({"model": "chatt"}, api_key=text)[2]
+    assert "similar" not in told["error"]["message"]
+    connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=10)
+    connection.request("GET", "/v1/models", headers={"x-api-key": text})
+    assert [each["id"] for each in json.load(connection.getresponse())["data"]] == ["code"]
+    connection.close()
+
+
+# --- accounts -------------------------------------------------------------------------------------------------------
+
+
+def metrics(front: Front) -> dict[str, float]:
+    """All samples of the gateway, with their labels."""
+    text = generate_latest(front.server.book.metrics.registry).decode()
+    pairs = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, _, value in pairs if "_created" not in name}
+
+
+def streaming(*events: bytes, broken: bool = False) -> Answer:
+    def answer(connection: socket.socket, _head: bytes, _body: bytes) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for event in events:
+            connection.sendall(b"%x\r\n%s\r\n" % (len(event), event))
+        if broken:
+            connection.close()
+        else:
+            connection.sendall(b"0\r\n\r\n")
+
+    return answer
+
+
+def test_the_tokens_of_answers_are_counted_for_their_model(front: Front, make_engine: Make) -> None:
+    body = b'{"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}}'
+    front.serve(chat=[make_engine(says("200 OK", body))])
+    for _ in range(2):
+        assert front.ask({"model": "chat"})[0] == 200
+    assert front.ask({"model": "made-up-by-a-client"})[0] == 404
+    seen = metrics(front)
+    assert seen['herdsman_gateway_tokens_total{kind="prompt",model="prod/chat"}'] == 14
+    assert seen['herdsman_gateway_tokens_total{kind="completion",model="prod/chat"}'] == 6
+    assert seen['herdsman_gateway_requests_total{model="prod/chat",status="200"}'] == 2
+    assert seen['herdsman_gateway_refused_requests_total{reason="model_not_found"}'] == 1
+    assert seen['herdsman_gateway_first_byte_seconds_count{model="prod/chat"}'] == 2
+    assert seen['herdsman_gateway_ejected_replicas{model="prod/chat"}'] == 0
+    assert "made-up" not in str(seen)
+    front.serve()
+    until(lambda: "prod/chat" not in str(metrics(front)))
+
+
+def test_a_stream_is_counted_without_the_client_noticing(front: Front, make_engine: Make) -> None:
+    word = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+    usage = b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":1}}\n\n'
+    engine = make_engine(streaming(word, usage, b"data: [DONE]\n\n"))
+    front.serve(chat=[engine])
+
+    def asked(**fields: Any) -> bytes:
+        connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=10)
+        connection.request("POST", CHAT, json.dumps({"model": "chat", "stream": True, **fields}))
+        try:
+            return connection.getresponse().read()
+        finally:
+            connection.close()
+
+    assert asked() == word + b"data: [DONE]\n\n"
+    assert asked(stream_options={"include_usage": True}) == word + usage + b"data: [DONE]\n\n"
+    assert [json.loads(body)["stream_options"] for _, body in engine.seen] == [{"include_usage": True}] * 2
+    until(lambda: metrics(front)['herdsman_gateway_tokens_total{kind="prompt",model="prod/chat"}'] == 14)
+
+
+def test_an_answer_that_breaks_off_is_estimated(front: Front, make_engine: Make) -> None:
+    words = [b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'] * 5
+    front.serve(chat=[make_engine(streaming(*words, broken=True))])
+    connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=10)
+    connection.request("POST", CHAT, json.dumps({"model": "chat", "stream": True, "prompt": "x" * 40}))
+    with pytest.raises(http.client.IncompleteRead):
+        connection.getresponse().read()
+    connection.close()
+    until(lambda: metrics(front).get('herdsman_gateway_incomplete_answers_total{model="prod/chat"}') == 1)
+    seen = metrics(front)
+    assert seen['herdsman_gateway_tokens_total{kind="prompt",model="prod/chat"}'] == 10
+    assert seen['herdsman_gateway_tokens_total{kind="completion",model="prod/chat"}'] == 5
+    assert not [name for name in seen if name.startswith("herdsman_gateway_active_requests{")]

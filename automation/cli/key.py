@@ -1,0 +1,187 @@
+"""`herdsman key create`, `list` and `revoke`: the keys of the clients of `herdsman gateway`.
+
+Each key is a Secret with the key's hash (`gateway.access.key_secrets`). The gateways follow the Secrets, so a key
+works, or no longer works, within seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from automation.cli.duration_argument import duration_s
+from automation.cli.output import OutputFormat, age_text, complain, print_json, print_table, say
+from gateway.access import key_secrets
+from gateway.access.caller import Caller
+from gateway.access.key_secrets import KEYS_NAMESPACE, SecretUnreadable, key_of, secret_name, secret_of
+from gateway.access.keys import Key, new_key
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import Forbidden, KubeError, NotFound
+from kubeapi.json_types import Json
+from program.dialects.annotations import is_name
+
+FIELD_MANAGER = "herdsman-cli"
+
+app = typer.Typer(no_args_is_help=True)
+
+Namespace = Annotated[str, typer.Option("--keys-namespace", help="Namespace of the keys, as of the gateway.")]
+Kubeconfig = Annotated[str | None, typer.Option(help="Path of a kubeconfig.")]
+Output = Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")]
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the key, as in ci or alice.laptop.")],
+    models: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            help="Allow this model: a name of it, or a pattern as in 'prod/*'. May be repeated.",
+            show_default="all models",
+        ),
+    ] = None,
+    team: Annotated[str, typer.Option(help="Team that the key belongs to.", show_default="none")] = "",
+    expires: Annotated[
+        str | None, typer.Option(help="Time after which the key ends, as in 12h or 90d.", show_default="never")
+    ] = None,
+    namespace: Namespace = KEYS_NAMESPACE,
+    output: Output = OutputFormat.TABLE,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Make a key and print it. It is shown only now: the cluster keeps its hash.
+
+    The key is the only text on stdout.
+    """
+    if not is_name(name):
+        raise typer.BadParameter(f"`{name}` is not a name of lower-case letters, digits, `-` and `.`")
+    if team and not is_name(team):
+        raise typer.BadParameter(f"--team: `{team}` is not a name of lower-case letters, digits, `-` and `.`")
+    expires_s = time.time() + duration_s(expires, "--expires") if expires is not None else None
+    key_id, text = new_key()
+    caller = Caller(key_id, name, team, tuple(models or ()))
+    secret = secret_of(text, caller, expires_s)
+    with _errors(namespace):
+        client = KubeClient.default(kubeconfig)
+        if any(key.caller.name == name for _, key in _keys(client, namespace) if key is not None):
+            complain(
+                f"a key named `{name}` exists",
+                hint=f"revoke it with `herdsman key revoke {name}`, or choose another name",
+            )
+            raise typer.Exit(1)
+        try:
+            client.get(kinds.NAMESPACES, None, namespace)
+        except NotFound:
+            metadata = {"name": namespace}
+            client.create(kinds.NAMESPACES, None, {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+        client.create(kinds.SECRETS, namespace, secret, field_manager=FIELD_MANAGER)
+    if output is OutputFormat.JSON:
+        print_json({**_shown(Key(caller, "", expires_s)), "key": text})
+        return
+    say(text)
+    say(f"Key `{name}` has the id {key_id}. It is shown only now.", err=True)
+
+
+@app.command("list")
+def list_keys(
+    namespace: Namespace = KEYS_NAMESPACE, output: Output = OutputFormat.TABLE, kubeconfig: Kubeconfig = None
+) -> None:
+    """List the keys, without their text."""
+    with _errors(namespace):
+        found = _keys(KubeClient.default(kubeconfig), namespace)
+    if output is OutputFormat.JSON:
+        print_json([_shown(key) if key is not None else _unreadable(secret) for secret, key in found])
+        return
+    now = datetime.now(UTC)
+    rows = [_row(secret, key, now) for secret, key in found]
+    print_table(("NAME", "ID", "STATE", "TEAM", "MODELS", "EXPIRES", "AGE"), sorted(rows), phase_column=2)
+
+
+@app.command()
+def revoke(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name or id of the key.")],
+    namespace: Namespace = KEYS_NAMESPACE,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Revoke a key. Gateways refuse it within seconds; answers in progress go on."""
+    with _errors(namespace):
+        client = KubeClient.default(kubeconfig)
+        found = [secret for secret, key in _keys(client, namespace) if name in _names(secret, key)]
+        if not found:
+            complain(f"no key in namespace `{namespace}` has the name or id `{name}`", hint="see `herdsman key list`")
+            raise typer.Exit(1)
+        if len(found) > 1:
+            complain(f"{len(found)} keys have the name `{name}`", hint="give the id that `herdsman key list` shows")
+            raise typer.Exit(1)
+        client.delete(kinds.SECRETS, namespace, found[0]["metadata"]["name"])
+    say(f"Revoked key `{name}`")
+
+
+def _keys(client: KubeClient, namespace: str) -> list[tuple[Json, Key | None]]:
+    """Return the Secrets of keys, each with its key; None for an unreadable one."""
+    found: list[tuple[Json, Key | None]] = []
+    for secret in client.list(kinds.SECRETS, namespace, label_selector=key_secrets.SELECTOR)["items"]:
+        try:
+            found.append((secret, key_of(secret)))
+        except SecretUnreadable:
+            found.append((secret, None))
+    return found
+
+
+def _id(secret: Json) -> str:
+    text: str = secret["metadata"]["name"]
+    return text.removeprefix(secret_name(""))
+
+
+def _names(secret: Json, key: Key | None) -> tuple[str, ...]:
+    return (_id(secret), key.caller.name) if key is not None else (_id(secret),)
+
+
+def _shown(key: Key) -> dict[str, Any]:
+    caller = key.caller
+    return {
+        "name": caller.name,
+        "id": caller.key_id,
+        "state": _state(key),
+        "team": caller.team,
+        "models": list(caller.models),
+        "expires": _stamp(key.expires_s) if key.expires_s is not None else None,
+    }
+
+
+def _unreadable(secret: Json) -> dict[str, Any]:
+    return {"name": "", "id": _id(secret), "state": "unreadable", "team": "", "models": [], "expires": None}
+
+
+def _row(secret: Json, key: Key | None, now: datetime) -> tuple[str, ...]:
+    shown = _shown(key) if key is not None else _unreadable(secret)
+    models = ", ".join(shown["models"]) or "all"
+    expires, age = shown["expires"] or "never", age_text(secret["metadata"], now=now)
+    return (shown["name"], shown["id"], shown["state"], shown["team"], models, expires, age)
+
+
+def _state(key: Key) -> str:
+    return "expired" if key.expires_s is not None and key.expires_s <= time.time() else "ok"
+
+
+def _stamp(seconds: float) -> str:
+    return datetime.fromtimestamp(int(seconds), UTC).isoformat().replace("+00:00", "Z")
+
+
+@contextlib.contextmanager
+def _errors(namespace: str) -> Iterator[None]:
+    """Report errors of the API server, and end the command."""
+    try:
+        yield
+    except Forbidden as error:
+        hint = f"you must be allowed to list, create and delete Secrets in namespace `{namespace}`"
+        complain(str(error), hint=hint)
+        raise typer.Exit(1) from None
+    except KubeError as error:
+        complain(str(error))
+        raise typer.Exit(1) from None
