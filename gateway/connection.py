@@ -226,13 +226,28 @@ class Connection(asyncio.Protocol):
         match dispatch(self._head, body, self._caller, gateway.backends):
             case Reply(answer):
                 self._answer(answer)
-            case Forward(backend, head, payload, key, expected):
-                model = str(backend.route.model.service)
-                self._account = Account(gateway.book, self._caller, model, expected, gateway.loop.time())
-                self._exchange = Exchange(self, backend, gateway.limits, gateway.loop)
-                self._exchange.start(self._head.method.encode(), head, payload, key)
+            case Forward() as forward:
+                self._account = account = self._account_of(forward)
+                gateway.book.admit(account, lambda error: self._admitted(account, forward, error))
             case GatewayError() as error:
                 self._refuse(error)
+
+    def _account_of(self, forward: Forward) -> Account:
+        gateway, model = self._gateway, forward.backend.route.model
+        now = gateway.loop.time()
+        return Account(gateway.book, self._caller, str(model.service), forward.expected, now, model.price)
+
+    def _admitted(self, account: Account, forward: Forward, error: GatewayError | None) -> None:
+        """Send a request to a replica, unless a limit refuses it or its client has left."""
+        if self._account is not account:
+            return
+        if error is not None:
+            self._refuse(error)
+            return
+        assert self._head is not None
+        gateway = self._gateway
+        self._exchange = Exchange(self, forward.backend, gateway.limits, gateway.loop)
+        self._exchange.start(self._head.method.encode(), forward.head, forward.payload, forward.key)
 
     # --- answers: called by the exchange --------------------------------------------------------------------------
 
@@ -256,7 +271,9 @@ class Connection(asyncio.Protocol):
         if self._events is not None:
             lines = with_stream_headers(lines)
             self._events.passed(data)
-        self._transport.write(b"".join((lines, self._head.request_id_line, self._head.cors_lines, ending, data)))
+        limits = heads.lines_of(self._account.headers) if self._account is not None else b""
+        written = (lines, limits, self._head.request_id_line, self._head.cors_lines, ending, data)
+        self._transport.write(b"".join(written))
 
     def answer_data(self, data: bytes) -> None:
         """Pass on the next bytes of the body."""

@@ -179,6 +179,11 @@ def without_own_lines(lines: bytes) -> bytes:
     return _OWN_LINES.sub(b"", lines)
 
 
+def lines_of(headers: Iterable[tuple[str, str]]) -> bytes:
+    """Return the lines of some headers."""
+    return b"".join(f"{name}: {value}\r\n".encode() for name, value in headers)
+
+
 def unchunked(data: bytes) -> bytes:
     """Return the content of a complete chunked body, which `framing` has checked."""
     parts: list[bytes] = []

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from gateway.price import FREE, Price
+
 NEAR_NAMES = 3
 """How many similar names an error lists."""
 _LONGEST = 100
@@ -51,6 +53,7 @@ class Model:
     context_length: int | None = None
     """In tokens; None when no engine has reported it."""
     capabilities: tuple[str, ...] = ()
+    price: Price = FREE
     state: str = "ready"
 
 

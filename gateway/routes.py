@@ -19,12 +19,14 @@ from agent.proxy.upstream import Target
 from gateway.backends import Locality, Route
 from gateway.balancer import EVEN, Traits
 from gateway.names import Model, ServiceName
+from gateway.price import FREE, Price
 from kubeapi.json_types import Json
 from program.desired.keys import (
     ANNOTATION_LOAD_BALANCING,
     ANNOTATION_LOAD_LOCALITY,
     ANNOTATION_LOAD_WEIGHTS,
     ANNOTATION_MODEL_ALIASES,
+    ANNOTATION_TOKEN_PRICE,
     service_dns_name,
 )
 from program.dialects.kserve.naming import workload_service
@@ -90,6 +92,7 @@ def _route(
         aliases=aliases,
         created_s=_seconds(metadata.get("creationTimestamp")),
         context_length=engine.context_length,
+        price=_price(annotations.get(ANNOTATION_TOKEN_PRICE, "")),
         state=_state(cr, reachable=bool(found)),
     )
     return Route(
@@ -126,6 +129,13 @@ def _state(cr: Json, *, reachable: bool) -> str:
     if is_asleep(cr):
         return "asleep"
     return "ready" if reachable else "not ready"
+
+
+def _price(text: str) -> Price:
+    try:
+        return Price.read(text) if text else FREE
+    except ValueError:
+        return FREE
 
 
 class _Replica(NamedTuple):

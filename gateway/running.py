@@ -14,6 +14,7 @@ from prometheus_client import start_http_server
 
 from gateway.access.authentication import Access, keys_required
 from gateway.access.key_secrets import KEYS_NAMESPACE, KeySecrets
+from gateway.accounting.stores import Store
 from gateway.balancer import ANYWHERE, Nearness
 from gateway.cluster_routes import ClusterRoutes
 from gateway.cors import Cors
@@ -78,6 +79,8 @@ class GatewayOptions:
     require_keys: bool = False
     """Requests need a key although the address is on loopback and no key exists."""
     keys_namespace: str = KEYS_NAMESPACE
+    store: Store | None = None
+    """Where limits and usage are kept; None: keys have no limits, and usage is not kept."""
     metrics: ListenAddress | None = None
     """The address of the Prometheus metrics; None: they are not served."""
 
@@ -92,7 +95,9 @@ class RunningGateway:
         self._client = KubeClient.default(options.kubeconfig)
         loopback = ipaddress.ip_address(options.listen.address).is_loopback
         required = keys_required(loopback=loopback, asked=options.require_keys)
-        self._server = GatewayServer(access=Access(required=required), cors=cors, place=options.place)
+        self._server = GatewayServer(
+            access=Access(required=required), store=options.store, cors=cors, place=options.place
+        )
         self._metrics: WSGIServer | None = None
         try:
             port = self._server.start(*options.listen, tls)

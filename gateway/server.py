@@ -16,6 +16,8 @@ from concurrent.futures import Future
 from gateway.access.authentication import Access
 from gateway.access.keys import KeyRing
 from gateway.accounting.book import Book
+from gateway.accounting.ledger import Ledger
+from gateway.accounting.stores import Store
 from gateway.backends import Backends, Route
 from gateway.balancer import ANYWHERE, Nearness
 from gateway.connection import Connection
@@ -41,8 +43,12 @@ class GatewayServer:
         cors: Cors | None = None,
         place: Nearness = ANYWHERE,
         access: Access | None = None,
+        store: Store | None = None,
     ) -> None:
-        """`place` is the node and the zone in which the gateway runs. Without `access`, requests need no key."""
+        """`place` is the node and the zone in which the gateway runs.
+
+        Without `access`, requests need no key. Without `store`, keys have no limits, and usage is not kept.
+        """
         self.loop = asyncio.new_event_loop()
         self.limits = limits or GatewayLimits()
         self.cors = cors or Cors()
@@ -52,7 +58,8 @@ class GatewayServer:
         self.connections: set[Connection] = set()
         self.is_stopping = False
         self.body_bytes = 0
-        self.book = Book(self.backends)
+        self.ledger = Ledger(self.loop, store) if store is not None else None
+        self.book = Book(self.backends, self.ledger)
         self._thread = threading.Thread(target=self._run, name="gateway", daemon=True)
         self._server: asyncio.Server | None = None
 
@@ -105,8 +112,12 @@ class GatewayServer:
 
     def stop(self, *, grace_s: float = 0.0) -> None:
         """Close the listener, wait up to `grace_s` for the answers under way, close all connections, end the thread."""
-        if not self._thread.is_alive():
-            return
+        if self._thread.is_alive():
+            self._end(grace_s)
+        if self.ledger is not None:
+            self.ledger.finish()
+
+    def _end(self, grace_s: float) -> None:
         self.loop.call_soon_threadsafe(self._close_listener)
         deadline = time.monotonic() + grace_s
         while self.connections and time.monotonic() < deadline:
@@ -120,6 +131,8 @@ class GatewayServer:
         asyncio.set_event_loop(self.loop)
         self.loop.call_later(SWEEP_S, self._sweep)
         self.loop.call_soon(self._scraper.start)
+        if self.ledger is not None:
+            self.ledger.start()
         try:
             self.loop.run_forever()
         finally:
@@ -148,3 +161,5 @@ class GatewayServer:
         self.backends.close()
         # Transports close their sockets in the next round of the loop.
         self.loop.run_until_complete(asyncio.sleep(0))
+        if self.ledger is not None:
+            self.ledger.close()

@@ -40,6 +40,8 @@ _FOLLOWED = {
 # many containers, each process compiles all of its modules, which takes as long as importing them.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# Gateways of tests write nothing into the folder of the user, unless a test names another store.
+os.environ["HERDSMAN_GATEWAY_STORE"] = "sqlite://:memory:"
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,9 @@ from agent.server.api.tls import TlsFailed
 from automation.cli.output import complain, say
 from automation.telemetry.logs import configure_logging
 from gateway.access.key_secrets import KEYS_NAMESPACE
+from gateway.accounting.stores import VARIABLE as STORE_VARIABLE
+from gateway.accounting.stores import StoreInvalid
+from gateway.accounting.stores import opened as opened_store
 from gateway.balancer import Nearness
 from gateway.cors import Cors
 from gateway.listener_tls import TlsFiles
@@ -73,8 +77,12 @@ def gateway(
             metrics=ListenAddress.parse(metrics_listen) if metrics_listen is not None else None,
         )
         Cors(options.cors_origins)
+        options = replace(options, store=opened_store(warn=lambda why: complain(why, hint=f"set {STORE_VARIABLE}")))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+    except StoreInvalid as error:
+        complain(str(error))
+        raise typer.Exit(1) from None
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())

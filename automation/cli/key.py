@@ -10,16 +10,20 @@ import contextlib
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Annotated, Any
 
 import typer
 
 from automation.cli.duration_argument import duration_s
-from automation.cli.output import OutputFormat, age_text, complain, print_json, print_table, say
+from automation.cli.output import OutputFormat, age_text, complain, duration_text, print_json, print_table, say
 from gateway.access import key_secrets
 from gateway.access.caller import Caller
+from gateway.access.key_limits import KeyLimits
 from gateway.access.key_secrets import KEYS_NAMESPACE, SecretUnreadable, key_of, secret_name, secret_of
 from gateway.access.keys import Key, new_key
+from gateway.accounting.limits import Limit, Unit
+from gateway.price import NANO_USD_PER_USD, usd
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Forbidden, KubeError, NotFound
@@ -50,6 +54,21 @@ def create(
     expires: Annotated[
         str | None, typer.Option(help="Time after which the key ends, as in 12h or 90d.", show_default="never")
     ] = None,
+    rpm: Annotated[int | None, typer.Option(min=1, help="Most requests a minute.", show_default="no limit")] = None,
+    tpm: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens a minute, of prompts and answers.", show_default="no limit")
+    ] = None,
+    budget_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens in each --budget-window.", show_default="no limit")
+    ] = None,
+    budget_usd: Annotated[
+        str | None,
+        typer.Option(
+            help="Most US dollars in each --budget-window, by the annotation `herdsman.dev/usd-per-million-tokens`.",
+            show_default="no limit",
+        ),
+    ] = None,
+    budget_window: Annotated[str, typer.Option(help="Period of the budgets, as in 24h or 30d.")] = "30d",
     namespace: Namespace = KEYS_NAMESPACE,
     output: Output = OutputFormat.TABLE,
     kubeconfig: Kubeconfig = None,
@@ -63,9 +82,17 @@ def create(
     if team and not is_name(team):
         raise typer.BadParameter(f"--team: `{team}` is not a name of lower-case letters, digits, `-` and `.`")
     expires_s = time.time() + duration_s(expires, "--expires") if expires is not None else None
+    limits = KeyLimits(
+        rpm,
+        tpm,
+        budget_tokens,
+        _nano_usd(budget_usd) if budget_usd is not None else None,
+        duration_s(budget_window, "--budget-window"),
+        int(time.time()),
+    )
     key_id, text = new_key()
-    caller = Caller(key_id, name, team, tuple(models or ()))
-    secret = secret_of(text, caller, expires_s)
+    caller = Caller(key_id, name, team, tuple(models or ()), limits.limits(key_id))
+    secret = secret_of(text, caller, expires_s, limits)
     with _errors(namespace):
         client = KubeClient.default(kubeconfig)
         if any(key.caller.name == name for _, key in _keys(client, namespace) if key is not None):
@@ -99,7 +126,7 @@ def list_keys(
         return
     now = datetime.now(UTC)
     rows = [_row(secret, key, now) for secret, key in found]
-    print_table(("NAME", "ID", "STATE", "TEAM", "MODELS", "EXPIRES", "AGE"), sorted(rows), phase_column=2)
+    print_table(("NAME", "ID", "STATE", "TEAM", "MODELS", "LIMITS", "EXPIRES", "AGE"), sorted(rows), phase_column=2)
 
 
 @app.command()
@@ -150,19 +177,47 @@ def _shown(key: Key) -> dict[str, Any]:
         "state": _state(key),
         "team": caller.team,
         "models": list(caller.models),
+        "limits": [_limit(each) for each in caller.limits],
         "expires": _stamp(key.expires_s) if key.expires_s is not None else None,
     }
 
 
 def _unreadable(secret: Json) -> dict[str, Any]:
-    return {"name": "", "id": _id(secret), "state": "unreadable", "team": "", "models": [], "expires": None}
+    return {
+        "name": "",
+        "id": _id(secret),
+        "state": "unreadable",
+        "team": "",
+        "models": [],
+        "limits": [],
+        "expires": None,
+    }
 
 
 def _row(secret: Json, key: Key | None, now: datetime) -> tuple[str, ...]:
     shown = _shown(key) if key is not None else _unreadable(secret)
-    models = ", ".join(shown["models"]) or "all"
+    models, limits = ", ".join(shown["models"]) or "all", ", ".join(shown["limits"]) or "none"
     expires, age = shown["expires"] or "never", age_text(secret["metadata"], now=now)
-    return (shown["name"], shown["id"], shown["state"], shown["team"], models, expires, age)
+    return (shown["name"], shown["id"], shown["state"], shown["team"], models, limits, expires, age)
+
+
+def _limit(limit: Limit) -> str:
+    """Return a limit as text, as in `60 requests/m` or `5 USD/30d`."""
+    if limit.unit is Unit.NANO_USD:
+        amount = f"{Decimal(limit.maximum) / NANO_USD_PER_USD:f} USD"
+    else:
+        amount = f"{limit.maximum} {limit.unit}"
+    return f"{amount}/{duration_text(limit.window_s) if limit.is_budget else 'm'}"
+
+
+def _nano_usd(text: str) -> int:
+    try:
+        amount = usd(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"--budget-usd: {error}") from None
+    if not amount:
+        raise typer.BadParameter("--budget-usd is not more than 0")
+    return amount
 
 
 def _state(key: Key) -> str:

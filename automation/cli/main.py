@@ -56,6 +56,7 @@ COMMANDS = {
     "install": "Install, upgrade or change the operator.",
     "uninstall": "Remove the operator. Models, services, claims, CRDs and all running replicas stay as they are.",
     "gateway": "Serve the OpenAI API for all services: requests go to a replica of the model that they name.",
+    "usage": "Show the requests, tokens and costs of the gateway's clients.",
     "doctor": "Check tools, cluster, CRDs, operator and permissions.",
 }
 """Each command with the first paragraph of its docstring."""

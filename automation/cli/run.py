@@ -132,13 +132,19 @@ def _gateway(settings: Settings, stop: threading.Event) -> GatewayBesideLoop | N
     if not settings.gateway:
         return None
     from automation.startup.gateway import GatewayBesideLoop
+    from gateway.accounting.stores import StoreInvalid, opened
     from gateway.running import GatewayOptions, ListenAddress
 
     try:
         listen = ListenAddress.read(settings.gateway_listen)
     except ValueError as error:
         raise typer.BadParameter(f"gateway_listen: {error}") from None
-    return GatewayBesideLoop(GatewayOptions(listen, settings.kubeconfig, settings.namespaces), stop)
+    try:
+        store = opened(warn=complain)
+    except StoreInvalid as error:
+        complain(str(error))
+        raise typer.Exit(1) from None
+    return GatewayBesideLoop(GatewayOptions(listen, settings.kubeconfig, settings.namespaces, store=store), stop)
 
 
 def _start(beside: GatewayBesideLoop, listen: str) -> None:

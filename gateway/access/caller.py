@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from gateway.accounting.limits import Limit
 from gateway.names import ListedName, Match, Names
 
 
@@ -18,6 +19,7 @@ class Caller:
     team: str = ""
     models: tuple[str, ...] = ()
     """Names of models, and patterns of `namespace/name` with `*`. Empty: all models."""
+    limits: tuple[Limit, ...] = ()
 
     def may_use(self, name: str, match: Match, names: Names) -> bool:
         """Return whether the caller may use a model that it names `name`.

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 import structlog
 
 from gateway.access.caller import Caller
+from gateway.access.key_limits import KeyLimits
 from gateway.access.keys import Key, KeyRing, digest
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -43,13 +44,15 @@ def secret_name(key_id: str) -> str:
     return f"herdsman-key-{key_id}"
 
 
-def secret_of(key: str, caller: Caller, expires_s: float | None) -> Json:
+def secret_of(key: str, caller: Caller, expires_s: float | None, limits: KeyLimits = KeyLimits()) -> Json:
     """Return the Secret for a new key. It holds the hash of the key."""
     settings: Json = {"name": caller.name}
     if caller.team:
         settings["team"] = caller.team
     if caller.models:
         settings["models"] = list(caller.models)
+    if given := limits.as_settings():
+        settings["limits"] = given
     if expires_s is not None:
         settings["expires"] = datetime.fromtimestamp(expires_s, UTC).isoformat()
     return {
@@ -70,8 +73,15 @@ def key_of(secret: Json) -> Key:
     try:
         settings = json.loads(base64.b64decode(data[_SETTINGS]))
         expires = settings.get("expires")
+        caller = Caller(
+            key_id,
+            str(settings["name"]),
+            str(settings.get("team", "")),
+            tuple(settings.get("models", ())),
+            KeyLimits.of_settings(settings.get("limits", {})).limits(key_id),
+        )
         return Key(
-            Caller(key_id, str(settings["name"]), str(settings.get("team", "")), tuple(settings.get("models", ()))),
+            caller,
             base64.b64decode(data[_DIGEST]).decode("ascii"),
             datetime.fromisoformat(expires).timestamp() if expires is not None else None,
         )

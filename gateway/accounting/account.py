@@ -11,8 +11,11 @@ from typing import Protocol
 from agent.proxy.framing import Chunked, ResponseHead, Sized
 from gateway.access.caller import Caller
 from gateway.accounting.answer_meters import BodyMeter, Meter, StreamMeter
+from gateway.accounting.ledger import Reservation
+from gateway.accounting.limits import Cost
 from gateway.accounting.request_meter import GENERATING, Expected
 from gateway.accounting.tokens import NOTHING, Tokens
+from gateway.price import FREE, Price
 
 _STREAM = re.compile(rb"^content-type:[ \t]*text/event-stream", re.IGNORECASE | re.MULTILINE)
 _ENCODED = re.compile(rb"^content-encoding:[ \t]*(?!identity)", re.IGNORECASE | re.MULTILINE)
@@ -20,9 +23,6 @@ _ENCODED = re.compile(rb"^content-encoding:[ \t]*(?!identity)", re.IGNORECASE | 
 
 class Accounts(Protocol):
     """Collects the accounts of requests."""
-
-    def started(self, account: Account) -> None:
-        """Called when a request is sent to a model."""
 
     def finished(self, account: Account) -> None:
         """Called once for each account, when its request has ended."""
@@ -34,20 +34,32 @@ class Account:
     __slots__ = (
         "_accounts",
         "_meter",
+        "admitted",
         "caller",
         "completed",
         "ended_s",
         "estimated",
         "expected",
         "first_byte_s",
+        "headers",
         "model",
+        "price",
+        "reservation",
         "started_s",
         "status",
         "tokens",
     )
 
-    def __init__(self, accounts: Accounts, caller: Caller, model: str, expected: Expected, now: float) -> None:
+    def __init__(
+        self, accounts: Accounts, caller: Caller, model: str, expected: Expected, now: float, price: Price = FREE
+    ) -> None:
         """`model` is the service: `namespace/name`."""
+        self.admitted = False
+        """The limits of the caller allow the request."""
+        self.reservation: Reservation | None = None
+        self.headers: tuple[tuple[str, str], ...] = ()
+        """Headers about limits for the answer."""
+        self.price = price
         self.caller = caller
         self.model = model
         self.expected = expected
@@ -64,7 +76,6 @@ class Account:
         """The engine did not report all tokens, so they are an estimate."""
         self._accounts = accounts
         self._meter: Meter | None = None
-        accounts.started(self)
 
     def answer_begins(self, head: ResponseHead, data: bytes, now: float) -> bytes:
         """Read the begin of an answer; return the bytes of its body for the client."""
@@ -96,6 +107,16 @@ class Account:
         if self.first_byte_s is not None and self.status < 400:
             self._count()
         self._accounts.finished(self)
+
+    def expected_cost(self) -> Cost:
+        """Return what the request may cost at most."""
+        expected = self.expected
+        return Cost(expected.total, self.price.of(expected.prompt, expected.completion))
+
+    def cost(self) -> Cost:
+        """Return what the request did cost. Known at the end."""
+        prompt, completion = self.tokens.prompt or 0, self.tokens.completion or 0
+        return Cost(prompt + completion, self.price.of(prompt, completion))
 
     def _count(self) -> None:
         meter = self._meter

@@ -7,10 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gateway.accounting.account import Account
+from gateway.accounting.ledger import Ledger
 from gateway.backends import Backends
 
 FIRST_BYTE_BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -20,7 +21,7 @@ DURATION_BUCKETS_S = (0.05, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800
 class Metrics:
     """The metrics of one gateway, in a registry of their own. The event loop's thread writes them."""
 
-    def __init__(self, backends: Backends) -> None:
+    def __init__(self, backends: Backends, ledger: Ledger | None) -> None:
         self.registry = registry = CollectorRegistry()
         self._active: dict[str, int] = {}
         self._requests = Counter(
@@ -61,7 +62,7 @@ class Metrics:
             ["model", "kind"],
             registry=registry,
         )
-        registry.register(_Gauges(backends, self._active))
+        registry.register(_Gauges(backends, self._active, ledger))
 
     def started(self, account: Account) -> None:
         """Count a request in progress."""
@@ -100,8 +101,9 @@ class Metrics:
 class _Gauges(Collector):
     """Values that are read when Prometheus asks."""
 
-    def __init__(self, backends: Backends, active: dict[str, int]) -> None:
+    def __init__(self, backends: Backends, active: dict[str, int], ledger: Ledger | None) -> None:
         self._backends = backends
+        self._ledger = ledger
         self._active = active
 
     def describe(self) -> Iterable[Metric]:
@@ -122,4 +124,12 @@ class _Gauges(Collector):
             model, endpoints = str(backend.route.model.service), backend.balancer.endpoints
             replicas.add_metric([model], len(endpoints))
             ejected.add_metric([model], sum(1 for each in endpoints if each.ejected_until))
-        return (active, replicas, ejected)
+        return (active, replicas, ejected, *self._of_ledger())
+
+    def _of_ledger(self) -> Iterable[Metric]:
+        if self._ledger is None:
+            return
+        up = "herdsman_gateway_store_up"
+        yield GaugeMetricFamily(up, "1 while the store of the accounts answers", value=int(not self._ledger.away))
+        lost = "herdsman_gateway_lost_usage"
+        yield CounterMetricFamily(lost, "Sums that were dropped while the store was away", value=self._ledger.lost)

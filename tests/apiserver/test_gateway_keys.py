@@ -73,10 +73,12 @@ def test_a_key_works_within_seconds_until_it_is_revoked(
     assert gateway.models(x_api_key=text) == gateway.models(api_key=text) == 200
 
     assert key_command(kubeconfig, namespace, "create", "ci") == 1
-    assert key_command(kubeconfig, namespace, "create", "second", "--model", "prod/*", "-o", "json") == 0
+    limits = ("--rpm", "60", "--tpm", "9000", "--budget-tokens", "1000000", "--budget-usd", "2.5", "--budget-window", "30d")
+    assert key_command(kubeconfig, namespace, "create", "second", "--model", "prod/*", *limits, "-o", "json") == 0
     printed = capsys.readouterr()
     second = json.loads(printed.out)
     assert (second["name"], second["models"], second["expires"]) == ("second", ["prod/*"], None)
+    assert second["limits"] == ["60 requests/m", "9000 tokens/m", "1000000 tokens/30d", "2.5 USD/30d"]
     assert "a key named `ci` exists" in printed.err
 
     assert key_command(kubeconfig, namespace, "list") == 0

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 
 import pytest
 
 from agent.proxy.framing import read_request
 from gateway.access.authentication import Access, keys_required
 from gateway.access.caller import ANYONE, Caller
+from gateway.access.key_limits import KeyLimits
 from gateway.access.key_secrets import SecretUnreadable, key_of, secret_of
 from gateway.access.keys import Key, KeyRing, digest, new_key
 from gateway.errors import GatewayError
 from gateway.heads import Head
 from gateway.names import Match, Model, Names, ServiceName
+from gateway.price import FREE, Price, usd
 
 NOW = 1_000_000.0
 CHAT = Model(ServiceName("prod", "chat"), ("org/chat-8b",), ("sql", "law"), ("gpt-4o",))
@@ -49,8 +52,10 @@ def test_a_key_has_160_random_bits_and_an_id() -> None:
 
 
 def test_a_secret_holds_the_hash_and_not_the_key() -> None:
+    given = KeyLimits(60, 9000, budget_nano_usd=5, budget_window_s=3600, budget_origin_s=7)
     text, key = made(team="ml", models=("prod/*",), expires_s=NOW)
-    secret = secret_of(text, key.caller, NOW)
+    key = replace(key, caller=replace(key.caller, limits=given.limits(key.caller.key_id)))
+    secret = secret_of(text, key.caller, NOW, given)
     shown = json.dumps(secret) + "".join(base64.b64decode(value).decode() for value in secret["data"].values())
     assert text.rpartition("-")[2] not in shown
     assert key_of(secret) == key
@@ -139,3 +144,26 @@ def test_a_key_opens_the_models_that_it_lists(allowed: tuple[str, ...], name: st
 def test_the_list_of_models_has_those_of_the_key() -> None:
     assert {each.name for each in Caller("id", models=("dev/*",)).listed(NAMES)} == {"code"}
     assert len(ANYONE.listed(NAMES)) == len(NAMES.listed)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"requests_per_minute": "many"}, {"unknown": 1}, {"budget_window_s": 0}, {"tokens_per_minute": -1}]
+)
+def test_limits_that_cannot_be_read_are_not_left_out(wrong: dict[str, object]) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        KeyLimits.of_settings(wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "price"),
+    [("0.15/0.60", Price(150, 600)), ("2", Price(2000, 2000)), ("0", FREE), (" 0.0005/1 ", Price(0, 1000))],
+)
+def test_a_price_is_read_from_dollars_for_a_million_tokens(text: str, price: Price) -> None:
+    assert Price.read(text) == price
+    assert Price(150, 600).of(1_000_000, 1_000_000) == usd("0.75")
+
+
+@pytest.mark.parametrize("text", ["", "free", "-1", "nan", "inf", "1/x", "1e99"])
+def test_a_wrong_price_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        Price.read(text)
