@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import add
 from typing import Any, NamedTuple, Protocol
 
 from gateway.accounting.limits import Cost, Limit, Standing, Unit
@@ -73,7 +74,7 @@ class Usage(NamedTuple):
 
     def plus(self, other: Usage) -> Usage:
         """Return the sum of both."""
-        return Usage(*(a + b for a, b in zip(self, other, strict=True)))
+        return Usage._make(map(add, self, other))
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ GENERATING = WITH_STREAM_OPTIONS | {"/v1/responses", "/v1/messages"}
 """The paths whose answers have tokens that an engine generates."""
 DEFAULT_COMPLETION = 1024
 """How many tokens are reserved for the answer of a request that names no maximum."""
+_TEXTS = ("messages", "prompt", "input", "instructions", "system", "query", "documents")
+_MAXIMUMS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "n_predict")
 _MOST = 1 << 32
 
 
@@ -39,14 +41,11 @@ class Expected:
 
 def expected(path: str, values: Mapping[str, Any]) -> Expected:
     """Return what a request may cost."""
-    texts = (
-        values.get(name) for name in ("messages", "prompt", "input", "instructions", "system", "query", "documents")
-    )
-    prompt = sum(_tokens(each) for each in texts)
+    prompt = sum([_tokens(values[name]) for name in _TEXTS if name in values])
     completion = 0
     if path in GENERATING:
-        names = ("max_completion_tokens", "max_tokens", "max_output_tokens", "n_predict")
-        completion = next((n for name in names if (n := _count(values.get(name)))), DEFAULT_COMPLETION)
+        maximums = [n for name in _MAXIMUMS if name in values and (n := _count(values[name]))]
+        completion = maximums[0] if maximums else DEFAULT_COMPLETION
         completion = min(_MOST, completion * max(1, _count(values.get("n"))))
     return Expected(path, prompt, completion, path in WITH_STREAM_OPTIONS and _is_silent_stream(values))
 
@@ -77,9 +76,9 @@ def _tokens(value: Any) -> int:
     if isinstance(value, list):
         if value and isinstance(value[0], int):
             return len(value)
-        return sum(_tokens(each) for each in value)
+        return sum([_tokens(each) for each in value])
     if isinstance(value, dict):
-        return sum(_tokens(value.get(name)) for name in ("content", "text"))
+        return _tokens(value.get("content")) + _tokens(value.get("text"))
     return 0
 
 

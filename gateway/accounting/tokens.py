@@ -18,6 +18,9 @@ USAGE = re.compile(rb'"(?:usage|timings)"\s*:\s*\{')
 """The start of a report. It cannot match inside a JSON string, which has its quotes escaped."""
 
 
+_DECODER = json.JSONDecoder()
+
+
 @dataclass(frozen=True)
 class Tokens:
     """Numbers of tokens; None where nothing was reported."""
@@ -85,7 +88,7 @@ def estimated(text_length: int) -> int:
 
 def _object_at(data: bytes, at: int) -> dict[str, Any]:
     try:
-        value, _ = json.JSONDecoder().raw_decode(data[at:].decode("utf-8", "replace"))
+        value, _ = _DECODER.raw_decode(data[at:].decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
