@@ -24,6 +24,7 @@ from gateway.connection import Connection
 from gateway.cors import Cors
 from gateway.engine_scraper import EngineScraper
 from gateway.limits import GatewayLimits
+from gateway.routers.runtime import RouterState
 
 BACKLOG = 1024
 SWEEP_S = 1.0
@@ -110,6 +111,11 @@ class GatewayServer:
 
         self.loop.call_soon_threadsafe(replace)
 
+    def set_routers(self, states: Iterable[RouterState]) -> None:
+        """Replace the routers. Requests in progress go on."""
+        made = tuple(states)
+        self.loop.call_soon_threadsafe(lambda: self.backends.routers.set(made))
+
     def stop(self, *, grace_s: float = 0.0) -> None:
         """Close the listener, wait up to `grace_s` for the answers under way, close all connections, end the thread."""
         if self._thread.is_alive():
@@ -159,6 +165,7 @@ class GatewayServer:
         for connection in list(self.connections):
             connection.end()
         self.backends.close()
+        self.loop.run_until_complete(self.backends.routers.close())
         # Transports close their sockets in the next round of the loop.
         self.loop.run_until_complete(asyncio.sleep(0))
         if self.ledger is not None:
