@@ -161,6 +161,9 @@ class Settings(BaseSettings):
     """Time after which services that may move leave a lost host."""
     ssh_parallel: int = Field(default=8, ge=1, le=256)
     """How many hosts without an agent are managed over SSH at the same time."""
+    gateway_url: str = ""
+    """Address at which clients reach the gateway, for the status of ModelRouters. Empty: the status has the path
+    only."""
     proxy_address: str = ""
     """IP address at which the cluster reaches the loop's proxy for sleeping services. Empty: the pod's address; outside
     a pod there is none, and no service in pods sleeps."""

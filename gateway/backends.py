@@ -15,6 +15,7 @@ from agent.proxy.upstream import Pool, Target
 from gateway.balancer import ANYWHERE, Balancer, Nearness, Traits
 from gateway.engine_access import OPEN, EngineAccess
 from gateway.names import Model, Names, ServiceName
+from gateway.routers.runtime import Routers
 
 Locality = Literal["", "PreferSameZone", "PreferSameNode"]
 
@@ -102,6 +103,7 @@ class Backends:
         self.names = Names()
         self.are_known = False
         """The models of the cluster were read."""
+        self.routers = Routers()
 
     def set_routes(self, routes: Iterable[Route]) -> Set[ServiceName]:
         """Replace the models. Return those that are gone."""

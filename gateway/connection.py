@@ -27,6 +27,7 @@ from gateway.errors import GatewayError
 from gateway.event_stream import EventStream, with_stream_headers
 from gateway.exchange import Exchange
 from gateway.limits import GatewayLimits
+from gateway.routers.forwarding import Routed, RoutedExchange
 
 AHEAD_MAX = 64 * 1024
 """Most bytes that a client may send beyond its current request."""
@@ -66,7 +67,7 @@ class Connection(asyncio.Protocol):
         self._parts: list[bytes] = []
         self._held = 0
         """Bytes of the body that are held."""
-        self._exchange: Exchange | None = None
+        self._exchange: Exchange | RoutedExchange | None = None
         self._account: Account | None = None
         """What the current request costs, from when it is sent to a replica."""
         self._moved_at = gateway.loop.time()
@@ -226,18 +227,18 @@ class Connection(asyncio.Protocol):
         match dispatch(self._head, body, self._caller, gateway.backends):
             case Reply(answer):
                 self._answer(answer)
-            case Forward() as forward:
+            case Forward() | Routed() as forward:
                 self._account = account = self._account_of(forward)
                 gateway.book.admit(account, lambda error: self._admitted(account, forward, error))
             case GatewayError() as error:
                 self._refuse(error)
 
-    def _account_of(self, forward: Forward) -> Account:
-        gateway, model = self._gateway, forward.backend.route.model
+    def _account_of(self, forward: Forward | Routed) -> Account:
+        gateway = self._gateway
         now = gateway.loop.time()
-        return Account(gateway.book, self._caller, str(model.service), forward.expected, now, model.price)
+        return Account(gateway.book, self._caller, forward.label, forward.expected, now, forward.price)
 
-    def _admitted(self, account: Account, forward: Forward, error: GatewayError | None) -> None:
+    def _admitted(self, account: Account, forward: Forward | Routed, error: GatewayError | None) -> None:
         """Send a request to a replica, unless a limit refuses it or its client has left."""
         if self._account is not account:
             return
@@ -246,6 +247,10 @@ class Connection(asyncio.Protocol):
             return
         assert self._head is not None
         gateway = self._gateway
+        if isinstance(forward, Routed):
+            self._exchange = RoutedExchange(self, forward, gateway.backends, gateway.limits, gateway.loop)
+            self._exchange.start()
+            return
         self._exchange = Exchange(self, forward.backend, gateway.limits, gateway.loop)
         self._exchange.start(self._head.method.encode(), forward.head, forward.payload, forward.key)
 
@@ -261,6 +266,8 @@ class Connection(asyncio.Protocol):
         if head.old or self._response_until_close:
             self._close_after = True
         if self._account is not None:
+            if isinstance(self._exchange, RoutedExchange):
+                self._account.price = self._exchange.price
             data = self._account.answer_begins(head, data, self._gateway.loop.time())
         ending = b"\r\n"
         if self._close_after:

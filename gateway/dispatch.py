@@ -14,7 +14,10 @@ from gateway.backends import Backend, Backends
 from gateway.errors import GatewayError, model_not_allowed, model_not_found
 from gateway.multipart_body import MultipartBody, is_form
 from gateway.names import Match, NoMatch
+from gateway.price import Price
 from gateway.request_body import BodyInvalid, RequestBody
+from gateway.routers import dispatching
+from gateway.routers.forwarding import Routed
 
 _STARTING = "the models of the cluster are not known yet"
 
@@ -39,9 +42,24 @@ class Forward:
     expected: Expected
     """What the request may cost."""
 
+    @property
+    def label(self) -> str:
+        """The service, for the account."""
+        return str(self.backend.route.model.service)
 
-def dispatch(head: heads.Head, body: bytes, caller: Caller, backends: Backends) -> Reply | Forward | GatewayError:
+    @property
+    def price(self) -> Price:
+        """The price of the model's tokens."""
+        return self.backend.route.model.price
+
+
+def dispatch(
+    head: heads.Head, body: bytes, caller: Caller, backends: Backends
+) -> Reply | Forward | Routed | GatewayError:
     """Decide on a request of a client, with its unchunked body."""
+    if head.path.startswith(dispatching.ADDRESS):
+        decided = dispatching.at_address(head, body, caller, backends.routers)
+        return Reply(decided) if isinstance(decided, bytes) else decided
     if head.path in heads.MODEL_PATHS:
         if head.method == "POST":
             return _forward(head, body, caller, backends)
@@ -53,7 +71,8 @@ def dispatch(head: heads.Head, body: bytes, caller: Caller, backends: Backends) 
     if head.path == "/ready":
         return Reply(b'{"status":"ok"}\n') if backends.are_known else GatewayError(503, "starting", _STARTING)
     if head.path == "/v1/models":
-        return Reply(models_list.listed(caller.listed(backends.names)))
+        routers = dispatching.entries(caller, backends.routers, backends.names)
+        return Reply(models_list.listed(caller.listed(backends.names), routers))
     if head.path.startswith("/v1/models/"):
         name = head.path.removeprefix("/v1/models/")
         match = _allowed(name, caller, backends)
@@ -61,11 +80,13 @@ def dispatch(head: heads.Head, body: bytes, caller: Caller, backends: Backends) 
     return _unknown_path(head)
 
 
-def _forward(head: heads.Head, data: bytes, caller: Caller, backends: Backends) -> Forward | GatewayError:
+def _forward(head: heads.Head, data: bytes, caller: Caller, backends: Backends) -> Forward | Routed | GatewayError:
     try:
         body = _read(head, data)
     except BodyInvalid as error:
         return GatewayError(400, "invalid_request", error.why, error.param)
+    if (routed := dispatching.by_name(head, body, caller, backends.routers, backends.names)) is not None:
+        return routed
     found = _allowed(body.model, caller, backends)
     if isinstance(found, GatewayError):
         return found

@@ -184,6 +184,17 @@ def lines_of(headers: Iterable[tuple[str, str]]) -> bytes:
     return b"".join(f"{name}: {value}\r\n".encode() for name, value in headers)
 
 
+def as_mapping(head: Head) -> dict[str, str]:
+    """Return the headers that are sent on, by name in lower case; several lines of one name are joined."""
+    found: dict[str, str] = {}
+    for line in head.fields.split(b"\r\n"):
+        name, colon, value = line.decode("latin-1").partition(":")
+        if colon:
+            name = name.lower()
+            found[name] = f"{found[name]}, {value.strip()}" if name in found else value.strip()
+    return found
+
+
 def unchunked(data: bytes) -> bytes:
     """Return the content of a complete chunked body, which `framing` has checked."""
     parts: list[bytes] = []

@@ -9,9 +9,9 @@ from gateway.names import ListedName, Match
 from kubeapi.json_types import Json
 
 
-def listed(names: Iterable[ListedName]) -> bytes:
-    """Return the list of these names."""
-    return _json({"object": "list", "data": [_entry(each.name, each.match) for each in names]})
+def listed(names: Iterable[ListedName], further: Iterable[Json] = ()) -> bytes:
+    """Return the list of these names, then `further` entries."""
+    return _json({"object": "list", "data": [*(_entry(each.name, each.match) for each in names), *further]})
 
 
 def one(name: str, match: Match) -> bytes:

@@ -115,6 +115,10 @@ class Names:
         names = [each.name for each in self.listed]
         return NoMatch(tuple(difflib.get_close_matches(name[:_LONGEST], names, NEAR_NAMES, cutoff=0.5)))
 
+    def claims(self, name: str) -> bool:
+        """Return whether one service or several have a name, without regard to adapters behind a colon."""
+        return any(name in level for level in self._levels)
+
     def _exact(self, name: str) -> Match | NoMatch:
         for level in self._levels:
             matches = level.get(name, ())

@@ -39,6 +39,11 @@ def usd(text: str) -> int:
     return _decimal(text, NANO_USD_PER_USD)
 
 
+def nano_usd(dollars: Decimal) -> int:
+    """Return billionths of a US dollar for one token, from US dollars for a million tokens."""
+    return int((dollars * _PER_TOKEN).to_integral_value())
+
+
 def _nano_usd(text: str) -> int:
     return _decimal(text, _PER_TOKEN)
 

@@ -19,6 +19,7 @@ from gateway.balancer import ANYWHERE, Nearness
 from gateway.cluster_routes import ClusterRoutes
 from gateway.cors import Cors
 from gateway.listener_tls import TlsFiles, listener_context, refusal
+from gateway.routers.following import RouterFollower
 from gateway.server import GatewayServer
 from kubeapi.client import KubeClient
 
@@ -116,7 +117,9 @@ class RunningGateway:
             self._client, publish=self._server.set_keys, namespace=options.keys_namespace, optional=not required
         )
         self._keys.start()
+        self._routers = RouterFollower(self._client, publish=self._server.set_routers, namespaces=options.namespaces)
         self._routes.start()
+        self._routers.start()
 
     @property
     def is_serving(self) -> bool:
@@ -127,6 +130,7 @@ class RunningGateway:
         """Accept no more connections, wait up to `grace_s` for the answers under way, and end."""
         self._routes.stop()
         self._keys.stop()
+        self._routers.stop()
         self._server.stop(grace_s=grace_s)
         if self._metrics is not None:
             self._metrics.shutdown()

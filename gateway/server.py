@@ -24,6 +24,8 @@ from gateway.connection import Connection
 from gateway.cors import Cors
 from gateway.engine_scraper import EngineScraper
 from gateway.limits import GatewayLimits
+from gateway.routers.health_checks import HealthChecks
+from gateway.routers.runtime import RouterState
 
 BACKLOG = 1024
 SWEEP_S = 1.0
@@ -60,6 +62,7 @@ class GatewayServer:
         self.body_bytes = 0
         self.ledger = Ledger(self.loop, store) if store is not None else None
         self.book = Book(self.backends, self.ledger)
+        self._health_checks = HealthChecks(self.backends, self.limits, self.loop)
         self._thread = threading.Thread(target=self._run, name="gateway", daemon=True)
         self._server: asyncio.Server | None = None
 
@@ -110,6 +113,11 @@ class GatewayServer:
 
         self.loop.call_soon_threadsafe(replace)
 
+    def set_routers(self, states: Iterable[RouterState]) -> None:
+        """Replace the routers. Requests in progress go on."""
+        made = tuple(states)
+        self.loop.call_soon_threadsafe(lambda: self.backends.routers.set(made))
+
     def stop(self, *, grace_s: float = 0.0) -> None:
         """Close the listener, wait up to `grace_s` for the answers under way, close all connections, end the thread."""
         if self._thread.is_alive():
@@ -130,6 +138,7 @@ class GatewayServer:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.call_later(SWEEP_S, self._sweep)
+        self.loop.call_soon(self._health_checks.start)
         self.loop.call_soon(self._scraper.start)
         if self.ledger is not None:
             self.ledger.start()
@@ -159,6 +168,8 @@ class GatewayServer:
         for connection in list(self.connections):
             connection.end()
         self.backends.close()
+        self._health_checks.stop()
+        self.loop.run_until_complete(self.backends.routers.close())
         # Transports close their sockets in the next round of the loop.
         self.loop.run_until_complete(asyncio.sleep(0))
         if self.ledger is not None:

@@ -52,6 +52,8 @@ class ClusterCache:
     ) -> None:
         self.on_pod: Callable[[Json | None, Json | None], None] = lambda _old, _new: None
         """Called with each change of a pod of an InferenceService, in the informer's thread."""
+        self.on_router_input: Callable[[], None] = lambda: None
+        """Called after each change of a ModelRouter or of an InferenceService, in the informer's thread."""
         self.on_namespace_gone: Callable[[str], None] = lambda _: None
         self._enqueue = enqueue
         self._enqueue_after = enqueue_after or (lambda key, _: enqueue(key))
@@ -120,6 +122,9 @@ class ClusterCache:
         )
         optional = {
             kinds.GPU_QUOTAS: functools.partial(informer, kinds.GPU_QUOTAS, trim.custom_resource, self._quota_changed),
+            kinds.MODEL_ROUTERS: functools.partial(
+                informer, kinds.MODEL_ROUTERS, trim.custom_resource, lambda _old, _new: self.on_router_input()
+            ),
             kinds.HOSTS: functools.partial(
                 informer, kinds.HOSTS, trim.host, self.registry.host_changed, namespaces=None
             ),
@@ -269,6 +274,7 @@ class ClusterCache:
         namespace, name = metadata["namespace"], metadata["name"]
         if kind is kinds.INFERENCE_SERVICES:
             self._inference_service_changed(ServiceKey(LLMKUBE, namespace, name), old, new)
+            self.on_router_input()
         elif kind is kinds.MODELS:
             if old is None or new is None or asks_for_work(old, new):
                 self._enqueue_model(namespace, name)

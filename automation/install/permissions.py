@@ -47,14 +47,16 @@ class Permission:
 LOOP = (
     Permission(LLMKUBE, ("models",), FOLLOW),
     Permission(LLMKUBE, ("inferenceservices",), READ),
-    Permission(LLMKUBE, ("models/status", "inferenceservices/status", "gpuquotas/status"), ("patch",)),
+    Permission(
+        LLMKUBE, ("models/status", "inferenceservices/status", "gpuquotas/status", "modelrouters/status"), ("patch",)
+    ),
     Permission(
         LLMKUBE,
         ("inferenceservices/finalizers",),
         ("update",),
         OWNING,
     ),
-    Permission(LLMKUBE, ("gpuquotas",), FOLLOW),
+    Permission(LLMKUBE, ("gpuquotas", "modelrouters"), FOLLOW),
     Permission(OURS, ("hostprocesses",), MAKE),
     Permission(
         OURS,
@@ -274,13 +276,13 @@ AGENT_LEASES = (Permission("coordination.k8s.io", ("leases",), ("get", "create",
 
 _WRITE = ("create", "update", "patch", "delete")
 USER_VIEW = (
-    Permission(LLMKUBE, ("models", "inferenceservices", "gpuquotas"), READ),
+    Permission(LLMKUBE, ("models", "inferenceservices", "gpuquotas", "modelrouters"), READ),
     Permission(OURS, ("hostprocesses",), READ),
     Permission(OURS, ("hosts",), READ, "Cluster-scoped: has an effect only with a ClusterRoleBinding."),
 )
 """For a person who looks at services: Herdsman's kinds, besides Kubernetes' role `view`."""
 
-USER_EDIT = (*USER_VIEW, Permission(LLMKUBE, ("models", "inferenceservices"), _WRITE))
+USER_EDIT = (*USER_VIEW, Permission(LLMKUBE, ("models", "inferenceservices", "modelrouters"), _WRITE))
 """For a person who writes services: Herdsman's kinds, besides Kubernetes' role `edit`."""
 
 _KSERVE_KINDS = ("llminferenceservices", "llminferenceserviceconfigs")
@@ -312,6 +314,7 @@ PREVIEW = (
 
 GATEWAY = (
     Permission(LLMKUBE, ("inferenceservices",), FOLLOW, "The services of all dialects: their names and states."),
+    Permission(LLMKUBE, ("modelrouters",), FOLLOW, "The routers. The Secrets of their providers need a Role each."),
     Permission("serving.kserve.io", ("llminferenceservices",), FOLLOW),
     Permission("inference.llmaz.io", ("playgrounds", "services"), FOLLOW),
     Permission("discovery.k8s.io", ("endpointslices",), FOLLOW, "The addresses of replicas."),

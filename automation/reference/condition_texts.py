@@ -155,6 +155,32 @@ GPU_QUOTA = (
         ("InForce", "OverUsed"),
     ),
 )
+_REFUSED_POLICIES = (
+    *("AuthorizationRequiresJWT", "InvalidAuthorization", "InvalidBudget"),
+    *("UnsupportedAuditLog", "UnsupportedAuth", "UnsupportedBudget"),
+)
+MODEL_ROUTER = (
+    ConditionType(
+        "Validated",
+        "True: the spec passed all checks. The other reasons name a part of the spec that has no meaning.",
+        ("SpecValid", "SpecInvalid", *_REFUSED_POLICIES),
+    ),
+    ConditionType(
+        "BackendsReady",
+        "True: every InferenceService that the router names exists.",
+        ("BackendsResolved", "BackendsUnresolved"),
+    ),
+    ConditionType(
+        Type.AVAILABLE,
+        "True: at least one backend can answer. `CompileFailed`: the gateway keeps the last valid spec.",
+        ("DeploymentReady", "DeploymentNotReady", "CompileFailed"),
+    ),
+    ConditionType(
+        Type.SPEC_HONOURED,
+        "False: the message names the fields that have no effect.",
+        ("AllFieldsHonoured", "FieldsNotHonoured"),
+    ),
+)
 HOST = (
     ConditionType(
         "Ready",
@@ -256,6 +282,7 @@ KINDS = {
     "InferenceService": INFERENCE_SERVICE,
     "Model": MODEL,
     "GPUQuota": GPU_QUOTA,
+    "ModelRouter": MODEL_ROUTER,
     "Host": HOST,
     EVERY_SERVICE: (*_KSTATUS, *_COMMON_OF_DIALECTS),
     "LLMInferenceService (KServe)": LLM_INFERENCE_SERVICE,

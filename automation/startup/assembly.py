@@ -51,6 +51,7 @@ from automation.startup.controller import make_controller
 from automation.startup.options import render_options, source_policy
 from automation.status.event_recorder import EventRecorder
 from automation.status.kserve_configs import KserveConfigs
+from automation.status.model_routers import ModelRouterStatuses
 from automation.telemetry.host_metrics import HostCollector
 from automation.telemetry.metrics import Metrics
 from automation.telemetry.service_metrics import ServiceCollector
@@ -233,8 +234,10 @@ def assemble(
         history.renew(namespaces=settings.namespaces, has=shard.contains)
         quotas = QuotaController(client, cluster, shard=shard)
         configs = KserveConfigs(client, cluster, namespaces=settings.namespaces, shard=shard)
+        routers = ModelRouterStatuses(client, cluster, gateway_url=settings.gateway_url, shard=shard)
         quotas.start()
         configs.start()
+        routers.start()
 
         def again(delay_s: Callable[[], float]) -> None:
             for key in cluster.every_key():
@@ -243,6 +246,7 @@ def assemble(
                 models.add_after(ModelKey(obj["metadata"]["namespace"], obj["metadata"]["name"]), delay_s())
             quotas.request_report()
             configs.ask_all()
+            routers.request_report()
 
         resync = Resync(again, every_s=settings.resync_s)
         resync.start()

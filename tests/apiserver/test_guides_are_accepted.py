@@ -15,6 +15,7 @@ COLLECTIONS = {
     "InferenceService": "/apis/inference.llmkube.dev/v1alpha1/namespaces/default/inferenceservices",
     "Model": "/apis/inference.llmkube.dev/v1alpha1/namespaces/default/models",
     "GPUQuota": "/apis/inference.llmkube.dev/v1alpha1/namespaces/default/gpuquotas",
+    "ModelRouter": "/apis/inference.llmkube.dev/v1alpha1/namespaces/default/modelrouters",
     "Host": "/apis/herdsman.dev/v1alpha1/hosts",
 }
 

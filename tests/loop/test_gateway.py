@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import subprocess
 import sys
@@ -13,10 +14,12 @@ from typing import Any
 
 import pytest
 
+from agent.server.host_facts import own_address as own_address_of_host
+from automation.certificates.files import serving_files
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from tests.support.agents import REACHED, agent
-from tests.support.gateway_rights import grant_gateway_rights
+from tests.support.gateway_rights import grant_gateway_rights, grant_secret
 from tests.support.loop import (
     LoopProcess,
     await_condition,
@@ -28,6 +31,7 @@ from tests.support.loop import (
     status,
 )
 from tests.support.supervising import free_port
+from tests.support.tls_relay import TlsRelay
 from tools.localcluster import LocalCluster
 from tools.tiny_model import write_tiny_model
 
@@ -158,6 +162,87 @@ def test_all_services_answer_at_one_address_also_one_that_sleeps(
     client.delete(kinds.INFERENCE_SERVICES, namespace, "sleeper")
     eventually(lambda: "gpt-4o" not in names(address), what="the names of a deleted service to go")
     assert json.loads(chat(address, "plain"))["usage"]["completion_tokens"] >= 1
+
+
+@pytest.fixture
+def provider_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a certificate for this machine, which a gateway started from now on trusts."""
+    for name, text in serving_files((), (own_address_of_host(),), now=datetime.datetime.now(datetime.UTC)).items():
+        (tmp_path / name).write_bytes(text)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.crt"))
+    return tmp_path
+
+
+def test_a_router_chooses_among_services_and_a_provider(
+    client: KubeClient, namespace: str, source: str, provider_files: Path, address: str
+) -> None:
+    model(client, namespace, source=source)
+    service(client, namespace, "plain", annotations={"herdsman.dev/host": HOST}, contextSize=256)
+    await_condition(client, namespace, "plain", "Ready", "True", timeout_s=60)
+    [endpoints] = client.list(kinds.ENDPOINT_SLICES, namespace, label_selector="kubernetes.io/service-name=plain")[
+        "items"
+    ]
+    engine = (endpoints["endpoints"][0]["addresses"][0], endpoints["ports"][0]["port"])
+    host = own_address_of_host()
+    relay = TlsRelay(engine, provider_files / "tls.crt", provider_files / "tls.key", address=host)
+    external = {"provider": "openai", "model": "m", "url": f"https://{host}:{relay.port}/v1"}
+    spec = {
+        "backends": [
+            {"name": "gone", "inferenceServiceRef": {"name": "gone"}},
+            {"name": "small", "inferenceServiceRef": {"name": "plain"}, "displayName": "best"},
+            {"name": "cloud", "external": {**external, "credentialsSecretRef": {"name": "provider"}}},
+        ],
+        "rules": [
+            {"name": "away", "match": {"models": ["big-*"]}, "route": {"backends": ["cloud"]}},
+            {"name": "rest", "match": {"models": ["any"]}, "route": {"backends": ["gone", "small"]}},
+        ],
+        "defaultRouteStrategy": "BackendNameMatch",
+    }
+    metadata = {"name": "r", "namespace": namespace}
+    router = {"apiVersion": kinds.MODEL_ROUTERS.api_version, "kind": "ModelRouter", "metadata": metadata, "spec": spec}
+    client.create(kinds.MODEL_ROUTERS, namespace, router)
+
+    def router_status() -> Any:
+        return client.get(kinds.MODEL_ROUTERS, namespace, "r").get("status") or {}
+
+    eventually(lambda: router_status().get("phase") == "Degraded", what="the router's phase")
+    conditions = {each["type"]: each["reason"] for each in router_status()["conditions"]}
+    assert conditions == {
+        "Validated": "SpecValid",
+        "BackendsReady": "BackendsUnresolved",
+        "Available": "DeploymentReady",
+        "SpecHonoured": "AllFieldsHonoured",
+    }
+    own = f"{address}/routers/{namespace}/r"
+    eventually(lambda: {"best", "any"} <= names(address).keys(), what="the router's names")
+    for at in (address, own):
+        for name in ("best", "any"):
+            assert json.loads(chat(at, name))["usage"]["completion_tokens"] >= 1
+    assert b"data: [DONE]" in chat(own, "any", stream=True)
+
+    def refusal(name: str, **headers: str) -> tuple[int, str]:
+        asked = json.dumps({"model": name, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}).encode()
+        try:
+            with urllib.request.urlopen(
+                urllib.request.Request(f"{own}/v1/chat/completions", asked, headers), timeout=60
+            ) as answer:
+                return answer.status, ""
+        except urllib.error.HTTPError as refused:
+            return refused.code, json.load(refused)["error"]["code"]
+
+    secret = {"metadata": {"name": "provider"}, "stringData": {"OPENAI_API_KEY": "sk-test"}}
+    client.create(kinds.SECRETS, namespace, {"apiVersion": "v1", "kind": "Secret", **secret})
+    assert refusal("big-one") == (503, "provider_not_accessible"), "the gateway may not read the Secret"
+    grant_secret(client, namespace, "provider")
+    eventually(lambda: refusal("big-one") == (200, ""), what="an answer of the provider")
+    assert refusal("big-one", **{"X-Llmkube-Classification": "PII"}) == (403, "sensitive_data_refused")
+
+    client.patch(kinds.MODEL_ROUTERS, namespace, "r", {"spec": {"defaultRoute": "none"}}, field_manager="tests")
+    eventually(lambda: router_status().get("phase") == "Failed", what="the refusal of the spec")
+    assert json.loads(chat(own, "any"))["usage"]["completion_tokens"] >= 1, "the last valid spec stays"
+    relay.close()
+    client.delete(kinds.MODEL_ROUTERS, namespace, "r")
+    eventually(lambda: "any" not in names(address), what="the names of a deleted router to go")
 
 
 def test_the_gateway_of_the_loop_ends_after_the_answers_under_way(

@@ -21,7 +21,7 @@ from kubeapi.json_types import Json
 from program.dialects.crds.document import AGE, Column, Version, crd_document
 from program.dialects.crds.schema import structural_schema
 from program.dialects.hosts.schema import HostSpec, HostStatus
-from program.dialects.llmkube.schema import gpu_quota, model, service
+from program.dialects.llmkube.schema import gpu_quota, model, model_router, service
 
 OPTIONAL_DIALECTS = ("kserve", "llmaz")
 """Dialects whose CRDs are installed only on request, because the upstream project's CRDs may already exist."""
@@ -30,8 +30,8 @@ OPTIONAL_DIALECTS = ("kserve", "llmaz")
 def crd_documents(dialect: str = "") -> list[Json]:
     """Return CRDs as documents ready to apply.
 
-    Without a dialect, return the CRDs of every cluster: Model, InferenceService, GPUQuota, HostProcess, Host. Otherwise
-    return those of one of `OPTIONAL_DIALECTS`.
+    Without a dialect, return the CRDs of every cluster: Model, InferenceService, GPUQuota, ModelRouter, HostProcess and
+    Host. Otherwise return those of one of `OPTIONAL_DIALECTS`.
     """
     # Building the schemas takes 0.5 s. The caller may change the result, so it gets a copy.
     return copy.deepcopy(_documents(dialect))
@@ -97,6 +97,21 @@ def _always() -> list[Json]:
                 Column("Used GPUs", ".status.usedGPUCount", "integer"),
                 Column("Used Memory", ".status.usedMemory", wide=True),
                 Column("Denials", ".status.admissionDenials", "integer", wide=True),
+                AGE,
+            ),
+        ),
+        _crd(
+            group="inference.llmkube.dev",
+            kind="ModelRouter",
+            plural="modelrouters",
+            short_name="mr",
+            description="Rules that choose the model that answers a request at the gateway.",
+            spec=structural_schema(model_router.ModelRouterSpec),
+            status=structural_schema(model_router.ModelRouterStatus),
+            columns=(
+                Column("Phase", ".status.phase"),
+                Column("Rules", ".status.activeRules", "integer"),
+                Column("Endpoint", ".status.endpoint"),
                 AGE,
             ),
         ),

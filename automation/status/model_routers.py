@@ -1,0 +1,86 @@
+"""Writes the status of ModelRouters: whether they are valid, and which of their backends can answer.
+
+The gateway serves the routers and writes nothing. A change of a router or of an InferenceService has all routers of the
+shard checked a moment later; only statuses that differ are written.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import structlog
+
+from automation.cache.cluster_cache import ClusterCache
+from automation.leadership.shards import WHOLE, Shard
+from automation.status.ownership import written_by_another
+from automation.status.writer import StatusWriter
+from automation.workqueue.debounce import Debounce
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import KubeError
+from kubeapi.json_types import Json
+from program.dialects.llmkube.status.router import router_status
+
+log = structlog.get_logger(__name__)
+
+MARK = "SpecHonoured"
+"""A condition that every status of Herdsman has and no status of LLMKube's."""
+WRITE_EVERY_S = 0.5
+RETRY_S = 10.0
+
+
+class ModelRouterStatuses:
+    """Keeps the statuses of the routers that this loop manages. Call `start` after the caches are filled."""
+
+    def __init__(
+        self, client: KubeClient, cluster: ClusterCache, *, gateway_url: str = "", shard: Shard = WHOLE
+    ) -> None:
+        """`gateway_url` is the address of the gateway for clients. `shard` is the part that this loop leads."""
+        self._cluster = cluster
+        self._gateway_url = gateway_url
+        self._shard = shard
+        self._writer = StatusWriter(client, kinds.MODEL_ROUTERS, mark=MARK)
+        self._soon = Debounce(self.report, delay_s=WRITE_EVERY_S)
+        self._retry = Debounce(self.report, delay_s=RETRY_S)
+
+    def start(self) -> None:
+        """Write the statuses now and after each change."""
+        self._cluster.on_router_input = self._soon.trigger
+        self._soon.trigger()
+
+    def request_report(self) -> None:
+        """Request a `report` soon."""
+        self._soon.trigger()
+
+    def report(self) -> None:
+        """Write each status that differs from the live one."""
+        informer = self._cluster.optional.informer(kinds.MODEL_ROUTERS)
+        for cr in informer.list() if informer is not None else ():
+            try:
+                self._report(cr)
+            except Exception as error:  # One router must not keep the others from being checked.
+                name = f"{cr['metadata']['namespace']}/{cr['metadata']['name']}"
+                if isinstance(error, KubeError):
+                    log.warning("Could not write a router's status", router=name, error=str(error))
+                else:
+                    log.exception("Failed to check a router", router=name)
+                self._retry.trigger()
+
+    def _report(self, cached: Json) -> None:
+        namespace, name = cached["metadata"]["namespace"], cached["metadata"]["name"]
+        if not self._shard.contains(namespace) or "deletionTimestamp" in cached["metadata"]:
+            return
+        held = written_by_another(cached.get("status"), MARK)
+        if not self._cluster.is_ours(cached, held=held):
+            if self._writer.has_written(namespace, name):
+                self._writer.leave(cached)
+            return
+        cr = self._writer.latest(cached)
+        status = router_status(
+            cr,
+            lambda service: self._cluster.llmkube.get(kinds.INFERENCE_SERVICES, namespace, service),
+            gateway_url=self._gateway_url,
+            now=datetime.now(UTC),
+        )
+        if status != cr.get("status"):
+            self._writer.write(cr, status)

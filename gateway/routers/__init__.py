@@ -1,0 +1,1 @@
+"""ModelRouters in the gateway. Reading order: `selection`, `classification`, `runtime`, `forwarding`, `following`."""

@@ -1,0 +1,111 @@
+"""Finds the router of a request, by its address or by the name of a model. Without I/O; `dispatch` calls it.
+
+A router has an address of its own, `/routers/NAMESPACE/NAME/v1`. At the gateway's own address it has names: those of
+its backends and rules, and its own.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import datetime
+from fnmatch import fnmatchcase
+from urllib.parse import quote
+
+from gateway import heads
+from gateway.access.caller import Caller
+from gateway.accounting.request_meter import asking_for_usage, expected
+from gateway.errors import GatewayError, model_not_allowed
+from gateway.multipart_body import MultipartBody
+from gateway.names import Names
+from gateway.request_body import BodyInvalid, RequestBody
+from gateway.routers.forwarding import Routed
+from gateway.routers.runtime import Routers, RouterState, listed_by
+from kubeapi.json_types import Json
+from program.desired.router import Router
+
+ADDRESS = "/routers/"
+CHAT = "/v1/chat/completions"
+
+
+def at_address(head: heads.Head, data: bytes, caller: Caller, routers: Routers) -> Routed | bytes | GatewayError:
+    """Decide on a request to the address of a router; bytes are an answer with status 200."""
+    namespace, _, rest = head.path.removeprefix(ADDRESS).partition("/")
+    name, slash, path = rest.partition("/")
+    state = routers.get(namespace, name)
+    if state is None:
+        message = f"there is no ModelRouter `{namespace}/{name}`, or its spec is not valid"
+        return GatewayError(404, "router_not_found", message)
+    if not _may_use(caller, state.router):
+        return model_not_allowed(f"{namespace}/{name}")
+    path = slash + path
+    if head.method in ("GET", "HEAD") and path == "/v1/models":
+        return _json({"object": "list", "data": [entry(each, state.router) for each in listed_by(state.router)]})
+    if head.method in ("GET", "HEAD") and path.startswith("/v1/models/"):
+        wanted = path.removeprefix("/v1/models/")
+        if wanted in listed_by(state.router):
+            return _json(entry(wanted, state.router))
+        return GatewayError(404, "model_not_found", f"the router lists no model `{wanted[:200]}`", "model")
+    path = CHAT if path == state.router.chat_path else path
+    if head.method != "POST" or path not in heads.MODEL_PATHS:
+        return GatewayError(404, "unknown_url", f"the router serves no {head.method} {path[:200]}")
+    try:
+        body = RequestBody.read(data)
+    except BodyInvalid as error:
+        return GatewayError(400, "invalid_request", error.why, error.param)
+    return _routed(state, replace(head, path=path, target=quote(path)), body)
+
+
+def by_name(
+    head: heads.Head, body: RequestBody | MultipartBody, caller: Caller, routers: Routers, names: Names
+) -> Routed | GatewayError | None:
+    """Return the request for the router that `model` means; None if it means none."""
+    found = routers.named(body.model, names)
+    if not found:
+        return None
+    found = tuple(each for each in found if _may_use(caller, each.router))
+    if not found:
+        return model_not_allowed(body.model)
+    if not isinstance(body, RequestBody):
+        return GatewayError(400, "invalid_request", f"`{body.model}` is a router, and routers take JSON only", "model")
+    if len(found) > 1:
+        owners = " or ".join(f"{each.router.namespace}/{each.router.name}" for each in found)
+        return GatewayError(
+            404, "model_ambiguous", f"`{body.model}` is a name of several routers; use {owners}", "model"
+        )
+    return _routed(found[0], head, body)
+
+
+def _may_use(caller: Caller, router: Router) -> bool:
+    """Return whether a client's key allows a router: by its full name, because it leads to several models."""
+    name = f"{router.namespace}/{router.name}"
+    return not caller.models or any(fnmatchcase(name, each) for each in caller.models)
+
+
+def _routed(state: RouterState, head: heads.Head, body: RequestBody) -> Routed:
+    cost = expected(head.path, body.values)
+    if cost.drop_usage:
+        body = RequestBody.read(asking_for_usage(body, body.unchanged()))
+    return Routed(state, head, body, cost)
+
+
+def entries(caller: Caller, routers: Routers, names: Names) -> list[Json]:
+    """Return the names of the routers that a client may use, for the list of models."""
+    return [entry(name, router) for name, router in routers.listed(names) if _may_use(caller, router)]
+
+
+def entry(name: str, router: Router) -> Json:
+    """Return one name of a router for the list of models."""
+    return {
+        "id": name,
+        "object": "model",
+        "created": int(datetime.fromisoformat(router.created).timestamp()) if router.created else 0,
+        "owned_by": "herdsman",
+        "root": f"{router.namespace}/{router.name}",
+        "parent": None,
+        "status": "ready",
+    }
+
+
+def _json(value: Json) -> bytes:
+    return json.dumps(value).encode() + b"\n"

@@ -1,0 +1,132 @@
+"""Follows the ModelRouters of a cluster and the Secrets of their providers. Reads only.
+
+`herdsman gateway` starts it. A router whose spec became invalid goes on with its last valid spec. A changed Secret
+counts within a minute, and seconds after a provider refuses the old key.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+
+import structlog
+
+from gateway.engine_access import SecretName, SecretValues
+from gateway.engine_secrets import EngineSecrets
+from gateway.routers.provider_requests import KEYS
+from gateway.routers.runtime import Credentials, RouterState
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.informer import Informer
+from kubeapi.json_types import Json
+from program.desired.errors import SpecInvalid
+from program.desired.router import Router
+from program.dialects.llmkube.parse.router import router_of
+
+GATHER_S = 0.05
+"""How long changes are gathered before the routers are made."""
+
+log = structlog.get_logger(__name__)
+
+
+class RouterFollower:
+    """The routers of a cluster. Call `start`, then `stop`."""
+
+    def __init__(
+        self, client: KubeClient, *, publish: Callable[[Iterable[RouterState]], None], namespaces: tuple[str, ...] = ()
+    ) -> None:
+        """`publish` gets all routers after each change. `namespaces` empty means all."""
+        self._publish = publish
+        self._changed = threading.Event()
+        self._stopping = threading.Event()
+        self._valid: dict[str, Router] = {}
+        """The last valid spec of each router, by uid."""
+        self._judged: dict[str, int] = {}
+        """The generation that was last found invalid, by uid."""
+        self._objects = Informer(
+            client,
+            kinds.MODEL_ROUTERS,
+            namespaces=namespaces or None,
+            transform=_trimmed,
+            on_change=lambda _old, _new: self._changed.set(),
+            on_missing=lambda _kind: None,
+        )
+        self._secrets = EngineSecrets(client, changed=self._changed.set)
+        self._thread = threading.Thread(target=self._run, name="routers", daemon=True)
+
+    def start(self) -> None:
+        """Start to follow the cluster; returns at once."""
+        self._objects.start()
+        self._secrets.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop all threads."""
+        self._stopping.set()
+        self._changed.set()
+        self._thread.join()
+        self._secrets.stop()
+        self._objects.stop()
+
+    def _run(self) -> None:
+        while True:
+            self._changed.wait()
+            self._changed.clear()
+            if self._stopping.is_set():
+                return
+            try:
+                self._update()
+            except Exception:
+                # The gateway serves the last routers, and the next change is tried.
+                log.exception("Could not read the routers of the cluster")
+            self._stopping.wait(GATHER_S)
+
+    def _update(self) -> None:
+        objects = self._objects.list()
+        for gone in self._valid.keys() - {cr["metadata"]["uid"] for cr in objects}:
+            del self._valid[gone]
+        routers = [router for cr in objects if (router := self._router(cr)) is not None]
+        self._secrets.want(wanted_secrets(routers))
+        known = self._secrets.known()
+        self._publish(
+            [RouterState(router, secrets_of(router, known), read_again=self._secrets.read_again) for router in routers]
+        )
+
+    def _router(self, cr: Json) -> Router | None:
+        uid = cr["metadata"]["uid"]
+        try:
+            self._valid[uid] = router_of(cr)
+        except SpecInvalid as error:
+            generation = cr["metadata"].get("generation", 0)
+            if self._judged.get(uid) != generation:
+                self._judged[uid] = generation
+                name = f"{cr['metadata']['namespace']}/{cr['metadata']['name']}"
+                log.warning("Refused the spec of a ModelRouter", router=name, why=str(error))
+        return self._valid.get(uid)
+
+
+def wanted_secrets(routers: Iterable[Router]) -> dict[SecretName, frozenset[str]]:
+    """Return the Secrets that the backends of routers name, with the keys of their data that are used."""
+    found: dict[SecretName, frozenset[str]] = {}
+    for router in routers:
+        for backend in router.backends:
+            if backend.external is not None and backend.external.secret:
+                name = SecretName(router.namespace, backend.external.secret)
+                found[name] = found.get(name, frozenset()) | {KEYS[backend.external.provider]}
+    return found
+
+
+def secrets_of(router: Router, known: Mapping[SecretName, SecretValues]) -> dict[str, Credentials | str]:
+    """Return the Secrets of one router by name: their values, or why there are none."""
+    found: dict[str, Credentials | str] = {}
+    for namespace, name in wanted_secrets([router]):
+        values = known.get(SecretName(namespace, name))
+        if values is not None:
+            found[name] = f"Secret `{namespace}/{name}` {values.problem}" if values.problem else dict(values.values)
+    return found
+
+
+def _trimmed(obj: Json) -> Json:
+    metadata = obj["metadata"]
+    kept = ("name", "namespace", "creationTimestamp", "generation", "resourceVersion", "uid")
+    return {"metadata": {key: metadata[key] for key in kept if key in metadata}, "spec": obj.get("spec")}

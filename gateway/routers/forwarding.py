@@ -1,0 +1,390 @@
+"""One request at a router: finds its class and its backends, tries them in order, and sends copies to shadows.
+
+`connection` makes a RoutedExchange in the place of an `Exchange`, and treats it as one. Another backend is tried only
+before the first byte of an answer. Runs in the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from agent.proxy.framing import ResponseHead
+from gateway import heads
+from gateway.accounting.request_meter import Expected
+from gateway.backends import Backends
+from gateway.engine_access import SecretName
+from gateway.errors import GatewayError
+from gateway.exchange import Exchange, Requester
+from gateway.limits import GatewayLimits
+from gateway.names import ServiceName
+from gateway.price import FREE, Price, nano_usd
+from gateway.request_body import RequestBody
+from gateway.routers.classification import classes_of
+from gateway.routers.provider_call import KEY_REFUSED, ProviderCall
+from gateway.routers.provider_requests import provider_request
+from gateway.routers.runtime import RouterState
+from gateway.routers.selection import Choice, Traits, choose
+from program.desired.router import RouterBackend
+
+COMPLEXITY = "x-llmkube-task-complexity"
+COPIES = 16
+"""Most copies of one router that are under way; further requests are not copied."""
+COPY_S = 300.0
+"""How long a copy may take."""
+TRY_NEXT = 429
+"""This status and those from 500 on have the next backend tried."""
+
+
+@dataclass(frozen=True)
+class Routed:
+    """A request for a router."""
+
+    state: RouterState
+    head: heads.Head
+    """With the path of OpenAI's API."""
+    body: RequestBody
+    expected: Expected
+    """What the request may cost."""
+
+    @property
+    def label(self) -> str:
+        """The router, for the account."""
+        return f"routers/{self.state.router.namespace}/{self.state.router.name}"
+
+    @property
+    def price(self) -> Price:
+        """The highest price of a backend, which is reserved."""
+        prices = [price_of(each) for each in self.state.router.backends]
+        return Price(max(each.prompt for each in prices), max(each.completion for each in prices))
+
+
+def price_of(backend: RouterBackend) -> Price:
+    """Return the price of a backend's tokens."""
+    return Price(nano_usd(backend.prompt_usd), nano_usd(backend.completion_usd))
+
+
+class Call(Protocol):
+    """A request at one backend: an `Exchange` or a `ProviderCall`."""
+
+    def cancel(self) -> None: ...
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def close_if_late(self, now: float) -> None: ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a request ended, for the audit."""
+
+    rule: str
+    backend: str
+    tier: str
+    status: int
+    outcome: str
+    classes: frozenset[str]
+    seconds: float
+
+
+class RoutedExchange:
+    """One request at a router, from the choice of a backend until its answer ends."""
+
+    def __init__(
+        self,
+        requester: Requester,
+        routed: Routed,
+        backends: Backends,
+        limits: GatewayLimits,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        on_end: Callable[[Routed, Outcome], None] = lambda *_: None,
+    ) -> None:
+        self.answering = False
+        """The answer has begun."""
+        self._requester = requester
+        self._routed = routed
+        self._backends = backends
+        self._limits = limits
+        self._loop = loop
+        self._on_end = on_end
+        self._choice: Choice | None = None
+        self._classes: frozenset[str] = frozenset()
+        self._left: list[RouterBackend] = []
+        self._errors: list[str] = []
+        self._leg: _Leg | None = None
+        self._copies: set[_Copy] = set()
+        self._began_at = loop.time()
+        self._status = 0
+        self._is_over = False
+
+    @property
+    def price(self) -> Price:
+        """The price of the backend that answers."""
+        return price_of(self._leg.backend) if self._leg is not None else FREE
+
+    def start(self) -> None:
+        """Choose the backends, and try the first."""
+        routed, router = self._routed, self._routed.state.router
+        headers = heads.as_mapping(routed.head)
+        self._classes = classes_of(router.classification, headers, routed.body.values)
+        traits = Traits(routed.body.model, headers, self._classes, headers.get(COMPLEXITY, "").strip().lower())
+        dice = self._backends.routers.dice
+        choice = choose(router, traits, routed.state.health, dice)
+        if isinstance(choice, GatewayError):
+            refused = choice.code == "sensitive_data_refused"
+            self._end("fail_closed" if refused else "no_route", choice.status)
+            self._requester.no_answer(choice)
+            return
+        self._choice = choice
+        self._left = list(choice.candidates)
+        for backend in choice.copies:
+            self._copy(backend)
+        self._next()
+
+    def cancel(self) -> None:
+        """Stop the work for the request, and its copies. The requester is not called any more."""
+        if self._leg is not None:
+            self._leg.cancel()
+            self._routed.state.left(self._leg.backend.name)
+        for copy in tuple(self._copies):
+            copy.cancel()
+        self._end("client_left", self._status)
+
+    def pause(self) -> None:
+        """Read no more of the answer for now."""
+        if self._leg is not None and self._leg.call is not None:
+            self._leg.call.pause()
+
+    def resume(self) -> None:
+        """Read the answer again."""
+        if self._leg is not None and self._leg.call is not None:
+            self._leg.call.resume()
+
+    def close_if_late(self, now: float) -> None:
+        """Enforce the limits for the first byte of an answer and for its pauses."""
+        if self._leg is not None and self._leg.call is not None:
+            self._leg.call.close_if_late(now)
+
+    # --- backends -------------------------------------------------------------------------------------------------
+
+    def _next(self) -> None:
+        assert self._choice is not None
+        backend = self._left.pop(0)
+        router = self._routed.state.router
+        limits_s = (self._choice.timeout_s, backend.timeout_s, router.header_timeout_s)
+        timeout_s = next((each for each in limits_s if each is not None), None)
+        self._leg = _Leg(self, backend, self._loop)
+        self._routed.state.started(backend.name)
+        if timeout_s is not None:
+            self._leg.timer = self._loop.call_later(timeout_s, self._late, self._leg, timeout_s)
+        limits = self._limits
+        if timeout_s is not None:
+            limits = replace(limits, first_byte_s=timeout_s + 60.0)  # the timer ends it before
+        self._send(backend, self._leg, limits)
+
+    def _send(self, backend: RouterBackend, leg: _Leg, limits: GatewayLimits) -> None:
+        routed, state = self._routed, self._routed.state
+        head, body = routed.head, routed.body
+        if backend.external is not None:
+            secret = state.secrets.get(backend.external.secret, {} if not backend.external.secret else _NOT_READ)
+            request = provider_request(backend.external, head.path, body, secret)
+            if isinstance(request, GatewayError):
+                leg.no_answer(request)
+                return
+            connections = self._backends.routers.connections
+            call = ProviderCall(leg, request, connections, limits, self._loop, old_client=head.old)
+            leg.call = call
+            call.start()
+            return
+        service = ServiceName(state.router.namespace, backend.service)
+        found = self._backends.of(service)
+        if found is None:
+            message = f"there is no InferenceService `{service}`"
+            leg.no_answer(GatewayError(503, "no_replica", message, retry_after_s=limits.retry_after_s))
+            return
+        names = found.route.model.engine_names
+        payload = body.with_model(names[0] if names else backend.service)
+        key = body.prefix() if found.route.prefix_hash and head.path in heads.PROMPT_PATHS else ""
+        exchange = Exchange(leg, found, limits, self._loop)
+        leg.call = exchange
+        exchange.start(head.method.encode(), head.outgoing(len(payload)), payload, f"\0{key}" if key else "")
+
+    def _late(self, leg: _Leg, timeout_s: float) -> None:
+        leg.cancel()
+        message = f"the backend did not begin to answer within {timeout_s:g} s"
+        self.failed(leg, GatewayError(504, "upstream_timeout", message))
+
+    def _copy(self, backend: RouterBackend) -> None:
+        if self._routed.state.copies < COPIES:
+            copy = _Copy(self._routed.state, self._copies, backend, self._loop)
+            self._send(backend, copy, self._limits)
+
+    # --- called by a leg ------------------------------------------------------------------------------------------
+
+    def begins(self, leg: _Leg, head: ResponseHead, data: bytes) -> None:
+        """Pass on the beginning of an answer, or try the next backend."""
+        state = self._routed.state
+        if head.status >= 500 or head.status == TRY_NEXT:
+            state.failed(leg.backend.name)
+            if self._left:
+                leg.cancel()
+                self._errors.append(f"`{leg.backend.name}` answered with status {head.status}")
+                self._next()
+                return
+        else:
+            state.succeeded(leg.backend.name, self._loop.time() - leg.began_at)
+        self.answering, self._status = True, head.status
+        self._requester.answer_begins(head, data)
+
+    def continues(self, data: bytes) -> None:
+        """Pass on the next bytes of an answer."""
+        self._requester.answer_data(data)
+
+    def ends(self) -> None:
+        """Finish after the whole answer."""
+        self._end("ok", self._status)
+        self._leg = None
+        self._requester.answer_ends()
+
+    def breaks_off(self, leg: _Leg) -> None:
+        """Let the requester see that the answer is incomplete."""
+        self._routed.state.failed(leg.backend.name)
+        self._end("broken_off", self._status)
+        self._leg = None
+        self._requester.answer_breaks_off()
+
+    def failed(self, leg: _Leg, error: GatewayError) -> None:
+        """Try the next backend, or say why none answers."""
+        if error.code == KEY_REFUSED and leg.backend.external is not None:
+            router = self._routed.state.router
+            self._routed.state.read_again([SecretName(router.namespace, leg.backend.external.secret)])
+        if error.status >= 500:
+            self._routed.state.failed(leg.backend.name)
+        else:
+            self._routed.state.left(leg.backend.name)
+        self._errors.append(f"`{leg.backend.name}`: {error.message}")
+        if self._left:
+            self._next()
+            return
+        assert self._choice is not None
+        self._leg = None
+        if len(self._errors) > 1:
+            message = f"no backend of the router answered; {'; '.join(self._errors)}"
+            error = GatewayError(503, "all_backends_failed", message, retry_after_s=self._limits.retry_after_s)
+        kept_local = self._choice.sensitive or self._choice.fail_closed
+        self._end("fail_closed_runtime" if kept_local else "all_backends_failed", error.status, leg.backend)
+        self._requester.no_answer(error)
+
+    def _end(self, outcome: str, status: int, backend: RouterBackend | None = None) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        if backend is None and self._leg is not None:
+            backend = self._leg.backend
+        tier = ("local" if backend.is_local else "cloud") if backend is not None else ""
+        rule = self._choice.rule if self._choice is not None else ""
+        seconds = self._loop.time() - self._began_at
+        name = backend.name if backend is not None else ""
+        self._on_end(self._routed, Outcome(rule, name, tier, status, outcome, self._classes, seconds))
+
+
+_NOT_READ = "the gateway has not read the Secret of the provider yet"
+
+
+class _Leg:
+    """The request at one backend. After its end it ignores everything that still arrives from there."""
+
+    def __init__(
+        self, exchange: RoutedExchange | None, backend: RouterBackend, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.backend = backend
+        self.call: Call | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.began_at = loop.time()
+        self._exchange = exchange
+
+    def cancel(self) -> None:
+        """Stop the work of the backend."""
+        self._over()
+        if self.call is not None:
+            self.call.cancel()
+
+    def _over(self) -> RoutedExchange | None:
+        exchange, self._exchange = self._exchange, None
+        self._stop_timer()
+        return exchange
+
+    def _stop_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    # --- called by the backend ------------------------------------------------------------------------------------
+
+    def answer_begins(self, head: ResponseHead, data: bytes) -> None:
+        self._stop_timer()
+        if self._exchange is not None:
+            self._exchange.begins(self, head, data)
+
+    def answer_data(self, data: bytes) -> None:
+        if self._exchange is not None:
+            self._exchange.continues(data)
+
+    def answer_ends(self) -> None:
+        if (exchange := self._over()) is not None:
+            exchange.ends()
+
+    def answer_breaks_off(self) -> None:
+        if (exchange := self._over()) is not None:
+            exchange.breaks_off(self)
+
+    def no_answer(self, error: GatewayError) -> None:
+        if (exchange := self._over()) is not None:
+            exchange.failed(self, error)
+
+
+class _Copy(_Leg):
+    """A copy of a request. Its answer is dropped; only the time to its first byte and its failures are noted."""
+
+    def __init__(
+        self, state: RouterState, siblings: set[_Copy], backend: RouterBackend, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        super().__init__(None, backend, loop)
+        self._state = state
+        self._siblings = siblings
+        self._loop = loop
+        self._is_over = False
+        self.timer = loop.call_later(COPY_S, self.cancel)
+        siblings.add(self)
+        state.copies += 1
+
+    def _over(self) -> None:
+        self._stop_timer()
+        if not self._is_over:
+            self._is_over = True
+            self._siblings.discard(self)
+            self._state.copies -= 1
+
+    def answer_begins(self, head: ResponseHead, data: bytes) -> None:  # noqa: ARG002 - `Requester`'s signature
+        if head.status < 500:
+            self._state.succeeded(self.backend.name, self._loop.time() - self.began_at)
+        else:
+            self._state.failed(self.backend.name)
+
+    def answer_data(self, data: bytes) -> None:
+        """Drop the answer."""
+
+    def answer_ends(self) -> None:
+        self._over()
+
+    def answer_breaks_off(self) -> None:
+        self._over()
+
+    def no_answer(self, error: GatewayError) -> None:  # noqa: ARG002 - `Requester`'s signature
+        self._state.failed(self.backend.name)
+        self._over()

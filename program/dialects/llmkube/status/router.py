@@ -1,0 +1,158 @@
+"""The status of a ModelRouter from its spec and the InferenceServices that it names. Pure.
+
+`automation.status.model_routers` calls it. The loop does not see the providers outside the cluster; the gateway checks
+them with each request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from kubeapi.json_types import Json
+from program.desired.errors import SpecInvalid
+from program.desired.router import Router, RouterBackend
+from program.dialects.llmkube.parse.router import router_of, unsupported_fields
+from program.dialects.status.conditions import Type, set_condition, timestamp
+
+VALIDATED, BACKENDS_READY = "Validated", "BackendsReady"
+
+
+class _BackendFacts(NamedTuple):
+    backend: RouterBackend
+    found: bool
+    healthy: bool | None
+    """None: not known to the loop."""
+    message: str
+    address: str
+
+    @property
+    def usable(self) -> bool:
+        return self.healthy is not False
+
+
+def router_status(cr: Json, service: Callable[[str], Json | None], *, gateway_url: str, now: datetime) -> Json:
+    """Return the status of a router; equal to its present one when nothing has changed.
+
+    `service` returns an InferenceService of the router's namespace. `gateway_url` is the address at which clients reach
+    the gateway; empty if it is not known.
+    """
+    current: Json = cr.get("status") or {}
+    conditions = _Conditions(current.get("conditions") or (), cr["metadata"].get("generation", 0), now)
+    made: Json = {"observedGeneration": cr["metadata"].get("generation", 0)}
+    try:
+        router = router_of(cr)
+    except SpecInvalid as error:
+        reason = error.reason
+        conditions.set(VALIDATED, "False", reason, str(error))
+        conditions.set(BACKENDS_READY, "Unknown", reason, "The spec is not valid")
+        conditions.set(Type.AVAILABLE, "False", "CompileFailed", "The gateway does not serve this version of the spec")
+        conditions.set(Type.SPEC_HONOURED, "Unknown", reason, "The spec is not valid")
+        made |= {"phase": "Failed", "activeRules": 0, "backends": []}
+    else:
+        facts = [_facts(each, service) for each in router.backends]
+        made |= {
+            "phase": _phase(facts),
+            "activeRules": _active_rules(router, facts),
+            "backends": [_backend(each, current.get("backends") or (), now) for each in facts],
+            "endpoint": f"{gateway_url.rstrip('/')}/routers/{router.namespace}/{router.name}{router.chat_path}",
+        }
+        conditions.set(VALIDATED, "True", "SpecValid", "All checks passed")
+        _set_resolved(conditions, facts)
+        _set_available(conditions, facts)
+        _set_honoured(conditions, cr)
+    made["conditions"] = conditions.made
+    made["lastUpdated"] = current.get("lastUpdated")
+    if made != current:
+        made["lastUpdated"] = timestamp(now)
+    return made
+
+
+class _Conditions:
+    def __init__(self, made: Iterable[Any], generation: int, now: datetime) -> None:
+        self.made: list[Any] = list(made)
+        self._generation = generation
+        self._now = now
+
+    def set(self, kind: str, status: Any, reason: str, message: str) -> None:
+        self.made = set_condition(
+            self.made,
+            type=kind,
+            status=status,
+            reason=reason,
+            message=message,
+            generation=self._generation,
+            now=self._now,
+        )
+
+
+def _facts(backend: RouterBackend, service: Callable[[str], Json | None]) -> _BackendFacts:
+    if backend.external is not None:
+        message = f"{backend.external.provider}: the gateway checks it with each request"
+        return _BackendFacts(backend, True, None, message, backend.external.url)
+    found = service(backend.service)
+    if found is None:
+        return _BackendFacts(backend, False, False, f"there is no InferenceService `{backend.service}`", "")
+    status = found.get("status") or {}
+    ready: Json = next((each for each in status.get("conditions") or () if each.get("type") == Type.READY), {})
+    address = str(status.get("endpoint") or "")
+    if ready.get("status") == "True":
+        return _BackendFacts(backend, True, True, "ready", address)
+    if ready.get("reason") == "Asleep":
+        return _BackendFacts(backend, True, True, "asleep; a request wakes it", address)
+    message = str(ready.get("message") or "it has no status yet")
+    return _BackendFacts(backend, True, False, f"InferenceService `{backend.service}` is not ready: {message}", address)
+
+
+def _phase(facts: list[_BackendFacts]) -> str:
+    if all(each.usable for each in facts):
+        return "Ready"
+    return "Degraded" if any(each.usable for each in facts) else "Provisioning"
+
+
+def _active_rules(router: Router, facts: list[_BackendFacts]) -> int:
+    usable = {each.backend.name: each.backend.capabilities for each in facts if each.usable}
+    return sum(
+        any(name in usable and rule.match.capabilities <= usable[name] for name in rule.backends)
+        for rule in router.rules
+    )
+
+
+def _backend(facts: _BackendFacts, current: Iterable[Json], now: datetime) -> Json:
+    made: Json = {
+        "name": facts.backend.name,
+        "tier": "local" if facts.backend.is_local else "cloud",
+        "message": facts.message,
+    }
+    if facts.address:
+        made["address"] = facts.address
+    if facts.healthy is not None:
+        before: Json = next((each for each in current if each.get("name") == facts.backend.name), {})
+        same = before.get("healthy") == facts.healthy and before.get("lastProbeTime")
+        made |= {"healthy": facts.healthy, "lastProbeTime": same or timestamp(now)}
+    return made
+
+
+def _set_resolved(conditions: _Conditions, facts: list[_BackendFacts]) -> None:
+    if missing := [each.message for each in facts if not each.found]:
+        conditions.set(BACKENDS_READY, "False", "BackendsUnresolved", "; ".join(missing))
+    else:
+        conditions.set(BACKENDS_READY, "True", "BackendsResolved", "All backends exist")
+
+
+def _set_available(conditions: _Conditions, facts: list[_BackendFacts]) -> None:
+    waiting = [f"{each.backend.name}: {each.message}" for each in facts if not each.usable]
+    if len(waiting) < len(facts):
+        message = f"Some backends cannot answer: {'; '.join(waiting)}" if waiting else "All backends can answer"
+        conditions.set(Type.AVAILABLE, "True", "DeploymentReady", message)
+    else:
+        conditions.set(Type.AVAILABLE, "False", "DeploymentNotReady", f"No backend can answer: {'; '.join(waiting)}")
+
+
+def _set_honoured(conditions: _Conditions, cr: Json) -> None:
+    if found := unsupported_fields(cr):
+        message = "; ".join(f"{each.field} {each.message}" for each in found)
+        conditions.set(Type.SPEC_HONOURED, "False", "FieldsNotHonoured", message)
+    else:
+        conditions.set(Type.SPEC_HONOURED, "True", "AllFieldsHonoured", "All fields that are set have an effect")
