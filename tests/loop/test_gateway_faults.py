@@ -19,11 +19,14 @@ import pytest
 
 from agent.server.host_facts import own_address
 from automation.certificates.files import serving_files
+from gateway.backends import Route
+from gateway.names import Model, ServiceName
+from gateway.server import GatewayServer
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from tests.support import loop
 from tests.support.gateway_rights import grant_gateway_rights
-from tests.support.gateways import CHAT, gateway_process
+from tests.support.gateways import CHAT, Front, gateway_process
 from tests.support.loop import eventually
 from tests.support.relay import Relay
 from tests.support.supervising import free_port
@@ -78,6 +81,7 @@ class Engines:
 
     def __init__(self, binary: Path, directory: Path) -> None:
         self._command = [str(binary), "--model", str(directory / "tiny.gguf"), "-c", "8192", "--parallel", "1"]
+        self._command.append("--metrics")
         self._log = (directory / "engines.log").open("wb")
         self.address = own_address()
         self.ports = [free_port(), free_port()]
@@ -195,6 +199,30 @@ def test_a_client_sees_that_its_replica_was_killed_and_the_other_replica_goes_on
     engines.start_again(killed)
 
 
+def test_requests_go_to_the_engine_that_others_use_less(engines: Engines) -> None:
+    first, second = engines.ports
+    front = Front(GatewayServer())
+    try:
+        name = ServiceName(NAMESPACE, MODEL)
+        front.serve_routes(Route(Model(name), ((engines.address, first), (engines.address, second))))
+        assert front.ask(json.loads(asking()))[0] == 200, "the gateway reads metrics while it has requests"
+        others = [http.client.HTTPConnection(engines.address, first, timeout=60) for _ in range(6)]
+        for connection in others:
+            connection.request("POST", CHAT, asking(stream=True, max_tokens=8000, ignore_eos=True))
+        backend = front.server.backends.of(name)
+        assert backend is not None
+        loads = {each.target[1]: each for each in backend.balancer.endpoints}
+        eventually(lambda: loads[first].others >= 6, what="the metrics of an engine that others use")
+        for number in range(6):
+            asked = json.loads(asking(messages=[{"role": "user", "content": f"prompt {number}"}]))
+            assert front.ask(asked)[0] == 200
+        assert engines.busy() == [first], "no answer waited for the long ones"
+        for connection in others:
+            connection.close()
+    finally:
+        front.server.stop()
+
+
 def test_requests_are_answered_while_the_api_server_is_away(gateway: Gateway, client: KubeClient, place: str) -> None:
     gateway.relay.refusing = True
     gateway.relay.cut()
@@ -210,7 +238,7 @@ def test_requests_are_answered_while_the_api_server_is_away(gateway: Gateway, cl
 
 @pytest.mark.soak
 def test_many_idle_and_slow_clients_take_nothing_from_the_others(gateway: Gateway) -> None:
-    idle: list[socket.socket] = []
+    idle: list[ssl.SSLSocket] = []
     try:
         for number in range(IDLE):
             raw = socket.create_connection(("localhost", gateway.port), timeout=60)
@@ -222,12 +250,12 @@ def test_many_idle_and_slow_clients_take_nothing_from_the_others(gateway: Gatewa
                 client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nX: ")  # and never goes on
         assert [gateway.chat() for _ in range(8)] == [200] * 8
         print(f"{IDLE} idle clients: {gateway.process.memory_info().rss >> 20} MiB")
-        for client in idle[1:10]:
-            client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert client.recv(4096).startswith(b"HTTP/1.1 200"), "an idle connection is used again"
+        for kept in idle[1:10]:
+            kept.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert kept.recv(4096).startswith(b"HTTP/1.1 200"), "an idle connection is used again"
     finally:
-        for client in idle:
-            client.close()
+        for kept in idle:
+            kept.close()
 
 
 @pytest.mark.soak
