@@ -72,6 +72,8 @@ class Connection(asyncio.Protocol):
         """What the current request costs, from when it is sent to a replica."""
         self._moved_at = gateway.loop.time()
         """When the client last sent a byte that was waited for."""
+        self._began_at: float | None = None
+        """When the first byte of the request came that is being read."""
         self._events: EventStream | None = None
         """The answer, if it is a stream of events."""
         self._answering = False
@@ -103,6 +105,8 @@ class Connection(asyncio.Protocol):
             return
         if self._head is None or not self._is_whole:
             self._moved_at = self._gateway.loop.time()
+            if self._began_at is None:
+                self._began_at = self._moved_at
         self._incoming.add(data)
         self._advance()
 
@@ -147,8 +151,18 @@ class Connection(asyncio.Protocol):
             return
         if self._exchange is not None:
             self._exchange.close_if_late(now)
-        elif now - self._moved_at > self._gateway.limits.client_idle_s:
+        elif now - self._moved_at > self._gateway.limits.client_idle_s or self._is_too_slow(now):
             self._transport.abort()
+
+    def _is_too_slow(self, now: float) -> bool:
+        """Return whether the client sends its request so slowly that it only keeps the connection."""
+        if self._began_at is None:
+            return False
+        limits = self._gateway.limits
+        took_s = now - self._began_at
+        if self._head is None:
+            return bool(self._incoming) and took_s > limits.head_s
+        return not self._is_whole and took_s > limits.client_idle_s + self._held / limits.body_rate
 
     # --- requests -----------------------------------------------------------------------------------------------
 
@@ -404,6 +418,7 @@ class Connection(asyncio.Protocol):
         self._head = self._body = self._exchange = self._events = self._account = None
         self._answering = False
         self._moved_at = self._gateway.loop.time()
+        self._began_at = self._moved_at if self._incoming else None
 
     def _release_body(self) -> None:
         self._gateway.body_bytes -= self._held

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from gateway.names import ServiceName
 from kubeapi.json_types import Json
 from program.desired.keys import ANNOTATION_API_KEY_SECRET
-from program.dialects.annotations import API_KEY
+from program.dialects.annotations import API_KEY, is_name, is_secret_key
 from program.dialects.kserve import naming
 from program.runtimes.llamacpp import LlamaCppRuntime
 from program.runtimes.tgi import TgiRuntime
@@ -46,6 +46,10 @@ class KeyReference(NamedTuple):
     key: str
 
 
+INVALID = KeyReference(SecretName("", ""), "")
+"""Stands for a reference that names no Secret. What is written there is not shown: it may be the key itself."""
+
+
 @dataclass(frozen=True)
 class Requirements:
     """The Secrets that the gateway needs for the engines of one service."""
@@ -60,7 +64,7 @@ class Requirements:
     def secrets(self, *, tls: bool) -> dict[SecretName, frozenset[str]]:
         """Return the needed Secrets with the needed keys of their data. `tls`: the engines serve with TLS."""
         needed: dict[SecretName, frozenset[str]] = {}
-        if self.key is not None:
+        if self.key is not None and self.key != INVALID:
             needed[self.key.secret] = frozenset({self.key.key})
         if tls and self.certificates is not None:
             public = frozenset({AUTHORITY, CERTIFICATE})
@@ -122,6 +126,8 @@ def requirements_of(dialect: str, service: ServiceName, key: tuple[str, str] | N
     """Return what the engines of a service require. `key` is what `key_of` returned."""
     namespace, name = service
     reference = KeyReference(SecretName(namespace, key[0]), key[1]) if key is not None else None
+    if key is not None and not (is_name(key[0]) and is_secret_key(key[1])):
+        reference = INVALID
     if dialect != "kserve":
         return Requirements(reference)
     server_name = f"{naming.workload_service(name)}.{namespace}.svc"
@@ -157,6 +163,8 @@ def access_of(
 
 
 def _key(reference: KeyReference, secrets: Mapping[SecretName, SecretValues]) -> tuple[str, str]:
+    if reference == INVALID:
+        return "", "the reference to the key of its engine is neither the name of a Secret nor `secret/key`"
     found = secrets.get(reference.secret, _UNREAD)
     if found.problem:
         return "", f"the Secret with the key of its engine {found.problem}"

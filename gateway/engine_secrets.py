@@ -117,7 +117,7 @@ class EngineSecrets:
         except Forbidden:
             found = SecretValues(problem="may not be read by the gateway")
         except ApiError as error:
-            log.debug("Failed to read a Secret of an engine", secret=str(name), error=str(error))
+            log.debug("Failed to read a Secret of an engine", namespace=name.namespace, error=str(error))
             found = None
         with self._lock:
             if self._wanted.get(name) != keys:
@@ -132,7 +132,8 @@ class EngineSecrets:
             previous = before.values if before is not None else {}
             self._known[name] = SecretValues(found.values, previous, found.problem)
         if found.problem:
-            log.warning("Cannot reach the engines that need a Secret", secret=str(name), why=found.problem)
+            # Its name is not logged: a user may have written the key itself in the place of the name.
+            log.warning("Cannot reach engines that need a Secret", namespace=name.namespace, why=found.problem)
         return True
 
 

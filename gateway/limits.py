@@ -16,6 +16,10 @@ class GatewayLimits:
     """Most bytes of all bodies that are held at the same time, until their requests are sent."""
     client_idle_s: float = 75.0
     """A connection is closed after this time without a byte of the request that the gateway waits for."""
+    head_s: float = 30.0
+    """How long the head of a request may take from its first byte, so that a client cannot send it byte by byte."""
+    body_rate: float = 1024.0
+    """A body that comes with fewer bytes per second for longer than `client_idle_s` ends the connection."""
     first_byte_s: float = 600.0
     """How long an engine may take until its answer begins. OpenAI's client gives up after the same time."""
     gap_s: float = 300.0

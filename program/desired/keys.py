@@ -84,13 +84,13 @@ ANNOTATION_SERVED_NAME = "herdsman.dev/served-name"
 """On a service: the model's name for clients, in `/v1/models` and in requests. Without it the engine chooses."""
 ANNOTATION_MODEL_ALIASES = "herdsman.dev/model-aliases"
 """On a service: comma-separated names of its model, in addition to its others. Only `herdsman gateway` reads them."""
-ANNOTATION_TOKEN_PRICE = "herdsman.dev/usd-per-million-tokens"
+ANNOTATION_TOKEN_PRICE = "herdsman.dev/usd-per-million-tokens"  # noqa: S105 - the name of an annotation
 """On a service: `0.15/0.60`, the price of prompt and completion, or one number for both. Only `herdsman gateway` reads
 it, for budgets in US dollars."""
 ANNOTATION_LOAD_BALANCING = "herdsman.dev/load-balancing"
 """On a service: `PrefixHash` or `LeastLoad`, the choice of the replica for each request through `herdsman gateway`."""
 ANNOTATION_LOAD_LOCALITY = "herdsman.dev/load-locality"
-"""On a service: `PreferSameNode` or `PreferSameZone`, the replicas that `herdsman gateway` prefers. Without it: none."""
+"""On a service: `PreferSameNode` or `PreferSameZone`, the replicas that `herdsman gateway` prefers; else none."""
 ANNOTATION_LOAD_WEIGHTS = "herdsman.dev/load-weights"
 """On a service: shares of the requests through `herdsman gateway` by node or host (`gpu-box=4,mac-mini=1`); else 1."""
 

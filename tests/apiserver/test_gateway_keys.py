@@ -73,7 +73,7 @@ def test_a_key_works_within_seconds_until_it_is_revoked(
     assert gateway.models(x_api_key=text) == gateway.models(api_key=text) == 200
 
     assert key_command(kubeconfig, namespace, "create", "ci") == 1
-    limits = ("--rpm", "60", "--tpm", "9000", "--budget-tokens", "1000000", "--budget-usd", "2.5", "--budget-window", "30d")
+    limits = ("--rpm=60", "--tpm=9000", "--budget-tokens=1000000", "--budget-usd=2.5", "--budget-window=30d")
     assert key_command(kubeconfig, namespace, "create", "second", "--model", "prod/*", *limits, "-o", "json") == 0
     printed = capsys.readouterr()
     second = json.loads(printed.out)

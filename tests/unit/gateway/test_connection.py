@@ -22,6 +22,7 @@ from tests.support.gateways import CHAT, OK, Answer, Engine, Front, says
 from tests.support.raw_engine import connected, read_head, read_to_end
 
 Make = Callable[..., Engine]
+HEAD_OF_800 = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 800\r\n\r\n"
 
 
 def test_a_request_goes_to_its_model_and_the_answer_comes_back(front: Front, make_engine: Make) -> None:
@@ -344,6 +345,32 @@ def test_a_client_that_sends_too_slowly_is_cut_off(make_front: Callable[..., Fro
         client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 800\r\n\r\nx")
         with contextlib.suppress(ConnectionResetError):
             assert client.recv(1) == b""
+
+
+@pytest.mark.parametrize("start", [b"POST /v1/completions HTTP/1.1\r\nX: ", b"", HEAD_OF_800])
+def test_a_client_that_sends_byte_by_byte_is_cut_off(make_front: Callable[..., Front], start: bytes) -> None:
+    front = make_front(head_s=0.5, client_idle_s=2.0, body_rate=1000.0)
+    with connected(front.port, timeout_s=10) as client:
+        client.sendall(start)
+        began = time.monotonic()
+        with contextlib.suppress(OSError):
+            while time.monotonic() - began < 20:
+                client.sendall(b"x")
+                time.sleep(0.05)
+        assert time.monotonic() - began < 20
+    until(lambda: not front.server.connections)
+
+
+def test_a_body_may_take_long_if_it_goes_on(make_front: Callable[..., Front], make_engine: Make) -> None:
+    front = make_front(head_s=5.0, client_idle_s=2.0, body_rate=20.0)
+    front.serve(chat=[make_engine()])
+    body = b'{"model": "chat", "padding": "%s"}' % (b"x" * 100)
+    with connected(front.port, timeout_s=10) as client:
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body))
+        for at in range(0, len(body), 10):
+            client.sendall(body[at : at + 10])
+            time.sleep(0.2)
+        assert b" 200 " in read_head(client)[0]
 
 
 def test_an_engine_that_does_not_begin_to_answer_is_given_up(

@@ -63,6 +63,15 @@ def test_only_the_needed_parts_of_secrets_are_read() -> None:
     assert requirements_of("llmkube", ServiceName("prod", "chat"), None).secrets(tls=True) == {}
 
 
+@pytest.mark.parametrize("key", [("", "api-key"), ("..", "api-key"), ("a b", "x"), ("keys", ""), ("keys", "a/b")])
+def test_a_reference_that_names_no_secret_is_not_read_and_not_shown(key: tuple[str, str]) -> None:
+    needed = requirements_of("llmkube", ServiceName("prod", "chat"), key)
+    assert needed.secrets(tls=True) == {}
+    problem = access_of(needed, {}, tls=False).problem
+    assert "neither the name of a Secret nor" in problem
+    assert "a b" not in problem
+
+
 def test_a_key_becomes_a_header_and_is_not_shown() -> None:
     needed = Requirements(KeyReference(KEYS, "engine"))
     access = access_of(needed, {KEYS: SecretValues({"engine": "s3cret\n"})}, tls=False)

@@ -100,7 +100,7 @@ def posts(engine: Engine) -> list[bytes]:
 
 def test_engines_without_metrics_serve_as_before(front: Front, make_engine: Make) -> None:
     without = make_engine(with_metrics(says("404 Not Found", b"{}")))
-    silent = make_engine(with_metrics(lambda *_: threading.Event().wait(30)))  # type: ignore[arg-type,return-value]
+    silent = make_engine(with_metrics(lambda *_: threading.Event().wait(30)))  # type: ignore[arg-type]
     serve(front, without, silent)
     eventually(lambda: any(b"/prometheus/metrics" in head for head, _ in without.seen), what="both paths")
     for _ in range(8):
