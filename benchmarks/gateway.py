@@ -1,6 +1,7 @@
 """`python -m benchmarks gateway`: the cost of the gateway for each request, and its memory with many open streams.
 
-Requests: nginx answers small chat completions to wrk, directly and through the gateway in turns. Streams: an engine of
+Requests: nginx answers small chat completions to wrk, directly and through the gateway in turns. The gateway meters all
+of them into SQLite. Clients have no key, or a key with limits, which reserves and settles. Streams: an engine of
 this benchmark sends an event to every client each five seconds, as LLMs under load do. All processes share this
 machine's processors. All traffic stays on loopback.
 """
@@ -20,6 +21,11 @@ from pathlib import Path
 import psutil
 
 from benchmarks.wrk import load, missing_programs, nginx, running
+from gateway.access.authentication import Access
+from gateway.access.caller import Caller
+from gateway.access.keys import Key, KeyRing, digest
+from gateway.accounting.limits import Limit, Unit
+from gateway.accounting.stores import SqliteStore
 from gateway.backends import Route
 from gateway.limits import GatewayLimits
 from gateway.names import Model, ServiceName
@@ -40,11 +46,14 @@ ANSWER = (
     '"message":{"role":"assistant","content":"Fine."}}],"usage":{"prompt_tokens":9,"completion_tokens":2,"total_tokens":11}}'
 )
 ASKED = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "How are you?"}], "max_tokens": 4})
-_SCRIPT = f"""
+_SCRIPT = """
 wrk.method = "POST"
 wrk.headers["Content-Type"] = "application/json"
-wrk.body = [[{ASKED}]]
+wrk.headers["Authorization"] = "Bearer {key}"
+wrk.body = [[{asked}]]
 """
+_KEYS = {name: f"hd-{number:012x}-{number:040x}" for number, name in enumerate(("key", "limits"))}
+"""A key without limits, and one with limits that are never reached."""
 _EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
 _CHUNK = f"{len(_EVENT):x}\r\n".encode() + _EVENT + b"\r\n"
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -64,47 +73,56 @@ def main(arguments: list[str]) -> int:
             sys.stderr.write(f"left out the requests: {' and '.join(missing)} not found on PATH\n")
         else:
             result |= requests(directory, options.seconds, options.rounds)
-        result |= streams(options.streams)
+        result |= streams(directory, options.streams)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     json.dump(result, sys.stdout, indent=2)
     sys.stdout.write("\n")
     met = all(result[name] <= limit for name, limit in LIMITS.items() if name in result)
-    return 0 if met and result.get("gateway (requests/s)", LEAST_REQUESTS_PER_S) >= LEAST_REQUESTS_PER_S else 1
+    return 0 if met and result.get("gateway: requests/s", LEAST_REQUESTS_PER_S) >= LEAST_REQUESTS_PER_S else 1
 
 
-def serve() -> None:
-    """Run a gateway with one replica until the process is killed, for an hour at most."""
-    gateway = GatewayServer(GatewayLimits(max_connections=100_000))
+def serve(folder: str) -> None:
+    """Run a gateway with one replica until the process is killed, for an hour at most. Its accounts are in `folder`."""
+    limits = (Limit("bench", Unit.REQUESTS, 1 << 40), Limit("bench", Unit.TOKENS, 1 << 40))
+    callers = (Caller(_KEYS["key"][3:15], "key"), Caller(_KEYS["limits"][3:15], "limits", limits=limits))
+    ring = KeyRing.of(Key(caller, digest(_KEYS[caller.name])) for caller in callers)
+    gateway = GatewayServer(
+        GatewayLimits(max_connections=100_000),
+        access=Access(required=False, ring=ring),
+        store=SqliteStore(f"{folder}/gateway.db"),
+    )
     gateway.set_routes([Route(Model(ServiceName("bench", MODEL)), (("127.0.0.1", ENGINE_PORT),))])
     gateway.start("127.0.0.1", GATEWAY_PORT)
     time.sleep(3600)
 
 
-def own(function: str) -> list[str]:
+def own(call: str) -> list[str]:
     """Return the command of a process that calls a function of this module, and imports no other benchmark."""
-    return [sys.executable, "-c", f"from benchmarks import gateway; gateway.{function}()"]
+    return [sys.executable, "-c", f"from benchmarks import gateway; gateway.{call}"]
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
 def requests(directory: Path, seconds: int, rounds: int) -> Json:
-    """Send requests directly and through the gateway, in turns."""
-    script = directory / "post.lua"
-    script.write_text(_SCRIPT)
+    """Send requests directly, and through the gateway with each key, in turns."""
     told: dict[str, list[float]] = {}
-    with nginx(directory, ENGINE_PORT, ANSWER), running(own("serve"), GATEWAY_PORT):
+    ways = {"direct": (ENGINE_PORT, "key"), "gateway": (GATEWAY_PORT, "key"), "with limits": (GATEWAY_PORT, "limits")}
+    for name, key in _KEYS.items():
+        (directory / f"{name}.lua").write_text(_SCRIPT.format(key=key, asked=ASKED))
+    with nginx(directory, ENGINE_PORT, ANSWER), running(own(f"serve({str(directory)!r})"), GATEWAY_PORT):
         for _ in range(rounds):
-            for name, port in (("direct", ENGINE_PORT), ("gateway", GATEWAY_PORT)):
-                few = load(port, FEW, seconds, path=PATH, script=script)
-                told.setdefault(f"{name} p50 (ms)", []).append(few.p50_ms)
-                told.setdefault(f"{name} p99 (ms)", []).append(few.p99_ms)
-                many = load(port, MANY, seconds, path=PATH, script=script)
-                told.setdefault(f"{name} (requests/s)", []).append(many.rate)
+            for way, (port, key) in ways.items():
+                few, many = (
+                    load(port, each, seconds, path=PATH, script=directory / f"{key}.lua") for each in (FEW, MANY)
+                )
+                told.setdefault(f"{way}: p50 (ms)", []).append(few.p50_ms)
+                told.setdefault(f"{way}: p99 (ms)", []).append(few.p99_ms)
+                told.setdefault(f"{way}: requests/s", []).append(many.rate)
     result = {name: round(statistics.median(values), 3) for name, values in told.items()}
     for quantile in ("p50", "p99"):
-        added = result[f"gateway {quantile} (ms)"] - result[f"direct {quantile} (ms)"]
+        added = result[f"gateway: {quantile} (ms)"] - result[f"direct: {quantile} (ms)"]
         result[f"added {quantile} (ms)"] = round(added, 3)
     return result
 
@@ -112,12 +130,12 @@ def requests(directory: Path, seconds: int, rounds: int) -> Json:
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 
-def streams(count: int) -> Json:
+def streams(directory: Path, count: int) -> Json:
     """Open `count` streamed answers at the same time; return the gateway's memory before and with them.
 
     Raises RuntimeError for a stream that is not answered.
     """
-    with running(own("stream"), ENGINE_PORT), running(own("serve"), GATEWAY_PORT) as gateway:
+    with running(own("stream()"), ENGINE_PORT), running(own(f"serve({str(directory)!r})"), GATEWAY_PORT) as gateway:
         process = psutil.Process(gateway.pid)
         before = process.memory_info().rss
         rss = asyncio.run(_hold(count, process))
@@ -138,7 +156,10 @@ async def _hold(count: int, process: psutil.Process) -> int:
         async with room:
             reader, writer = await asyncio.open_connection("127.0.0.1", GATEWAY_PORT)
             writers.append(writer)
-            head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(ASKED)}\r\n\r\n"
+            head = (
+                f"POST {PATH} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+                f"Authorization: Bearer {_KEYS['key']}\r\nContent-Length: {len(ASKED)}\r\n\r\n"
+            )
             writer.write(f"{head}{ASKED}".encode())
             answered = await reader.readuntil(b"\r\n\r\n")
             if not answered.startswith(b"HTTP/1.1 200 "):
