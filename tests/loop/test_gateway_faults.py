@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import http.client
+import itertools
 import json
 import signal
 import socket
@@ -38,6 +39,9 @@ NAMESPACE = "gateway-faults"
 MODEL = "pair"
 IDLE = 2000
 LISTED = 1000
+
+
+_NUMBERS = itertools.count()
 
 
 class Gateway(NamedTuple):
@@ -115,6 +119,13 @@ class Engines:
             if any(slot["is_processing"] for slot in json.load(connection.getresponse())):
                 found.append(port)
         return found
+
+    def prompts(self, port: int) -> str:
+        """Return the counter of the tokens of prompts."""
+        connection = http.client.HTTPConnection(self.address, port, timeout=10)
+        connection.request("GET", "/metrics")
+        lines = connection.getresponse().read().decode().splitlines()
+        return next(line for line in lines if line.startswith("llamacpp:prompt_tokens_total"))
 
     def close(self) -> None:
         for port in self.ports:
@@ -221,6 +232,34 @@ def test_requests_go_to_the_engine_that_others_use_less(engines: Engines) -> Non
             connection.close()
     finally:
         front.server.stop()
+
+
+def test_a_drained_replica_gets_nothing_new_and_ends_its_answer(
+    gateway: Gateway, engines: Engines, client: KubeClient, place: str
+) -> None:
+    connection = gateway.connect()
+    connection.request("POST", CHAT, asking(stream=True, max_tokens=8000, ignore_eos=True))
+    answer = connection.getresponse()
+    assert answer.read(6) == b"data: "
+    (drained,) = engines.busy()
+    conditions = {"ready": True, "serving": True, "terminating": True}
+    endpoints = [{"addresses": [engines.address], "conditions": conditions}]
+    client.patch(kinds.ENDPOINT_SLICES, place, f"{MODEL}-{drained}", {"endpoints": endpoints})
+
+    def passes_by(prompts: int) -> bool:
+        before = engines.prompts(drained)
+        for _ in range(prompts):
+            word = str(next(_NUMBERS))
+            assert gateway.chat(messages=[{"role": "user", "content": word}]) == 200
+        return engines.prompts(drained) == before
+
+    eventually(lambda: passes_by(6), what="the gateway to notice it")
+    assert passes_by(12)
+    assert answer.read().endswith(b"data: [DONE]\n\n")
+    connection.close()
+    conditions |= {"terminating": False}
+    client.patch(kinds.ENDPOINT_SLICES, place, f"{MODEL}-{drained}", {"endpoints": endpoints})
+    eventually(lambda: not passes_by(6), what="requests to the replica again")
 
 
 def test_requests_are_answered_while_the_api_server_is_away(gateway: Gateway, client: KubeClient, place: str) -> None:
