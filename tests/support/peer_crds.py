@@ -45,16 +45,20 @@ INFERENCE_EXTENSION = Module(
     "sigs.k8s.io/gateway-api-inference-extension", "v1.5.0", "h1:w9Awt60cmI1vM7Y6N81h8wDCBP0WkmxpdI7GKY0v070="
 )
 
+BACKEND_TLS_POLICIES = Kind("gateway.networking.k8s.io/v1", "BackendTLSPolicy", "backendtlspolicies", True)
+
 FILES: dict[Kind, tuple[Module, str]] = {
     kinds.LEADER_WORKER_SETS: (LWS_MODULE, "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml"),
     kinds.HTTP_ROUTES: (GATEWAY_API, "config/crd/standard/gateway.networking.k8s.io_httproutes.yaml"),
     kinds.GATEWAYS: (GATEWAY_API, "config/crd/standard/gateway.networking.k8s.io_gateways.yaml"),
+    BACKEND_TLS_POLICIES: (GATEWAY_API, "config/crd/standard/gateway.networking.k8s.io_backendtlspolicies.yaml"),
     kinds.INFERENCE_POOLS: (
         INFERENCE_EXTENSION,
         "config/crd/bases/inference.networking.k8s.io_inferencepools.yaml",
     ),
 }
-ALL = tuple(FILES)
+ALL = (kinds.LEADER_WORKER_SETS, kinds.HTTP_ROUTES, kinds.GATEWAYS, kinds.INFERENCE_POOLS)
+"""The kinds that services use."""
 
 
 @functools.cache
