@@ -100,7 +100,7 @@ def _ready(operator: OperatorPods) -> Json:
 
 
 @pytest.fixture(scope="module")
-def client(operator: OperatorPods, stranger: Outside) -> Outside:
+def member(operator: OperatorPods, stranger: Outside) -> Outside:
     """A client with a key."""
     made = operator.command("key", "create", "outside")
     assert made.returncode == 0, made.stderr
@@ -109,11 +109,11 @@ def client(operator: OperatorPods, stranger: Outside) -> Outside:
     return found
 
 
-def test_a_client_outside_of_the_cluster_chats_with_a_key_only(place: str, stranger: Outside, client: Outside) -> None:
+def test_a_client_outside_of_the_cluster_chats_with_a_key_only(place: str, stranger: Outside, member: Outside) -> None:
     assert stranger.chat().status == 401
-    listed = client.ask("/v1/models")
+    listed = member.ask("/v1/models")
     assert [each["id"] for each in listed.json["data"]][:1] == ["svc"], listed
-    assert real.said(client.chat())
+    assert real.said(member.chat())
 
 
 def test_the_rights_and_the_file_system_of_the_pods_are_enough(operator: OperatorPods, place: str) -> None:
@@ -128,13 +128,13 @@ def test_the_rights_and_the_file_system_of_the_pods_are_enough(operator: Operato
 
 
 def test_new_pods_replace_the_old_ones_without_a_lost_request(
-    operator: OperatorPods, place: str, client: Outside
+    operator: OperatorPods, place: str, member: Outside
 ) -> None:
     stop, lost, sent = threading.Event(), [], []
 
     def load() -> None:
         while not stop.is_set():
-            answer = client.chat()
+            answer = member.chat()
             sent.append(answer.status)
             if answer.status != 200:
                 lost.append(answer)
