@@ -150,6 +150,8 @@ def _count_or_share(text: str) -> int | str:
 def _network_policy(desired: DesiredService, name: str, labels: dict[str, str], access: NetworkAccess) -> ObjectSpec:
     """Build the policy, which admits pods of the service's namespace and of the named ones to the engine's port only.
 
+    With `access.gateway` it admits the pods of Herdsman only.
+
     The kubelet's probes come from the node; network plugins let them through. The policy does not limit outgoing
     connections of the pods.
     """
@@ -158,12 +160,20 @@ def _network_policy(desired: DesiredService, name: str, labels: dict[str, str], 
         "policyTypes": ["Ingress"],
         "ingress": [
             {
-                "from": [{"podSelector": {}}, *_of_namespaces(other_namespaces(desired, access))],
+                "from": _of_herdsman(access.gateway)
+                if access.gateway
+                else [{"podSelector": {}}, *_of_namespaces(other_namespaces(desired, access))],
                 "ports": [{"protocol": "TCP", "port": container_port(desired)}],
             }
         ],
     }
     return ObjectSpec(name=name, labels=labels, spec=spec)
+
+
+def _of_herdsman(namespace: str) -> list[Json]:
+    """Select the gateway, and the loop, which passes on the requests that wake a service."""
+    herdsman = {"matchLabels": {"app.kubernetes.io/part-of": "herdsman"}}
+    return [{"namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: namespace}}, "podSelector": herdsman}]
 
 
 def _of_namespaces(names: Iterable[str]) -> list[Json]:

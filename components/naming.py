@@ -14,6 +14,7 @@ from program.desired.keys import ANNOTATION_DRAIN as ANNOTATION_DRAIN
 from program.desired.keys import ANNOTATION_HOST as ANNOTATION_HOST
 from program.desired.keys import ANNOTATION_KEPT_TEMPLATE as ANNOTATION_KEPT_TEMPLATE
 from program.desired.keys import LABEL_DIALECT as LABEL_DIALECT
+from program.desired.keys import SYSTEM_NAMESPACE as SYSTEM_NAMESPACE
 from program.desired.keys import Owner, ServiceKey, service_dns_name
 from program.dialects.hosts.names import hosted_service_name
 
@@ -24,9 +25,6 @@ FIELD_MANAGER = "herdsman"
 PROJECT = "herdsman"
 LLMKUBE = "llmkube"
 """The dialect whose object names do not contain the name of the dialect."""
-SYSTEM_NAMESPACE = "herdsman-system"
-"""The namespace of the loop's lease and of the hosts' leases."""
-
 LABEL_APP = "app"
 LABEL_SERVICE = "inference.llmkube.dev/service"
 LABEL_MODEL = "inference.llmkube.dev/model"

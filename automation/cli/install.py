@@ -165,6 +165,10 @@ def install(
     gateway_tls_secret: Annotated[
         str | None, typer.Option(help="Secret with the gateway's certificate; by default herdsman-gateway-tls.")
     ] = None,
+    gateway_store_secret: Annotated[
+        str | None,
+        typer.Option(help="Secret with the `url` of the gateways' PostgreSQL database, for limits and usage."),
+    ] = None,
     gateway_service_type: Annotated[
         str | None, typer.Option(help="Type of the gateway's Service: ClusterIP, NodePort or LoadBalancer.")
     ] = None,
@@ -217,6 +221,7 @@ def install(
             "gateway_max_replicas": gateway_max_replicas,
             "gateway_memory": gateway_memory,
             "gateway_tls_secret": gateway_tls_secret,
+            "gateway_store_secret": gateway_store_secret,
             "gateway_service_type": gateway_service_type,
             "gateway_host": gateway_host,
             "gateway_ingress_class": gateway_ingress_class,

@@ -190,6 +190,7 @@ def _pod() -> Json:
 
 
 def _container() -> Json:
+    store = {"name": Value("gateway_store_secret"), "key": "url"}
     return {
         "name": "gateway",
         "image": Value("image"),
@@ -200,8 +201,13 @@ def _container() -> Json:
             f"--tls-cert={CERTIFICATE}/tls.crt",
             f"--tls-key={CERTIFICATE}/tls.key",
             f"--keys-namespace={KEYS_NAMESPACE}",
+            "--node=$(NODE_NAME)",
         ],
-        "env": [{"name": "HOME", "value": "/tmp"}],  # noqa: S108 - a path in the pod
+        "env": [
+            {"name": "HOME", "value": "/tmp"},  # noqa: S108 - a path in the pod
+            {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+            When("gateway_store", {"name": "HERDSMAN_GATEWAY_STORE", "valueFrom": {"secretKeyRef": store}}),
+        ],
         "ports": [{"name": "https", "containerPort": PORT, "protocol": "TCP"}],
         "startupProbe": _probe("/health", periodSeconds=1, failureThreshold=60),
         "livenessProbe": _probe("/health", periodSeconds=20, failureThreshold=4),

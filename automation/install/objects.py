@@ -49,6 +49,7 @@ CONDITIONS: dict[str, Callable[[InstallOptions], bool]] = {
     "admission_policies": lambda _: True,
     "gateway": lambda o: o.gateway,
     "gateway_fixed": lambda o: not o.gateway_max_replicas,
+    "gateway_store": lambda o: bool(o.gateway_store_secret),
     "gateway_scales": lambda o: o.gateway and o.gateway_max_replicas > 0,
     "gateway_ingress": lambda o: o.gateway and bool(o.gateway_ingress_class),
     "gateway_route": lambda o: o.gateway and bool(o.gateway_parent),
@@ -258,6 +259,12 @@ def _gateway() -> list[Part]:
             "gateway",
         ),
         (bound("ClusterRole"), "", "gateway"),
+        (
+            _role("ClusterRole", f"{name}-secrets", permissions.GATEWAY_ENGINES),
+            "The keys and certificates of engines. It is bound to nobody by default: bind it to the gateway's "
+            "ServiceAccount by a RoleBinding in each namespace with such engines.",
+            "gateway",
+        ),
         (_role("Role", name, permissions.GATEWAY_KEYS, **keys), "The keys of the gateway's clients.", "gateway"),
         (bound("Role", **keys), "", "gateway"),
         (gateway.service(), "", "gateway"),

@@ -99,6 +99,9 @@ class InstallOptions(BaseModel):
     """Memory request and limit of one gateway. It holds the bodies of requests that wait."""
     gateway_tls_secret: str = "herdsman-gateway-tls"  # noqa: S105 - the name of an object
     """Secret of type `kubernetes.io/tls` with the gateway's certificate, as cert-manager makes it."""
+    gateway_store_secret: str = ""
+    """Secret whose key `url` is the URL of the PostgreSQL database in which all gateways count the limits and the usage
+    of keys. Empty: each gateway counts for itself, in memory."""
     gateway_service_type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"
     """Type of the gateway's Service."""
     gateway_host: str = ""
@@ -123,6 +126,7 @@ class InstallOptions(BaseModel):
         "metrics_secret",
         "policies",
         "gateway_tls_secret",
+        "gateway_store_secret",
         "gateway_host",
         "gateway_ingress_class",
         "gateway_parent",

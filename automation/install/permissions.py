@@ -324,6 +324,9 @@ GATEWAY = (
 GATEWAY_KEYS = (Permission("", ("secrets",), FOLLOW),)
 """For the gateway, in the namespace of its clients' keys, which has no other Secrets."""
 
+GATEWAY_ENGINES = (Permission("", ("secrets",), ("get",), "The gateway reads the Secrets that services name."),)
+"""For the gateway, in namespaces whose engines have keys or certificates of their own."""
+
 OPTIONAL_GROUPS = frozenset({"gateway.networking.k8s.io", "keda.sh", "monitoring.coreos.com", "pyrra.dev"})
 """API groups of extensions that a cluster may lack."""
 

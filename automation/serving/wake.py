@@ -114,6 +114,8 @@ def admitted_namespaces(desired: DesiredService) -> tuple[str, ...] | None:
     """Name the namespaces whose pods the service's NetworkPolicy admits; None where it has none."""
     if desired.network is None:
         return None
+    if desired.network.gateway:
+        return (desired.network.gateway,)
     return (desired.key.namespace, *other_namespaces(desired, desired.network))
 
 

@@ -34,8 +34,12 @@ ANNOTATION_EXPOSE_TLS_SECRET = "herdsman.dev/expose-tls-secret"  # noqa: S105 - 
 """On a service exposed by an Ingress: the Secret with certificate and key."""
 ANNOTATION_API_KEY_SECRET = "herdsman.dev/api-key-secret"  # noqa: S105 - the name of an annotation
 """On a service: `secret` or `secret/key`, the Bearer token that clients must send. The default key is `api-key`."""
+SYSTEM_NAMESPACE = "herdsman-system"
+"""The namespace of an installation that chooses no other, and of the hosts' Leases."""
 ANNOTATION_NETWORK_POLICY = "herdsman.dev/network-policy"
 """On a service: the clients of its pods. `namespace` for the service's namespace, or a list of namespaces."""
+ANNOTATION_ONLY_GATEWAY = "herdsman.dev/only-gateway"
+"""On a service: only Herdsman's gateway may connect to its pods. `"true"`, or the namespace of the gateway."""
 ANNOTATION_MAX_UNAVAILABLE = "herdsman.dev/max-unavailable"
 """On a service: how many pods (`1`) or which share (`25%`) may be unavailable, in rollouts and in evictions."""
 ANNOTATION_ROLLBACK = "herdsman.dev/rollback"

@@ -49,6 +49,8 @@ class NetworkAccess(FrozenModel):
 
     namespaces: tuple[str, ...] = ()
     """Names of namespaces whose pods may connect, in addition to the service's namespace."""
+    gateway: str = ""
+    """The namespace of Herdsman's gateway and loop, if nothing else may connect. Empty: the rule above applies."""
 
 
 class Disruption(FrozenModel):

@@ -43,6 +43,7 @@ POD_ONLY_ANNOTATIONS = (
     keys.ANNOTATION_EXPOSE,
     keys.ANNOTATION_API_KEY_SECRET,
     keys.ANNOTATION_NETWORK_POLICY,
+    keys.ANNOTATION_ONLY_GATEWAY,
     keys.ANNOTATION_MAX_UNAVAILABLE,
     keys.ANNOTATION_ROLLBACK,
     keys.ANNOTATION_READINESS_GATE,
@@ -213,6 +214,8 @@ def _api_key(annotations: Mapping[str, str]) -> SecretKey | None:
 
 
 def _network(annotations: Mapping[str, str]) -> NetworkAccess | None:
+    if gateway := _gateway_namespace(annotations):
+        return NetworkAccess(gateway=gateway)
     written = annotations.get(keys.ANNOTATION_NETWORK_POLICY, "").strip()
     if written == "":
         return None
@@ -227,6 +230,27 @@ def _network(annotations: Mapping[str, str]) -> NetworkAccess | None:
                 "names with commas between them",
             )
     return NetworkAccess(namespaces=namespaces)
+
+
+def _gateway_namespace(annotations: Mapping[str, str]) -> str:
+    """Return the namespace of the gateway that alone may connect; empty when others may."""
+    written = annotations.get(keys.ANNOTATION_ONLY_GATEWAY, "").strip()
+    if written in ("", "false"):
+        return ""
+    for other in (keys.ANNOTATION_NETWORK_POLICY, keys.ANNOTATION_EXPOSE):
+        if annotations.get(other, "").strip():
+            raise _invalid(
+                keys.ANNOTATION_ONLY_GATEWAY,
+                f"admits nobody but Herdsman's gateway, and annotation {other} admits others; remove one of the two",
+            )
+    if written == "true":
+        return keys.SYSTEM_NAMESPACE
+    if not keys.is_dns_label(written):
+        raise _invalid(
+            keys.ANNOTATION_ONLY_GATEWAY,
+            f"`{written[:64]}` is neither `true` nor the name of the namespace in which the gateway runs",
+        )
+    return written
 
 
 def _max_unavailable(annotations: Mapping[str, str]) -> str:

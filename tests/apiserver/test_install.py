@@ -22,6 +22,7 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.json_types import Json
 from program.dialects.crds.definitions import crd_documents
+from tests.support import peer_crds
 from tests.support.controlplane import tool_or_skip
 from tests.support.loop import eventually, find, model, service
 from tools.localcluster import LocalCluster
@@ -29,6 +30,16 @@ from tools.localcluster import LocalCluster
 NAMESPACE = "herdsman-system"
 ROLES = kinds.Kind("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles", False)
 ACCOUNTS = kinds.Kind("v1", "ServiceAccount", "serviceaccounts", True)
+GATEWAYS = (
+    kinds.DEPLOYMENTS,
+    kinds.SERVICES,
+    kinds.NETWORK_POLICIES,
+    kinds.DISRUPTION_BUDGETS,
+    kinds.INGRESSES,
+    ROLES,
+    ACCOUNTS,
+)
+"""The kinds of the gateway's objects, without Gateway API."""
 REMOTE = ("--replicas=2", "--state=s3://bucket", "--passphrase-secret=phrase")
 
 
@@ -197,6 +208,31 @@ def test_a_cluster_is_installed_into_changed_and_left(
     for document in crd_documents():
         name = document["metadata"]["name"]
         eventually(lambda name=name: site.find(kinds.CRDS, name) is None, what=f"{name} to be gone")  # type: ignore[misc]
+
+
+@pytest.mark.soak
+def test_the_gateway_comes_and_goes_and_the_keys_of_its_clients_stay(site: Site) -> None:
+    """The real API server accepts each object of the gateway, those of Gateway API by their own CRDs."""
+    options = ("--gateway", "--gateway-host=llm.example.org", "--gateway-ingress-class=nginx")
+    routed = ("--gateway-parent=public", "--gateway-parent-namespace=gateways", "--gateway-max-replicas=4")
+    with peer_crds.installed(site.client, (kinds.HTTP_ROUTES, peer_crds.BACKEND_TLS_POLICIES)):
+        site.rows("install", *options, *routed, "--gateway-ca-configmap=authority")
+        for kind in (*GATEWAYS, peer_crds.BACKEND_TLS_POLICIES, kinds.HTTP_ROUTES):
+            assert site.find(kind, "herdsman-gateway") is not None, kind
+        assert site.run("install", "--preview", *options, *routed, "--gateway-ca-configmap=authority")[0] == 0
+        # Another end of the gateway's TLS, and a fixed number of replicas.
+        site.rows("install", *options)
+        assert site.find(kinds.HTTP_ROUTES, "herdsman-gateway") is None
+        assert site.find(kinds.AUTOSCALERS, "herdsman-gateway") is None
+        deployment = site.find(kinds.DEPLOYMENTS, "herdsman-gateway")
+        assert deployment is not None and deployment["spec"]["replicas"] == 2
+
+    key = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "key"}}
+    site.client.create(kinds.SECRETS, "herdsman-keys", key)
+    site.rows("install")
+    for kind in GATEWAYS:
+        assert site.find(kind, "herdsman-gateway") is None, kind
+    assert site.find(kinds.SECRETS, "key", "herdsman-keys") is not None
 
 
 @pytest.mark.soak

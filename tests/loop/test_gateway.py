@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import json
+import os
+import re
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+import openai
 import pytest
 
 from agent.server.host_facts import own_address as own_address_of_host
@@ -19,10 +25,12 @@ from automation.certificates.files import serving_files
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from tests.support.agents import REACHED, agent
+from tests.support.controlplane import Api
 from tests.support.gateway_rights import grant_gateway_rights, grant_secret
 from tests.support.loop import (
     LoopProcess,
     await_condition,
+    edit,
     eventually,
     http_folder,
     loop_process,
@@ -37,6 +45,7 @@ from tools.tiny_model import write_tiny_model
 
 pytestmark = pytest.mark.usefixtures("loop")
 HOST = "gateway-tests"
+CLIENTS = Path(__file__).parents[2] / "examples" / "clients"
 
 
 @pytest.fixture(scope="module")
@@ -243,6 +252,105 @@ def test_a_router_chooses_among_services_and_a_provider(
     relay.close()
     client.delete(kinds.MODEL_ROUTERS, namespace, "r")
     eventually(lambda: "any" not in names(address), what="the names of a deleted router to go")
+
+
+@pytest.fixture(scope="module")
+def served(
+    loop: LoopProcess, client: KubeClient, control_plane: LocalCluster, source: str, own_address: str
+) -> Iterator[str]:
+    """A namespace with service `chat`, which the gateway of the loop serves."""
+    with Api(control_plane).namespace("clients") as name:
+        model(client, name, source=source)
+        service(client, name, "chat", annotations={"herdsman.dev/host": HOST}, contextSize=256)
+        await_condition(client, name, "chat", "Ready", "True", timeout_s=60)
+        eventually(lambda: "chat" in names(own_address), what="the name of the model")
+        yield name
+
+
+@pytest.fixture
+def environment(served: str, own_address: str) -> Mapping[str, str]:
+    """The environment of the examples of clients."""
+    return {**os.environ, "OPENAI_BASE_URL": f"{own_address}/v1", "OPENAI_API_KEY": "none", "MODEL": "chat"}
+
+
+@pytest.mark.parametrize("command", [["sh", "chat.sh"], [sys.executable, "openai_client.py"]], ids=["curl", "openai"])
+def test_the_examples_of_clients_run(command: list[str], environment: Mapping[str, str]) -> None:
+    done = subprocess.run(command, cwd=CLIENTS, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "chat" in done.stdout
+    assert "data: [DONE]" in done.stdout or re.search(r"tokens: \d+ in, \d+ out", done.stdout)
+
+
+def test_an_example_tells_when_there_is_no_such_model(environment: Mapping[str, str]) -> None:
+    command = [sys.executable, "openai_client.py"]
+    given = {**environment, "MODEL": "chatt"}
+    done = subprocess.run(command, cwd=CLIENTS, env=given, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "no such model" in done.stderr and "chat" in done.stderr
+
+
+def test_the_client_of_openai_understands_answers_and_errors(served: str, own_address: str) -> None:
+    with openai.OpenAI(base_url=f"{own_address}/v1", api_key="none", max_retries=0) as asked:
+        assert asked.models.retrieve(f"{served}/chat").object == "model"
+        completion = asked.completions.create(model="chat", prompt="Once", max_tokens=3)
+        assert completion.usage is not None and completion.usage.completion_tokens == 3
+        stream = list(
+            asked.chat.completions.create(
+                model="chat",
+                messages=[{"role": "user", "content": "Hi"}],
+                max_tokens=3,
+                stream=True,
+                stream_options={"include_usage": True},
+            )
+        )
+        assert stream[-1].usage is not None and stream[-1].choices == []
+        with pytest.raises(openai.NotFoundError) as unknown:
+            asked.chat.completions.create(model="chatt", messages=[{"role": "user", "content": "Hi"}])
+        assert unknown.value.code == "model_not_found" and "chat" in unknown.value.message
+        with pytest.raises(openai.BadRequestError) as nameless:
+            asked.post("/chat/completions", body={"messages": []}, cast_to=object)
+        assert nameless.value.param == "model"
+        # An error of the engine: it was not started for embeddings.
+        with pytest.raises(openai.APIStatusError) as refused:
+            asked.embeddings.create(model="chat", input="Hi")
+        assert refused.value.status_code >= 400 and refused.value.body is not None
+
+
+def test_the_client_of_openai_repeats_a_request_until_a_replica_runs(
+    client: KubeClient, served: str, own_address: str
+) -> None:
+    service(client, served, "later", annotations={"herdsman.dev/host": HOST}, contextSize=256, replicas=0)
+    eventually(lambda: "later" in names(own_address), what="the name of the model")
+    asking = openai.OpenAI(base_url=f"{own_address}/v1", api_key="none", max_retries=10)
+    with asking, ThreadPoolExecutor(1) as pool:
+        with pytest.raises(openai.InternalServerError) as refused:
+            asking.with_options(max_retries=0).completions.create(model="later", prompt="Once", max_tokens=1)
+        assert refused.value.code == "no_replica"
+        answer = pool.submit(asking.completions.create, model="later", prompt="Once", max_tokens=1)
+        edit(client, served, "later", replicas=1)
+        assert answer.result(60).choices
+    client.delete(kinds.INFERENCE_SERVICES, served, "later")
+
+
+def test_open_webuis_backend_lists_models_and_streams(served: str, own_address: str) -> None:
+    """Open WebUI's backend sends these requests, with aiohttp."""
+
+    async def converse() -> tuple[list[str], list[str]]:
+        headers = {"Authorization": "Bearer none", "Content-Type": "application/json"}
+        asked: Any = {"model": "chat", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
+        asked |= {"max_tokens": 3, "stream_options": {"include_usage": True}}
+        async with aiohttp.ClientSession(trust_env=True) as session:
+            async with session.get(f"{own_address}/v1/models", headers=headers) as answer:
+                listed = [each["id"] for each in (await answer.json())["data"]]
+            url = f"{own_address}/v1/chat/completions"
+            async with session.post(url, data=json.dumps(asked), headers=headers) as answer:
+                assert "text/event-stream" in answer.headers["Content-Type"]
+                return listed, [line.decode().strip() async for line in answer.content]
+
+    listed, lines = asyncio.run(converse())
+    assert "chat" in listed
+    events = [line for line in lines if line]
+    assert events[-1] == "data: [DONE]" and all(line.startswith("data: ") for line in events)
 
 
 def test_the_gateway_of_the_loop_ends_after_the_answers_under_way(

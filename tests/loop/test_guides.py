@@ -15,6 +15,7 @@ import pytest
 
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from tests.support.certificates import own_certificate
 from tests.support.controlplane import tool_or_skip
 from tests.support.documents import difference, steps
 from tests.support.loop import (
@@ -278,6 +279,8 @@ def test_kubectl_works_as_in_the_guides(shell: Shell, chat: KubeClient) -> None:
         "kubectl -n herdsman-system create secret generic old-server "
         "--type kubernetes.io/ssh-auth --from-file ssh-privatekey=id_ed25519"
     )
+    own_certificate(shell.folder)
+    shell.run("kubectl -n herdsman-system create secret tls herdsman-gateway-tls --cert=server.pem --key=server.pem ")
 
 
 def test_presets_of_kserve_are_changed_as_in_the_guide(shell: Shell, loop: LoopProcess, chat: KubeClient) -> None:

@@ -17,7 +17,8 @@ from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from tests.support import dialects
 from tests.support.agents import REACHED, agent
-from tests.support.loop import eventually, http_folder, loop_process
+from tests.support.gateways import completion, gateway_process
+from tests.support.loop import eventually, find, http_folder, loop_process
 from tools.localcluster import LocalCluster
 from tools.tiny_model import write_tiny_model
 
@@ -183,6 +184,42 @@ def test_both_dialects_serve_from_one_host_under_one_name(
     assert psutil.pid_exists(report["pid"]), "llmaz's service of the same name stays"
     client.delete(kinds.PLAYGROUNDS, namespace, "chat")
     eventually(lambda: not psutil.pid_exists(report["pid"]), what="llmaz's process to end", timeout_s=60)
+
+
+def test_services_of_both_dialects_sleep_and_wake_for_a_request_through_the_gateway(
+    cluster: KubeClient, control_plane: LocalCluster, hub: tuple[Path, str], namespace: str, tmp_path: Path
+) -> None:
+    spec: Json = {"familyName": "tiny", "source": {"uri": f"host://{hub[0]}"}}
+    named = {"metadata": {"name": f"sleepy-{namespace}"}, "spec": spec}
+    cluster.create(kinds.OPEN_MODELS, None, _object(kinds.OPEN_MODELS, named))
+    spec = {
+        "modelClaim": {"modelName": f"sleepy-{namespace}"},
+        "backendRuntimeConfig": {"backendName": "llamacpp", "args": ["-c", "256"]},
+    }
+    metadata = placed("sleepy-llmaz", namespace, idle_timeout="2s")
+    cluster.create(kinds.PLAYGROUNDS, namespace, _object(kinds.PLAYGROUNDS, {"metadata": metadata, "spec": spec}))
+    container = {"name": "main", "command": ["/app/llama-server"], "args": ["--ctx-size", "256"]}
+    spec = {"model": {"uri": "hf://acme/tiny", "name": "tiny"}, "template": {"containers": [container]}}
+    metadata = placed("sleepy-kserve", namespace, model_file="tiny.gguf", idle_timeout="2s")
+    cluster.create(kinds.LLM_SERVICES, namespace, _object(kinds.LLM_SERVICES, {"metadata": metadata, "spec": spec}))
+    processes = {"sleepy-llmaz": "llmaz-sleepy-llmaz", "sleepy-kserve": "kserve-sleepy-kserve"}
+
+    def phase(name: str) -> str:
+        found = find(cluster, kinds.HOST_PROCESSES, namespace, processes[name]) or {}
+        return str((found.get("status") or {}).get("phase"))
+
+    log = tmp_path / "gateway.log"
+    with gateway_process(control_plane.kubeconfig, log, "--namespace", namespace) as address:
+        for name in processes:
+            eventually(lambda name=name: phase(name) == "Asleep", what=f"{name} to sleep", timeout_s=60)  # type: ignore[misc]
+        for name in processes:
+            status, answer = completion(address, name)
+            assert status == 200, answer
+            assert answer["usage"]["completion_tokens"] >= 1
+
+
+def _object(kind: Kind, fields: Json) -> Json:
+    return {"apiVersion": kind.api_version, "kind": kind.kind, **fields}
 
 
 def test_a_model_that_no_host_can_have_is_said_at_its_field(cluster: KubeClient, namespace: str) -> None:

@@ -12,8 +12,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 
-def own_certificate(directory: Path) -> Path:
-    """Write a self-signed certificate for 127.0.0.1 with its key, and beside it `ca.crt` without the key."""
+def own_certificate(directory: Path, *names: str) -> Path:
+    """Write a self-signed certificate for 127.0.0.1 with its key, and beside it `ca.crt` without the key.
+
+    `names`: names in DNS that the certificate has, too.
+    """
+    addresses = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), *(x509.DNSName(each) for each in names)]
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "model server of a test")])
     now = datetime.datetime.now(datetime.UTC)
@@ -25,7 +29,7 @@ def own_certificate(directory: Path) -> Path:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))
         .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(addresses), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )

@@ -11,10 +11,12 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -127,6 +129,14 @@ class Address:
     device: str
 
 
+class Tls(NamedTuple):
+    """How a client checks a server's certificate."""
+
+    context: ssl.SSLContext
+    name: str
+    """The name that the certificate must have."""
+
+
 def ask(
     address: Address,
     path: str,
@@ -134,6 +144,7 @@ def ask(
     *,
     timeout_s: float = 30.0,
     headers: Mapping[str, str] | None = None,
+    tls: Tls | None = None,
 ) -> Answer:
     """Send a request to an HTTP server of the cluster over a new connection."""
     connection = http.client.HTTPConnection(address.host, address.port)
@@ -142,6 +153,8 @@ def ask(
         connection.sock.settimeout(timeout_s)
         connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, address.device.encode())
         connection.sock.connect((address.host, address.port))
+        if tls is not None:
+            connection.sock = tls.context.wrap_socket(connection.sock, server_hostname=tls.name)
         payload = None if body is None else json.dumps(body)
         sent = {"Content-Type": "application/json", **(headers or {})}
         connection.request("POST" if body else "GET", path, payload, sent)

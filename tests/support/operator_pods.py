@@ -292,9 +292,9 @@ def wipe(node: Node, client: KubeClient) -> None:
     for tree in reversed(trees):
         if tree["kind"] == "Namespace":
             continue
-        kind = client.mapping(tree["apiVersion"], tree["kind"])
         metadata = tree["metadata"]
         with contextlib.suppress(NotFound):
+            kind = client.mapping(tree["apiVersion"], tree["kind"])
             client.delete(kind, metadata.get("namespace"), metadata["name"])
             gone.append((kind, metadata.get("namespace"), metadata["name"]))
     selector = ",".join(f"{key}={value}" for key, value in SELECTOR.items())

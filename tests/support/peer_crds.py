@@ -1,4 +1,4 @@
-"""The CRDs of LeaderWorkerSet, Gateway API and its inference extension, as their projects publish them.
+"""The CRDs of other projects, such as LeaderWorkerSet and Gateway API, as these projects publish them.
 
 They come from the projects' Go modules, through the Go module proxy or the local Go cache; this repository contains
 none of them. Tests that need one are skipped where neither has it.
@@ -45,16 +45,37 @@ INFERENCE_EXTENSION = Module(
     "sigs.k8s.io/gateway-api-inference-extension", "v1.5.0", "h1:w9Awt60cmI1vM7Y6N81h8wDCBP0WkmxpdI7GKY0v070="
 )
 
+AI_GATEWAY = Module("github.com/envoyproxy/ai-gateway", "v1.0.0", "h1:cTdSnQmtQQ2Ea5T/LLK50pIthG2SJAOxU9XPXZbtDkU=")
+ENVOY_GATEWAY = Module("github.com/envoyproxy/gateway", "v1.9.1", "h1:vAVp6/AlBXJ1aOhp1mxL7fNEzVEfjADUguUhm2wzxQY=")
+_AI_CRDS = "manifests/charts/ai-gateway-crds-helm/templates/aigateway.envoyproxy.io"
+
+AI_GATEWAY_ROUTES = Kind("aigateway.envoyproxy.io/v1beta1", "AIGatewayRoute", "aigatewayroutes", True)
+AI_SERVICE_BACKENDS = Kind("aigateway.envoyproxy.io/v1beta1", "AIServiceBackend", "aiservicebackends", True)
+BACKEND_SECURITY_POLICIES = Kind(
+    "aigateway.envoyproxy.io/v1beta1", "BackendSecurityPolicy", "backendsecuritypolicies", True
+)
+ENVOY_BACKENDS = Kind("gateway.envoyproxy.io/v1alpha1", "Backend", "backends", True)
+BACKEND_TLS_POLICIES = Kind("gateway.networking.k8s.io/v1", "BackendTLSPolicy", "backendtlspolicies", True)
+
 FILES: dict[Kind, tuple[Module, str]] = {
     kinds.LEADER_WORKER_SETS: (LWS_MODULE, "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml"),
     kinds.HTTP_ROUTES: (GATEWAY_API, "config/crd/standard/gateway.networking.k8s.io_httproutes.yaml"),
     kinds.GATEWAYS: (GATEWAY_API, "config/crd/standard/gateway.networking.k8s.io_gateways.yaml"),
+    BACKEND_TLS_POLICIES: (GATEWAY_API, "config/crd/standard/gateway.networking.k8s.io_backendtlspolicies.yaml"),
+    AI_GATEWAY_ROUTES: (AI_GATEWAY, f"{_AI_CRDS}_aigatewayroutes.yaml"),
+    AI_SERVICE_BACKENDS: (AI_GATEWAY, f"{_AI_CRDS}_aiservicebackends.yaml"),
+    BACKEND_SECURITY_POLICIES: (AI_GATEWAY, f"{_AI_CRDS}_backendsecuritypolicies.yaml"),
+    ENVOY_BACKENDS: (
+        ENVOY_GATEWAY,
+        "charts/gateway-helm/charts/crds/crds/generated/gateway.envoyproxy.io_backends.yaml",
+    ),
     kinds.INFERENCE_POOLS: (
         INFERENCE_EXTENSION,
         "config/crd/bases/inference.networking.k8s.io_inferencepools.yaml",
     ),
 }
-ALL = tuple(FILES)
+ALL = (kinds.LEADER_WORKER_SETS, kinds.HTTP_ROUTES, kinds.GATEWAYS, kinds.INFERENCE_POOLS)
+"""The kinds that services use."""
 
 
 @functools.cache

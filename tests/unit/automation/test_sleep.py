@@ -15,7 +15,7 @@ from automation.cache import trim
 from automation.reconcile.observe import Observed
 from automation.serving import sleep as sleep_module
 from automation.serving.sleep import SleepController
-from automation.serving.wake import slice_name
+from automation.serving.wake import admitted_namespaces, slice_name
 from components import naming
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
@@ -285,6 +285,11 @@ def knock(world: World) -> bytes:
             return client.recv(4096)
         except TimeoutError:
             return b""
+
+
+def test_with_only_the_gateway_admitted_the_pods_of_its_namespace_wake_a_service() -> None:
+    desired = service(network=NetworkAccess(gateway="herdsman-system"))
+    assert admitted_namespaces(desired) == ("herdsman-system",)
 
 
 def test_a_client_whom_the_policy_does_not_admit_wakes_nobody(world: World) -> None:

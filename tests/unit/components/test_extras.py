@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from automation.install import gateway, operator
 from components import naming, urns
 from components.extensions import unsupported_by_cluster
 from components.options import RenderOptions
@@ -100,6 +101,21 @@ def test_a_policy_lets_named_namespaces_in_and_to_the_engines_port_alone() -> No
         {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "chat"}}},
         {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}},
     ]
+
+
+def test_a_policy_for_herdsmans_gateway_alone_admits_no_pod_of_the_services_namespace() -> None:
+    (rule,) = objects(service(network=NetworkAccess(gateway="herdsman-system")))["network"]["spec"]["ingress"]
+    assert rule["from"] == [
+        {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "herdsman-system"}},
+            "podSelector": {"matchLabels": {"app.kubernetes.io/part-of": "herdsman"}},
+        }
+    ]
+
+
+def test_the_pods_of_an_installation_have_the_label_of_that_policy() -> None:
+    for labels in (operator.LABELS, gateway.LABELS):
+        assert labels["app.kubernetes.io/part-of"] == "herdsman"
 
 
 def test_a_policy_does_not_lock_out_the_gateway_that_leads_here() -> None:

@@ -232,6 +232,7 @@ def test_annotations_on_a_host() -> None:
     written = {f"herdsman.dev/{name}": value for name, value in zip(names, values, strict=True)}
     assert fields(model(), {**HOST, **written}) == said(*names)
     assert fields(model(), {**HOST, "herdsman.dev/rollback": "false"}) == []
+    assert fields(model(), {**HOST, "herdsman.dev/only-gateway": "true"}) == said("only-gateway")
 
 
 def test_unknown_fields_are_named_wherever_they_are() -> None:

@@ -56,6 +56,13 @@ def test_the_gateway_only_reads() -> None:
         ]
 
 
+def test_the_secrets_of_engines_are_read_where_somebody_binds_the_role() -> None:
+    found = documents(ON)
+    [role] = [d for d in found if d["metadata"]["name"] == "herdsman-gateway-secrets"]
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]
+    assert "herdsman-gateway-secrets" not in {d["roleRef"]["name"] for d in found if "roleRef" in d}
+
+
 def test_an_autoscaler_decides_on_the_replicas() -> None:
     assert of_gateway(ON)["Deployment"]["spec"]["replicas"] == 2
     scaled = of_gateway(InstallOptions(gateway=True, gateway_max_replicas=5))

@@ -68,6 +68,7 @@ OPTIONS: list[Json] = [
         "gateway_parent": "public",
         "gateway_parent_namespace": "gateways",
         "gateway_ca_configmap": "authority",
+        "gateway_store_secret": "database",
         "pull_secret": "pull",
     },
     {"gateway": True, "gateway_host": "llm.example.org", "gateway_parent": "public"},
