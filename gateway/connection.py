@@ -27,6 +27,7 @@ from gateway.errors import GatewayError
 from gateway.event_stream import EventStream, with_stream_headers
 from gateway.exchange import Exchange
 from gateway.limits import GatewayLimits
+from gateway.routers.budgets import NO_STORE
 from gateway.routers.forwarding import Routed, RoutedExchange
 
 AHEAD_MAX = 64 * 1024
@@ -241,6 +242,8 @@ class Connection(asyncio.Protocol):
         match dispatch(self._head, body, self._caller, gateway.backends):
             case Reply(answer):
                 self._answer(answer)
+            case Routed(limits=limits) if limits and gateway.book.ledger is None:
+                self._refuse(NO_STORE)
             case Forward() | Routed() as forward:
                 self._account = account = self._account_of(forward)
                 gateway.book.admit(account, lambda error: self._admitted(account, forward, error))
@@ -250,7 +253,10 @@ class Connection(asyncio.Protocol):
     def _account_of(self, forward: Forward | Routed) -> Account:
         gateway = self._gateway
         now = gateway.loop.time()
-        return Account(gateway.book, self._caller, forward.label, forward.expected, now, forward.price)
+        caller = self._caller
+        if isinstance(forward, Routed) and forward.limits:
+            caller = replace(caller, limits=(*caller.limits, *forward.limits))
+        return Account(gateway.book, caller, forward.label, forward.expected, now, forward.price)
 
     def _admitted(self, account: Account, forward: Forward | Routed, error: GatewayError | None) -> None:
         """Send a request to a replica, unless a limit refuses it or its client has left."""

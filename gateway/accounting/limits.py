@@ -37,6 +37,8 @@ class Limit:
     """A time at which a window begins, in seconds since 1970."""
     is_budget: bool = False
     """It is used up, rather than too fast: clients should not try again soon."""
+    owner: str = "your API key"
+    """Whose limit it is, for errors."""
 
     def window(self, now_s: float) -> int:
         """Return when the window of a time begins, in seconds since 1970."""
@@ -98,7 +100,7 @@ def refusal(standing: Standing, amount: int, standings: tuple[Standing, ...], no
     told = headers(standings, now_s)
     if limit.is_budget:
         message = (
-            f"the budget of your API key, {_amount(limit.unit, limit.maximum)}, does not suffice for this request: "
+            f"the budget of {limit.owner}, {_amount(limit.unit, limit.maximum)}, does not suffice for this request: "
             f"{_amount(limit.unit, standing.remaining)} are left for {reset_s} s, and it may need "
             f"{_amount(limit.unit, amount)}"
         )

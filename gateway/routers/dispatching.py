@@ -19,13 +19,17 @@ from gateway.errors import GatewayError, model_not_allowed
 from gateway.multipart_body import MultipartBody
 from gateway.names import Names
 from gateway.request_body import BodyInvalid, RequestBody
+from gateway.routers.budgets import limits_of
+from gateway.routers.classification import classes_of
 from gateway.routers.forwarding import Routed
 from gateway.routers.runtime import Routers, RouterState, listed_by
+from gateway.routers.selection import Traits, choose
 from kubeapi.json_types import Json
 from program.desired.router import Router
 
 ADDRESS = "/routers/"
 CHAT = "/v1/chat/completions"
+COMPLEXITY = "x-llmkube-task-complexity"
 
 
 def at_address(head: heads.Head, data: bytes, caller: Caller, routers: Routers) -> Routed | bytes | GatewayError:
@@ -53,7 +57,7 @@ def at_address(head: heads.Head, data: bytes, caller: Caller, routers: Routers) 
         body = RequestBody.read(data)
     except BodyInvalid as error:
         return GatewayError(400, "invalid_request", error.why, error.param)
-    return _routed(state, replace(head, path=path, target=quote(path)), body)
+    return _routed(state, replace(head, path=path, target=quote(path)), body, caller, routers)
 
 
 def by_name(
@@ -73,7 +77,7 @@ def by_name(
         return GatewayError(
             404, "model_ambiguous", f"`{body.model}` is a name of several routers; use {owners}", "model"
         )
-    return _routed(found[0], head, body)
+    return _routed(found[0], head, body, caller, routers)
 
 
 def _may_use(caller: Caller, router: Router) -> bool:
@@ -82,11 +86,20 @@ def _may_use(caller: Caller, router: Router) -> bool:
     return not caller.models or any(fnmatchcase(name, each) for each in caller.models)
 
 
-def _routed(state: RouterState, head: heads.Head, body: RequestBody) -> Routed:
+def _routed(
+    state: RouterState, head: heads.Head, body: RequestBody, caller: Caller, routers: Routers
+) -> Routed | GatewayError:
+    router, headers = state.router, heads.as_mapping(head)
+    classes = classes_of(router.classification, headers, body.values)
+    traits = Traits(body.model, headers, classes, headers.get(COMPLEXITY, "").strip().lower())
+    choice = choose(router, traits, state.health, routers.dice)
+    if isinstance(choice, GatewayError):
+        return choice
     cost = expected(head.path, body.values)
     if cost.drop_usage:
         body = RequestBody.read(asking_for_usage(body, body.unchanged()))
-    return Routed(state, head, body, cost)
+    limits = limits_of(router, choice.rule, caller.team, headers)
+    return Routed(state, head, body, choice, classes, cost, limits)
 
 
 def entries(caller: Caller, routers: Routers, names: Names) -> list[Json]:

@@ -1,4 +1,4 @@
-"""One request at a router: finds its class and its backends, tries them in order, and sends copies to shadows.
+"""One request at a router: tries its backends in order, and sends copies to shadows.
 
 `connection` makes a RoutedExchange in the place of an `Exchange`, and treats it as one. Another backend is tried only
 before the first byte of an answer. Runs in the event loop's thread.
@@ -13,6 +13,7 @@ from typing import Protocol
 
 from agent.proxy.framing import ResponseHead
 from gateway import heads
+from gateway.accounting.limits import Limit
 from gateway.accounting.request_meter import Expected
 from gateway.backends import Backends
 from gateway.engine_access import SecretName
@@ -22,14 +23,12 @@ from gateway.limits import GatewayLimits
 from gateway.names import ServiceName
 from gateway.price import FREE, Price, nano_usd
 from gateway.request_body import RequestBody
-from gateway.routers.classification import classes_of
 from gateway.routers.provider_call import KEY_REFUSED, ProviderCall
 from gateway.routers.provider_requests import provider_request
 from gateway.routers.runtime import RouterState
-from gateway.routers.selection import Choice, Traits, choose
+from gateway.routers.selection import Choice
 from program.desired.router import RouterBackend
 
-COMPLEXITY = "x-llmkube-task-complexity"
 COPIES = 16
 """Most copies of one router that are under way; further requests are not copied."""
 COPY_S = 300.0
@@ -46,8 +45,13 @@ class Routed:
     head: heads.Head
     """With the path of OpenAI's API."""
     body: RequestBody
+    choice: Choice
+    classes: frozenset[str]
+    """The classes of its data."""
     expected: Expected
     """What the request may cost."""
+    limits: tuple[Limit, ...] = ()
+    """The budgets of the router that count the request."""
 
     @property
     def label(self) -> str:
@@ -56,8 +60,8 @@ class Routed:
 
     @property
     def price(self) -> Price:
-        """The highest price of a backend, which is reserved."""
-        prices = [price_of(each) for each in self.state.router.backends]
+        """The highest price of a candidate, which is reserved."""
+        prices = [price_of(each) for each in self.choice.candidates]
         return Price(max(each.prompt for each in prices), max(each.completion for each in prices))
 
 
@@ -87,7 +91,6 @@ class Outcome:
     tier: str
     status: int
     outcome: str
-    classes: frozenset[str]
     seconds: float
 
 
@@ -112,9 +115,8 @@ class RoutedExchange:
         self._limits = limits
         self._loop = loop
         self._on_end = on_end
-        self._choice: Choice | None = None
-        self._classes: frozenset[str] = frozenset()
-        self._left: list[RouterBackend] = []
+        self._choice = routed.choice
+        self._left = list(routed.choice.candidates)
         self._errors: list[str] = []
         self._leg: _Leg | None = None
         self._copies: set[_Copy] = set()
@@ -128,21 +130,8 @@ class RoutedExchange:
         return price_of(self._leg.backend) if self._leg is not None else FREE
 
     def start(self) -> None:
-        """Choose the backends, and try the first."""
-        routed, router = self._routed, self._routed.state.router
-        headers = heads.as_mapping(routed.head)
-        self._classes = classes_of(router.classification, headers, routed.body.values)
-        traits = Traits(routed.body.model, headers, self._classes, headers.get(COMPLEXITY, "").strip().lower())
-        dice = self._backends.routers.dice
-        choice = choose(router, traits, routed.state.health, dice)
-        if isinstance(choice, GatewayError):
-            refused = choice.code == "sensitive_data_refused"
-            self._end("fail_closed" if refused else "no_route", choice.status)
-            self._requester.no_answer(choice)
-            return
-        self._choice = choice
-        self._left = list(choice.candidates)
-        for backend in choice.copies:
+        """Try the first backend, and send the copies."""
+        for backend in self._choice.copies:
             self._copy(backend)
         self._next()
 
@@ -173,7 +162,6 @@ class RoutedExchange:
     # --- backends -------------------------------------------------------------------------------------------------
 
     def _next(self) -> None:
-        assert self._choice is not None
         backend = self._left.pop(0)
         router = self._routed.state.router
         limits_s = (self._choice.timeout_s, backend.timeout_s, router.header_timeout_s)
@@ -271,7 +259,6 @@ class RoutedExchange:
         if self._left:
             self._next()
             return
-        assert self._choice is not None
         self._leg = None
         if len(self._errors) > 1:
             message = f"no backend of the router answered; {'; '.join(self._errors)}"
@@ -287,10 +274,9 @@ class RoutedExchange:
         if backend is None and self._leg is not None:
             backend = self._leg.backend
         tier = ("local" if backend.is_local else "cloud") if backend is not None else ""
-        rule = self._choice.rule if self._choice is not None else ""
         seconds = self._loop.time() - self._began_at
         name = backend.name if backend is not None else ""
-        self._on_end(self._routed, Outcome(rule, name, tier, status, outcome, self._classes, seconds))
+        self._on_end(self._routed, Outcome(self._choice.rule, name, tier, status, outcome, seconds))
 
 
 _NOT_READ = "the gateway has not read the Secret of the provider yet"

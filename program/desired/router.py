@@ -121,7 +121,7 @@ class Budget:
     scope: Literal["router", "rule", "team"]
     rule: str = ""
     header: str = "x-llmkube-team"
-    window_s: float = 3600.0
+    window_s: int = 3600
     max_tokens: int | None = None
     max_usd: Decimal | None = None
 

@@ -135,6 +135,13 @@ def test_a_service_of_the_cluster_may_use_http() -> None:
     assert big.external.url == "http://litellm.tools.svc:4000/v1"
 
 
+def test_budgets_are_read() -> None:
+    given = {"name": "b", "scope": "rule", "ruleName": "first", "windowSeconds": 60, "maxTokens": 9, "maxUSD": "0.5"}
+    [budget] = read(spec(rules=[rule()], policy={"budgets": [given]})).budgets
+    assert (budget.scope, budget.rule, budget.window_s, budget.max_tokens) == ("rule", "first", 60, 9)
+    assert str(budget.max_usd) == "0.5"
+
+
 def test_fields_without_effect_are_listed() -> None:
     given = spec(
         gatewayRef={"name": "envoy"},

@@ -342,12 +342,6 @@ def _budgets(specs: list[BudgetSpec], rules: tuple[Rule, ...]) -> tuple[Budget, 
                 max_usd=Decimal(spec.max_usd) if spec.max_usd is not None else None,
             )
         )
-    if found:
-        raise SpecInvalid(
-            field="spec.policy.budgets",
-            why="are not supported yet; limit the keys of clients instead, or remove them",
-            reason="UnsupportedBudget",
-        )
     return tuple(found)
 
 
