@@ -20,6 +20,11 @@ from pathlib import Path
 import psutil
 
 from benchmarks.wrk import load, missing_programs, nginx, running
+from gateway.access.authentication import Access
+from gateway.access.caller import Caller
+from gateway.access.key_limits import KeyLimits
+from gateway.access.keys import Key, KeyRing, digest
+from gateway.accounting.stores import SqliteStore
 from gateway.backends import Route
 from gateway.limits import GatewayLimits
 from gateway.names import Model, ServiceName
@@ -40,11 +45,8 @@ ANSWER = (
     '"message":{"role":"assistant","content":"Fine."}}],"usage":{"prompt_tokens":9,"completion_tokens":2,"total_tokens":11}}'
 )
 ASKED = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "How are you?"}], "max_tokens": 4})
-_SCRIPT = f"""
-wrk.method = "POST"
-wrk.headers["Content-Type"] = "application/json"
-wrk.body = [[{ASKED}]]
-"""
+KEY, LIMITED_KEY = (f"hd-{digit * 12}-{digit * 40}" for digit in "01")
+"""The keys of the clients, without and with limits that are never reached. The gateway records the usage of both."""
 _EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
 _CHUNK = f"{len(_EVENT):x}\r\n".encode() + _EVENT + b"\r\n"
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -75,7 +77,18 @@ def main(arguments: list[str]) -> int:
 
 def serve() -> None:
     """Run a gateway with one replica until the process is killed, for an hour at most."""
-    gateway = GatewayServer(GatewayLimits(max_connections=100_000))
+    limits = KeyLimits(requests_per_minute=1 << 30, tokens_per_minute=1 << 40, budget_tokens=1 << 50).limits("limited")
+    ring = KeyRing(
+        {
+            "0" * 12: Key(Caller("free"), digest(KEY)),
+            "1" * 12: Key(Caller("limited", limits=limits), digest(LIMITED_KEY)),
+        }
+    )
+    gateway = GatewayServer(
+        GatewayLimits(max_connections=100_000),
+        access=Access(required=True, ring=ring),
+        store=SqliteStore(f"{tempfile.mkdtemp(prefix='herdsman-bench-')}/gateway.db"),
+    )
     gateway.set_routes([Route(Model(ServiceName("bench", MODEL)), (("127.0.0.1", ENGINE_PORT),))])
     gateway.start("127.0.0.1", GATEWAY_PORT)
     time.sleep(3600)
@@ -91,8 +104,7 @@ def own(function: str) -> list[str]:
 
 def requests(directory: Path, seconds: int, rounds: int) -> Json:
     """Send requests directly and through the gateway, in turns."""
-    script = directory / "post.lua"
-    script.write_text(_SCRIPT)
+    script, limited = _script(directory / "post.lua", KEY), _script(directory / "limited.lua", LIMITED_KEY)
     told: dict[str, list[float]] = {}
     with nginx(directory, ENGINE_PORT, ANSWER), running(own("serve"), GATEWAY_PORT):
         for _ in range(rounds):
@@ -102,11 +114,24 @@ def requests(directory: Path, seconds: int, rounds: int) -> Json:
                 told.setdefault(f"{name} p99 (ms)", []).append(few.p99_ms)
                 many = load(port, MANY, seconds, path=PATH, script=script)
                 told.setdefault(f"{name} (requests/s)", []).append(many.rate)
+            many = load(GATEWAY_PORT, MANY, seconds, path=PATH, script=limited)
+            told.setdefault("gateway with limits (requests/s)", []).append(many.rate)
     result = {name: round(statistics.median(values), 3) for name, values in told.items()}
     for quantile in ("p50", "p99"):
         added = result[f"gateway {quantile} (ms)"] - result[f"direct {quantile} (ms)"]
         result[f"added {quantile} (ms)"] = round(added, 3)
     return result
+
+
+def _script(path: Path, key: str) -> Path:
+    """Write the script for wrk of the requests with a key."""
+    path.write_text(
+        'wrk.method = "POST"\n'
+        'wrk.headers["Content-Type"] = "application/json"\n'
+        f'wrk.headers["Authorization"] = "Bearer {key}"\n'
+        f"wrk.body = [[{ASKED}]]\n"
+    )
+    return path
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------
@@ -138,7 +163,8 @@ async def _hold(count: int, process: psutil.Process) -> int:
         async with room:
             reader, writer = await asyncio.open_connection("127.0.0.1", GATEWAY_PORT)
             writers.append(writer)
-            head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(ASKED)}\r\n\r\n"
+            head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nx-api-key: {KEY}\r\n"
+            head += f"Content-Length: {len(ASKED)}\r\n\r\n"
             writer.write(f"{head}{ASKED}".encode())
             answered = await reader.readuntil(b"\r\n\r\n")
             if not answered.startswith(b"HTTP/1.1 200 "):

@@ -242,15 +242,12 @@ class Connection(asyncio.Protocol):
             case Reply(answer):
                 self._answer(answer)
             case Forward() | Routed() as forward:
-                self._account = account = self._account_of(forward)
+                now, label = gateway.loop.time(), forward.label
+                account = Account(gateway.book, self._caller, label, forward.expected, now, forward.price)
+                self._account = account
                 gateway.book.admit(account, lambda error: self._admitted(account, forward, error))
             case GatewayError() as error:
                 self._refuse(error)
-
-    def _account_of(self, forward: Forward | Routed) -> Account:
-        gateway = self._gateway
-        now = gateway.loop.time()
-        return Account(gateway.book, self._caller, forward.label, forward.expected, now, forward.price)
 
     def _admitted(self, account: Account, forward: Forward | Routed, error: GatewayError | None) -> None:
         """Send a request to a replica, unless a limit refuses it or its client has left."""
@@ -309,8 +306,7 @@ class Connection(asyncio.Protocol):
         """Finish the request after its whole answer."""
         self._exchange = None
         if self._account is not None:
-            if left := self._account.left():
-                self._transport.write(left)
+            self._transport.write(self._account.left())
             self._account.ends(self._gateway.loop.time(), completed=True)
         self._answered()
 
@@ -356,17 +352,7 @@ class Connection(asyncio.Protocol):
         self._answered()
 
     def _write_error(self, error: GatewayError) -> None:
-        head = self._head or heads.NO_REQUEST
-        self._transport.write(
-            heads.response(
-                error.status,
-                error.body(),
-                head,
-                close=self._close_after,
-                retry_after_s=error.retry_after_s,
-                headers=error.headers,
-            )
-        )
+        self._transport.write(heads.refusal(error, self._head or heads.NO_REQUEST, close=self._close_after))
 
     def _answered(self) -> None:
         """Finish an answered request, and go on with the next one if the connection allows it."""
