@@ -315,8 +315,7 @@ class Connection(asyncio.Protocol):
         """Finish the request after its whole answer."""
         self._exchange = None
         if self._account is not None:
-            if left := self._account.left():
-                self._transport.write(left)
+            self._transport.write(self._account.left())
             self._account.ends(self._gateway.loop.time(), completed=True)
         self._answered()
 
@@ -362,17 +361,7 @@ class Connection(asyncio.Protocol):
         self._answered()
 
     def _write_error(self, error: GatewayError) -> None:
-        head = self._head or heads.NO_REQUEST
-        self._transport.write(
-            heads.response(
-                error.status,
-                error.body(),
-                head,
-                close=self._close_after,
-                retry_after_s=error.retry_after_s,
-                headers=error.headers,
-            )
-        )
+        self._transport.write(heads.refusal(error, self._head or heads.NO_REQUEST, close=self._close_after))
 
     def _answered(self) -> None:
         """Finish an answered request, and go on with the next one if the connection allows it."""

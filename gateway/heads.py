@@ -10,6 +10,7 @@ from http import HTTPStatus
 from urllib.parse import unquote
 
 from agent.proxy.framing import RequestHead
+from gateway.errors import GatewayError
 
 FORM_PATHS = frozenset(
     {"/v1/audio/transcriptions", "/v1/audio/translations", "/v1/images/edits", "/v1/images/variations"}
@@ -166,6 +167,12 @@ def response(
         lines.append("Connection: keep-alive")
     text = b"".join(("\r\n".join(lines).encode(), b"\r\n", head.request_id_line, head.cors_lines, b"\r\n"))
     return text if head.method == "HEAD" else text + body
+
+
+def refusal(error: GatewayError, head: Head, *, close: bool) -> bytes:
+    """Return the answer for an error of the gateway."""
+    retry_s = error.retry_after_s
+    return response(error.status, error.body(), head, close=close, retry_after_s=retry_s, headers=error.headers)
 
 
 def no_content(lines: bytes, head: Head, *, close: bool) -> bytes:

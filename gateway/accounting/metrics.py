@@ -70,6 +70,8 @@ class Metrics(Collector):
         self._backends = backends
         self._ledger = ledger
         self._models: dict[str, _Sums] = {}
+        self._gone: set[str] = set()
+        """Services that no longer exist, but have requests in progress."""
         self._refused: Counter[str] = Counter()
         self.registry.register(self)
 
@@ -81,6 +83,8 @@ class Metrics(Collector):
         """Record a request that has ended."""
         sums = self._of(account.model)
         sums.active -= 1
+        if not sums.active and account.model in self._gone:
+            self.forget((account.model,))
         assert account.ended_s is not None
         sums.statuses[account.status] += 1
         sums.durations.add(account.ended_s - account.started_s)
@@ -101,8 +105,12 @@ class Metrics(Collector):
     def forget(self, models: Iterable[str]) -> None:
         """Drop the series of services that no longer exist, once they have no request in progress."""
         for model in models:
-            if (sums := self._models.get(model)) is not None and not sums.active:
-                del self._models[model]
+            sums = self._models.get(model)
+            if sums is not None and sums.active:
+                self._gone.add(model)
+            else:
+                self._models.pop(model, None)
+                self._gone.discard(model)
 
     def _of(self, model: str) -> _Sums:
         sums = self._models.get(model)

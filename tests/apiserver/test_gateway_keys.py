@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import subprocess
 import sys
@@ -15,10 +16,14 @@ from typing import Any
 import pytest
 
 from automation.cli.main import invoke
+from gateway.access.keys import new_key
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from tests.support.gateway_rights import grant_gateway_rights
 from tests.support.loop import eventually
+from tests.support.relay import Relay
 from tests.support.supervising import free_port
+from tools.localcluster import LocalCluster
 
 
 class Running:
@@ -42,11 +47,11 @@ class Running:
             return 0
 
 
-@pytest.fixture
-def gateway(kubeconfig: Path, namespace: str, tmp_path: Path) -> Iterator[Running]:
-    port, log = free_port(), tmp_path / "gateway.log"
-    command = [sys.executable, "-m", "automation.cli", "gateway", "--listen", f"127.0.0.1:{port}"]
-    command += ["-n", namespace, "--keys-namespace", namespace, "--kubeconfig", str(kubeconfig)]
+@contextlib.contextmanager
+def running(kubeconfig: str, namespace: str, log: Path, *options: str) -> Iterator[Running]:
+    port = free_port()
+    command = [sys.executable, "-m", "automation.cli", "gateway", "--listen", f"127.0.0.1:{port}", *options]
+    command += ["-n", namespace, "--keys-namespace", namespace, "--kubeconfig", kubeconfig]
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
     try:
@@ -54,6 +59,12 @@ def gateway(kubeconfig: Path, namespace: str, tmp_path: Path) -> Iterator[Runnin
     finally:
         process.terminate()
         process.wait(20)
+
+
+@pytest.fixture
+def gateway(kubeconfig: Path, namespace: str, tmp_path: Path) -> Iterator[Running]:
+    with running(str(kubeconfig), namespace, tmp_path / "gateway.log") as made:
+        yield made
 
 
 def key_command(kubeconfig: Path, namespace: str, *arguments: str) -> int:
@@ -100,6 +111,41 @@ def test_a_key_works_within_seconds_until_it_is_revoked(
         assert secret.rpartition("-")[2] not in with_secrets
     for hashed in hashes(kubeconfig, namespace):
         assert hashed not in with_secrets
+
+
+def test_keys_work_while_the_api_server_is_away(
+    kubeconfig: Path, control_plane: LocalCluster, namespace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert key_command(kubeconfig, namespace, "create", "ci") == 0
+    text = capsys.readouterr().out.strip()
+    relay = Relay(control_plane.server)
+    through = relay.kubeconfig(kubeconfig, tmp_path / "relayed")
+    with contextlib.closing(relay), running(through, namespace, tmp_path / "gateway.log") as gateway:
+        eventually(lambda: gateway.models(api_key=text) == 200, what="the key to work")
+        relay.refusing = True
+        relay.cut()
+        assert key_command(kubeconfig, namespace, "revoke", "ci") == 0
+        assert gateway.models(api_key=text) == 200, "the last keys that were read count"
+        assert gateway.models() == 401
+        relay.refusing = False
+        # No key is left.
+        eventually(lambda: gateway.models() == 200, what="the keys to be read again")
+
+
+def test_without_the_right_to_read_keys_only_loopback_is_served(
+    kubeconfig: Path, control_plane: LocalCluster, namespace: str, tmp_path: Path
+) -> None:
+    client = KubeClient.from_kubeconfig(str(kubeconfig))
+    # The rights concern the namespace of keys, and here the keys are in another one.
+    limited = str(grant_gateway_rights(client, control_plane, tmp_path / "kubeconfig"))
+    client.close()
+    with running(limited, namespace, tmp_path / "open.log") as gateway:
+        eventually(lambda: gateway.models() == 200, what="the gateway to serve without keys")
+        assert "requests need none" in gateway.log.read_text()
+    with running(limited, namespace, tmp_path / "strict.log", "--require-keys") as gateway:
+        eventually(lambda: gateway.models() == 503, what="the gateway to refuse requests")
+        eventually(lambda: "Could not list the keys" in gateway.log.read_text(), what="the reason in the log")
+        assert gateway.models(api_key=new_key()[1]) == 503
 
 
 def hashes(kubeconfig: Path, namespace: str) -> list[str]:

@@ -22,6 +22,7 @@ import pytest
 
 from agent.server.host_facts import own_address as own_address_of_host
 from automation.certificates.files import serving_files
+from automation.cli.main import invoke
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from tests.support.agents import REACHED, agent
@@ -99,7 +100,10 @@ def address(gateway_kubeconfig: Path, namespace: str, tmp_path: Path) -> Iterato
     command = [sys.executable, "-m", "automation.cli", "gateway", "--listen", f"127.0.0.1:{port}", "-n", namespace]
     with (tmp_path / "gateway.log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, "--kubeconfig", str(gateway_kubeconfig)], stdout=log, stderr=subprocess.STDOUT
+            [*command, "--kubeconfig", str(gateway_kubeconfig)],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "HERDSMAN_GATEWAY_STORE": store_of(tmp_path)},
         )
     try:
         yield f"http://127.0.0.1:{port}"
@@ -109,6 +113,20 @@ def address(gateway_kubeconfig: Path, namespace: str, tmp_path: Path) -> Iterato
         process.kill()
         process.wait()
         print((tmp_path / "gateway.log").read_text())
+
+
+def store_of(directory: Path) -> str:
+    """The address of the store of the gateway's usage."""
+    return f"sqlite://{directory}/gateway.db"
+
+
+def usage_of(service: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, int]:
+    """The prompt's tokens and the completion's that `herdsman usage` shows for a service."""
+    capsys.readouterr()
+    assert invoke(["usage", "--by", "model", "-o", "json"]) == 0
+    rows = {each["model"]: each for each in json.loads(capsys.readouterr().out)}
+    row = rows.get(service, {})
+    return row.get("promptTokens", 0), row.get("completionTokens", 0)
 
 
 def get(url: str) -> Any:
@@ -140,7 +158,13 @@ def chat(address: str, name: str, **fields: Any) -> bytes:
 
 
 def test_all_services_answer_at_one_address_also_one_that_sleeps(
-    client: KubeClient, namespace: str, source: str, address: str
+    client: KubeClient,
+    namespace: str,
+    source: str,
+    address: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     model(client, namespace, source=source)
     service(client, namespace, "plain", annotations={"herdsman.dev/host": HOST}, contextSize=256)
@@ -153,11 +177,20 @@ def test_all_services_answer_at_one_address_also_one_that_sleeps(
     known = {"plain", "sleeper", "gpt-4o", "tiny-instruct"}
     eventually(lambda: known <= names(address).keys(), what="the names of both models")
 
-    for name in ("plain", f"{namespace}/plain", "gpt-4o", "tiny-instruct"):
+    for name in ("gpt-4o", "tiny-instruct"):
         assert json.loads(chat(address, name))["usage"]["completion_tokens"] >= 1
+    reported = [json.loads(chat(address, name))["usage"] for name in ("plain", f"{namespace}/plain")]
     streamed = chat(address, "plain", stream=True, stream_options={"include_usage": True})
     assert streamed.endswith(b"data: [DONE]\n\n")
-    assert b'"completion_tokens"' in streamed
+    reported.append(json.loads(streamed.split(b"\n\n")[-3].removeprefix(b"data: "))["usage"])
+    # The engine reports the usage of a stream only if it is asked, and the client gets it only if it has asked.
+    silent = chat(address, "plain", stream=True)
+    assert silent.endswith(b"data: [DONE]\n\n")
+    assert b'"completion_tokens"' not in silent
+    reported.append(reported[-1])
+    monkeypatch.setenv("HERDSMAN_GATEWAY_STORE", store_of(tmp_path))
+    shown = tuple(sum(each[name] for each in reported) for name in ("prompt_tokens", "completion_tokens"))
+    eventually(lambda: usage_of(f"{namespace}/plain", capsys) == shown, what="the usage that the engine reported")
     with pytest.raises(urllib.error.HTTPError) as refused:
         chat(address, "plane")
     assert refused.value.code == 404
