@@ -224,7 +224,7 @@ def test_anthropic_gets_a_message_and_the_client_a_completion(front: Front, make
 
 
 def test_a_stream_of_anthropic_arrives_as_chunks(front: Front, make_provider: Make) -> None:
-    parts = [
+    parts: list[dict[str, Any]] = [
         {"type": "message_start", "message": {"id": "msg_1", "usage": {"input_tokens": 5, "output_tokens": 1}}},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hel"}},
