@@ -54,6 +54,8 @@ _DROPPED = frozenset(
         *_KEYS,
         b"cookie",
         b"x-request-id",
+        # The gateway reads the tokens of answers, so engines must not compress them.
+        b"accept-encoding",
     }
 )
 _CONTENT_TYPE = re.compile(rb"^content-type:([^\r\n]*)\r?$", re.IGNORECASE | re.MULTILINE)
