@@ -186,6 +186,10 @@ class Settings(BaseSettings):
     """Serve the OpenAI API for all services in the loop's process (`herdsman gateway` does so in its own)."""
     gateway_listen: str = "127.0.0.1:8080"
     """IP address and port of the gateway in the loop's process. Without effect unless `gateway` is set."""
+    gateway_tls_cert: pathlib.Path | None = None
+    """File with the certificate of that gateway, in PEM. Beyond loopback it is needed, and clients need keys."""
+    gateway_tls_key: pathlib.Path | None = None
+    """File with the key of `gateway_tls_cert`, in PEM."""
     trace_endpoint: str = ""
     """Endpoint for traces, OTLP over HTTP (`http://collector:4318`). Empty: no traces."""
 
@@ -260,6 +264,8 @@ class Settings(BaseSettings):
     def _gateway_runs_with_the_loop(self) -> Self:
         if self.gateway and self.once:
             raise ValueError("once ends the process, and gateway serves until it is stopped; omit one of them")
+        if (self.gateway_tls_cert is None) != (self.gateway_tls_key is None):
+            raise ValueError("gateway_tls_cert and gateway_tls_key belong together; give both")
         return self
 
     @model_validator(mode="after")

@@ -55,6 +55,8 @@ def run(
     gateway_listen: Annotated[
         str | None, typer.Option(help="Address and port of --gateway; by default 127.0.0.1:8080.")
     ] = None,
+    gateway_tls_cert: Annotated[str | None, typer.Option(help="Certificate of --gateway: a file in PEM.")] = None,
+    gateway_tls_key: Annotated[str | None, typer.Option(help="Key of --gateway-tls-cert: a file in PEM.")] = None,
     log_format: Annotated[str | None, typer.Option(help="console or json; by default console on a terminal.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
@@ -89,6 +91,8 @@ def run(
         "shards": shards,
         "gateway": gateway or None,
         "gateway_listen": gateway_listen,
+        "gateway_tls_cert": gateway_tls_cert,
+        "gateway_tls_key": gateway_tls_key,
         "log_format": log_format,
         "log_level": log_level,
     }
@@ -133,10 +137,13 @@ def _gateway(settings: Settings, stop: threading.Event) -> GatewayBesideLoop | N
         return None
     from automation.startup.gateway import GatewayBesideLoop
     from gateway.accounting.stores import StoreInvalid, opened
+    from gateway.listener_tls import TlsFiles
     from gateway.running import GatewayOptions, ListenAddress
 
+    certificate, key = settings.gateway_tls_cert, settings.gateway_tls_key
+    tls = TlsFiles(certificate, key) if certificate is not None and key is not None else None
     try:
-        listen = ListenAddress.read(settings.gateway_listen)
+        listen = ListenAddress.read(settings.gateway_listen, tls=tls is not None, keys=True)
     except ValueError as error:
         raise typer.BadParameter(f"gateway_listen: {error}") from None
     try:
@@ -144,12 +151,20 @@ def _gateway(settings: Settings, stop: threading.Event) -> GatewayBesideLoop | N
     except StoreInvalid as error:
         complain(str(error))
         raise typer.Exit(1) from None
-    return GatewayBesideLoop(GatewayOptions(listen, settings.kubeconfig, settings.namespaces, store=store), stop)
+    options = GatewayOptions(listen, settings.kubeconfig, settings.namespaces, tls=tls, store=store)
+    return GatewayBesideLoop(options, stop)
 
 
 def _start(beside: GatewayBesideLoop, listen: str) -> None:
+    from agent.server.api.tls import TlsFailed
+
     try:
         beside.start()
+    except TlsFailed as error:
+        complain(
+            f"the gateway cannot use its certificate: {error}", hint="see --gateway-tls-cert and --gateway-tls-key"
+        )
+        raise typer.Exit(1) from None
     except OSError as error:
         complain(f"the gateway cannot listen on {listen}: {error}", hint="choose another address by --gateway-listen")
         raise typer.Exit(1) from None

@@ -30,6 +30,8 @@ DECIDED = frozenset(
         "lease_namespace",
         "gateway",
         "gateway_listen",
+        "gateway_tls_cert",
+        "gateway_tls_key",
     }
 )
 """Settings of the loop that the installation itself decides."""

@@ -37,7 +37,7 @@ class GatewayBesideLoop:
         self._thread = threading.Thread(target=self._keep, name="gateway-keeper", daemon=True)
 
     def start(self) -> None:
-        """Start the gateway. Raises KubeError, or OSError when the address is not available."""
+        """Start the gateway. Raises KubeError, TlsFailed, or OSError when the address is not available."""
         self._gateway = RunningGateway(self._options)
         # A port that the system chose stays the same after a fault.
         self._options = replace(self._options, listen=self._gateway.listen)

@@ -95,6 +95,8 @@ def test_nothing_is_served_before_the_keys_are_known() -> None:
     refused = refusal(Access(required=False), head())
     assert (refused.status, refused.code, refused.retry_after_s) == (503, "keys_unknown", 1.0)
     assert Access(required=True).authenticate(head(path=b"/health")) is ANYONE
+    assert refusal(Access(required=True), head(path=b"/ready")).code == "keys_unknown"
+    assert Access(required=True, ring=KeyRing()).authenticate(head(path=b"/ready")) is ANYONE
 
 
 def test_a_wrong_key_and_an_expired_one_are_refused() -> None:

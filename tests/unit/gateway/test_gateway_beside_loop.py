@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -16,8 +17,10 @@ import yaml
 
 from automation.cli.main import EXIT_USAGE, invoke
 from automation.startup.gateway import GatewayBesideLoop
+from gateway.listener_tls import TlsFiles
 from gateway.running import GatewayOptions, ListenAddress
 from kubeapi.json_types import Json
+from tests.support.certificates import own_certificate
 from tests.support.loop import eventually
 from tests.support.supervising import free_port
 
@@ -71,6 +74,22 @@ def test_it_is_started_again_after_a_fault_and_ends_when_the_loop_ends(kubeconfi
     assert health(port) == 0
 
 
+def test_it_serves_by_tls_with_the_certificate_of_the_settings(
+    kubeconfig: Path, stop: threading.Event, tmp_path: Path
+) -> None:
+    pem = own_certificate(tmp_path)
+    options = GatewayOptions(ListenAddress("127.0.0.1", 0), str(kubeconfig), tls=TlsFiles(tmp_path / "ca.crt", pem))
+    beside = GatewayBesideLoop(options, stop, grace_s=0.0)
+    beside.start()
+    assert beside._gateway is not None
+    url = f"https://127.0.0.1:{beside._gateway.listen.port}/health"
+    trusted = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
+    with urllib.request.urlopen(url, timeout=5, context=trusted) as answer:
+        assert answer.status == 200
+    stop.set()
+    beside.join()
+
+
 def test_an_address_in_use_is_an_error_at_the_start(kubeconfig: Path, stop: threading.Event) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         options = GatewayOptions(ListenAddress(*other.getsockname()), str(kubeconfig))
@@ -84,6 +103,7 @@ def test_an_address_in_use_is_an_error_at_the_start(kubeconfig: Path, stop: thre
         (["--gateway-listen", "0.0.0.0:8080"], "is not a loopback address"),
         (["--gateway-listen", "localhost:1"], "is not an IP address with a port"),
         (["--once"], "once ends the process"),
+        (["--gateway-tls-cert", "tls.crt"], "belong together"),
     ],
 )
 def test_options_that_it_cannot_use_are_refused(
