@@ -262,11 +262,14 @@ class Connection(asyncio.Protocol):
         """Send a request to a replica, unless a limit refuses it or its client has left."""
         if self._account is not account:
             return
+        gateway = self._gateway
         if error is not None:
+            if isinstance(forward, Routed):
+                line = replace(forward.audit_line, status=error.status, outcome="over_limit")
+                gateway.backends.routers.audit.write(forward.state.router, line)
             self._refuse(error)
             return
         assert self._head is not None
-        gateway = self._gateway
         if isinstance(forward, Routed):
             self._exchange = RoutedExchange(self, forward, gateway.backends, gateway.limits, gateway.loop)
             self._exchange.start()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 from wsgiref.simple_server import WSGIServer
 
@@ -82,6 +83,8 @@ class GatewayOptions:
     keys_namespace: str = KEYS_NAMESPACE
     store: Store | None = None
     """Where limits and usage are kept; None: keys have no limits, and usage is not kept."""
+    audit_directory: Path | None = None
+    """Where routers write their audits; None: those that write to files get no requests."""
     metrics: ListenAddress | None = None
     """The address of the Prometheus metrics; None: they are not served."""
 
@@ -99,6 +102,7 @@ class RunningGateway:
         self._server = GatewayServer(
             access=Access(required=required), store=options.store, cors=cors, place=options.place
         )
+        self._server.backends.routers.audit.directory = options.audit_directory
         self._metrics: WSGIServer | None = None
         try:
             port = self._server.start(*options.listen, tls)

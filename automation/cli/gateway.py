@@ -55,6 +55,9 @@ def gateway(
     keys_namespace: Annotated[
         str, typer.Option(help="Namespace of the keys that `herdsman key create` made.")
     ] = KEYS_NAMESPACE,
+    audit_directory: Annotated[
+        Path | None, typer.Option(help="Directory for the audits of ModelRouters that write to files.")
+    ] = None,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
 ) -> None:
     """Serve the OpenAI API for all services: requests go to a replica of the model that they name.
@@ -74,6 +77,7 @@ def gateway(
             place=Nearness(node, zone),
             require_keys=require_keys,
             keys_namespace=keys_namespace,
+            audit_directory=audit_directory,
             metrics=ListenAddress.parse(metrics_listen) if metrics_listen is not None else None,
         )
         Cors(options.cors_origins)

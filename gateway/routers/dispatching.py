@@ -1,4 +1,4 @@
-"""Finds the router of a request, by its address or by the name of a model. Without I/O; `dispatch` calls it.
+"""Finds the router of a request, by its address or by the name of a model, and its backends. `dispatch` calls it.
 
 A router has an address of its own, `/routers/NAMESPACE/NAME/v1`. At the gateway's own address it has names: those of
 its backends and rules, and its own.
@@ -19,17 +19,19 @@ from gateway.errors import GatewayError, model_not_allowed
 from gateway.multipart_body import MultipartBody
 from gateway.names import Names
 from gateway.request_body import BodyInvalid, RequestBody
+from gateway.routers.audit import AuditLine
 from gateway.routers.budgets import limits_of
 from gateway.routers.classification import classes_of
 from gateway.routers.forwarding import Routed
 from gateway.routers.runtime import Routers, RouterState, listed_by
-from gateway.routers.selection import Traits, choose
+from gateway.routers.selection import SENSITIVE, Traits, choose
 from kubeapi.json_types import Json
 from program.desired.router import Router
 
 ADDRESS = "/routers/"
 CHAT = "/v1/chat/completions"
 COMPLEXITY = "x-llmkube-task-complexity"
+TEAM = "x-llmkube-team"
 
 
 def at_address(head: heads.Head, data: bytes, caller: Caller, routers: Routers) -> Routed | bytes | GatewayError:
@@ -91,15 +93,25 @@ def _routed(
 ) -> Routed | GatewayError:
     router, headers = state.router, heads.as_mapping(head)
     classes = classes_of(router.classification, headers, body.values)
-    traits = Traits(body.model, headers, classes, headers.get(COMPLEXITY, "").strip().lower())
-    choice = choose(router, traits, state.health, routers.dice)
+    complexity = headers.get(COMPLEXITY, "").strip().lower()
+    team = caller.team or headers.get(TEAM, "")
+    line = AuditLine(head.request_id, body.model, classes, complexity, caller.name, team, _recorded(router, body))
+    if (problem := routers.audit.problem(router)) is not None:
+        return problem
+    choice = choose(router, Traits(body.model, headers, classes, complexity), state.health, routers.dice)
     if isinstance(choice, GatewayError):
+        outcome = "fail_closed" if choice.code == SENSITIVE else "no_route"
+        routers.audit.write(router, replace(line, status=choice.status, outcome=outcome))
         return choice
     cost = expected(head.path, body.values)
     if cost.drop_usage:
         body = RequestBody.read(asking_for_usage(body, body.unchanged()))
     limits = limits_of(router, choice.rule, caller.team, headers)
-    return Routed(state, head, body, choice, classes, cost, limits)
+    return Routed(state, head, body, choice, line, cost, limits)
+
+
+def _recorded(router: Router, body: RequestBody) -> str:
+    return body.text if router.audit is not None and router.audit.with_body else ""
 
 
 def entries(caller: Caller, routers: Routers, names: Names) -> list[Json]:

@@ -7,7 +7,6 @@ before the first byte of an answer. Runs in the event loop's thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -23,6 +22,7 @@ from gateway.limits import GatewayLimits
 from gateway.names import ServiceName
 from gateway.price import FREE, Price, nano_usd
 from gateway.request_body import RequestBody
+from gateway.routers.audit import AuditLine
 from gateway.routers.provider_call import KEY_REFUSED, ProviderCall
 from gateway.routers.provider_requests import provider_request
 from gateway.routers.runtime import RouterState
@@ -46,8 +46,8 @@ class Routed:
     """With the path of OpenAI's API."""
     body: RequestBody
     choice: Choice
-    classes: frozenset[str]
-    """The classes of its data."""
+    audit_line: AuditLine
+    """What the audit says of the request, without its outcome."""
     expected: Expected
     """What the request may cost."""
     limits: tuple[Limit, ...] = ()
@@ -82,18 +82,6 @@ class Call(Protocol):
     def close_if_late(self, now: float) -> None: ...
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a request ended, for the audit."""
-
-    rule: str
-    backend: str
-    tier: str
-    status: int
-    outcome: str
-    seconds: float
-
-
 class RoutedExchange:
     """One request at a router, from the choice of a backend until its answer ends."""
 
@@ -104,8 +92,6 @@ class RoutedExchange:
         backends: Backends,
         limits: GatewayLimits,
         loop: asyncio.AbstractEventLoop,
-        *,
-        on_end: Callable[[Routed, Outcome], None] = lambda *_: None,
     ) -> None:
         self.answering = False
         """The answer has begun."""
@@ -114,7 +100,6 @@ class RoutedExchange:
         self._backends = backends
         self._limits = limits
         self._loop = loop
-        self._on_end = on_end
         self._choice = routed.choice
         self._left = list(routed.choice.candidates)
         self._errors: list[str] = []
@@ -227,6 +212,7 @@ class RoutedExchange:
         else:
             state.succeeded(leg.backend.name, self._loop.time() - leg.began_at)
         self.answering, self._status = True, head.status
+        self._routed = replace(self._routed, body=_SENT)
         self._requester.answer_begins(head, data)
 
     def continues(self, data: bytes) -> None:
@@ -273,12 +259,20 @@ class RoutedExchange:
         self._is_over = True
         if backend is None and self._leg is not None:
             backend = self._leg.backend
-        tier = ("local" if backend.is_local else "cloud") if backend is not None else ""
-        seconds = self._loop.time() - self._began_at
-        name = backend.name if backend is not None else ""
-        self._on_end(self._routed, Outcome(self._choice.rule, name, tier, status, outcome, seconds))
+        line = replace(
+            self._routed.audit_line,
+            rule=self._choice.rule,
+            backend=backend.name if backend is not None else "",
+            tier=("local" if backend.is_local else "cloud") if backend is not None else "",
+            status=status,
+            outcome=outcome,
+            seconds=self._loop.time() - self._began_at,
+        )
+        self._backends.routers.audit.write(self._routed.state.router, line)
 
 
+_SENT = RequestBody("", "", {})
+"""Stands for a body that is not needed any more, because the answer has begun."""
 _NOT_READ = "the gateway has not read the Secret of the provider yet"
 
 

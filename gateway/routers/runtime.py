@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from gateway.engine_access import SecretName
 from gateway.names import Names
+from gateway.routers.audit import AuditLog
 from gateway.routers.connections import ProviderConnections
 from gateway.routers.selection import Health
 from program.desired.router import Router
@@ -100,6 +101,7 @@ class Routers:
     def __init__(self) -> None:
         self.dice = random.Random()  # noqa: S311 - spreads load
         self.connections = ProviderConnections()
+        self.audit = AuditLog()
         self._routers: dict[RouterName, RouterState] = {}
         self._names: dict[str, list[RouterState]] = {}
 

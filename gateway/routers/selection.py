@@ -19,6 +19,9 @@ from dataclasses import dataclass
 from gateway.errors import GatewayError
 from program.desired.router import Match, Router, RouterBackend, Rule
 
+SENSITIVE = "sensitive_data_refused"
+"""The code of the error for requests with sensitive data that no local backend may get."""
+
 
 @dataclass(frozen=True)
 class Traits:
@@ -115,7 +118,7 @@ def _meets(health: Health, limit_s: float | None) -> bool:
 
 def _protected(why: str) -> GatewayError:
     message = f"requests with sensitive data stay on local backends, and {why}"
-    return GatewayError(403, "sensitive_data_refused", message)
+    return GatewayError(403, SENSITIVE, message)
 
 
 def _capable(router: Router, rule: Rule) -> list[RouterBackend]:

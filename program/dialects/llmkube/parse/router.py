@@ -315,7 +315,11 @@ def _audit(policy: PolicySpec) -> Audit | None:
         raise SpecInvalid(field=f"{field}.filePath", why=why)
     if spec.sink != "file" and path:
         raise SpecInvalid(field=f"{field}.filePath", why=f"is set, but the sink is {spec.sink}")
-    raise SpecInvalid(field=field, why="is not supported yet; remove it", reason="UnsupportedAuditLog")
+    if spec.sink == "otlp":
+        raise SpecInvalid(
+            field=f"{field}.sink", why="`otlp` is not supported yet; use stdout or file", reason="UnsupportedAuditLog"
+        )
+    return Audit(spec.sink, path, bool(spec.include_request_body))
 
 
 def _budgets(specs: list[BudgetSpec], rules: tuple[Rule, ...]) -> tuple[Budget, ...]:

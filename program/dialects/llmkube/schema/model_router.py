@@ -224,7 +224,7 @@ class ModelRouterStatus(CrdModel):
 
     active_rules: int | None = optional("Rules with a backend that can answer.")
     backends: list[BackendStatus] = optional("The backends.", [])
-    budget_utilization: dict[str, Any] = optional("Use of each budget.", {})
+    budget_utilization: dict[str, Any] = optional("Kept for compatibility with LLMKube; not written.", {})
     conditions: list[Condition] = optional(
         "Validated, BackendsReady, Available and SpecHonoured.",
         [],
