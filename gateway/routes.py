@@ -26,6 +26,7 @@ from program.desired.keys import (
     ANNOTATION_LOAD_LOCALITY,
     ANNOTATION_LOAD_WEIGHTS,
     ANNOTATION_MODEL_ALIASES,
+    ANNOTATION_SERVED_NAME,
     ANNOTATION_TOKEN_PRICE,
     service_dns_name,
 )
@@ -85,9 +86,11 @@ def _route(
     engine = engines.get(service, EngineModels())
     found = targets.get(ServiceName(service.namespace, _FRONTS[dialect](service.name)), {})
     aliases = tuple(word for part in annotations.get(ANNOTATION_MODEL_ALIASES, "").split(",") if (word := part.strip()))
+    # An engine that sleeps cannot be asked, and its first request may use the declared name.
+    declared = tuple(name for name in (annotations.get(ANNOTATION_SERVED_NAME, ""),) if name)
     model = Model(
         service,
-        engine_names=engine.names,
+        engine_names=engine.names or declared,
         adapters=engine.adapters,
         aliases=aliases,
         created_s=_seconds(metadata.get("creationTimestamp")),

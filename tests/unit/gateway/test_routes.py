@@ -77,6 +77,16 @@ def test_the_annotations_of_a_service() -> None:
     assert (annotated.model.aliases, annotated.prefix_hash) == (("gpt-4o", "llama3:8b"), False)
 
 
+def test_the_declared_name_of_a_model_holds_until_its_engine_is_asked() -> None:
+    """A gateway that starts while a service sleeps must not wake it to learn its name."""
+    sleeper = cr("sleeper", annotations={"herdsman.dev/served-name": "tiny-instruct"}, reason="Asleep")
+    (unasked,) = routes_of([("llmkube", sleeper)], [], {})
+    assert unasked.model.engine_names == ("tiny-instruct",)
+    said = {unasked.model.service: EngineModels(("other",))}
+    (asked,) = routes_of([("llmkube", sleeper)], [], said)
+    assert asked.model.engine_names == ("other",)
+
+
 def test_a_service_that_sleeps_is_named_so() -> None:
     (route,) = routes_of([("llmkube", cr("chat", reason="Asleep"))], [endpoint_slice("chat", "10.0.0.1")], {})
     assert (route.model.state, len(route.targets)) == ("asleep", 1)
