@@ -21,6 +21,7 @@ from gateway.access.caller import ANYONE, Caller
 from gateway.accounting.account import Account
 from gateway.accounting.book import Book
 from gateway.backends import Backends
+from gateway.client_pace import ClientPace
 from gateway.cors import Cors
 from gateway.dispatch import Forward, Reply, dispatch
 from gateway.errors import GatewayError
@@ -71,10 +72,7 @@ class Connection(asyncio.Protocol):
         self._exchange: Exchange | RoutedExchange | None = None
         self._account: Account | None = None
         """What the current request costs, from when it is sent to a replica."""
-        self._moved_at = gateway.loop.time()
-        """When the client last sent a byte that was waited for."""
-        self._began_at: float | None = None
-        """When the first byte of the request came that is being read."""
+        self._pace = ClientPace(gateway.limits, gateway.loop.time())
         self._events: EventStream | None = None
         """The answer, if it is a stream of events."""
         self._answering = False
@@ -105,9 +103,7 @@ class Connection(asyncio.Protocol):
         if self._discarding:
             return
         if self._head is None or not self._is_whole:
-            self._moved_at = self._gateway.loop.time()
-            if self._began_at is None:
-                self._began_at = self._moved_at
+            self._pace.moved(self._gateway.loop.time())
         self._incoming.add(data)
         self._advance()
 
@@ -152,18 +148,14 @@ class Connection(asyncio.Protocol):
             return
         if self._exchange is not None:
             self._exchange.close_if_late(now)
-        elif now - self._moved_at > self._gateway.limits.client_idle_s or self._is_too_slow(now):
-            self._transport.abort()
-
-    def _is_too_slow(self, now: float) -> bool:
-        """Return whether the client sends its request so slowly that it only keeps the connection."""
-        if self._began_at is None:
-            return False
-        limits = self._gateway.limits
-        took_s = now - self._began_at
+            return
+        late = self._pace.is_idle(now)
         if self._head is None:
-            return bool(self._incoming) and took_s > limits.head_s
-        return not self._is_whole and took_s > limits.client_idle_s + self._held / limits.body_rate
+            late = late or self._pace.is_slow_head(now)
+        elif not self._is_whole:
+            late = late or self._pace.is_slow_body(now, self._held)
+        if late:
+            self._transport.abort()
 
     # --- requests -----------------------------------------------------------------------------------------------
 
@@ -415,8 +407,7 @@ class Connection(asyncio.Protocol):
             self._account.ends(self._gateway.loop.time(), completed=False)
         self._head = self._body = self._exchange = self._events = self._account = None
         self._answering = False
-        self._moved_at = self._gateway.loop.time()
-        self._began_at = self._moved_at if self._incoming else None
+        self._pace.answered(self._gateway.loop.time(), has_more=bool(self._incoming))
 
     def _release_body(self) -> None:
         self._gateway.body_bytes -= self._held

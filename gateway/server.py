@@ -32,6 +32,8 @@ SWEEP_S = 1.0
 """Interval in which connections are checked for their limits of time."""
 HANDSHAKE_S = 10.0
 """How long a client's TLS handshake may take."""
+SHUTDOWN_S = 2.0
+"""How long a client may take to confirm the end of a TLS connection."""
 START_S = 10.0
 POLL_S = 0.05
 
@@ -72,7 +74,6 @@ class GatewayServer:
 
         async def listen() -> None:
             try:
-                handshake_s = HANDSHAKE_S if tls is not None else None
                 self._server = await self.loop.create_server(
                     lambda: Connection(self),
                     address,
@@ -80,7 +81,8 @@ class GatewayServer:
                     backlog=BACKLOG,
                     reuse_address=True,
                     ssl=tls,
-                    ssl_handshake_timeout=handshake_s,
+                    ssl_handshake_timeout=HANDSHAKE_S if tls is not None else None,
+                    ssl_shutdown_timeout=SHUTDOWN_S if tls is not None else None,
                 )
             except OSError as error:
                 opened.set_exception(error)

@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -81,6 +82,17 @@ def test_a_new_certificate_is_shown_without_a_restart_and_open_connections_go_on
     (tmp_path / "tls.crt").write_text("damaged")
     with secured(front.port, after) as third:
         assert status_of(third) == b"200", "the last valid certificate is used"
+
+
+def test_idle_clients_do_not_hold_the_end_of_the_gateway(make_front: Fronts, tmp_path: Path) -> None:
+    authority = certify(tmp_path)
+    front = make_front(tls=listener_context(tmp_path / "tls.crt", tmp_path / "tls.key"))
+    with secured(front.port, authority) as silent:
+        assert status_of(silent) == b"200"
+        began = time.monotonic()
+        front.server.stop(grace_s=60)
+        # It never confirms the end of TLS, which asyncio awaits for 30 seconds by default.
+        assert time.monotonic() - began < 20
 
 
 def test_versions_before_tls_1_2_are_refused(make_front: Fronts, tmp_path: Path) -> None:
