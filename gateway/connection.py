@@ -1,9 +1,9 @@
 """One client's connection to the gateway: reads its requests in turn, sends each to a replica, passes the answer back.
 
 `server` makes one for each connection. `heads` reads and writes the heads, `dispatch` decides on each request;
-`exchange` has it answered. The body of a request is held until its model is known; the bytes of an answer are passed
-on at once. When the client disconnects, the connection to the engine is closed, so that the engine stops its work. Runs
-in the event loop's thread.
+`exchange` has it answered, and `client_answer` passes the answer on. The body of a request is held until its model is
+known; the bytes of an answer are passed on at once. When the client disconnects, the connection to the engine is
+closed, so that the engine stops its work. Runs in the event loop's thread.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import asyncio
 from dataclasses import replace
 from typing import Protocol, cast
 
-from agent.proxy.connections import enable_keepalive, reset
-from agent.proxy.framing import Body, Chunked, Malformed, ResponseHead, UntilClose
+from agent.proxy.connections import enable_keepalive
+from agent.proxy.framing import Body, Chunked, Malformed, ResponseHead
 from agent.proxy.incoming import Incoming
 from gateway import heads
 from gateway.access.authentication import Access
@@ -21,11 +21,11 @@ from gateway.access.caller import ANYONE, Caller
 from gateway.accounting.account import Account
 from gateway.accounting.book import Book
 from gateway.backends import Backends
+from gateway.client_answer import ClientAnswer
 from gateway.client_pace import ClientPace
 from gateway.cors import Cors
 from gateway.dispatch import Forward, Reply, dispatch
 from gateway.errors import GatewayError
-from gateway.event_stream import EventStream, with_stream_headers
 from gateway.exchange import Exchange
 from gateway.limits import GatewayLimits
 from gateway.routers.budgets import NO_STORE
@@ -33,7 +33,6 @@ from gateway.routers.forwarding import Routed, RoutedExchange
 
 AHEAD_MAX = 64 * 1024
 """Most bytes that a client may send beyond its current request."""
-BROKE_OFF = "the replica stopped before its answer was whole; send the request again"
 LINGER_S = 2.0
 """How long a refused client may continue to send its body, so that it can read the error."""
 
@@ -73,10 +72,8 @@ class Connection(asyncio.Protocol):
         self._account: Account | None = None
         """What the current request costs, from when it is sent to a replica."""
         self._pace = ClientPace(gateway.limits, gateway.loop.time())
-        self._events: EventStream | None = None
-        """The answer, if it is a stream of events."""
-        self._answering = False
-        self._response_until_close = False
+        self._client_answer: ClientAnswer | None = None
+        """The answer of an engine, from its begin."""
         self._close_after = False
         self._discarding = False
         self._advancing = False
@@ -274,62 +271,32 @@ class Connection(asyncio.Protocol):
     def answer_begins(self, head: ResponseHead, data: bytes) -> None:
         """Pass on the head of an answer and the first bytes of its body."""
         assert self._head is not None
-        self._answering = True
+        assert self._account is not None
         self._release_body()
-        self._response_until_close = isinstance(head.body, UntilClose)
-        self._events = EventStream.of(head)
-        if head.old or self._response_until_close:
-            self._close_after = True
-        if self._account is not None:
-            if isinstance(self._exchange, RoutedExchange):
-                self._account.price = self._exchange.price
-            data = self._account.answer_begins(head, data, self._gateway.loop.time())
-        ending = b"\r\n"
-        if self._close_after:
-            ending = b"Connection: close\r\n\r\n"
-        elif self._head.old:
-            ending = b"Connection: keep-alive\r\n\r\n"
-        lines = heads.without_own_lines(head.lines)
-        if self._events is not None:
-            lines = with_stream_headers(lines)
-            self._events.passed(data)
-        limits = heads.lines_of(self._account.headers) if self._account is not None else b""
-        written = (lines, limits, self._head.request_id_line, self._head.cors_lines, ending, data)
-        self._transport.write(b"".join(written))
+        if isinstance(self._exchange, RoutedExchange):
+            self._account.price = self._exchange.price
+        self._client_answer = answer = ClientAnswer(self._transport, self._account, head, self._gateway.loop)
+        self._close_after = self._close_after or answer.closes
+        answer.begins(self._head, data, close=self._close_after)
 
     def answer_data(self, data: bytes) -> None:
         """Pass on the next bytes of the body."""
-        passed = self._account.passes(data) if self._account is not None else data
-        if not passed:
-            return
-        if self._events is not None:
-            self._events.passed(passed)
-        self._transport.write(passed)
+        assert self._client_answer is not None
+        self._client_answer.continues(data)
 
     def answer_ends(self) -> None:
         """Finish the request after its whole answer."""
+        assert self._client_answer is not None
         self._exchange = None
-        if self._account is not None:
-            self._transport.write(self._account.left())
-            self._account.ends(self._gateway.loop.time(), completed=True)
+        self._client_answer.ends()
         self._answered()
 
     def answer_breaks_off(self) -> None:
         """Let the client see that the answer is incomplete."""
-        event = self._events.error_event(BROKE_OFF) if self._events is not None else b""
-        until_close = self._response_until_close
-        self._discarding = True
+        answer, self._discarding = self._client_answer, True
         self._finish()
-        if event:
-            self._transport.write(event)
-        if not until_close:
-            self._transport.close()
-        elif event:
-            # A reset at once would take the event away from a client that has not read it.
-            self._gateway.loop.call_later(LINGER_S, reset, self._transport)
-        else:
-            # An orderly close would look like the end of the body.
-            reset(self._transport)
+        assert answer is not None
+        answer.breaks_off()
 
     def no_answer(self, error: GatewayError) -> None:
         """Answer with the reason why no replica does."""
@@ -372,7 +339,7 @@ class Connection(asyncio.Protocol):
 
     def _reject(self, error: GatewayError) -> None:
         """Answer an invalid request and close the connection, because the start of the next request is unknown."""
-        answering = self._answering
+        answering = self._client_answer is not None
         self._cancel()
         self._close_after = True
         if answering:
@@ -405,8 +372,7 @@ class Connection(asyncio.Protocol):
         self._release_body()
         if self._account is not None:
             self._account.ends(self._gateway.loop.time(), completed=False)
-        self._head = self._body = self._exchange = self._events = self._account = None
-        self._answering = False
+        self._head = self._body = self._exchange = self._client_answer = self._account = None
         self._pace.answered(self._gateway.loop.time(), has_more=bool(self._incoming))
 
     def _release_body(self) -> None:

@@ -1,7 +1,7 @@
 """The gateway's listener: one thread with an event loop, and the connections of all clients.
 
 `running` starts it; `cluster_routes` gives it the models. Reading order: `connection`, `heads`,
-`dispatch`, `request_body`, `names`, `exchange`, `backends`, `balancer`.
+`access`, `dispatch`, `request_body`, `names`, `accounting.book`, `exchange`, `backends`, `balancer`, `client_answer`.
 """
 
 from __future__ import annotations

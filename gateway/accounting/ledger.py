@@ -296,7 +296,8 @@ class Ledger:
             self._decide_alone(reservation)
         for reservation in asked:
             # The store may hold the reservation although it reported none. The next batch corrects it.
-            for limit, window in reservation.windows:
+            for limit in reservation.ask.limits:
+                window = limit.window(self._clock())
                 self._spend(Counter(limit.scope, window), window + limit.window_s, 0)
 
     def _take_back(self, outcome: Outcome) -> None:

@@ -9,15 +9,20 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
 
+from gateway.access.authentication import Access
 from gateway.access.caller import Caller
+from gateway.access.key_limits import KeyLimits
 from gateway.access.keys import Key, KeyRing, digest, new_key
+from gateway.accounting.stores import SqliteStore
 from gateway.backends import Route
 from gateway.names import Model, ServiceName
+from gateway.server import GatewayServer
 from tests.support.gateways import CHAT, OK, Answer, Engine, Front, says
 from tests.support.raw_engine import connected, read_head, read_to_end
 
@@ -544,3 +549,29 @@ def test_an_answer_that_breaks_off_is_estimated(front: Front, make_engine: Make)
     assert seen['herdsman_gateway_tokens_total{kind="prompt",model="prod/chat"}'] == 10
     assert seen['herdsman_gateway_tokens_total{kind="completion",model="prod/chat"}'] == 5
     assert seen['herdsman_gateway_active_requests{model="prod/chat"}'] == 0
+
+
+def test_limits_are_reported_and_enforced(make_engine: Make, tmp_path: Path) -> None:
+    engine = make_engine(says("200 OK", b'{"usage": {"prompt_tokens": 7, "completion_tokens": 3}}'))
+    key_id, text = new_key()
+    limits = KeyLimits(tokens_per_minute=10_000, budget_tokens=25).limits(key_id)
+    key = Key(Caller(key_id, "ci", limits=limits), digest(text))
+    store = SqliteStore(str(tmp_path / "gateway.db"))
+    front = Front(GatewayServer(access=Access(required=True, ring=KeyRing.of([key])), store=store))
+    try:
+        front.serve(chat=[engine])
+        asked = [front.ask({"model": "chat", "max_tokens": 5}, api_key=text) for _ in range(4)]
+        # Each reserves 5 tokens, and is charged 10: the third begins at 20.
+        assert [status for status, *_ in asked] == [200, 200, 200, 429]
+        assert asked[0][1]["x-ratelimit-limit-tokens"] == "10000"
+        assert asked[0][1]["x-ratelimit-remaining-tokens"] == "9995"
+        assert asked[3][2]["error"]["code"] == "insufficient_quota"
+        assert asked[3][1]["x-should-retry"] == "false"
+        assert len(engine.seen) == 3
+    finally:
+        front.server.stop()
+    with store.transaction() as transaction:
+        ((spent,),) = transaction.execute(
+            "SELECT SUM(spent) FROM herdsman_gateway_spent WHERE scope = ?", f"key/{key_id}/budget/tokens"
+        )
+    assert spent == 30
