@@ -64,6 +64,8 @@ class Demo:
     def up(self) -> None:
         """Start what does not run, apply the example, wait for it and send it a request."""
         (self.directory / "logs").mkdir(parents=True, exist_ok=True)
+        # The gateway's record of usage belongs to the demo, too.
+        os.environ.setdefault("HERDSMAN_GATEWAY_STORE", f"sqlite://{self.directory / 'gateway.db'}")
         self._step("Local cluster", self._start_cluster)
         client = KubeClient.from_kubeconfig(str(self.cluster.kubeconfig))
         self._step("CRDs and priority classes", lambda: install(client))

@@ -21,7 +21,7 @@ from gateway.engine_access import OPEN, EngineAccess, SecretName, access_of, key
 from gateway.engine_questions import EngineQuestions
 from gateway.engine_secrets import EngineSecrets
 from gateway.names import ServiceName
-from gateway.routes import routes_of
+from gateway.routes import routes_of, service_name
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Forbidden
@@ -128,10 +128,10 @@ class ClusterRoutes:
             return
         services = [(name, cr) for name, informer in self._services.items() for cr in informer.list()]
         services = [(name, cr) for name, cr in services if not is_part_of_another(cr)]
-        self._engines.keep_only({_name(cr) for _, cr in services})
+        self._engines.keep_only({service_name(*each) for each in services})
         made = self._with_access(services, routes_of(services, self._slices.list(), self._engines.known()))
         self._publish(made)
-        asleep = {_name(cr) for _, cr in services if routes.is_asleep(cr)}
+        asleep = {service_name(*each) for each in services if routes.is_asleep(each[1])}
         self._engines.ask(route for route in made if route.model.service not in asleep)
 
     def _with_access(self, services: Sequence[tuple[str, Json]], made: Sequence[Route]) -> list[Route]:
@@ -152,10 +152,6 @@ class ClusterRoutes:
         self._access = access
         self._secrets.want(wanted)
         return reached
-
-
-def _name(cr: Json) -> ServiceName:
-    return ServiceName(cr["metadata"]["namespace"], cr["metadata"]["name"])
 
 
 _ENGINE_KEY = "engineKey"

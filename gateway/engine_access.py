@@ -124,7 +124,7 @@ def key_of(dialect: str, cr: Json) -> tuple[str, str] | None:
 
 def requirements_of(dialect: str, service: ServiceName, key: tuple[str, str] | None) -> Requirements:
     """Return what the engines of a service require. `key` is what `key_of` returned."""
-    namespace, name = service
+    namespace, name = service.namespace, service.name
     reference = KeyReference(SecretName(namespace, key[0]), key[1]) if key is not None else None
     if key is not None and not (is_name(key[0]) and is_secret_key(key[1])):
         reference = INVALID

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from gateway.names import NoMatch
+from program.desired.keys import ANNOTATION_MODEL_ALIASES
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,13 @@ def model_not_found(name: str, found: NoMatch) -> GatewayError:
     """Say why a name means no model."""
     name = name[:_SHOWN]
     if found.owners:
-        message = f"`{name}` is a name of several models; use {_any_of(map(str, found.owners))}"
+        owners = list(map(str, found.owners))
+        remedy = f"use {_any_of(owners)}"
+        if len(set(owners)) < len(owners):
+            # A Playground and an InferenceService, for example.
+            kinds = " and ".join(f"{each} ({each.dialect})" for each in found.owners)
+            remedy = f"annotation {ANNOTATION_MODEL_ALIASES} gives other names to {kinds}"
+        message = f"`{name}` is a name of several models; {remedy}"
         return GatewayError(404, "model_ambiguous", message, "model")
     near = f"; similar names: {', '.join(found.near)}" if found.near else ""
     return GatewayError(

@@ -32,6 +32,8 @@ class ServiceName(NamedTuple):
 
     namespace: str
     name: str
+    dialect: str = "llmkube"
+    """Services of different dialects may have the same name."""
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"

@@ -74,6 +74,11 @@ def routes_of(
     return [_route(dialect, cr, targets, engines) for dialect, cr in services]
 
 
+def service_name(dialect: str, cr: Json) -> ServiceName:
+    """Return the name of a service from its custom resource."""
+    return ServiceName(cr["metadata"]["namespace"], cr["metadata"]["name"], dialect)
+
+
 def _route(
     dialect: str,
     cr: Json,
@@ -82,7 +87,7 @@ def _route(
 ) -> Route:
     metadata = cr["metadata"]
     annotations = metadata.get("annotations") or {}
-    service = ServiceName(metadata["namespace"], metadata["name"])
+    service = service_name(dialect, cr)
     engine = engines.get(service, EngineModels())
     found = targets.get(ServiceName(service.namespace, _FRONTS[dialect](service.name)), {})
     aliases = tuple(word for part in annotations.get(ANNOTATION_MODEL_ALIASES, "").split(",") if (word := part.strip()))

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 from automation.console.check import Check
-from automation.install import identities, permissions
+from automation.install import gateway, identities, permissions
 from automation.install.comparison import find
 from automation.install.naming import NAME, SELECTOR
 from automation.install.operator import CLAIM, CONTAINER
@@ -48,6 +48,7 @@ def inspect(client: KubeClient, *, now: datetime) -> list[Check]:
         checks += judge_operator(found)
         checks += [each for deployment in found for each in _pods(client, deployment, now=now)]
         namespace = found[0]["metadata"]["namespace"] if found else ""
+        checks += _gateways(client)
     checks += _leases(client, namespace or SYSTEM_NAMESPACE, now=now)
     checks.append(_permissions(client, namespace))
     checks += _dialects(client, namespace)
@@ -157,6 +158,27 @@ def _pods(client: KubeClient, deployment: Json, *, now: datetime) -> list[Check]
         return [Check("operator's pods", "warning", f"cannot be checked: {error}", _ASK_OTHERS)]
     found = judge_pods(pods, now=now, claim_is_there=claim is not None)
     return [*found, *judge_engine_memory(events, deployment, now=now)]
+
+
+def _gateways(client: KubeClient) -> list[Check]:
+    selector = ",".join(f"{key}={value}" for key, value in gateway.SELECTOR.items())
+    return [judge_gateway(each) for each in client.list(kinds.DEPLOYMENTS, label_selector=selector)["items"]]
+
+
+def judge_gateway(deployment: Json) -> Check:
+    """Check whether the installed gateways are ready. Pure."""
+    metadata, wanted = deployment["metadata"], deployment["spec"].get("replicas", 1)
+    ready = (deployment.get("status") or {}).get("readyReplicas", 0)
+    detail = f"{metadata['namespace']}/{metadata['name']}: {ready} of {wanted} ready"
+    if ready >= wanted:
+        return Check("gateway", "ok", detail)
+    volumes = deployment["spec"]["template"]["spec"].get("volumes") or ()
+    secrets = ", ".join(each["secret"]["secretName"] for each in volumes if "secret" in each)
+    hint = (
+        f"check that Secret {secrets} exists; `kubectl -n {metadata['namespace']} describe pods "
+        f"-l app.kubernetes.io/name={gateway.GATEWAY}` names the reason"
+    )
+    return Check("gateway", "warning" if ready else "missing", detail, hint)
 
 
 def _leases(client: KubeClient, namespace: str, *, now: datetime) -> Iterator[Check]:

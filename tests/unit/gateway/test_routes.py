@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from gateway.balancer import Traits
-from gateway.names import ServiceName
+from gateway.errors import model_not_found
+from gateway.names import Match, Names, NoMatch, ServiceName
 from gateway.routes import EngineModels, routes_of
 from kubeapi.json_types import Json
 from program.desired.keys import (
@@ -62,6 +63,20 @@ def test_a_service_leads_to_all_endpoints_of_its_front() -> None:
 def test_each_dialect_has_its_front(dialect: str, front: str) -> None:
     (route,) = routes_of([(dialect, cr("chat"))], [endpoint_slice(front, "10.0.0.1")], {})
     assert route.targets == (("10.0.0.1", 8080),)
+
+
+def test_services_of_two_dialects_with_one_name_are_two_models() -> None:
+    slices = [endpoint_slice("chat", "10.0.0.1"), endpoint_slice("chat-lb", "10.0.0.2")]
+    said = {ServiceName("prod", "chat", "llmaz"): EngineModels(("tiny",))}
+    made = routes_of([("llmkube", cr("chat")), ("llmaz", cr("chat"))], slices, said)
+    assert [route.targets for route in made] == [(("10.0.0.1", 8080),), (("10.0.0.2", 8080),)]
+    names = Names.of(route.model for route in made)
+    found = names.find("prod/chat")
+    assert isinstance(found, NoMatch)
+    message = model_not_found("prod/chat", found).message
+    assert "herdsman.dev/model-aliases" in message and "prod/chat (llmaz)" in message
+    by_engine = names.find("tiny")
+    assert isinstance(by_engine, Match) and by_engine.model.service.dialect == "llmaz"
 
 
 @pytest.mark.parametrize("conditions", [{"ready": False}, {"ready": True, "terminating": True}])

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from automation.install import permissions
-from automation.install.inspection import judge_crd, judge_lease, judge_operator
+from automation.install.inspection import judge_crd, judge_gateway, judge_lease, judge_operator
 from automation.install.objects import documents
 from automation.install.options import InstallOptions
 from kubeapi.json_types import Json
@@ -46,6 +46,14 @@ def test_a_crd_that_knows_more_is_no_fault() -> None:
 def operator(**status: int) -> Json:
     found: Json = copy.deepcopy(documents(InstallOptions())[-1])
     return {**found, "status": status}
+
+
+def test_gateways_are_judged_by_their_replicas() -> None:
+    everything = documents(InstallOptions(gateway=True, gateway_tls_secret="cert"))
+    [deployment] = [d for d in everything if (d["kind"], d["metadata"]["name"]) == ("Deployment", "herdsman-gateway")]
+    states = {ready: judge_gateway({**deployment, "status": {"readyReplicas": ready}}) for ready in (0, 1, 2)}
+    assert {ready: found.state for ready, found in states.items()} == {0: "missing", 1: "warning", 2: "ok"}
+    assert "Secret cert exists" in states[0].hint and "0 of 2 ready" in states[0].detail
 
 
 def test_an_operator_is_judged_by_its_replicas_and_its_version() -> None:
