@@ -29,6 +29,7 @@ from gateway.errors import GatewayError
 from gateway.exchange import Exchange
 from gateway.limits import GatewayLimits
 from gateway.routers.budgets import NO_STORE
+from gateway.routers.dispatching import has_own_tokens
 from gateway.routers.forwarding import Routed, RoutedExchange
 
 AHEAD_MAX = 64 * 1024
@@ -196,7 +197,8 @@ class Connection(asyncio.Protocol):
             self._transport.write(heads.no_content(lines, head, close=self._close_after))
             self._answered()
             return True
-        caller = self._gateway.access.authenticate(head)
+        has_token = has_own_tokens(head, self._gateway.backends.routers)
+        caller = ANYONE if has_token else self._gateway.access.authenticate(head)
         if isinstance(caller, GatewayError):
             self._refuse(caller)
             return True
@@ -231,7 +233,7 @@ class Connection(asyncio.Protocol):
         match dispatch(self._head, body, self._caller, gateway.backends):
             case Reply(answer):
                 self._answer(answer)
-            case Routed(limits=limits) if limits and gateway.book.ledger is None:
+            case Routed(state=state) if state.router.budgets and gateway.book.ledger is None:
                 self._refuse(NO_STORE)
             case Forward() | Routed() as forward:
                 self._account = account = self._account_of(forward)
@@ -242,9 +244,7 @@ class Connection(asyncio.Protocol):
     def _account_of(self, forward: Forward | Routed) -> Account:
         gateway = self._gateway
         now = gateway.loop.time()
-        caller = self._caller
-        if isinstance(forward, Routed) and forward.limits:
-            caller = replace(caller, limits=(*caller.limits, *forward.limits))
+        caller = forward.caller if isinstance(forward, Routed) else self._caller
         return Account(gateway.book, caller, forward.label, forward.expected, now, forward.price)
 
     def _admitted(self, account: Account, forward: Forward | Routed, error: GatewayError | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from urllib.parse import unquote
 
@@ -191,6 +191,13 @@ def without_own_lines(lines: bytes) -> bytes:
 def lines_of(headers: Iterable[tuple[str, str]]) -> bytes:
     """Return the lines of some headers."""
     return b"".join(f"{name}: {value}\r\n".encode() for name, value in headers)
+
+
+def with_field(head: Head, name: str, value: str) -> Head:
+    """Return a head with one header in the place of the client's own headers of that name, which is in lower case."""
+    lines = [line for line in head.fields.split(b"\r\n") if line.partition(b":")[0].lower().decode("latin-1") != name]
+    # The lines end with an empty one.
+    return replace(head, fields=b"\r\n".join((f"{name}: {value}".encode("latin-1"), *lines)))
 
 
 def as_mapping(head: Head) -> dict[str, str]:

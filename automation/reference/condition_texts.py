@@ -157,7 +157,7 @@ GPU_QUOTA = (
 )
 _REFUSED_POLICIES = (
     *("AuthorizationRequiresJWT", "InvalidAuthorization", "InvalidBudget"),
-    *("UnsupportedAuditLog", "UnsupportedAuth"),
+    "UnsupportedAuditLog",
 )
 MODEL_ROUTER = (
     ConditionType(

@@ -24,7 +24,8 @@ from gateway.routers.budgets import limits_of
 from gateway.routers.classification import classes_of
 from gateway.routers.forwarding import Routed
 from gateway.routers.runtime import Routers, RouterState, listed_by
-from gateway.routers.selection import SENSITIVE, Traits, choose
+from gateway.routers.selection import SENSITIVE, Traits, choose, team_may_use
+from gateway.routers.tokens import verified_team
 from kubeapi.json_types import Json
 from program.desired.router import Router
 
@@ -44,12 +45,18 @@ def at_address(head: heads.Head, data: bytes, caller: Caller, routers: Routers) 
         return GatewayError(404, "router_not_found", message)
     if not _may_use(caller, state.router):
         return model_not_allowed(f"{namespace}/{name}")
+    if state.router.issuer is not None:
+        team = verified_team(state.router.issuer, head.credential, routers.key_sets)
+        if isinstance(team, GatewayError):
+            return team
+        caller = replace(caller, team=team)
+        head = heads.with_field(head, state.router.issuer.team_header, team)
     path = slash + path
     if head.method in ("GET", "HEAD") and path == "/v1/models":
-        return _json({"object": "list", "data": [entry(each, state.router) for each in listed_by(state.router)]})
+        return _json({"object": "list", "data": [entry(each, state.router) for each in _listed(state.router, caller)]})
     if head.method in ("GET", "HEAD") and path.startswith("/v1/models/"):
         wanted = path.removeprefix("/v1/models/")
-        if wanted in listed_by(state.router):
+        if wanted in _listed(state.router, caller):
             return _json(entry(wanted, state.router))
         return GatewayError(404, "model_not_found", f"the router lists no model `{wanted[:200]}`", "model")
     path = CHAT if path == state.router.chat_path else path
@@ -82,6 +89,19 @@ def by_name(
     return _routed(found[0], head, body, caller, routers)
 
 
+def has_own_tokens(head: heads.Head, routers: Routers) -> bool:
+    """Return whether a request is for the address of a router that checks tokens, so that no key of a client counts."""
+    if not head.path.startswith(ADDRESS):
+        return False
+    namespace, _, rest = head.path.removeprefix(ADDRESS).partition("/")
+    state = routers.get(namespace, rest.partition("/")[0])
+    return state is not None and state.router.issuer is not None
+
+
+def _listed(router: Router, caller: Caller) -> list[str]:
+    return [each for each in listed_by(router) if team_may_use(router, caller.team, each)]
+
+
 def _may_use(caller: Caller, router: Router) -> bool:
     """Return whether a client's key allows a router: by its full name, because it leads to several models."""
     name = f"{router.namespace}/{router.name}"
@@ -98,6 +118,9 @@ def _routed(
     line = AuditLine(head.request_id, body.model, classes, complexity, caller.name, team, _recorded(router, body))
     if (problem := routers.audit.problem(router)) is not None:
         return problem
+    if not team_may_use(router, caller.team, body.model):
+        routers.audit.write(router, replace(line, status=403, outcome="not_allowed"))
+        return GatewayError(403, "model_not_allowed", f"the router does not allow team `{team}` this model", "model")
     choice = choose(router, Traits(body.model, headers, classes, complexity), state.health, routers.dice)
     if isinstance(choice, GatewayError):
         outcome = "fail_closed" if choice.code == SENSITIVE else "no_route"
@@ -106,8 +129,8 @@ def _routed(
     cost = expected(head.path, body.values)
     if cost.drop_usage:
         body = RequestBody.read(asking_for_usage(body, body.unchanged()))
-    limits = limits_of(router, choice.rule, caller.team, headers)
-    return Routed(state, head, body, choice, line, cost, limits)
+    limits = (*caller.limits, *limits_of(router, choice.rule, caller.team, headers))
+    return Routed(state, head, body, choice, line, cost, replace(caller, limits=limits))
 
 
 def _recorded(router: Router, body: RequestBody) -> str:

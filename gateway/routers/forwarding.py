@@ -12,7 +12,7 @@ from typing import Protocol
 
 from agent.proxy.framing import ResponseHead
 from gateway import heads
-from gateway.accounting.limits import Limit
+from gateway.access.caller import Caller
 from gateway.accounting.request_meter import Expected
 from gateway.backends import Backends
 from gateway.engine_access import SecretName
@@ -50,8 +50,8 @@ class Routed:
     """What the audit says of the request, without its outcome."""
     expected: Expected
     """What the request may cost."""
-    limits: tuple[Limit, ...] = ()
-    """The budgets of the router that count the request."""
+    caller: Caller
+    """The client, with the router's budgets among its limits."""
 
     @property
     def label(self) -> str:

@@ -16,6 +16,7 @@ from gateway.names import Names
 from gateway.routers.audit import AuditLog
 from gateway.routers.connections import ProviderConnections
 from gateway.routers.selection import Health
+from gateway.routers.tokens import KeySets
 from program.desired.router import Router
 
 MEASURED_S = 60.0
@@ -102,6 +103,7 @@ class Routers:
         self.dice = random.Random()  # noqa: S311 - spreads load
         self.connections = ProviderConnections()
         self.audit = AuditLog()
+        self.key_sets = KeySets(self.connections)
         self._routers: dict[RouterName, RouterState] = {}
         self._names: dict[str, list[RouterState]] = {}
 
@@ -112,6 +114,8 @@ class Routers:
             if (before := self._routers.get(name)) is not None:
                 state.take_over(before)
         self._routers = wanted
+        issuers = (state.router.issuer for state in wanted.values())
+        self.key_sets.want(issuer.keys_url for issuer in issuers if issuer is not None)
         self._names = {}
         for state in wanted.values():
             if state.router.issuer is None:  # tokens are checked at the router's own address only
@@ -140,6 +144,7 @@ class Routers:
 
     async def close(self) -> None:
         """Close the connections to providers."""
+        self.key_sets.close()
         await self.connections.close()
 
 

@@ -297,10 +297,12 @@ def _issuer(auth: AuthSpec) -> TokenIssuer | None:
             field = f"spec.policy.auth.allowlists[{index}].team"
             raise SpecInvalid(field=field, why=f"`{team}` is in the list twice", reason="InvalidAuthorization")
     check_url(auth.jwt.jwks_uri, "spec.policy.auth.jwt.jwksURI")
-    raise SpecInvalid(
-        field="spec.policy.auth",
-        why="is not supported yet; give teams keys of the gateway instead, or remove it",
-        reason="UnsupportedAuth",
+    return TokenIssuer(
+        provider=auth.jwt.provider,
+        issuer=auth.jwt.issuer,
+        keys_url=auth.jwt.jwks_uri,
+        team_claim=tuple(auth.jwt.team_claim.split(".")),
+        team_header=auth.jwt.header_key.lower(),
     )
 
 

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import datetime
 import http.client
 import json
 import socket
-import ssl
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from automation.certificates.files import serving_files
 from gateway.routers.runtime import RouterState
 from program.desired.router import ExternalModel, Router, RouterBackend, Rule
 from tests.support.gateways import CHAT, OK, Answer, Engine, Front, says
 from tests.support.loop import eventually
+from tests.support.tls_server import TlsServer
 
 AT_ROUTER = f"/routers/prod/r{CHAT}"
 SECRETS = {
@@ -27,37 +24,12 @@ SECRETS = {
 }
 
 
-class Provider(Engine):
-    """A server with TLS that sends what the test wants."""
-
-    def __init__(self, answer: Answer, directory: Path, host: str = "127.0.0.1") -> None:
-        files = serving_files((), (host,), now=datetime.datetime.now(datetime.UTC))
-        for file, text in files.items():
-            (directory / file).write_bytes(text)
-        self.trusted = ssl.create_default_context(cadata=files["ca.crt"].decode())
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._context.load_cert_chain(directory / "tls.crt", directory / "tls.key")
-        super().__init__(answer)
-
-    @property
-    def url(self) -> str:
-        return f"https://127.0.0.1:{self.port}"
-
-    def _talk(self, connection: socket.socket) -> None:
-        with contextlib.suppress(ssl.SSLError), self._context.wrap_socket(connection, server_side=True) as secured:
-            super()._talk(secured)
-
-    def headers(self) -> dict[str, str]:
-        lines = (line.partition(": ") for line in self.seen[-1][0].decode().split("\r\n")[1:])
-        return {name.lower(): value for name, _, value in lines}
-
-
 @pytest.fixture
-def make_provider(tmp_path: Path) -> Iterator[Callable[..., Provider]]:
-    made: list[Provider] = []
+def make_provider(tmp_path: Path) -> Iterator[Callable[..., TlsServer]]:
+    made: list[TlsServer] = []
 
-    def make(answer: Answer = OK, **options: Any) -> Provider:
-        made.append(Provider(answer, tmp_path, **options))
+    def make(answer: Answer = OK, **options: Any) -> TlsServer:
+        made.append(TlsServer(answer, tmp_path, **options))
         return made[-1]
 
     yield make
@@ -65,15 +37,15 @@ def make_provider(tmp_path: Path) -> Iterator[Callable[..., Provider]]:
         each.close()
 
 
-Make = Callable[..., Provider]
+Make = Callable[..., TlsServer]
 
 
-def external(provider: Provider, kind: Any = "openai", secret: str = "one", name: str = "x") -> RouterBackend:
+def external(provider: TlsServer, kind: Any = "openai", secret: str = "one", name: str = "x") -> RouterBackend:
     return RouterBackend(name, external=ExternalModel(kind, provider.url, "real-model", secret))
 
 
 def route(
-    front: Front, provider: Provider, *backends: RouterBackend, secrets: Mapping[str, Any] | None = None
+    front: Front, provider: TlsServer, *backends: RouterBackend, secrets: Mapping[str, Any] | None = None
 ) -> RouterState:
     router = Router("prod", "r", backends, (Rule("all", tuple(each.name for each in backends)),))
     state = RouterState(router, SECRETS if secrets is None else secrets)
