@@ -162,6 +162,10 @@ def install(
         int | None, typer.Option(help="Largest number of gateways of an autoscaler. The default is no autoscaler.")
     ] = None,
     gateway_memory: Annotated[str | None, typer.Option(help="Memory of one gateway, such as 512Mi.")] = None,
+    gateway_metrics: Annotated[
+        bool,
+        typer.Option("--gateway-metrics", help="Serve the gateway's metrics at port 9090 of its pods."),
+    ] = False,
     gateway_tls_secret: Annotated[
         str | None, typer.Option(help="Secret with the gateway's certificate; by default herdsman-gateway-tls.")
     ] = None,
@@ -220,6 +224,7 @@ def install(
             "gateway_replicas": gateway_replicas,
             "gateway_max_replicas": gateway_max_replicas,
             "gateway_memory": gateway_memory,
+            "gateway_metrics": gateway_metrics,
             "gateway_tls_secret": gateway_tls_secret,
             "gateway_store_secret": gateway_store_secret,
             "gateway_service_type": gateway_service_type,

@@ -60,6 +60,7 @@ LANGUAGE = Language(
         "admission_policies": f'semverCompare ">={identities.KUBERNETES}-0" .Capabilities.KubeVersion.Version',
         "gateway": _is("gateway"),
         "gateway_fixed": f"not (int {_is('gateway_max_replicas')})",
+        "gateway_metrics": _is("gateway_metrics"),
         "gateway_store": _is("gateway_store_secret"),
         "gateway_scales": f"and {_is('gateway')} (int {_is('gateway_max_replicas')})",
         "gateway_ingress": f"and {_is('gateway')} {_is('gateway_ingress_class')}",

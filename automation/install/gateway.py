@@ -17,6 +17,7 @@ KEYS_NAMESPACE = "herdsman-keys"
 SELECTOR = {"app.kubernetes.io/name": GATEWAY, "app.kubernetes.io/component": "gateway"}
 LABELS = {**SELECTOR, **PART_OF}
 PORT = 8443
+METRICS_PORT = 9090
 SERVICE_PORT = 443
 USER = 10001
 """The user of the image."""
@@ -51,7 +52,14 @@ def network_policy() -> Json:
         "spec": {
             "podSelector": {"matchLabels": dict(SELECTOR)},
             "policyTypes": ["Ingress"],
-            "ingress": [{"ports": [{"port": PORT, "protocol": "TCP"}]}],
+            "ingress": [
+                {
+                    "ports": [
+                        {"port": PORT, "protocol": "TCP"},
+                        When("gateway_metrics", {"port": METRICS_PORT, "protocol": "TCP"}),
+                    ]
+                }
+            ],
         },
     }
 
@@ -68,7 +76,7 @@ def budget() -> Json:
 
 def autoscaler() -> Json:
     """The HorizontalPodAutoscaler. One gateway uses one core at most."""
-    target = {"type": "Utilization", "averageUtilization": 70}
+    target = {"type": "AverageValue", "averageValue": "700m"}
     return {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
@@ -202,13 +210,17 @@ def _container() -> Json:
             f"--tls-key={CERTIFICATE}/tls.key",
             f"--keys-namespace={KEYS_NAMESPACE}",
             "--node=$(NODE_NAME)",
+            When("gateway_metrics", f"--metrics-listen=0.0.0.0:{METRICS_PORT}"),
         ],
         "env": [
             {"name": "HOME", "value": "/tmp"},  # noqa: S108 - a path in the pod
             {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
             When("gateway_store", {"name": "HERDSMAN_GATEWAY_STORE", "valueFrom": {"secretKeyRef": store}}),
         ],
-        "ports": [{"name": "https", "containerPort": PORT, "protocol": "TCP"}],
+        "ports": [
+            {"name": "https", "containerPort": PORT, "protocol": "TCP"},
+            When("gateway_metrics", {"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"}),
+        ],
         "startupProbe": _probe("/health", periodSeconds=1, failureThreshold=60),
         "livenessProbe": _probe("/health", periodSeconds=20, failureThreshold=4),
         # Without its models a gateway would refuse requests that other gateways answer.

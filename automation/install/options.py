@@ -99,6 +99,9 @@ class InstallOptions(BaseModel):
     """Largest number of gateways of a HorizontalPodAutoscaler by CPU time. 0: no autoscaler."""
     gateway_memory: str = Field(default="512Mi", pattern=f"^{QUANTITY}$")
     """Memory request and limit of one gateway. It holds the bodies of requests that wait."""
+    gateway_metrics: bool = False
+    """Serve the gateway's Prometheus metrics at port 9090 of its pods, to every pod of the cluster. They have the names
+    of models, teams and keys."""
     gateway_tls_secret: str = "herdsman-gateway-tls"  # noqa: S105 - the name of an object
     """Secret of type `kubernetes.io/tls` with the gateway's certificate, as cert-manager makes it."""
     gateway_store_secret: str = ""

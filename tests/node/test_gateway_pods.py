@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from automation.install.gateway import GATEWAY
+from automation.install.gateway import GATEWAY, METRICS_PORT
 from automation.settings import SYSTEM_NAMESPACE
 from kubeapi import kinds
 from kubeapi.json_types import Json
@@ -61,7 +61,7 @@ def operator(operator_pods: OperatorPods, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("certificate")
     pem = own_certificate(folder, NAME).read_text()
     operator_pods.make_secret("herdsman-gateway-tls", **{"tls.crt": (folder / "ca.crt").read_text(), "tls.key": pem})
-    operator_pods.install("--gateway", "--gateway-service-type=NodePort", "--gateway-memory=192Mi")
+    operator_pods.install("--gateway", "--gateway-service-type=NodePort", "--gateway-memory=192Mi", "--gateway-metrics")
     operator_pods.await_leading()
     (operator_pods.directory / "ca.crt").write_text((folder / "ca.crt").read_text())
     yield operator_pods
@@ -123,6 +123,9 @@ def test_the_rights_and_the_file_system_of_the_pods_are_enough(operator: Operato
     assert len(found) == 2
     for pod in found:
         assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
+        metrics = real.Address(pod["status"]["podIP"], METRICS_PORT, operator.node.network.device)
+        answer = real.ask(metrics, "/metrics")
+        assert answer.status == 200 and "herdsman_gateway" in answer.body, answer
         log = b"".join(read_log(operator.client, SYSTEM_NAMESPACE, pod["metadata"]["name"], "gateway")).decode()
         assert "orbidden" not in log and '"level": "error"' not in log, log
 

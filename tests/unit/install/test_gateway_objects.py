@@ -63,6 +63,18 @@ def test_the_secrets_of_engines_are_read_where_somebody_binds_the_role() -> None
     assert "herdsman-gateway-secrets" not in {d["roleRef"]["name"] for d in found if "roleRef" in d}
 
 
+def test_metrics_are_served_on_request_only() -> None:
+    def ports(options: InstallOptions) -> set[int]:
+        [rule] = of_gateway(options)["NetworkPolicy"]["spec"]["ingress"]
+        return {port["port"] for port in rule["ports"]}
+
+    assert ports(ON) == {gateway.PORT}
+    shown = InstallOptions(gateway=True, gateway_metrics=True)
+    assert ports(shown) == {gateway.PORT, gateway.METRICS_PORT}
+    [container] = of_gateway(shown)["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert "--metrics-listen=0.0.0.0:9090" in container["args"]
+
+
 def test_an_autoscaler_decides_on_the_replicas() -> None:
     assert of_gateway(ON)["Deployment"]["spec"]["replicas"] == 2
     scaled = of_gateway(InstallOptions(gateway=True, gateway_max_replicas=5))

@@ -69,6 +69,7 @@ OPTIONS: list[Json] = [
         "gateway_parent_namespace": "gateways",
         "gateway_ca_configmap": "authority",
         "gateway_store_secret": "database",
+        "gateway_metrics": True,
         "pull_secret": "pull",
     },
     {"gateway": True, "gateway_host": "llm.example.org", "gateway_parent": "public"},
