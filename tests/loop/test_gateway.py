@@ -257,6 +257,7 @@ def test_a_router_chooses_among_services_and_a_provider(
     }
     own = f"{address}/routers/{namespace}/r"
     eventually(lambda: {"best", "any"} <= names(address).keys(), what="the router's names")
+    eventually(lambda: names(address).get("plain") == "ready", what="the replica of the service")
     for at in (address, own):
         for name in ("best", "any"):
             assert json.loads(chat(at, name))["usage"]["completion_tokens"] >= 1
