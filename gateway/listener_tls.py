@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import ssl
+from asyncio.sslproto import SSLProtocol
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,11 @@ class TlsFiles(NamedTuple):
     key: Path
 
 
+TLS_BUFFER = 32 * 1024
+"""Bytes of the buffer that asyncio keeps for each TLS connection. Its default of 256 KiB would need 2.5 GiB for 10,000
+connections; a record of TLS has 16 KiB at most."""
+
+
 def listener_context(certificate: Path, key: Path) -> ssl.SSLContext:
     """Return the TLS context of a listener, for TLS 1.2 and later. Raises TlsFailed.
 
@@ -24,6 +30,7 @@ def listener_context(certificate: Path, key: Path) -> ssl.SSLContext:
     are not valid, the last valid certificate is used. The file of the certificate also holds the intermediate ones.
     """
     files = Certificate(certificate, key)
+    SSLProtocol.max_size = TLS_BUFFER
 
     def present(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         connection.context = files.context()
