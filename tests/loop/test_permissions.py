@@ -80,12 +80,15 @@ OTHER_TIMES: dict[Row, tuple[str, str]] = {
 
 
 def life(client: KubeClient) -> None:
-    """Create services in pods and on a host, a quota and a prefetched Model; edit, repair and delete the services."""
+    """Create services in pods and on a host, a quota, a router and a prefetched Model; edit and delete the services."""
     for document in priority_classes():
         client.apply(kinds.PRIORITY_CLASSES, None, document, field_manager="tests", force=True)
     client.create(kinds.NAMESPACES, None, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     quota = {"apiVersion": kinds.GPU_QUOTAS.api_version, "kind": "GPUQuota", "metadata": {"name": "all"}}
     client.create(kinds.GPU_QUOTAS, NAMESPACE, {**quota, "spec": {"gpuCount": 8, "namespaceRef": NAMESPACE}})
+    router = {"apiVersion": kinds.MODEL_ROUTERS.api_version, "kind": "ModelRouter", "metadata": {"name": "router"}}
+    backends = [{"name": "full", "inferenceServiceRef": {"name": "full"}}]
+    client.create(kinds.MODEL_ROUTERS, NAMESPACE, {**router, "spec": {"backends": backends}})
     _host(client, "studio")
 
     model(client, NAMESPACE, source="https://models.example/m.gguf")
@@ -98,6 +101,9 @@ def life(client: KubeClient) -> None:
     }
     service(client, NAMESPACE, "full", annotations=annotations, autoscaling={"maxReplicas": 3})
     deployed(client, NAMESPACE, "full")
+    eventually(
+        lambda: client.get(kinds.MODEL_ROUTERS, NAMESPACE, "router").get("status"), what="the status of the router"
+    )
     settled(client, NAMESPACE, "full")
     service(client, NAMESPACE, "hosted", annotations={"herdsman.dev/host-selector": "fleet=life"})
     eventually(lambda: client.list(kinds.HOST_PROCESSES, NAMESPACE)["items"], what="a process on the host")
