@@ -26,7 +26,7 @@ from gateway.access.caller import Caller
 from gateway.access.keys import Key, KeyRing, digest
 from gateway.accounting.limits import Limit, Unit
 from gateway.accounting.stores import SqliteStore
-from gateway.backends import Route
+from gateway.engines.backends import Route
 from gateway.limits import GatewayLimits
 from gateway.names import Model, ServiceName
 from gateway.server import GatewayServer

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway import heads, models_list
+from gateway import models_list
 from gateway.access.caller import Caller
 from gateway.accounting.request_meter import Expected, asking_for_usage, expected
-from gateway.backends import Backend, Backends
+from gateway.clients import heads
+from gateway.clients.multipart_body import MultipartBody, is_form
+from gateway.clients.request_body import BodyInvalid, RequestBody
+from gateway.engines.backends import Backend, Backends
 from gateway.errors import GatewayError, model_not_allowed, model_not_found
-from gateway.multipart_body import MultipartBody, is_form
 from gateway.names import Match, NoMatch
 from gateway.price import Price
-from gateway.request_body import BodyInvalid, RequestBody
 from gateway.routers import dispatching
 from gateway.routers.forwarding import Routed
 

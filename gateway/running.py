@@ -16,10 +16,10 @@ from prometheus_client import start_http_server
 from gateway.access.authentication import Access, keys_required
 from gateway.access.key_secrets import KEYS_NAMESPACE, KeySecrets
 from gateway.accounting.stores import Store
-from gateway.balancer import ANYWHERE, Nearness
-from gateway.cluster_routes import ClusterRoutes
-from gateway.cors import Cors
-from gateway.listener_tls import TlsFiles, listener_context, refusal
+from gateway.clients.cors import Cors
+from gateway.clients.listener_tls import TlsFiles, listener_context, refusal
+from gateway.cluster.cluster_routes import ClusterRoutes
+from gateway.engines.balancer import ANYWHERE, Nearness
 from gateway.routers.following import RouterFollower
 from gateway.server import GatewayServer
 from kubeapi.client import KubeClient

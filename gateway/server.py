@@ -1,7 +1,7 @@
 """The gateway's listener: one thread with an event loop, and the connections of all clients.
 
-`running` starts it; `cluster_routes` gives it the models. Reading order: `connection`, `heads`,
-`access`, `dispatch`, `request_body`, `names`, `accounting.book`, `exchange`, `backends`, `balancer`, `client_answer`.
+`running` starts it; `cluster.cluster_routes` gives it the models. Reading order: `clients.connection`, `access`,
+`dispatch`, `names`, `accounting.book`, `engines.exchange`, `engines.balancer`, `clients.answer`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from gateway.access.keys import KeyRing
 from gateway.accounting.book import Book
 from gateway.accounting.ledger import Ledger
 from gateway.accounting.stores import Store
-from gateway.backends import Backends, Route
-from gateway.balancer import ANYWHERE, Nearness
-from gateway.connection import Connection
-from gateway.cors import Cors
-from gateway.engine_scraper import EngineScraper
+from gateway.clients.connection import Connection
+from gateway.clients.cors import Cors
+from gateway.engines.backends import Backends, Route
+from gateway.engines.balancer import ANYWHERE, Nearness
+from gateway.engines.scraper import EngineScraper
 from gateway.limits import GatewayLimits
 from gateway.routers.health_checks import HealthChecks
 from gateway.routers.runtime import RouterState

@@ -20,9 +20,9 @@ from gateway.access.key_secrets import KEYS_NAMESPACE
 from gateway.accounting.stores import VARIABLE as STORE_VARIABLE
 from gateway.accounting.stores import StoreInvalid
 from gateway.accounting.stores import opened as opened_store
-from gateway.balancer import Nearness
-from gateway.cors import Cors
-from gateway.listener_tls import TlsFiles
+from gateway.clients.cors import Cors
+from gateway.clients.listener_tls import TlsFiles
+from gateway.engines.balancer import Nearness
 from gateway.running import GatewayOptions, ListenAddress, RunningGateway
 from kubeapi.errors import KubeError
 

@@ -137,7 +137,7 @@ def _gateway(settings: Settings, stop: threading.Event) -> GatewayBesideLoop | N
         return None
     from automation.startup.gateway import GatewayBesideLoop
     from gateway.accounting.stores import StoreInvalid, opened
-    from gateway.listener_tls import TlsFiles
+    from gateway.clients.listener_tls import TlsFiles
     from gateway.running import GatewayOptions, ListenAddress
 
     certificate, key = settings.gateway_tls_cert, settings.gateway_tls_key

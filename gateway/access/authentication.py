@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from gateway.access.caller import ANYONE, Caller
 from gateway.access.keys import KeyRing
+from gateway.clients.heads import Head
 from gateway.errors import GatewayError
-from gateway.heads import Head
 
 ALIVE_PATH = "/health"
 OPEN_PATHS = frozenset({ALIVE_PATH, "/ready"})

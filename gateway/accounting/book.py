@@ -10,7 +10,7 @@ from gateway.accounting.ledger import Ledger
 from gateway.accounting.ledger_job import Outcome, Usage, UsageKey
 from gateway.accounting.limits import headers, refusal
 from gateway.accounting.metrics import Metrics
-from gateway.backends import Backends
+from gateway.engines.backends import Backends
 from gateway.errors import GatewayError
 
 HOUR_S = 3600

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from gateway.accounting.account import Account
 from gateway.accounting.ledger import Ledger
-from gateway.backends import Backends
+from gateway.engines.backends import Backends
 
 FIRST_BYTE_BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 DURATION_BUCKETS_S = (0.05, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)

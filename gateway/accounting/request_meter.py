@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.accounting.tokens import estimated
-from gateway.request_body import RequestBody
+from gateway.clients.request_body import RequestBody
 
 WITH_STREAM_OPTIONS = frozenset({"/v1/chat/completions", "/v1/completions"})
 """The paths whose streams report usage only if `stream_options.include_usage` asks for it."""

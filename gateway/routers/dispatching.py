@@ -12,13 +12,13 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from urllib.parse import quote
 
-from gateway import heads
 from gateway.access.caller import Caller
 from gateway.accounting.request_meter import asking_for_usage, expected
+from gateway.clients import heads
+from gateway.clients.multipart_body import MultipartBody
+from gateway.clients.request_body import BodyInvalid, RequestBody
 from gateway.errors import GatewayError, model_not_allowed
-from gateway.multipart_body import MultipartBody
 from gateway.names import Names
-from gateway.request_body import BodyInvalid, RequestBody
 from gateway.routers.audit import AuditLine
 from gateway.routers.budgets import limits_of
 from gateway.routers.classification import classes_of

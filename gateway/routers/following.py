@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
-from gateway.engine_access import SecretName, SecretValues
-from gateway.engine_secrets import EngineSecrets
+from gateway.engines.access import SecretName, SecretValues
+from gateway.engines.secret_reader import EngineSecrets
 from gateway.routers.provider_requests import KEYS
 from gateway.routers.runtime import Credentials, RouterState
 from kubeapi import kinds

@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from agent.proxy.framing import ResponseHead
-from gateway import heads
 from gateway.access.caller import Caller
 from gateway.accounting.request_meter import Expected
-from gateway.backends import Backends
-from gateway.engine_access import SecretName
+from gateway.clients import heads
+from gateway.clients.request_body import RequestBody
+from gateway.engines.access import SecretName
+from gateway.engines.backends import Backends
+from gateway.engines.exchange import Exchange, Requester
 from gateway.errors import GatewayError
-from gateway.exchange import Exchange, Requester
 from gateway.limits import GatewayLimits
 from gateway.names import ServiceName
 from gateway.price import FREE, Price, nano_usd
-from gateway.request_body import RequestBody
 from gateway.routers.audit import AuditLine
 from gateway.routers.provider_call import KEY_REFUSED, ProviderCall
 from gateway.routers.provider_requests import provider_request

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from urllib.parse import quote, urlsplit
 
 from agent.proxy.framing import ResponseHead
-from gateway.backends import Backends
+from gateway.engines.backends import Backends
+from gateway.engines.exchange import Exchange
 from gateway.errors import GatewayError
-from gateway.exchange import Exchange
 from gateway.limits import GatewayLimits
 from gateway.names import ServiceName
 from gateway.routers.runtime import RouterState

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 
 from agent.proxy.framing import Body, Chunked, ResponseHead, Sized, UntilClose
+from gateway.engines.exchange import Requester
 from gateway.errors import GatewayError
-from gateway.exchange import Requester
 from gateway.limits import GatewayLimits
 from gateway.routers.anthropic import AnswerIncomplete
 from gateway.routers.connections import ProviderConnections
@@ -23,7 +23,7 @@ _PASSED_BEGINNINGS = ("x-ratelimit-", "anthropic-ratelimit-", "openai-")
 
 
 class ProviderCall:
-    """One request at a provider. The requester is told of the answer as by `gateway.exchange.Exchange`."""
+    """One request at a provider. The requester is told of the answer as by `gateway.engines.exchange.Exchange`."""
 
     def __init__(
         self,

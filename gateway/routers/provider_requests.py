@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from gateway.clients.request_body import RequestBody
 from gateway.errors import GatewayError
-from gateway.request_body import RequestBody
 from gateway.routers import anthropic
 from program.desired.router import ExternalModel
 

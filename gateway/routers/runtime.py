@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from gateway.engine_access import SecretName
+from gateway.engines.access import SecretName
 from gateway.names import Names
 from gateway.routers.audit import AuditLog
 from gateway.routers.connections import ProviderConnections

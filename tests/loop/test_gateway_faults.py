@@ -20,7 +20,7 @@ import pytest
 
 from agent.server.host_facts import own_address
 from automation.certificates.files import serving_files
-from gateway.backends import Route
+from gateway.engines.backends import Route
 from gateway.names import Model, ServiceName
 from gateway.server import GatewayServer
 from kubeapi import kinds

@@ -22,7 +22,7 @@ from gateway.access.caller import Caller
 from gateway.access.key_limits import KeyLimits
 from gateway.access.keys import Key, KeyRing, digest
 from gateway.accounting.stores import opened
-from gateway.backends import Route
+from gateway.engines.backends import Route
 from gateway.names import Model, ServiceName
 from gateway.server import GatewayServer
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cors import Cors
+from gateway.clients.cors import Cors
 from gateway.limits import GatewayLimits
 from gateway.server import GatewayServer
 from tests.support.gateways import OK, Answer, Engine, Front

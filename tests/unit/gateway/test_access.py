@@ -14,8 +14,8 @@ from gateway.access.caller import ANYONE, Caller
 from gateway.access.key_limits import KeyLimits
 from gateway.access.key_secrets import SecretUnreadable, key_of, secret_of
 from gateway.access.keys import Key, KeyRing, digest, new_key
+from gateway.clients.heads import Head
 from gateway.errors import GatewayError
-from gateway.heads import Head
 from gateway.names import Match, Model, Names, ServiceName
 from gateway.price import FREE, Price, usd
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import random
 
-from gateway.balancer import (
+from gateway.engines.balancer import (
     EJECTED_S,
     FAILURES,
     FRESH_S,
@@ -16,7 +16,7 @@ from gateway.balancer import (
     Nearness,
     Traits,
 )
-from gateway.engine_load import EngineLoad
+from gateway.engines.load import EngineLoad
 
 TARGETS = [(f"10.0.0.{n}", 8080) for n in range(1, 9)]
 

@@ -20,7 +20,7 @@ from gateway.access.caller import Caller
 from gateway.access.key_limits import KeyLimits
 from gateway.access.keys import Key, KeyRing, digest, new_key
 from gateway.accounting.stores import SqliteStore
-from gateway.backends import Route
+from gateway.engines.backends import Route
 from gateway.names import Model, ServiceName
 from gateway.server import GatewayServer
 from tests.support.gateways import CHAT, OK, Answer, Engine, Front, says

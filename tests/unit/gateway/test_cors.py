@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.cors import Cors
+from gateway.clients.cors import Cors
 from tests.support.gateways import Engine, Front, says
 from tests.support.raw_engine import connected, read_head
 

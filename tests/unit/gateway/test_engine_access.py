@@ -7,7 +7,7 @@ import datetime
 import pytest
 
 from automation.certificates.files import serving_files
-from gateway.engine_access import (
+from gateway.engines.access import (
     KeyReference,
     Requirements,
     SecretName,

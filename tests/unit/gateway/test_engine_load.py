@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.backends import Route
-from gateway.engine_load import EngineLoad, read_load
+from gateway.engines.backends import Route
+from gateway.engines.load import EngineLoad, read_load
 from gateway.names import Model, ServiceName
 from tests.support.gateways import OK, Answer, Engine, Front, says
 from tests.support.loop import eventually

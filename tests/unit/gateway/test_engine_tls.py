@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from automation.certificates.files import serving_files
-from gateway.backends import Route
-from gateway.engine_access import EngineAccess, verifying_context
-from gateway.engine_questions import models_of
+from gateway.engines.access import EngineAccess, verifying_context
+from gateway.engines.backends import Route
+from gateway.engines.questions import models_of
 from gateway.names import Model, ServiceName
 from tests.support.gateways import OK, Answer, Engine, Front, says
 

@@ -17,7 +17,7 @@ import yaml
 
 from automation.cli.main import EXIT_USAGE, invoke
 from automation.startup.gateway import GatewayBesideLoop
-from gateway.listener_tls import TlsFiles
+from gateway.clients.listener_tls import TlsFiles
 from gateway.running import GatewayOptions, ListenAddress
 from kubeapi.json_types import Json
 from tests.support.certificates import own_certificate

@@ -17,7 +17,7 @@ import pytest
 
 from agent.server.api.tls import TlsFailed
 from automation.certificates.files import serving_files
-from gateway.listener_tls import listener_context, refusal
+from gateway.clients.listener_tls import listener_context, refusal
 from tests.support.gateways import CHAT, Engine, Front
 from tests.support.raw_engine import connected, read_head
 

@@ -10,7 +10,7 @@ import pytest
 from gateway.accounting.answer_meters import BodyMeter, StreamMeter
 from gateway.accounting.request_meter import asking_for_usage, expected
 from gateway.accounting.tokens import Tokens, of_usage, reported
-from gateway.request_body import RequestBody
+from gateway.clients.request_body import RequestBody
 
 CHAT = "/v1/chat/completions"
 WORDS = [b'data: {"choices":[{"delta":{"content":"\xc3\xa4%d"}}]}\n\n' % n for n in range(3)]

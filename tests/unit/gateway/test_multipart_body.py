@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.multipart_body import MultipartBody, boundary_of, is_form
-from gateway.request_body import BodyInvalid
+from gateway.clients.multipart_body import MultipartBody, boundary_of, is_form
+from gateway.clients.request_body import BodyInvalid
 from tests.support.gateways import Engine, Front
 
 TYPE = b"multipart/form-data; boundary=b-1"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gateway.balancer import Balancer
+from gateway.engines.balancer import Balancer
 from tests.support.simulated_fleet import Fleet, Result
 
 REPLICAS = 8

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gateway.request_body import BodyInvalid, RequestBody
+from gateway.clients.request_body import BodyInvalid, RequestBody
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gateway.balancer import Traits
+from gateway.cluster.routes import EngineModels, routes_of
+from gateway.engines.balancer import Traits
 from gateway.errors import model_not_found
 from gateway.names import Match, Names, NoMatch, ServiceName
-from gateway.routes import EngineModels, routes_of
 from kubeapi.json_types import Json
 from program.desired.keys import (
     ANNOTATION_LOAD_BALANCING,

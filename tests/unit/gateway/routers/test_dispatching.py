@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gateway import heads
 from gateway.access.caller import ANYONE, Caller
+from gateway.clients import heads
+from gateway.clients.request_body import RequestBody
 from gateway.errors import GatewayError
 from gateway.names import Names
-from gateway.request_body import RequestBody
 from gateway.routers import dispatching
 from gateway.routers.forwarding import Routed
 from gateway.routers.runtime import Routers, RouterState

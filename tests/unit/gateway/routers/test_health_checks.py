@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 
-from gateway.backends import Route
+from gateway.engines.backends import Route
 from gateway.names import Model, ServiceName
 from gateway.routers.runtime import RouterState
 from program.desired.router import HealthCheck, Router, RouterBackend, Rule

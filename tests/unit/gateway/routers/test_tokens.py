@@ -32,7 +32,7 @@ def published(**keys: PrivateKeyTypes) -> bytes:
         algorithm: Any = (
             jwt.algorithms.RSAAlgorithm if isinstance(key, rsa.RSAPrivateKey) else jwt.algorithms.ECAlgorithm
         )
-        found.append(json.loads(algorithm.to_jwk(key.public_key())) | {"kid": name, "use": "sig"})  # type: ignore[union-attr]
+        found.append(json.loads(algorithm.to_jwk(key.public_key())) | {"kid": name, "use": "sig"})
     return json.dumps({"keys": found}).encode()
 
 

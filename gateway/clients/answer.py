@@ -10,9 +10,9 @@ import asyncio
 
 from agent.proxy.connections import reset
 from agent.proxy.framing import ResponseHead, UntilClose
-from gateway import heads
 from gateway.accounting.account import Account
-from gateway.event_stream import EventStream, with_stream_headers
+from gateway.clients import heads
+from gateway.clients.event_stream import EventStream, with_stream_headers
 
 BROKE_OFF = "the replica stopped before its answer was whole; send the request again"
 LINGER_S = 2.0

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.request_body import BodyInvalid
+from gateway.clients.request_body import BodyInvalid
 
 MAX_PARTS = 1000
 """Most parts of a body. An edit of images has few files and about ten fields."""

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from agent.contract import LABEL_HOST
 from agent.proxy.upstream import Target
-from gateway.backends import Locality, Route
-from gateway.balancer import EVEN, Traits
+from gateway.engines.backends import Locality, Route
+from gateway.engines.balancer import EVEN, Traits
 from gateway.names import Model, ServiceName
 from gateway.price import FREE, Price
 from kubeapi.json_types import Json

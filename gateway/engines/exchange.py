@@ -12,8 +12,8 @@ from typing import Protocol
 
 from agent.proxy.framing import ResponseHead
 from agent.proxy.upstream import Target, Upstream
-from gateway.backends import Backend
-from gateway.balancer import Endpoint
+from gateway.engines.backends import Backend
+from gateway.engines.balancer import Endpoint
 from gateway.errors import GatewayError
 from gateway.limits import GatewayLimits
 

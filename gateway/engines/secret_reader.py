@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
-from gateway.engine_access import SecretName, SecretValues
+from gateway.engines.access import SecretName, SecretValues
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Forbidden, NotFound

@@ -11,10 +11,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import structlog
 
 from agent.proxy.upstream import Target
-from gateway.backends import Route
-from gateway.engine_access import EngineAccess
+from gateway.cluster.routes import EngineModels
+from gateway.engines.access import EngineAccess
+from gateway.engines.backends import Route
 from gateway.names import ServiceName
-from gateway.routes import EngineModels
 
 AGAIN_S = 5.0
 """When an engine that did not answer is asked again."""

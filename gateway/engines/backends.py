@@ -12,8 +12,8 @@ from typing import Literal
 
 from agent.proxy.limits import Limits
 from agent.proxy.upstream import Pool, Target
-from gateway.balancer import ANYWHERE, Balancer, Nearness, Traits
-from gateway.engine_access import OPEN, EngineAccess
+from gateway.engines.access import OPEN, EngineAccess
+from gateway.engines.balancer import ANYWHERE, Balancer, Nearness, Traits
 from gateway.names import Model, Names, ServiceName
 from gateway.routers.runtime import Routers
 

@@ -15,13 +15,13 @@ from dataclasses import replace
 
 import structlog
 
-from gateway import routes
-from gateway.backends import Route
-from gateway.engine_access import OPEN, EngineAccess, SecretName, access_of, key_of, requirements_of
-from gateway.engine_questions import EngineQuestions
-from gateway.engine_secrets import EngineSecrets
+from gateway.cluster import routes
+from gateway.cluster.routes import routes_of, service_name
+from gateway.engines.access import OPEN, EngineAccess, SecretName, access_of, key_of, requirements_of
+from gateway.engines.backends import Route
+from gateway.engines.questions import EngineQuestions
+from gateway.engines.secret_reader import EngineSecrets
 from gateway.names import ServiceName
-from gateway.routes import routes_of, service_name
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Forbidden

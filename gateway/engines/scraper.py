@@ -10,10 +10,10 @@ import asyncio
 
 from agent.proxy.framing import Chunked, ResponseHead
 from agent.proxy.upstream import Upstream
-from gateway.backends import Backend, Backends
-from gateway.balancer import Endpoint
-from gateway.engine_load import PATHS, read_load
-from gateway.heads import unchunked
+from gateway.clients.heads import unchunked
+from gateway.engines.backends import Backend, Backends
+from gateway.engines.balancer import Endpoint
+from gateway.engines.load import PATHS, read_load
 
 EVERY_S = 1.0
 TIMEOUT_S = 2.0

@@ -1,7 +1,7 @@
 """One client's connection to the gateway: reads its requests in turn, sends each to a replica, passes the answer back.
 
 `server` makes one for each connection. `heads` reads and writes the heads, `dispatch` decides on each request;
-`exchange` has it answered, and `client_answer` passes the answer on. The body of a request is held until its model is
+`exchange` has it answered, and `answer` passes the answer on. The body of a request is held until its model is
 known; the bytes of an answer are passed on at once. When the client disconnects, the connection to the engine is
 closed, so that the engine stops its work. Runs in the event loop's thread.
 """
@@ -15,18 +15,18 @@ from typing import Protocol, cast
 from agent.proxy.connections import enable_keepalive
 from agent.proxy.framing import Body, Chunked, Malformed, ResponseHead
 from agent.proxy.incoming import Incoming
-from gateway import heads
 from gateway.access.authentication import Access
 from gateway.access.caller import ANYONE, Caller
 from gateway.accounting.account import Account
 from gateway.accounting.book import Book
-from gateway.backends import Backends
-from gateway.client_answer import ClientAnswer
-from gateway.client_pace import ClientPace
-from gateway.cors import Cors
+from gateway.clients import heads
+from gateway.clients.answer import ClientAnswer
+from gateway.clients.cors import Cors
+from gateway.clients.pace import ClientPace
 from gateway.dispatch import Forward, Reply, dispatch
+from gateway.engines.backends import Backends
+from gateway.engines.exchange import Exchange
 from gateway.errors import GatewayError
-from gateway.exchange import Exchange
 from gateway.limits import GatewayLimits
 from gateway.routers.budgets import NO_STORE
 from gateway.routers.dispatching import has_own_tokens

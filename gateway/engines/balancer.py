@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from agent.proxy.upstream import Target
-from gateway.engine_load import EngineLoad
+from gateway.engines.load import EngineLoad
 
 POINTS = 256
 """Points on the ring of a replica with the mean weight. More points divide the keys more evenly."""

@@ -1,4 +1,4 @@
-"""Reads the load of an engine from its metrics in Prometheus' format. Pure; called by `engine_scraper`."""
+"""Reads the load of an engine from its metrics in Prometheus' format. Pure; called by `scraper`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """How the gateway reaches the engines of a service: the Secrets that it needs, and what it takes from them. Pure.
 
-`cluster_routes` asks `requirements_of` which Secrets a service needs, `engine_secrets` reads them, and `access_of`
+`cluster_routes` asks `requirements_of` which Secrets a service needs, `secret_reader` reads them, and `access_of`
 makes from both what `exchange` uses. Clients' keys never reach an engine; the key here is the engine's own.
 """
 

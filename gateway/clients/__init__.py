@@ -1,0 +1,1 @@
+"""Clients' connections: the reading of requests, and the answers on their way to the client."""

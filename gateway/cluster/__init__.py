@@ -1,0 +1,1 @@
+"""The services of a cluster: follows them, and makes the routes of the gateway from them."""
