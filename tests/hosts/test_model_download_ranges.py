@@ -76,7 +76,8 @@ def test_a_killed_download_fetches_only_the_rest(downloader: Downloader, server:
     result = downloader.run(server.url, HOSTNAME="pod-b", **SMALL)
     assert result.returncode == 0, result.stderr
     assert downloader.model.read_bytes() == BODY
-    assert len(server.ranges_asked()) == 17 - len(kept)
+    # The server may read the last requests of the killed pod only now, so a range can be there twice.
+    assert len(set(server.ranges_asked())) == 17 - len(kept)
     assert downloader.leftovers() == set()
 
 

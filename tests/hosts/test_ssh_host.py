@@ -137,7 +137,7 @@ def test_a_process_from_nothing_to_nothing(host: SshHost, server: Sshd, tiny_mod
     assert first.report.pid is not None
     kill(first.report.pid)
     again = ready(host, but=first.report.pid)
-    assert again.report.port == first.report.port and again.report.restarts == 1
+    assert again.report.port == first.report.port and again.report.restarts == first.report.restarts + 1
 
     # Another plan: replaced once, on the same port.
     longer = llama_plan(tiny_model, extra=("--alias", "renamed"))
@@ -255,7 +255,7 @@ def test_a_real_systemd_keeps_the_process(tmp_path: Path, llama_server: Path, ti
         assert f"MainPID={first.report.pid}" in shown.stdout
         assert {step.state for step in host.changes(KEY, host.get(KEY).plan)} == {State.OK}
         systemd.run("kill", "-9", str(first.report.pid))
-        assert ready(host, but=first.report.pid).report.restarts == 1
+        assert ready(host, but=first.report.pid).report.restarts == first.report.restarts + 1
         host.delete(KEY)
         eventually(lambda: _is_gone(host) or None, what="the process to be gone", timeout_s=30)
         assert "not-found" in systemd.run("systemctl", "show", "herdsman-process-prod.tiny", "-pLoadState").stdout

@@ -67,7 +67,7 @@ class Gateway(NamedTuple):
 
     def names(self) -> set[str]:
         with contextlib.suppress(OSError):
-            return {each["id"] for each in self.request("GET", "/v1/models")[1]["data"]}
+            return {each["id"] for each in self.request("GET", "/v1/models")[1].get("data", ())}
         return set()
 
     def chat(self, **fields: Any) -> int:
@@ -85,7 +85,8 @@ class Engines:
 
     def __init__(self, binary: Path, directory: Path) -> None:
         self._command = [str(binary), "--model", str(directory / "tiny.gguf"), "-c", "8192", "--parallel", "1"]
-        self._command.append("--metrics")
+        # With one slot it has three threads for HTTP, so that a few waiting requests keep /metrics from answering.
+        self._command += ["--metrics", "--threads-http", "32"]
         self._log = (directory / "engines.log").open("wb")
         self.address = own_address()
         self.ports = [free_port(), free_port()]
