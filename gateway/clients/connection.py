@@ -114,8 +114,10 @@ class Connection(asyncio.Protocol):
         self._gateway.connections.discard(self)
         self._incoming.clear()
         self._discarding = True
-        self._cancel()
-        self._finish()
+        try:
+            self._cancel()
+        finally:
+            self._finish()
 
     def pause_writing(self) -> None:
         self._clogged = True

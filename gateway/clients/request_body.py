@@ -10,6 +10,8 @@ from typing import Any
 PREFIX_CHARACTERS = 100
 """How much of the prompt's beginning is hashed, as KubeAI does by default."""
 
+_SHOWN = 100
+"""How much of a client's text an error repeats, in characters."""
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
@@ -35,7 +37,7 @@ class RequestBody:
         """Parse a body. Raises BodyInvalid."""
         try:
             text = data.decode("utf-8-sig")
-            values = json.loads(text)
+            values = json.loads(text, object_pairs_hook=_object)
         except (ValueError, RecursionError) as error:
             raise BodyInvalid(f"the request's body is not valid JSON: {error}") from None
         if not isinstance(values, dict):
@@ -66,10 +68,18 @@ class RequestBody:
 
     def with_value(self, key: str, value: str) -> bytes:
         """Return the body with another value of a key that it has, given as JSON. All other bytes stay as they are."""
-        text = self.text
-        for start, end in reversed(_spans(text, key)):
-            text = text[:start] + value + text[end:]
-        return text.encode()
+        start, end = _span(self.text, key)
+        return f"{self.text[:start]}{value}{self.text[end:]}".encode()
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object. Raises BodyInvalid for a key that is there twice: an engine could read the other value."""
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        seen: set[str] = set()
+        key = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise BodyInvalid(f"the request's body has the key `{key[:_SHOWN]}` twice in one object")
+    return made
 
 
 def _list(value: object) -> list[Any]:
@@ -83,24 +93,19 @@ def _text(content: object) -> str:
     return "".join(part for part in parts if isinstance(part, str))
 
 
-def _spans(text: str, wanted: str) -> list[tuple[int, int]]:
-    """Return where the values of a key of a valid JSON object begin and end."""
+def _span(text: str, wanted: str) -> tuple[int, int]:
+    """Return where the value of a key of a valid JSON object begins and ends."""
     decoder = json.JSONDecoder()
-    found: list[tuple[int, int]] = []
     at = text.index("{") + 1
     while True:
         at = _skip_space(text, at)
-        if text[at] == "}":
-            return found
         if text[at] == ",":
-            at += 1
-            continue
+            at = _skip_space(text, at + 1)
         key, at = decoder.raw_decode(text, at)
-        at = _skip_space(text, text.index(":", at) + 1)
-        _, end = decoder.raw_decode(text, at)
+        start = _skip_space(text, text.index(":", at) + 1)
+        _, at = decoder.raw_decode(text, start)
         if key == wanted:
-            found.append((at, end))
-        at = end
+            return start, at
 
 
 def _skip_space(text: str, at: int) -> int:

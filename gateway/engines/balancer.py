@@ -210,4 +210,5 @@ class Balancer:
 
 
 def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+    # JSON may contain half of a character (a lone surrogate), as clients send that cut texts.
+    return int.from_bytes(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest())

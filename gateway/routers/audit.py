@@ -70,14 +70,16 @@ class AuditLog:
         """Write the line of one request, if its router has an audit."""
         if router.audit is None:
             return
-        data = json.dumps(_record(router, router.audit, line), ensure_ascii=False).encode() + b"\n"
+        text = json.dumps(_record(router, router.audit, line), ensure_ascii=False)
         try:
+            # A client's JSON may contain half of a character (a lone surrogate), which JSON writes as \\udXXX, too.
+            data = text.encode(errors="backslashreplace") + b"\n"
             if router.audit.sink == "stdout":
                 sys.stdout.buffer.write(data)
                 sys.stdout.buffer.flush()
             elif self.directory is not None:
                 _append(self.directory / router.namespace / router.audit.path, data)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             if time.monotonic() - self._warned_at >= WARN_EVERY_S:
                 self._warned_at = time.monotonic()
                 log.warning("Could not write an audit", router=f"{router.namespace}/{router.name}", error=str(error))

@@ -200,3 +200,10 @@ def test_near_replicas_are_preferred_until_they_have_far_more_load() -> None:
 def test_without_a_near_replica_all_are_used() -> None:
     made = near(zone="north")
     assert {chosen(made).target for _ in range(80)} == set(TARGETS[:4])
+
+
+def test_half_of_a_character_in_a_prompt_is_hashed() -> None:
+    """Clients that cut texts send lone surrogates."""
+    made = Balancer()
+    made.set_targets([("10.0.0.1", 80), ("10.0.0.2", 80)])
+    assert made.choose("smile \ud83d") is made.choose("smile \ud83d")

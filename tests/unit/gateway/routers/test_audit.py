@@ -18,9 +18,9 @@ AT_ROUTER = f"/routers/prod/r{CHAT}"
 BODY: dict[str, Any] = {"model": "x", "messages": [{"role": "user", "content": "My name is Ümit"}]}
 
 
-def route(front: Front, engine: Engine, audit: Audit) -> None:
+def route(front: Front, engine: Engine, audit: Audit, *, models: str = "x") -> None:
     front.serve(a=[engine])
-    rule = Rule("all", ("a",), Match(models=("x",)))
+    rule = Rule("all", ("a",), Match(models=(models,)))
     state = RouterState(Router("prod", "r", (RouterBackend("a", "a"),), (rule,), audit=audit))
     front.server.set_routers([state])
     eventually(lambda: front.server.backends.routers.states() == (state,), what="the router")
@@ -75,3 +75,15 @@ def test_a_router_whose_audit_cannot_be_written_gets_no_requests(
     status, _, answer = front.ask(BODY, AT_ROUTER)
     assert (status, answer["error"]["code"]) == (503, "audit_not_available")
     assert not engine.seen
+
+
+def test_half_of_a_character_is_written_as_json_writes_it(
+    front: Front, make_engine: Callable[..., Engine], tmp_path: Path
+) -> None:
+    """Clients that cut texts send lone surrogates. Neither the audit nor the connection fails for them."""
+    front.server.backends.routers.audit.directory = tmp_path
+    route(front, make_engine(OK), Audit("file", "audit.jsonl"), models="*")
+    assert front.ask({**BODY, "model": "\ud800"}, AT_ROUTER)[0] == 200
+    file = tmp_path / "prod/audit.jsonl"
+    eventually(file.exists, what="the line")
+    assert json.loads(file.read_text())["model"] == "\ud800"
