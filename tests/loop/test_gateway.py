@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 import json
 import os
@@ -25,6 +24,7 @@ from automation.certificates.files import serving_files
 from automation.cli.main import invoke
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from tests.support import event_loop
 from tests.support.agents import REACHED, agent
 from tests.support.controlplane import Api
 from tests.support.gateway_rights import grant_gateway_rights, grant_secret
@@ -381,7 +381,7 @@ def test_open_webuis_backend_lists_models_and_streams(served: str, own_address: 
                 assert "text/event-stream" in answer.headers["Content-Type"]
                 return listed, [line.decode().strip() async for line in answer.content]
 
-    listed, lines = asyncio.run(converse())
+    listed, lines = event_loop.run(converse())
     assert "chat" in listed
     events = [line for line in lines if line]
     assert events[-1] == "data: [DONE]" and all(line.startswith("data: ") for line in events)

@@ -16,6 +16,7 @@ from gateway.accounting.ledger import Ledger
 from gateway.accounting.ledger_job import Outcome, Transaction, Usage, UsageKey
 from gateway.accounting.limits import Cost, Limit, Unit
 from gateway.accounting.stores import SqliteStore, StoreAway
+from tests.support import event_loop
 
 REQUESTS = Limit("key/a/requests", Unit.REQUESTS, 5, 10**9)
 TOKENS = Limit("key/a/tokens", Unit.TOKENS, 100, 10**9, is_budget=True)
@@ -73,7 +74,7 @@ def with_ledger(store: FaultyStore, use: Callable[[Ledger], Coroutine[Any, Any, 
         await use(made[0])
         made[0].close()
 
-    asyncio.run(main())
+    event_loop.run(main())
     made[0].finish()
     return made[0]
 
