@@ -252,6 +252,8 @@ class Manifests:
             return
         try:
             check_metadata(cr)
+            if "kind" in cr and not isinstance(cr.get("apiVersion"), str):
+                raise SpecInvalid(field="apiVersion", why="is missing or is not a string")
             check_referred(cr)
         except SpecInvalid as error:
             self.errors.append(f"{_named(where, cr)}: {error}")

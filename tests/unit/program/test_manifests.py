@@ -142,6 +142,10 @@ def test_a_field_that_nobody_knows_is_a_note_on_its_document(tmp_path: Path) -> 
             model().replace("name: base", "name: base, ownerReferences: [{kind: 1}]"),
             "a.yaml: Model `base`: metadata.ownerReferences[0].kind: is not a string; put it in quotes",
         ),
+        (
+            "kind: ConfigMap\nmetadata: {name: picker}",
+            "a.yaml: ConfigMap `picker`: apiVersion: is missing or is not a string",
+        ),
         ("just words", "a.yaml: is not an object with apiVersion, kind, metadata and spec"),
         ("kind: Model", "a.yaml: metadata.name: is missing"),
         (
