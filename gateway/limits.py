@@ -18,7 +18,7 @@ class GatewayLimits:
     """A connection is closed after this time without a byte of the request that the gateway waits for."""
     head_s: float = 30.0
     """How long the head of a request may take from its first byte, so that a client cannot send it byte by byte."""
-    body_rate: float = 1024.0
+    body_rate: float = 32 * 1024.0
     """A body that comes with fewer bytes per second for longer than `client_idle_s` ends the connection."""
     first_byte_s: float = 600.0
     """How long an engine may take until its answer begins. OpenAI's client gives up after the same time."""

@@ -132,10 +132,11 @@ class RunningGateway:
 
     def stop(self, *, grace_s: float = GRACE_S) -> None:
         """Accept no more connections, wait up to `grace_s` for the answers under way, and end."""
+        # The listener closes at once. The threads of the others may wait for the API server until they end.
+        self._server.stop(grace_s=grace_s)
         self._routes.stop()
         self._keys.stop()
         self._routers.stop()
-        self._server.stop(grace_s=grace_s)
         if self._metrics is not None:
             self._metrics.shutdown()
             self._metrics.server_close()

@@ -7,10 +7,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
 from gateway.access.authentication import Access
@@ -105,7 +106,7 @@ class GatewayServer:
         def replace() -> None:
             self.book.metrics.forget(map(str, self.backends.set_routes(made)))
 
-        self.loop.call_soon_threadsafe(replace)
+        self._in_loop(replace)
 
     def set_keys(self, ring: KeyRing) -> None:
         """Replace the keys of clients. Answers in progress go on."""
@@ -113,12 +114,16 @@ class GatewayServer:
         def replace() -> None:
             self.access.ring = ring
 
-        self.loop.call_soon_threadsafe(replace)
+        self._in_loop(replace)
 
     def set_routers(self, states: Iterable[RouterState]) -> None:
         """Replace the routers. Requests in progress go on."""
         made = tuple(states)
-        self.loop.call_soon_threadsafe(lambda: self.backends.routers.set(made))
+        self._in_loop(lambda: self.backends.routers.set(made))
+
+    def _in_loop(self, change: Callable[[], object]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed already
+            self.loop.call_soon_threadsafe(change)
 
     def stop(self, *, grace_s: float = 0.0) -> None:
         """Close the listener, wait up to `grace_s` for the answers under way, close all connections, end the thread."""

@@ -32,7 +32,11 @@ class Book:
             proceed(None)
             return
 
+        waiting = [proceed]
+
         def answered(outcome: Outcome) -> None:
+            # The reservation keeps this function until the answer ends. It must not keep the request's body, too.
+            proceed = waiting.pop()
             if outcome.refused_by is not None:
                 amount = account.expected_cost().of(outcome.refused_by.limit.unit)
                 proceed(refusal(outcome.refused_by, amount, outcome.standings, outcome.now_s))

@@ -15,7 +15,7 @@ from typing import Protocol, cast
 from agent.proxy.connections import enable_keepalive
 from agent.proxy.framing import Body, Chunked, Malformed, ResponseHead
 from agent.proxy.incoming import Incoming
-from gateway.access.authentication import Access
+from gateway.access.authentication import OPEN_PATHS, Access
 from gateway.access.caller import ANYONE, Caller
 from gateway.accounting.account import Account
 from gateway.accounting.book import Book
@@ -205,6 +205,10 @@ class Connection(asyncio.Protocol):
             self._refuse(caller)
             return True
         self._caller = caller
+        if head.path in OPEN_PATHS and not self._is_whole:
+            # A client without a key could fill the memory for bodies.
+            self._refuse(GatewayError(400, "invalid_request", f"{head.path} takes no body"))
+            return True
         if head.expects_continue and not self._is_whole:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._add(data[len(request.lines) + 2 :])

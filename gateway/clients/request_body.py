@@ -10,6 +10,8 @@ from typing import Any
 PREFIX_CHARACTERS = 100
 """How much of the prompt's beginning is hashed, as KubeAI does by default."""
 
+VALUES_MAX = 1_000_000
+"""Most values of a body. A parsed value takes 70 bytes, however short it is in JSON. Commas of texts count, too."""
 _SHOWN = 100
 """How much of a client's text an error repeats, in characters."""
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -35,6 +37,8 @@ class RequestBody:
     @classmethod
     def read(cls, data: bytes) -> RequestBody:
         """Parse a body. Raises BodyInvalid."""
+        if len(data) > VALUES_MAX and sum(map(data.count, (b"{", b"[", b","))) > VALUES_MAX:
+            raise BodyInvalid(f"the request's body has more than {VALUES_MAX} values")
         try:
             text = data.decode("utf-8-sig")
             values = json.loads(text, object_pairs_hook=_object)

@@ -366,6 +366,14 @@ def test_a_client_that_sends_byte_by_byte_is_cut_off(make_front: Callable[..., F
     until(lambda: not front.server.connections)
 
 
+def test_a_path_without_a_key_takes_no_body(front: Front) -> None:
+    """Bodies of requests without a key could fill the memory that all requests share."""
+    with connected(front.port) as client:
+        client.sendall(b"POST /health HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nx")
+        assert read_head(client)[0].startswith(b"HTTP/1.1 400")
+    assert front.server.body_bytes == 0
+
+
 def test_a_body_may_take_long_if_it_goes_on(make_front: Callable[..., Front], make_engine: Make) -> None:
     front = make_front(head_s=5.0, client_idle_s=2.0, body_rate=20.0)
     front.serve(chat=[make_engine()])

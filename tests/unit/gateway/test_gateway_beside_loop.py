@@ -18,7 +18,8 @@ import yaml
 from automation.cli.main import EXIT_USAGE, invoke
 from automation.startup.gateway import GatewayBesideLoop
 from gateway.clients.listener_tls import TlsFiles
-from gateway.running import GatewayOptions, ListenAddress
+from gateway.cluster.cluster_routes import ClusterRoutes
+from gateway.running import GatewayOptions, ListenAddress, RunningGateway
 from kubeapi.json_types import Json
 from tests.support.certificates import own_certificate
 from tests.support.loop import eventually
@@ -117,3 +118,20 @@ def test_a_loop_without_a_gateway_does_not_import_one() -> None:
     code = "import sys, automation.loop, automation.cli.run; print([m for m in sys.modules if m.startswith('gateway')])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_the_listener_closes_before_threads_that_wait_for_the_api_server(
+    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = RunningGateway(GatewayOptions(ListenAddress("127.0.0.1", 0), str(kubeconfig)))
+    assert health(running.listen.port) == 200
+    open_then: list[int] = []
+    stop = ClusterRoutes.stop
+
+    def stopped(routes: ClusterRoutes) -> None:
+        open_then.append(health(running.listen.port))
+        stop(routes)
+
+    monkeypatch.setattr(ClusterRoutes, "stop", stopped)
+    running.stop(grace_s=0.5)
+    assert open_then == [0]

@@ -73,3 +73,9 @@ def test_a_body_that_cannot_be_sent_on_is_refused(data: bytes, says: str, param:
 )
 def test_the_beginning_of_the_prompt(values: dict[str, object], prefix: str) -> None:
     assert RequestBody.read(json.dumps({"model": "m", **values}).encode()).prefix() == prefix
+
+
+def test_a_body_of_countless_small_values_is_refused() -> None:
+    """A parsed value takes far more memory than its text."""
+    with pytest.raises(BodyInvalid, match="more than 1000000 values"):
+        RequestBody.read(b'{"model": "a", "x": [' + b"{}," * 600_000 + b"{}]}")
