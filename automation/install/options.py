@@ -97,7 +97,7 @@ class InstallOptions(BaseModel):
     """Number of gateways; with an autoscaler the smallest number."""
     gateway_max_replicas: int = Field(default=0, ge=0, le=64)
     """Largest number of gateways of a HorizontalPodAutoscaler by CPU time. 0: no autoscaler."""
-    gateway_memory: str = Field(default="512Mi", pattern=f"^{QUANTITY}$")
+    gateway_memory: str = Field(default="1Gi", pattern=f"^{QUANTITY}$")
     """Memory request and limit of one gateway. It holds the bodies of requests that wait."""
     gateway_metrics: bool = False
     """Serve the gateway's Prometheus metrics at port 9090 of its pods, to every pod of the cluster. They have the names
