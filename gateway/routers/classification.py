@@ -6,11 +6,12 @@ The detector knows these forms, and checks numbers where their form has a check 
   international telephone numbers
 - `phi`: numbers of the NHS (modulo 11), numbers of medical records and codes of ICD-10 behind their names
 
-It finds no names, no addresses of homes, and nothing in images.
+It finds no names, no addresses of homes, and nothing in images. A prompt of token ids counts as sensitive.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -19,6 +20,11 @@ from program.desired.router import Classification
 
 LONGEST = 4 * 1024 * 1024
 """Most characters that are inspected. A longer text counts as sensitive, because nobody has read it."""
+
+_MEDIA = re.compile(r"(data:(?:image|audio|video)/[\w.+-]{1,64};base64,)[A-Za-z0-9+/]*={0,2}")
+"""An image, a sound or a film that is encoded in the body. All other texts are read, whatever they begin with."""
+_OF_THE_ANSWER = frozenset({"stop_token_ids", "allowed_token_ids", "logprob_token_ids"})
+"""Fields with token ids that are no part of a prompt."""
 
 _EMAIL = re.compile(r"[\w.+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}\b")
 _CARD = re.compile(r"(?<![\d.,-])\d(?:[ -]?\d){12,18}(?![\d-])")
@@ -30,8 +36,12 @@ _RECORD = re.compile(r"\b(?:MRN|medical record (?:number|no\.?))\b[\s:#]{0,4}[A-
 _ICD = re.compile(r"\b(?:ICD(?:-?10)?(?:-CM)?|diagnosis(?: code)?)\b[\s:#]{1,4}[A-TV-Z]\d[0-9AB](?:\.[0-9A-Z]{1,4})?\b")
 
 
-def classes_of(classification: Classification, headers: Mapping[str, str], values: Mapping[str, Any]) -> frozenset[str]:
-    """Return the classes of a request in lower case. `values` are the fields of its body.
+class _Pairs(list[tuple[str, Any]]):
+    """A JSON object with all its keys, also those that it has twice."""
+
+
+def classes_of(classification: Classification, headers: Mapping[str, str], body: str) -> frozenset[str]:
+    """Return the classes of a request in lower case. `body` is valid JSON.
 
     With mode `hybrid` the header adds classes to those of the detector, and takes none away.
     """
@@ -39,8 +49,8 @@ def classes_of(classification: Classification, headers: Mapping[str, str], value
     if classification.mode != "detector":
         found.update(word for part in headers.get(classification.header, "").split(",") if (word := part.strip()))
     if classification.mode != "header-only":
-        text = "\n".join(_texts(values))
-        found |= classification.sensitive if len(text) > LONGEST else detected(text)
+        text = _readable(body)
+        found |= classification.sensitive if text is None or len(text) > LONGEST else detected(text)
     return frozenset(each.casefold() for each in found)
 
 
@@ -60,18 +70,51 @@ def detected(text: str) -> set[str]:
     return found
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """Yield all texts of a body, except for contents that are encoded in the body, such as images."""
+def _readable(body: str) -> str | None:
+    """Return all texts of a body; None if it has a part that cannot be read."""
+    try:
+        values = json.loads(body, object_pairs_hook=_Pairs)
+    except RecursionError:
+        return None
+    if any(key == "prompt_embeds" or (key not in _OF_THE_ANSWER and _has_tokens(value)) for key, value in values):
+        return None
+    return "\n".join(_texts(values))
+
+
+def _has_tokens(value: Any) -> bool:
+    """Return whether a field is a list of token ids, or of such lists."""
     stack = [value]
     while stack:
         each = stack.pop()
-        if isinstance(each, str):
-            if not each.startswith("data:"):
-                yield each
-        elif isinstance(each, Mapping):
-            stack.extend(each.values())
-        elif isinstance(each, list):
+        if isinstance(each, list) and not isinstance(each, _Pairs):
+            if any(_is_number(entry) for entry in each):
+                return True
             stack.extend(each)
+    return False
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield all texts, keys and numbers of a body, without the content of images. A key stands before its value."""
+    stack = [("", value)]
+    while stack:
+        key, each = stack.pop()
+        if isinstance(each, _Pairs):
+            yield key
+            stack.extend(each)
+        elif isinstance(each, list):
+            yield key
+            stack.extend(("", entry) for entry in each)
+        elif isinstance(each, str):
+            media = _MEDIA.fullmatch(each)
+            yield f"{key}: {each if media is None else media[1]}"
+        elif _is_number(each):
+            yield f"{key}: {int(each) if isinstance(each, float) and each.is_integer() else each}"
+        else:
+            yield key
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_card(text: str) -> bool:

@@ -5,9 +5,10 @@ aiohttp is imported with the first request to a provider, because most gateways 
 
 from __future__ import annotations
 
-import ipaddress
 import ssl
 from typing import TYPE_CHECKING
+
+from program.desired.reachable import is_own
 
 if TYPE_CHECKING:
     import aiohttp
@@ -64,9 +65,3 @@ def _resolver() -> aiohttp.abc.AbstractResolver:
             return found
 
     return Resolver()
-
-
-def is_own(address: str) -> bool:
-    """Return whether an IP address belongs to the gateway's own machine or link."""
-    number = ipaddress.ip_address(address.partition("%")[0])
-    return number.is_loopback or number.is_link_local or number.is_unspecified or number.is_multicast

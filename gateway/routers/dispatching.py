@@ -112,7 +112,7 @@ def _routed(
     state: RouterState, head: heads.Head, body: RequestBody, caller: Caller, routers: Routers
 ) -> Routed | GatewayError:
     router, headers = state.router, heads.as_mapping(head)
-    classes = classes_of(router.classification, headers, body.values)
+    classes = classes_of(router.classification, headers, body.text)
     complexity = headers.get(COMPLEXITY, "").strip().lower()
     team = caller.team or headers.get(TEAM, "")
     line = AuditLine(head.request_id, body.model, classes, complexity, caller.name, team, _recorded(router, body))

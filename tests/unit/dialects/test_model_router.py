@@ -116,6 +116,23 @@ def test_a_rule_for_a_sensitive_class_has_no_external_backend() -> None:
         "https://127.0.0.1/v1",
         "https://169.254.169.254/latest",
         "https://[::1]/v1",
+        "https://[::ffff:127.0.0.1]/v1",
+        "https://[::ffff:169.254.169.254]/v1",
+        "https://[64:ff9b::a9fe:a9fe]/v1",
+        "https://[2002:7f00:1::]/v1",
+        "https://[::7f00:1]/v1",
+        "https://127.1/v1",
+        "https://2130706433/v1",
+        "https://0x7f.0x1/v1",
+        "http://litellm.tools.svc:4000/v1",
+        "https://litellm.tools.svc/v1",
+        "http://litellm.tools.svc.cluster.local/v1",
+        "http://prod.svc/v1",
+        "http://litellm.xprod.svc/v1",
+        "http://10-0-0-1.prod.pod.cluster.local/v1",
+        "https://10-0-0-1.tools.pod.cluster.local/v1",
+        "https://litellm/v1",
+        "http://10.0.0.1/v1",
         "ftp://example.com",
         "https://example.com/v1?key=1",
     ],
@@ -125,14 +142,26 @@ def test_an_address_that_the_gateway_must_not_reach_is_refused(url: str) -> None
     with pytest.raises(SpecInvalid) as caught:
         read(spec(backends=[LOCAL, {**OPENAI, "external": external}]))
     assert caught.value.field == "spec.backends[1].external.url"
+    jwt = {"provider": "idp", "issuer": "https://issuer", "jwksURI": url, "teamClaim": "team"}
+    if url.startswith("http"):
+        with pytest.raises(SpecInvalid) as caught:
+            read(spec(policy={"auth": {"jwt": jwt}}))
+        assert caught.value.field == "spec.policy.auth.jwt.jwksURI"
 
 
-def test_a_service_of_the_cluster_may_use_http() -> None:
-    external = {"provider": "litellm", "model": "m", "url": "http://litellm.tools.svc:4000/v1/"}
+def test_an_error_says_how_a_model_of_the_cluster_is_reached() -> None:
+    external = {**OPENAI["external"], "url": "http://chat.other.svc/v1"}
+    with pytest.raises(SpecInvalid, match=r"inferenceServiceRef.*NAME\.prod\.svc"):
+        read(spec(backends=[LOCAL, {**OPENAI, "external": external}]))
+
+
+@pytest.mark.parametrize("host", ["litellm.prod.svc:4000", "litellm.prod.svc.cluster.local:4000", "a.b.prod.svc:4000"])
+def test_a_service_of_the_own_namespace_may_use_http(host: str) -> None:
+    external = {"provider": "litellm", "model": "m", "url": f"http://{host}/v1/"}
     big = read(spec(backends=[LOCAL, {"name": "big", "external": external}])).backend("big")
     assert big is not None
     assert big.external is not None
-    assert big.external.url == "http://litellm.tools.svc:4000/v1"
+    assert big.external.url == f"http://{host}/v1"
 
 
 def test_budgets_are_read() -> None:

@@ -71,3 +71,13 @@ def test_every_listed_name_means_what_it_is_listed_for() -> None:
     names = Names.of([CHAT, CODE, TWIN, model("sql"), model("other", aliases=("chat",))])
     for each in names.listed:
         assert names.find(each.name) == each.match
+
+
+@pytest.mark.parametrize("name", ["chat", "prod/chat", "gpt-4o", "sql", "chat:sql", "chat:later", "code", "code:sql"])
+def test_the_names_of_services_and_of_their_adapters_are_claimed(name: str) -> None:
+    assert Names.of([CHAT, CODE, TWIN]).claims(name)
+
+
+@pytest.mark.parametrize("name", ["other", "other:sql", ":", "llama3"])
+def test_other_names_are_free(name: str) -> None:
+    assert not Names.of([CHAT, CODE, TWIN]).claims(name)

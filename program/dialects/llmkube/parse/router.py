@@ -5,7 +5,6 @@ The gateway and the loop call `router_of`; the loop reports what `unsupported_fi
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
@@ -13,6 +12,7 @@ from decimal import Decimal
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem, unsupported_field
+from program.desired.reachable import check_url
 from program.desired.router import (
     Audit,
     Budget,
@@ -25,7 +25,6 @@ from program.desired.router import (
     Rule,
     TokenIssuer,
 )
-from program.desired.web_address import AddressInvalid, WebAddress
 from program.dialects.crds.reading import check_shape, read, unknown_fields, without_nulls
 from program.dialects.llmkube.schema.model_router import (
     AuthSpec,
@@ -67,7 +66,9 @@ def router_of(cr: Json) -> Router:
         header=kinds.header_key.lower(),
         sensitive=frozenset(each.strip().casefold() for each in kinds.sensitive_classifications),
     )
-    backends = _backends(spec.backends)
+    metadata = cr["metadata"]
+    namespace = metadata.get("namespace") or "default"
+    backends = _backends(spec.backends, namespace)
     rules = _rules(spec.rules, {each.name: each for each in backends}, classification.sensitive)
     if spec.default_route is not None and spec.default_route not in {each.name for each in backends}:
         raise SpecInvalid(field="spec.defaultRoute", why=f"`{spec.default_route}` is the name of no backend")
@@ -76,16 +77,15 @@ def router_of(cr: Json) -> Router:
     if not path.startswith("/"):
         raise SpecInvalid(field="spec.endpoint.path", why=f"`{path}` does not begin with a slash")
     auth = policy.auth or AuthSpec()
-    metadata = cr["metadata"]
     return Router(
-        namespace=metadata.get("namespace") or "default",
+        namespace=namespace,
         name=metadata["name"],
         backends=backends,
         rules=rules,
         default=spec.default_route or "",
         by_name=spec.default_route_strategy == "BackendNameMatch",
         classification=classification,
-        issuer=_issuer(auth),
+        issuer=_issuer(auth, namespace),
         allowed=tuple((each.team, tuple(each.models)) for each in auth.allowlists),
         audit=_audit(policy),
         budgets=_budgets(policy.budgets, rules),
@@ -134,12 +134,12 @@ def _unsupported(spec: ModelRouterSpec) -> Iterator[Problem]:
 # --- backends ---------------------------------------------------------------------------------------------------------
 
 
-def _backends(specs: Iterable[BackendSpec]) -> tuple[RouterBackend, ...]:
+def _backends(specs: Iterable[BackendSpec], namespace: str) -> tuple[RouterBackend, ...]:
     found: list[RouterBackend] = []
     owners: dict[str, str] = {}
     for index, spec in enumerate(specs):
         field = f"spec.backends[{index}]"
-        found.append(_backend(spec, field))
+        found.append(_backend(spec, field, namespace))
         if any(each.name == spec.name for each in found[:-1]):
             raise SpecInvalid(field=f"{field}.name", why=f"`{spec.name}` is the name of another backend, too")
     for each in found:
@@ -151,7 +151,7 @@ def _backends(specs: Iterable[BackendSpec]) -> tuple[RouterBackend, ...]:
     return tuple(found)
 
 
-def _backend(spec: BackendSpec, field: str) -> RouterBackend:
+def _backend(spec: BackendSpec, field: str, namespace: str) -> RouterBackend:
     if (spec.inference_service_ref is None) == (spec.external is None):
         raise SpecInvalid(field=field, why="needs inferenceServiceRef or external, and not both")
     if spec.inference_service_ref is not None and spec.tier == "cloud":
@@ -163,7 +163,7 @@ def _backend(spec: BackendSpec, field: str) -> RouterBackend:
     return RouterBackend(
         name=spec.name,
         service=spec.inference_service_ref.name if spec.inference_service_ref else "",
-        external=_external(spec.external, f"{field}.external") if spec.external else None,
+        external=_external(spec.external, f"{field}.external", namespace) if spec.external else None,
         display_name=spec.display_name or "",
         tier="local" if spec.external is None else "cloud",
         capabilities=frozenset(spec.capabilities),
@@ -177,7 +177,7 @@ def _backend(spec: BackendSpec, field: str) -> RouterBackend:
     )
 
 
-def _external(spec: ExternalSpec, field: str) -> ExternalModel:
+def _external(spec: ExternalSpec, field: str, namespace: str) -> ExternalModel:
     if spec.provider not in PROVIDERS:
         raise SpecInvalid(
             field=f"{field}.provider",
@@ -190,32 +190,8 @@ def _external(spec: ExternalSpec, field: str) -> ExternalModel:
     url = spec.url or DEFAULT_URLS.get(spec.provider)
     if url is None:
         raise SpecInvalid(field=f"{field}.url", why=f"is missing; {spec.provider} has no default")
-    check_url(url, f"{field}.url")
+    check_url(url, f"{field}.url", namespace)
     return ExternalModel(spec.provider, url.rstrip("/"), spec.model, secret)
-
-
-def check_url(url: str, field: str) -> None:
-    """Check an address that the gateway sends requests to. Raises SpecInvalid.
-
-    Requests with credentials need TLS, except to a Service of the cluster. Addresses of the machine itself and its link
-    are refused, because the gateway would reach what its users cannot.
-    """
-    try:
-        address = WebAddress.parse(url)
-    except AddressInvalid as error:
-        raise SpecInvalid(field=field, why=str(error)) from None
-    if address.query:
-        raise SpecInvalid(field=field, why="has a query; the gateway adds paths to the address")
-    if address.scheme == "http" and not address.host.endswith((".svc", ".svc.cluster.local")):
-        raise SpecInvalid(field=field, why="is not an https address; only Services of the cluster (*.svc) may use http")
-    try:
-        number = ipaddress.ip_address(address.host)
-    except ValueError:
-        if address.host == "localhost" or address.host.endswith(".localhost"):
-            raise SpecInvalid(field=field, why="is an address of the gateway's own machine") from None
-        return
-    if number.is_loopback or number.is_link_local or number.is_unspecified or number.is_multicast:
-        raise SpecInvalid(field=field, why="is an address of the gateway's own machine or link")
 
 
 # --- rules ------------------------------------------------------------------------------------------------------------
@@ -282,7 +258,7 @@ def _check_route(rule: Rule, field: str, backends: dict[str, RouterBackend]) -> 
 # --- policy -----------------------------------------------------------------------------------------------------------
 
 
-def _issuer(auth: AuthSpec) -> TokenIssuer | None:
+def _issuer(auth: AuthSpec, namespace: str) -> TokenIssuer | None:
     if auth.jwt is None:
         if auth.allowlists:
             raise SpecInvalid(
@@ -296,7 +272,7 @@ def _issuer(auth: AuthSpec) -> TokenIssuer | None:
         if team in teams[:index]:
             field = f"spec.policy.auth.allowlists[{index}].team"
             raise SpecInvalid(field=field, why=f"`{team}` is in the list twice", reason="InvalidAuthorization")
-    check_url(auth.jwt.jwks_uri, "spec.policy.auth.jwt.jwksURI")
+    check_url(auth.jwt.jwks_uri, "spec.policy.auth.jwt.jwksURI", namespace)
     return TokenIssuer(
         provider=auth.jwt.provider,
         issuer=auth.jwt.issuer,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -51,10 +52,16 @@ def test_other_texts_have_no_class(text: str) -> None:
     assert detected(text) == set()
 
 
-BODY: dict[str, Any] = {
-    "model": "m",
-    "messages": [{"role": "user", "content": [{"type": "text", "text": "my card is 4111 1111 1111 1111"}]}],
-}
+BODY = json.dumps(
+    {
+        "model": "m",
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "my card is 4111 1111 1111 1111"}]}],
+    }
+)
+
+
+def found_in(body: Any) -> frozenset[str]:
+    return classes_of(Classification("detector"), {}, body if isinstance(body, str) else json.dumps(body))
 
 
 def test_the_header_and_the_detector_by_mode() -> None:
@@ -69,7 +76,44 @@ def test_a_header_takes_no_class_away() -> None:
 
 
 def test_images_are_not_searched_and_long_texts_count_as_sensitive(monkeypatch: pytest.MonkeyPatch) -> None:
-    image = {"model": "m", "image": "data:image/png;base64,jane@example.org"}
-    assert classes_of(Classification("detector"), {}, image) == frozenset()
+    image = {"model": "m", "image": "data:image/png;base64,4111111111111111AAA="}
+    assert found_in(image) == frozenset()
     monkeypatch.setattr(classification, "LONGEST", 10)
-    assert classes_of(Classification("detector"), {}, {"prompt": "a" * 11}) == {"pii", "phi"}
+    assert found_in({"prompt": "a" * 11}) == {"pii", "phi"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "data: mail to jane@example.com SSN 123-45-6789",
+        "data:image/png;base64,jane@example.org",
+        "data:image/png;base64,AAAA my card is 4111 1111 1111 1111",
+        "data:text/plain,SSN 123-45-6789",
+        "data:image/123-45-6789;base64,AAAA",
+    ],
+)
+def test_a_text_that_only_begins_as_an_image_is_searched(text: str) -> None:
+    assert found_in({"model": "m", "prompt": text}) == {"pii"}
+
+
+@pytest.mark.parametrize(
+    ("body", "classes"),
+    [
+        ({"card": 4111111111111111}, {"pii"}),
+        ({"card": 4111111111111111.0}, {"pii"}),
+        ({"cards": {"4111 1111 1111 1111": None}}, {"pii"}),
+        ({"jane@example.org": ["a"]}, {"pii"}),
+        ({"MRN": 12345678}, {"phi"}),
+        ({"temperature": 0.7, "seed": 12, "stream": True, "user": None}, set()),
+        ('{"messages": [{"content": "SSN 123-45-6789", "content": "Hi"}]}', {"pii"}),
+    ],
+)
+def test_keys_numbers_and_keys_that_come_twice_are_searched(body: Any, classes: set[str]) -> None:
+    assert found_in(body) == classes
+
+
+@pytest.mark.parametrize("prompt", [[1, 2], [[1], [2]], ["a", 3], [1.0], [["a"], [[2]]]])
+def test_tokens_count_as_sensitive(prompt: list[Any]) -> None:
+    assert found_in({"model": "m", "prompt": prompt}) == {"pii", "phi"}
+    assert found_in({"model": "m", "prompt_embeds": "AAAA"}) == {"pii", "phi"}
+    assert found_in({"model": "m", "stop_token_ids": [2], "prompt": "Hi", "tools": [{"enum": [1, 2]}]}) == set()

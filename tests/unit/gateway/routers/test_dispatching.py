@@ -8,11 +8,11 @@ from gateway.access.caller import ANYONE, Caller
 from gateway.clients import heads
 from gateway.clients.request_body import RequestBody
 from gateway.errors import GatewayError
-from gateway.names import Names
+from gateway.names import Model, Names, ServiceName
 from gateway.routers import dispatching
 from gateway.routers.forwarding import Routed
 from gateway.routers.runtime import Routers, RouterState
-from program.desired.router import Router, RouterBackend
+from program.desired.router import Match, Router, RouterBackend, Rule
 
 BODY = b'{"model": "best", "messages": []}'
 
@@ -50,3 +50,19 @@ def test_the_usage_of_a_stream_is_asked_for_so_that_it_can_be_counted(routers: R
     assert isinstance(found, Routed)
     assert found.body.values["stream_options"] == {"include_usage": True}
     assert found.expected.drop_usage
+
+
+def test_a_router_takes_no_requests_for_a_service_or_router_of_another_namespace(routers: Routers) -> None:
+    taken = ("chat:sql", "prod/chat", "prod/r", "other/x")
+    rule = Rule("all", ("a",), Match(models=(*taken, "free")))
+    evil = Router("evil", "e", (RouterBackend("a", "a", display_name="prod/r"),), (rule,), by_name=True)
+    routers.set([*routers.states(), RouterState(evil)])
+    names = Names.of([Model(ServiceName("prod", "chat"), adapters=("sql",))])
+    assert [each.router.name for each in routers.named("prod/r", names)] == ["r"]
+    assert {name: router.name for name, router in routers.listed(names) if router == evil} == {
+        "evil/e": "e",
+        "e": "e",
+        "free": "e",
+    }
+    for name in ("chat:sql", "prod/chat", "other/x"):
+        assert routers.named(name, names) == ()

@@ -181,3 +181,9 @@ def test_the_path_of_a_router_is_its_own(front: Front, make_engine: Make) -> Non
     assert engine.seen[0][0].startswith(b"POST /v1/chat/completions HTTP/1.1")
     assert front.ask(body(), "/routers/prod/r/other")[0] == 404
     assert front.ask(b"{", "/routers/prod/r/chat")[0] == 400
+
+
+def test_no_router_takes_a_request_while_the_services_are_not_known(front: Front) -> None:
+    route(front, default="a")
+    status, headers, answer = front.ask(body())
+    assert (status, answer["error"]["code"], headers["retry-after"]) == (503, "starting", "1")
