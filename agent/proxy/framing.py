@@ -130,6 +130,7 @@ class Chunked:
         if self._trailers < 0:
             size = _CHUNK_SIZE.fullmatch(line)
             if size is None:
+                self._line = line  # nothing can follow here
                 raise Malformed("a chunk has no valid size")
             length = int(size[1], 16)
             if length:

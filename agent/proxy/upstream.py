@@ -91,8 +91,12 @@ class Upstream(asyncio.Protocol):
             else:
                 self._pass_head(client, self._partial + data if self._partial else data)
         except Malformed as error:
+            begun = self._body is not None
             self.abandon()
-            client.response_failed(f"the engine's answer is not valid HTTP: {error.why}")
+            if begun:
+                client.response_breaks_off()
+            else:
+                client.response_failed(f"the engine's answer is not valid HTTP: {error.why}")
 
     def _pass_head(self, client: Receiver, data: bytes) -> None:
         while True:

@@ -12,7 +12,7 @@ import asyncio
 from dataclasses import replace
 from typing import Protocol, cast
 
-from agent.proxy.connections import enable_keepalive
+from agent.proxy.connections import enable_keepalive, reset
 from agent.proxy.framing import Body, Chunked, Malformed, ResponseHead
 from agent.proxy.incoming import Incoming
 from gateway.access.authentication import OPEN_PATHS, Access
@@ -319,6 +319,9 @@ class Connection(asyncio.Protocol):
     def _refuse(self, error: GatewayError) -> None:
         """Answer the current request with an error of the gateway."""
         if self._head is None or self._transport.is_closing():
+            return
+        if self._client_answer is not None:
+            reset(self._transport)  # a second answer would be a part of the first one
             return
         if not self._is_whole:
             self._close_after = True

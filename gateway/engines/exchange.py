@@ -166,7 +166,10 @@ class Exchange:
         self._requester.answer_ends()
 
     def fails(self, attempt: _Attempt, error: GatewayError) -> None:
-        """Try another replica, because no byte of an answer came."""
+        """Try another replica if no byte of an answer came."""
+        if self.answering:
+            self.breaks_off(attempt)
+            return
         self._attempt = None
         self.backend.balancer.failed(attempt.endpoint)
         if self._can_retry():

@@ -234,6 +234,9 @@ class RoutedExchange:
 
     def failed(self, leg: _Leg, error: GatewayError) -> None:
         """Try the next backend, or say why none answers."""
+        if self.answering:
+            self.breaks_off(leg)
+            return
         if error.code == KEY_REFUSED and leg.backend.external is not None:
             router = self._routed.state.router
             self._routed.state.read_again([SecretName(router.namespace, leg.backend.external.secret)])

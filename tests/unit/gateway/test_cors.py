@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -41,6 +42,22 @@ def test_headers_that_are_no_names_are_not_repeated(make_front: Fronts) -> None:
     front = make_front(cors=Cors(["*"]))
     assert "allow-headers" not in preflight(front, requested="a b, <c>")[1]
     assert "allow-origin: *" in preflight(front)[1]
+
+
+@pytest.mark.parametrize("name", ["Origin", "Access-Control-Request-Headers"])
+def test_many_blanks_take_little_time(name: str) -> None:
+    lines = [f"Origin: {PAGE}", "Access-Control-Request-Method: POST", f"{name}: x{' ' * 30_000}x"]
+    began = time.process_time()
+    Cors(["*"]).preflight("OPTIONS", "\r\n".join(lines).encode())
+    assert time.process_time() - began < 0.5
+
+
+def test_blanks_around_a_value_do_not_count() -> None:
+    lines = f"Origin: \t{PAGE} \r\nAccess-Control-Request-Method: POST\r\naccess-control-request-headers:  a, b\t \r\n"
+    told = Cors([PAGE]).preflight("OPTIONS", lines.encode())
+    assert told is not None
+    assert f"Allow-Origin: {PAGE}\r\n".encode() in told
+    assert b"Allow-Headers: a, b\r\n" in told
 
 
 def test_another_origin_gets_no_permission(make_front: Fronts, make_engine: Callable[..., Engine]) -> None:

@@ -104,6 +104,20 @@ def test_a_timeout_counts_until_the_head_of_an_answer_and_never_cuts_a_stream(fr
     assert a.seen
 
 
+def test_an_answer_that_becomes_invalid_is_not_asked_for_again(front: Front, make_engine: Make) -> None:
+    def becomes_invalid(connection: socket.socket, _head: bytes, _body: bytes) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc")
+        time.sleep(0.3)
+        connection.sendall(b"abXX")
+
+    a, b = make_engine(becomes_invalid), make_engine(answers("b"))
+    front.serve(a=[a], b=[b])
+    route(front, Rule("all", ("a", "b")))
+    with pytest.raises(http.client.IncompleteRead):
+        front.ask(body(), AT_ROUTER)
+    assert not b.seen
+
+
 def test_copies_reach_the_shadow_and_their_answers_nobody(front: Front, make_engine: Make) -> None:
     a, b = make_engine(answers("a")), make_engine(answers("b"))
     front.serve(a=[a], b=[b])
