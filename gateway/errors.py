@@ -41,6 +41,7 @@ class GatewayError:
         return json.dumps({"error": error}).encode() + b"\n"
 
 
+INTERNAL = GatewayError(500, "internal_error", "the gateway could not handle the request; its log says why")
 _SHOWN = 200
 """How much of a client's text an error repeats, in characters."""
 

@@ -188,7 +188,11 @@ class Ledger:
                 self.settle(reservation, Cost())
                 return
         if not reservation.abandoned:
-            reservation.answered(outcome)
+            try:
+                reservation.answered(outcome)
+            except Exception:
+                # The other requests of the same exchange wait for their decisions.
+                log.exception("Could not go on with a request after the decision on its limits")
 
     def _hold(self, counter: Counter, amount: int) -> None:
         left = self._held.get(counter, 0) + amount

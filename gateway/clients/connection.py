@@ -12,6 +12,8 @@ import asyncio
 from dataclasses import replace
 from typing import Protocol, cast
 
+import structlog
+
 from agent.proxy.connections import enable_keepalive, reset
 from agent.proxy.framing import Body, Chunked, Malformed, ResponseHead
 from agent.proxy.incoming import Incoming
@@ -26,7 +28,7 @@ from gateway.clients.pace import ClientPace
 from gateway.dispatch import Forward, Reply, dispatch
 from gateway.engines.backends import Backends
 from gateway.engines.exchange import Exchange
-from gateway.errors import GatewayError
+from gateway.errors import INTERNAL, GatewayError
 from gateway.limits import GatewayLimits
 from gateway.routers.budgets import NO_STORE
 from gateway.routers.dispatching import has_own_tokens
@@ -36,6 +38,7 @@ AHEAD_MAX = 64 * 1024
 """Most bytes that a client may send beyond its current request."""
 LINGER_S = 2.0
 """How long a refused client may continue to send its body, so that it can read the error."""
+log = structlog.get_logger(__name__)
 
 
 class Gateway(Protocol):
@@ -248,29 +251,32 @@ class Connection(asyncio.Protocol):
                 self._refuse(error)
 
     def _account_of(self, forward: Forward | Routed) -> Account:
-        gateway = self._gateway
-        now = gateway.loop.time()
+        book, now = self._gateway.book, self._gateway.loop.time()
         caller = forward.caller if isinstance(forward, Routed) else self._caller
-        return Account(gateway.book, caller, forward.label, forward.expected, now, forward.price)
+        return Account(book, caller, forward.label, forward.expected, now, forward.price)
 
     def _admitted(self, account: Account, forward: Forward | Routed, error: GatewayError | None) -> None:
         """Send a request to a replica, unless a limit refuses it or its client has left."""
         if self._account is not account:
             return
+        try:
+            self._proceed(forward, error)
+        except Exception:
+            log.exception("Could not send a request on", model=account.model)
+            self._reject(INTERNAL)
+
+    def _proceed(self, forward: Forward | Routed, error: GatewayError | None) -> None:
         gateway = self._gateway
         if error is not None:
             if isinstance(forward, Routed):
-                line = replace(forward.audit_line, status=error.status, outcome="over_limit")
-                gateway.backends.routers.audit.write(forward.state.router, line)
+                gateway.backends.routers.audit.write(forward.state.router, forward.over_limit(error))
             self._refuse(error)
-            return
-        assert self._head is not None
-        if isinstance(forward, Routed):
+        elif isinstance(forward, Routed):
             self._exchange = RoutedExchange(self, forward, gateway.backends, gateway.limits, gateway.loop)
             self._exchange.start()
-            return
-        self._exchange = Exchange(self, forward.backend, gateway.limits, gateway.loop)
-        self._exchange.start(self._head.method.encode(), forward.head, forward.payload, forward.key)
+        elif self._head is not None:
+            self._exchange = Exchange(self, forward.backend, gateway.limits, gateway.loop)
+            self._exchange.start(self._head.method.encode(), forward.head, forward.payload, forward.key)
 
     # --- answers: called by the exchange --------------------------------------------------------------------------
 

@@ -6,7 +6,9 @@ such as `n` above 1, are refused.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -62,7 +64,7 @@ def request(values: Mapping[str, Any], model: str) -> bytes:
     if system:
         made["system"] = system
     if values.get("temperature") is not None:
-        made["temperature"] = min(float(values["temperature"]), 1.0)
+        made["temperature"] = min(_number(values["temperature"], "temperature"), 1.0)
     if values.get("top_p") is not None:
         made["top_p"] = values["top_p"]
     if (stop := values.get("stop")) is not None:
@@ -74,7 +76,10 @@ def request(values: Mapping[str, Any], model: str) -> bytes:
     if tools := values.get("tools"):
         made["tools"] = [_tool(each) for each in _objects(tools, "tools")]
         made["tool_choice"] = _tool_choice(values)
-    return json.dumps(made).encode()
+    try:
+        return json.dumps(made).encode()
+    except RecursionError:
+        raise NotTranslatable("the request is nested too deeply", "messages") from None
 
 
 def wants_usage(values: Mapping[str, Any]) -> bool:
@@ -130,12 +135,13 @@ def _part(part: Json, field: str) -> Json:
 
 def _tool_uses(message: Json, field: str) -> Iterator[Json]:
     for at, call in enumerate(_objects(message.get("tool_calls") or [], f"{field}.tool_calls")):
-        function = call.get("function") or {}
+        path = f"{field}.tool_calls[{at}].function"
+        function = _object(call.get("function") or {}, path)
         try:
             arguments = json.loads(function.get("arguments") or "{}")
-        except ValueError:
-            why = "the arguments of a tool call are not JSON"
-            raise NotTranslatable(why, f"{field}.tool_calls[{at}].function.arguments") from None
+        except (ValueError, TypeError, RecursionError):
+            why = "the arguments of a tool call are not a string of JSON"
+            raise NotTranslatable(why, f"{path}.arguments") from None
         yield {"type": "tool_use", "id": call.get("id"), "name": function.get("name"), "input": arguments}
 
 
@@ -150,12 +156,31 @@ def _tool(tool: Json) -> Json:
 def _tool_choice(values: Mapping[str, Any]) -> Json:
     choice = values.get("tool_choice") or "auto"
     if isinstance(choice, dict):
-        made: Json = {"type": "tool", "name": (choice.get("function") or {}).get("name")}
+        function = _object(choice.get("function") or {}, "tool_choice.function")
+        made: Json = {"type": "tool", "name": function.get("name")}
+    elif not isinstance(choice, str):
+        raise NotTranslatable("`tool_choice` is neither a string nor an object", "tool_choice")
     else:
         made = {"type": {"required": "any", "none": "none"}.get(choice, "auto")}
     if values.get("parallel_tool_calls") is False and made["type"] != "none":
         made["disable_parallel_tool_use"] = True
     return made
+
+
+def _number(value: Any, field: str) -> float:
+    number = math.nan
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):
+            number = float(value)
+    if not math.isfinite(number):
+        raise NotTranslatable(f"`{field}` is not a number", field)
+    return number
+
+
+def _object(value: Any, field: str) -> Json:
+    if not isinstance(value, dict):
+        raise NotTranslatable(f"`{field}` is not an object", field)
+    return value
 
 
 def _objects(value: Any, field: str) -> list[Json]:
@@ -226,7 +251,7 @@ class WholeError:
         try:
             error = json.loads(self._data)["error"]
             message, kind = str(error["message"]), str(error["type"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             message, kind = "the provider answered with an error that is not JSON", "api_error"
         return json.dumps({"error": {"message": message, "type": kind, "param": None, "code": kind}}).encode() + b"\n"
 

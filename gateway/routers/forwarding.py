@@ -10,6 +10,8 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import structlog
+
 from agent.proxy.framing import ResponseHead
 from gateway.access.caller import Caller
 from gateway.accounting.request_meter import Expected
@@ -18,7 +20,7 @@ from gateway.clients.request_body import RequestBody
 from gateway.engines.access import SecretName
 from gateway.engines.backends import Backends
 from gateway.engines.exchange import Exchange, Requester
-from gateway.errors import GatewayError
+from gateway.errors import INTERNAL, GatewayError
 from gateway.limits import GatewayLimits
 from gateway.names import ServiceName
 from gateway.price import FREE, Price, nano_usd
@@ -35,6 +37,8 @@ COPY_S = 300.0
 """How long a copy may take."""
 TRY_NEXT = 429
 """This status and those from 500 on have the next backend tried."""
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,10 @@ class Routed:
         """The highest price of a candidate, which is reserved."""
         prices = [price_of(each) for each in self.choice.candidates]
         return Price(max(each.prompt for each in prices), max(each.completion for each in prices))
+
+    def over_limit(self, error: GatewayError) -> AuditLine:
+        """Return the line of the audit for a request that a limit refused."""
+        return replace(self.audit_line, status=error.status, outcome="over_limit")
 
 
 def price_of(backend: RouterBackend) -> Price:
@@ -165,7 +173,11 @@ class RoutedExchange:
         head, body = routed.head, routed.body
         if backend.external is not None:
             secret = state.secrets.get(backend.external.secret, {} if not backend.external.secret else _NOT_READ)
-            request = provider_request(backend.external, head.path, body, secret)
+            try:
+                request = provider_request(backend.external, head.path, body, secret)
+            except Exception:
+                log.exception("Could not make the request for a provider", backend=backend.name)
+                request = INTERNAL
             if isinstance(request, GatewayError):
                 leg.no_answer(request)
                 return
@@ -368,6 +380,7 @@ class _Copy(_Leg):
     def answer_breaks_off(self) -> None:
         self._over()
 
-    def no_answer(self, error: GatewayError) -> None:  # noqa: ARG002 - `Requester`'s signature
-        self._state.failed(self.backend.name)
+    def no_answer(self, error: GatewayError) -> None:
+        if error.status >= 500:
+            self._state.failed(self.backend.name)
         self._over()

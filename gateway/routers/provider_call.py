@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 
+import structlog
+
 from agent.proxy.framing import Body, Chunked, ResponseHead, Sized, UntilClose
 from gateway.engines.exchange import Requester
 from gateway.errors import GatewayError
@@ -20,6 +22,8 @@ KEY_REFUSED = "provider_refused_key"
 RETRY_S = 5.0
 _PASSED = frozenset({"retry-after", "retry-after-ms", "x-should-retry"})
 _PASSED_BEGINNINGS = ("x-ratelimit-", "anthropic-ratelimit-", "openai-")
+
+log = structlog.get_logger(__name__)
 
 
 class ProviderCall:
@@ -90,6 +94,11 @@ class ProviderCall:
             # The text of some errors has the address with its query, which specs cannot have, and never a header.
             message = f"the provider cannot be reached: {failed or type(failed).__name__}"
             error = GatewayError(503, "upstream_unreachable", message, retry_after_s=RETRY_S)
+        except Exception:
+            # A provider may answer with anything.
+            log.exception("Could not read the answer of a provider", address=self._request.url)
+            message = "the provider's answer is not valid"
+            error = GatewayError(502, "upstream_failed", message, retry_after_s=RETRY_S)
         if self._task is None:
             return
         self._task = None

@@ -119,6 +119,24 @@ def test_requests_that_come_together_are_decided_together_and_exactly(store: Fau
     assert store.sums()[REQUESTS.scope] == 5
 
 
+def test_a_fault_in_one_request_keeps_no_other_from_its_decision(store: FaultyStore) -> None:
+    def faulty(_: Outcome) -> None:
+        raise TypeError("a fault")
+
+    async def use(ledger: Ledger) -> None:
+        for is_away in (False, True):
+            store.refuses = is_away
+            store.may_go.clear()
+            ledger.reserve((TOKENS,), Cost(1), lambda _: None)
+            ledger.reserve((TOKENS,), Cost(1), faulty)
+            other = asyncio.create_task(reserved(ledger, 1))
+            await asyncio.sleep(0)
+            store.may_go.set()
+            assert (await other)[1]
+
+    with_ledger(store, use)
+
+
 def test_requests_are_served_by_own_figures_while_the_store_is_away(store: FaultyStore) -> None:
     async def use(ledger: Ledger) -> None:
         first, _ = await reserved(ledger, 40)

@@ -18,6 +18,12 @@ from gateway.routers.anthropic import (
 
 USER = {"role": "user", "content": "Hi"}
 
+TOOL = {"type": "function", "function": {"name": "look"}}
+
+
+def called(function: Any) -> dict[str, Any]:
+    return {"role": "assistant", "tool_calls": [{"id": "c1", "function": function}]}
+
 
 def made(**fields: Any) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(request({"messages": [USER]} | fields, "claude"))
@@ -96,6 +102,15 @@ def test_tools(choice: Any, wanted: Any) -> None:
         ({"messages": [{"role": "poet", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "messages[0].content[0]"),
         ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"temperature": [1]}, "temperature"),
+        ({"temperature": 10**400}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"messages": [called("look")]}, "messages[0].tool_calls[0].function"),
+        ({"messages": [called({"arguments": {"q": 1}})]}, "messages[0].tool_calls[0].function.arguments"),
+        ({"messages": [called({"arguments": "[" * 100_000})]}, "messages[0].tool_calls[0].function.arguments"),
+        ({"tools": [TOOL], "tool_choice": ["auto"]}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"function": "look"}}, "tool_choice.function"),
     ],
 )
 def test_what_has_no_counterpart_is_refused(fields: dict[str, Any], param: str) -> None:

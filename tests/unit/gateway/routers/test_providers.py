@@ -229,3 +229,41 @@ def test_an_error_of_anthropic_has_openais_form(front: Front, make_provider: Mak
     status, _, found = front.ask(body(n=2), AT_ROUTER)
     assert (status, found["error"]["code"], found["error"]["param"]) == (400, "unsupported_parameter", "n")
     assert front.ask(body(), "/routers/prod/r/v1/embeddings")[0] == 404
+
+
+@pytest.mark.parametrize(
+    "answer", [{"content": "Hello"}, {"content": [{"type": "tool_use"}]}, {"content": [], "usage": 1}]
+)
+def test_a_malformed_answer_of_a_provider_is_a_fault_of_the_provider(
+    front: Front, make_provider: Make, answer: Any
+) -> None:
+    provider = make_provider(says("200 OK", json.dumps(answer).encode()))
+    route(front, provider, external(provider, "anthropic"))
+    status, _, found = front.ask(body(), AT_ROUTER)
+    assert (status, found["error"]["code"]) == (502, "upstream_failed")
+    provider.answer = events(b"data: []\n\n")
+    with pytest.raises(http.client.IncompleteRead):
+        streamed(front)
+
+
+def test_a_malformed_request_for_anthropic_is_refused_with_its_field(front: Front, make_provider: Make) -> None:
+    provider = make_provider()
+    route(front, provider, external(provider, "anthropic"))
+    status, _, found = front.ask(body(temperature="hot"), AT_ROUTER)
+    assert (status, found["error"]["param"]) == (400, "temperature")
+    assert not provider.seen
+
+
+def test_a_fault_of_the_gateway_ends_its_request_with_an_error(
+    front: Front, make_provider: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def faulty(*_: Any) -> None:
+        raise TypeError("a fault")
+
+    provider = make_provider()
+    route(front, provider, external(provider))
+    with monkeypatch.context() as patch:
+        patch.setattr("gateway.routers.forwarding.provider_request", faulty)
+        assert front.ask(body(), AT_ROUTER)[0] == 500
+    monkeypatch.setattr("gateway.clients.connection.RoutedExchange.start", faulty)
+    assert front.ask(body(), AT_ROUTER)[0] == 500
