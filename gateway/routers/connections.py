@@ -47,6 +47,17 @@ class ProviderConnections:
             self._session = None
 
 
+async def whole(answer: aiohttp.ClientResponse, most: int) -> bytes:
+    """Read an answer to its end. Raises ValueError if it has more than `most` bytes."""
+    parts, length = [], 0
+    async for part in answer.content.iter_any():
+        length += len(part)
+        if length > most:
+            raise ValueError(f"the answer has more than {most} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
 def _resolver() -> aiohttp.abc.AbstractResolver:
     import socket
 

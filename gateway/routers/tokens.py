@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from gateway.errors import GatewayError
-from gateway.routers.connections import ProviderConnections
+from gateway.routers.connections import ProviderConnections, whole
 from program.desired.router import TokenIssuer
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ AGAIN_S = 10.0
 """The shortest time between two reads of the keys, also for unknown keys and after failures."""
 ANSWER_S = 10.0
 ANSWER_MAX = 1 << 20
+"""The longest answer with keys, in bytes."""
 SKEW_S = 60.0
 """How much the clocks of issuer and gateway may differ."""
 ALGORITHMS = frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"})
@@ -101,9 +102,9 @@ class KeySets:
         try:
             async with asyncio.timeout(ANSWER_S):
                 async with self._connections.session().get(address, allow_redirects=False) as answer:
-                    data = await answer.content.read(ANSWER_MAX)
                     if answer.status != 200:
                         raise ValueError(f"status {answer.status}")
+                    data = await whole(answer, ANSWER_MAX)
             keys = PyJWKSet.from_dict(json.loads(data)).keys
             found.keys = {each.key_id or "": each for each in keys if each.public_key_use != "enc"}
         except (aiohttp.ClientError, PyJWTError, OSError, TimeoutError, ValueError, TypeError, AttributeError) as error:

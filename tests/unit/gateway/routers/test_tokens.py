@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from gateway.routers import tokens
 from gateway.routers.runtime import RouterState
 from program.desired.router import Router, RouterBackend, TokenIssuer
-from tests.support.gateways import CHAT, Engine, Front, says
+from tests.support.gateways import CHAT, Answer, Engine, Front, says
 from tests.support.loop import eventually
 from tests.support.tls_server import TlsServer
 
@@ -139,3 +140,29 @@ def test_a_new_key_of_the_issuer_is_read(
     assert asked(front, token(new, "new"))[0] == 200
     assert asked(front, token(new, "other"))[0] == 401
     assert asked(front, token(new, "new"))[0] == 200, "the last keys stay"
+
+
+def test_keys_that_arrive_in_pieces_are_read_to_their_end_and_an_answer_without_end_is_not(
+    front: Front, engine: Engine, issuer: TlsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def in_pieces(data: bytes) -> Answer:
+        def answer(connection: socket.socket, _head: bytes, _body: bytes) -> None:
+            connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            for at in range(0, len(data), len(data) // 4):
+                part = data[at : at + len(data) // 4]
+                connection.sendall(b"%x\r\n%b\r\n" % (len(part), part))
+                time.sleep(0.05)
+            connection.sendall(b"0\r\n\r\n")
+
+        return answer
+
+    monkeypatch.setattr(tokens, "AGAIN_S", 0.1)
+    new = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    keys = json.loads(published(new=new))
+    issuer.answer = in_pieces(json.dumps(keys | {"padding": "x" * 30_000}).encode())
+    eventually(lambda: asked(front, token(new, "new"))[0] == 200, what="the new key")
+    newer = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    issuer.answer = in_pieces(json.dumps(json.loads(published(newer=newer)) | {"padding": "x" * (1 << 20)}).encode())
+    reads = len(issuer.seen)
+    eventually(lambda: [asked(front, token(newer, "newer"))] and len(issuer.seen) >= reads + 2, what="two reads")
+    assert asked(front, token(newer, "newer"))[0] == 401
