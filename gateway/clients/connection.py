@@ -10,26 +10,23 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Protocol, cast
+from typing import cast
 
 import structlog
 
 from agent.proxy.connections import enable_keepalive, reset
 from agent.proxy.framing import Body, Chunked, Malformed, ResponseHead
 from agent.proxy.incoming import Incoming
-from gateway.access.authentication import OPEN_PATHS, Access
+from gateway.access.authentication import OPEN_PATHS
 from gateway.access.caller import ANYONE, Caller
 from gateway.accounting.account import Account
-from gateway.accounting.book import Book
 from gateway.clients import heads
 from gateway.clients.answer import ClientAnswer
-from gateway.clients.cors import Cors
 from gateway.clients.pace import ClientPace
+from gateway.clients.parts import Gateway
 from gateway.dispatch import Forward, Reply, dispatch
-from gateway.engines.backends import Backends
 from gateway.engines.exchange import Exchange
 from gateway.errors import INTERNAL, GatewayError
-from gateway.limits import GatewayLimits
 from gateway.routers.budgets import NO_STORE
 from gateway.routers.dispatching import has_own_tokens
 from gateway.routers.forwarding import Routed, RoutedExchange
@@ -39,22 +36,6 @@ AHEAD_MAX = 64 * 1024
 LINGER_S = 2.0
 """How long a refused client may continue to send its body, so that it can read the error."""
 log = structlog.get_logger(__name__)
-
-
-class Gateway(Protocol):
-    """What a connection needs of its server."""
-
-    loop: asyncio.AbstractEventLoop
-    limits: GatewayLimits
-    backends: Backends
-    cors: Cors
-    access: Access
-    connections: set[Connection]
-    is_stopping: bool
-    """Connections close after their present answer."""
-    body_bytes: int
-    """Bytes of all bodies that are held now."""
-    book: Book
 
 
 class Connection(asyncio.Protocol):
