@@ -19,6 +19,8 @@ from kubeapi.json_types import Json
 VERSION = "2023-06-01"
 DEFAULT_MAX_TOKENS = 4096
 """Anthropic requires a limit."""
+LINE_MAX = 1 << 20
+"""The longest line of a stream, in bytes."""
 _FINISH = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -197,15 +199,15 @@ class WholeAnswer:
 
     def __init__(self, model: str) -> None:
         self._model = model
-        self._data = b""
+        self._parts: list[bytes] = []
 
     def feed(self, data: bytes) -> bytes:
-        self._data += data
+        self._parts.append(data)
         return b""
 
     def end(self) -> bytes:
         try:
-            answer = json.loads(self._data)
+            answer = json.loads(b"".join(self._parts))
             content = answer["content"]
         except (ValueError, KeyError, TypeError):
             raise AnswerIncomplete("the provider's answer is not a message of Anthropic") from None
@@ -241,15 +243,15 @@ class WholeError:
     """Gathers an error and translates it to OpenAI's form."""
 
     def __init__(self) -> None:
-        self._data = b""
+        self._parts: list[bytes] = []
 
     def feed(self, data: bytes) -> bytes:
-        self._data += data
+        self._parts.append(data)
         return b""
 
     def end(self) -> bytes:
         try:
-            error = json.loads(self._data)["error"]
+            error = json.loads(b"".join(self._parts))["error"]
             message, kind = str(error["message"]), str(error["type"])
         except (ValueError, KeyError, TypeError, RecursionError):
             message, kind = "the provider answered with an error that is not JSON", "api_error"
@@ -288,6 +290,8 @@ class StreamedAnswer:
 
     def feed(self, data: bytes) -> bytes:
         *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > LINE_MAX:
+            raise AnswerIncomplete(f"the provider sent a line with more than {LINE_MAX} bytes")
         made = []
         for line in lines:
             if line.startswith(b"data:"):

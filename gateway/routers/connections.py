@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     import aiohttp
 
 CONNECT_S = 10.0
-MOST = 1024
-"""Most connections to all providers together."""
+MOST, MOST_PER_PROVIDER = 1024, 512
+"""Most connections to all providers together, and to one."""
+MOST_CHECKS, MOST_CHECKS_PER_PROVIDER = 128, 8
+"""The same for health checks and the keys of tokens."""
 
 
 class ProviderConnections:
@@ -25,26 +27,46 @@ class ProviderConnections:
         self.tls: ssl.SSLContext | None = None
         """Which certificates are trusted; None: those of the system, or of the variable SSL_CERT_FILE."""
         self._session: aiohttp.ClientSession | None = None
+        self._checks: aiohttp.ClientSession | None = None
 
     def session(self) -> aiohttp.ClientSession:
-        """Return the session for all providers. It follows no proxies of the environment and keeps no cookies."""
+        """Return the session for requests of clients."""
         if self._session is None:
-            import aiohttp
-
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    limit=MOST, resolver=_resolver(), ssl=self.tls or ssl.create_default_context()
-                ),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
-            )
+            self._session = self._made(MOST, MOST_PER_PROVIDER)
         return self._session
+
+    def checks(self) -> aiohttp.ClientSession:
+        """Return the session for health checks and the keys of tokens, for which requests of clients leave no less."""
+        if self._checks is None:
+            self._checks = self._made(MOST_CHECKS, MOST_CHECKS_PER_PROVIDER)
+        return self._checks
+
+    def _made(self, limit: int, limit_per_host: int) -> aiohttp.ClientSession:
+        """Make a session. It follows no proxies of the environment, keeps no cookies, and takes no compressed answers.
+
+        A short compressed answer could become a very long one.
+        """
+        import aiohttp
+
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=limit,
+                limit_per_host=limit_per_host,
+                resolver=_resolver(),
+                ssl=self.tls or ssl.create_default_context(),
+            ),
+            auto_decompress=False,
+            headers={"Accept-Encoding": "identity"},
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+        )
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        sessions, self._session, self._checks = (self._session, self._checks), None, None
+        for each in sessions:
+            if each is not None:
+                await each.close()
 
 
 async def whole(answer: aiohttp.ClientResponse, most: int) -> bytes:

@@ -27,12 +27,14 @@ from gateway.price import FREE, Price, nano_usd
 from gateway.routers.audit import AuditLine
 from gateway.routers.provider_call import KEY_REFUSED, ProviderCall
 from gateway.routers.provider_requests import provider_request
-from gateway.routers.runtime import RouterState
+from gateway.routers.runtime import Routers, RouterState
 from gateway.routers.selection import Choice
 from program.desired.router import RouterBackend
 
 COPIES = 16
 """Most copies of one router that are under way; further requests are not copied."""
+COPIED_MAX = 64 << 20
+"""Most bytes of the copies of all routers; further requests are not copied."""
 COPY_S = 300.0
 """How long a copy may take."""
 TRY_NEXT = 429
@@ -205,9 +207,9 @@ class RoutedExchange:
         self.failed(leg, GatewayError(504, "upstream_timeout", message))
 
     def _copy(self, backend: RouterBackend) -> None:
-        if self._routed.state.copies < COPIES:
-            copy = _Copy(self._routed.state, self._copies, backend, self._loop)
-            self._send(backend, copy, self._limits)
+        state, routers, size = self._routed.state, self._backends.routers, len(self._routed.body.unchanged())
+        if state.copies.number < COPIES and routers.copied_bytes + size <= COPIED_MAX:
+            self._send(backend, _Copy(state, routers, size, self._copies, backend, self._loop), self._limits)
 
     # --- called by a leg ------------------------------------------------------------------------------------------
 
@@ -347,23 +349,34 @@ class _Copy(_Leg):
     """A copy of a request. Its answer is dropped; only the time to its first byte and its failures are noted."""
 
     def __init__(
-        self, state: RouterState, siblings: set[_Copy], backend: RouterBackend, loop: asyncio.AbstractEventLoop
+        self,
+        state: RouterState,
+        routers: Routers,
+        size: int,
+        siblings: set[_Copy],
+        backend: RouterBackend,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
+        """`size`: of the request's body, in bytes."""
         super().__init__(None, backend, loop)
         self._state = state
+        self._routers = routers
+        self._size = size
         self._siblings = siblings
         self._loop = loop
         self._is_over = False
         self.timer = loop.call_later(COPY_S, self.cancel)
         siblings.add(self)
-        state.copies += 1
+        state.copies.number += 1
+        routers.copied_bytes += size
 
     def _over(self) -> None:
         self._stop_timer()
         if not self._is_over:
             self._is_over = True
             self._siblings.discard(self)
-            self._state.copies -= 1
+            self._state.copies.number -= 1
+            self._routers.copied_bytes -= self._size
 
     def answer_begins(self, head: ResponseHead, data: bytes) -> None:  # noqa: ARG002 - `Requester`'s signature
         if head.status < 500:

@@ -104,7 +104,7 @@ class HealthChecks:
         try:
             async with (
                 asyncio.timeout(check.timeout_s),
-                self._backends.routers.connections.session().get(
+                self._backends.routers.connections.checks().get(
                     f"{parts.scheme}://{parts.netloc}{check.path}", allow_redirects=False
                 ) as answer,
             ):

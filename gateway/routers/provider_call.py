@@ -20,6 +20,8 @@ from gateway.routers.provider_requests import ProviderRequest
 REFUSALS = (401, 403)
 KEY_REFUSED = "provider_refused_key"
 RETRY_S = 5.0
+ANSWER_MAX = 64 << 20
+"""The longest answer that is no stream of events, in bytes. It is gathered before the client gets it."""
 _PASSED = frozenset({"retry-after", "retry-after-ms", "x-should-retry"})
 _PASSED_BEGINNINGS = ("x-ratelimit-", "anthropic-ratelimit-", "openai-")
 
@@ -120,6 +122,11 @@ class ProviderCall:
                 return GatewayError(502, KEY_REFUSED, f"the provider refused the gateway's key ({status})")
             if 300 <= status < 400:
                 return GatewayError(502, "upstream_failed", f"the provider redirects requests ({status})")
+            if (encoding := answer.headers.get("Content-Encoding", "identity").lower()) != "identity":
+                message = (
+                    f"the provider compressed its answer ({_one_line(encoding)[:32]}) unasked"
+                )
+                return GatewayError(502, "upstream_failed", message)
             translation = request.answer if status < 400 else request.error
             kind = (request.content_type if status < 400 else "") or answer.headers.get(
                 "Content-Type", "application/json"
@@ -127,12 +134,15 @@ class ProviderCall:
             lines = [f"Content-Type: {_one_line(kind)}"]
             lines += [f"{name}: {_one_line(value)}" for name, value in answer.headers.items() if _is_passed(name)]
             streamed = kind.startswith("text/event-stream")
-            gathered = []
+            gathered, length = [], 0
             if streamed:
                 self._begin(status, lines, Chunked())
             async for data in answer.content.iter_any():
                 await self._may_pass.wait()
                 self._moved_at = self._loop.time()
+                length += len(data)
+                if length > ANSWER_MAX and (not streamed or status >= 400):
+                    raise AnswerIncomplete(f"the provider's answer has more than {ANSWER_MAX} bytes")
                 passed = translation.feed(data)
                 if streamed:
                     self._pass(passed)

@@ -42,6 +42,13 @@ class BackendState:
     """It gets its one request after a quarantine."""
 
 
+@dataclass(eq=False)
+class Copies:
+    """Copies of requests that are under way."""
+
+    number: int = 0
+
+
 @dataclass
 class RouterState:
     """One router with the state of its backends."""
@@ -52,12 +59,12 @@ class RouterState:
     read_again: Callable[[Iterable[SecretName]], None] = lambda _: None
     """Called with a Secret whose key a provider refused; returns at once."""
     clock: Callable[[], float] = time.monotonic
-    copies: int = 0
-    """Copies of requests that are under way."""
+    copies: Copies = field(default_factory=Copies)
     _backends: dict[str, BackendState] = field(default_factory=lambda: defaultdict(BackendState))
 
     def take_over(self, before: RouterState) -> None:
-        """Keep what was measured of the backends that stay the same."""
+        """Keep the count of copies, and what was measured of the backends that stay the same."""
+        self.copies = before.copies
         for each in self.router.backends:
             if before.router.backend(each.name) == each:
                 self._backends[each.name] = before._backends[each.name]
@@ -102,6 +109,8 @@ class Routers:
     def __init__(self) -> None:
         self.dice = random.Random()  # noqa: S311 - spreads load
         self.connections = ProviderConnections()
+        self.copied_bytes = 0
+        """Bytes of all copies of requests that are under way."""
         self.audit = AuditLog()
         self.key_sets = KeySets(self.connections)
         self._routers: dict[RouterName, RouterState] = {}

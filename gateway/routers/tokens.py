@@ -101,7 +101,7 @@ class KeySets:
 
         try:
             async with asyncio.timeout(ANSWER_S):
-                async with self._connections.session().get(address, allow_redirects=False) as answer:
+                async with self._connections.checks().get(address, allow_redirects=False) as answer:
                     if answer.status != 200:
                         raise ValueError(f"status {answer.status}")
                     data = await whole(answer, ANSWER_MAX)

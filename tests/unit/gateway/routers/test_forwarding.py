@@ -124,7 +124,7 @@ def test_copies_reach_the_shadow_and_their_answers_nobody(front: Front, make_eng
     state = route(front, Rule("all", ("a", "b"), strategy="shadow"))
     for _ in range(3):
         assert front.ask(body(), AT_ROUTER)[2] == {"from": "a"}
-    eventually(lambda: len(b.seen) == 3 and state.copies == 0, what="the copies to end")
+    eventually(lambda: len(b.seen) == 3 and state.copies.number == 0, what="the copies to end")
     assert json.loads(b.seen[0][1])["model"] == "b"
 
 
@@ -141,8 +141,26 @@ def test_a_client_that_leaves_ends_the_copies_too(front: Front, make_engine: Mak
     client = http.client.HTTPConnection("127.0.0.1", front.port, timeout=10)
     client.request("POST", AT_ROUTER, json.dumps(body()))
     eventually(lambda: a.seen and b.seen, what="both requests")
+    routers = front.server.backends.routers
+    assert routers.copied_bytes > 0
+    old, state = state, route(front, Rule("all", ("a", "b"), strategy="shadow"))
+    assert old is not state
+    assert state.copies.number == 1, "a change of a router keeps the count"
     client.close()
-    eventually(lambda: len(left) == 2 and state.copies == 0, what="both engines to see the end")
+    eventually(lambda: len(left) == 2 and state.copies.number == 0, what="both engines to see the end")
+    assert routers.copied_bytes == 0
+
+
+def test_no_copies_are_made_beyond_the_bound_of_their_bytes(
+    front: Front, make_engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.routers.forwarding.COPIED_MAX", 1000)
+    a, b = make_engine(answers("a")), make_engine(answers("b"))
+    front.serve(a=[a], b=[b])
+    route(front, Rule("all", ("a", "b"), strategy="shadow"))
+    assert front.ask(body(user="x" * 1000), AT_ROUTER)[2] == {"from": "a"}
+    assert front.ask(body(), AT_ROUTER)[2] == {"from": "a"}
+    eventually(lambda: len(b.seen) == 1, what="the copy of the short request")
 
 
 def test_sensitive_requests_stay_local_and_are_refused_without_a_rule(front: Front, make_engine: Make) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 import socket
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway.routers.runtime import RouterState
-from program.desired.router import ExternalModel, Router, RouterBackend, Rule
+from program.desired.router import ExternalModel, HealthCheck, Router, RouterBackend, Rule
 from tests.support.gateways import CHAT, OK, Answer, Engine, Front, says
 from tests.support.loop import eventually
 from tests.support.tls_server import TlsServer
@@ -267,3 +269,49 @@ def test_a_fault_of_the_gateway_ends_its_request_with_an_error(
         assert front.ask(body(), AT_ROUTER)[0] == 500
     monkeypatch.setattr("gateway.clients.connection.RoutedExchange.start", faulty)
     assert front.ask(body(), AT_ROUTER)[0] == 500
+
+
+def test_what_a_provider_sends_has_a_bound(front: Front, make_provider: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.routers.provider_call.ANSWER_MAX", 1000)
+    monkeypatch.setattr("gateway.routers.anthropic.LINE_MAX", 1000)
+    provider = make_provider(says("200 OK", json.dumps("x" * 1000).encode()))
+    for kind in ("openai", "anthropic"):
+        route(front, provider, external(provider, kind))
+        status, _, found = front.ask(body(), AT_ROUTER)
+        assert (status, found["error"]["code"]) == (502, "upstream_failed")
+        assert "more than 1000 bytes" in found["error"]["message"]
+    provider.answer = events(b"data: " + b"x" * 600, b"x" * 600)
+    with pytest.raises(http.client.IncompleteRead):
+        streamed(front)
+
+
+def test_a_compressed_answer_is_refused(front: Front, make_provider: Make) -> None:
+    provider = make_provider(says("200 OK", gzip.compress(b"{}"), b"Content-Encoding: gzip"))
+    route(front, provider, external(provider))
+    status, _, found = front.ask(body(), AT_ROUTER)
+    assert (status, found["error"]["code"]) == (502, "upstream_failed")
+    assert "gzip" in found["error"]["message"]
+    assert provider.headers()["accept-encoding"] == "identity"
+
+
+def test_requests_that_hang_at_a_provider_do_not_keep_its_health_checks_back(
+    front: Front, make_provider: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(connection: socket.socket, head: bytes, data: bytes) -> None:
+        if head.startswith(b"GET"):
+            OK(connection, head, data)
+        else:
+            connection.settimeout(10)
+            connection.recv(1)
+
+    monkeypatch.setattr("gateway.routers.connections.MOST", 1)
+    provider = make_provider(answer)
+    check = HealthCheck("/health", interval_s=0.1, timeout_s=0.5)
+    state = route(front, provider, replace(external(provider), health_check=check))
+    client = http.client.HTTPConnection("127.0.0.1", front.port, timeout=10)
+    client.request("POST", AT_ROUTER, json.dumps(body()))
+    eventually(lambda: any(head.startswith(b"POST") for head, _ in provider.seen), what="the request")
+    checks = len(provider.seen)
+    eventually(lambda: len(provider.seen) >= checks + 3, what="more checks")
+    assert state.health("x").usable
+    client.close()
