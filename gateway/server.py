@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
+import structlog
+
 from gateway.access.authentication import Access
 from gateway.access.keys import KeyRing
 from gateway.accounting.book import Book
@@ -37,6 +39,8 @@ SHUTDOWN_S = 2.0
 """How long a client may take to confirm the end of a TLS connection."""
 START_S = 10.0
 POLL_S = 0.05
+
+log = structlog.get_logger(__name__)
 
 
 class GatewayServer:
@@ -156,10 +160,14 @@ class GatewayServer:
             self.loop.close()
 
     def _sweep(self) -> None:
+        self.loop.call_later(SWEEP_S, self._sweep)
         now = self.loop.time()
         for connection in list(self.connections):
-            connection.close_if_late(now)
-        self.loop.call_later(SWEEP_S, self._sweep)
+            try:
+                connection.close_if_late(now)
+            except Exception:
+                log.exception("Could not check a connection for its limits of time")
+                connection.end()
 
     def _close_listener(self) -> None:
         self.is_stopping = True

@@ -71,15 +71,20 @@ def _is_silent_stream(values: Mapping[str, Any]) -> bool:
 
 def _tokens(value: Any) -> int:
     """Estimate the tokens of texts at any depth. A list of numbers is a list of tokens. Images are not estimated."""
-    if isinstance(value, str):
-        return estimated(len(value))
-    if isinstance(value, list):
-        if value and isinstance(value[0], int):
-            return len(value)
-        return sum([_tokens(each) for each in value])
-    if isinstance(value, dict):
-        return _tokens(value.get("content")) + _tokens(value.get("text"))
-    return 0
+    tokens = 0
+    left = [value]
+    while left:
+        value = left.pop()
+        if isinstance(value, str):
+            tokens += estimated(len(value))
+        elif isinstance(value, list):
+            if value and isinstance(value[0], int):
+                tokens += len(value)
+            else:
+                left += value
+        elif isinstance(value, dict):
+            left += (value.get("content"), value.get("text"))
+    return tokens
 
 
 def _count(value: Any) -> int:

@@ -164,6 +164,9 @@ class Connection(asyncio.Protocol):
                     break
         except Malformed as error:
             self._reject(GatewayError(error.status, "invalid_request", error.why))
+        except Exception:
+            log.exception("Could not handle a request")
+            self._reject(INTERNAL)
         finally:
             self._advancing = False
         self._steer_reading()
@@ -334,7 +337,7 @@ class Connection(asyncio.Protocol):
             self._advance()
 
     def _reject(self, error: GatewayError) -> None:
-        """Answer an invalid request and close the connection, because the start of the next request is unknown."""
+        """Answer a request and close the connection, because the start of the next request is unknown."""
         answering = self._client_answer is not None
         self._cancel()
         self._close_after = True

@@ -20,6 +20,7 @@ from gateway.access.caller import Caller
 from gateway.access.key_limits import KeyLimits
 from gateway.access.keys import Key, KeyRing, digest, new_key
 from gateway.accounting.stores import SqliteStore
+from gateway.clients.connection import Connection
 from gateway.engines.backends import Route
 from gateway.names import Model, ServiceName
 from gateway.server import GatewayServer
@@ -27,6 +28,7 @@ from tests.support.gateways import CHAT, OK, Answer, Engine, Front, says
 from tests.support.raw_engine import connected, read_head, read_to_end
 
 Make = Callable[..., Engine]
+COMPLETION = b'POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 17\r\n\r\n{"model": "chat"}'
 HEAD_OF_800 = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 800\r\n\r\n"
 
 
@@ -403,6 +405,43 @@ def test_a_body_may_take_long_if_it_goes_on(make_front: Callable[..., Front], ma
             client.sendall(body[at : at + 10])
             time.sleep(0.2)
         assert b" 200 " in read_head(client)[0]
+
+
+def test_a_fault_of_the_gateway_is_answered_and_logged(
+    front: Front, make_engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def faulty(*_: object) -> None:
+        raise RecursionError
+
+    front.serve(chat=[make_engine()])
+    with connected(front.port) as client:
+        client.sendall(COMPLETION)
+        read_head(client)
+        monkeypatch.setattr("gateway.clients.connection.dispatch", faulty)
+        client.sendall(COMPLETION)
+        seen = read_to_end(client)
+    assert b"HTTP/1.1 500 " in seen
+    assert b'"code": "internal_error"' in seen
+    monkeypatch.undo()
+    assert front.ask({"model": "chat"})[0] == 200
+
+
+def test_one_connection_at_fault_does_not_end_the_limits_of_the_others(
+    make_front: Callable[..., Front], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    front = make_front(client_idle_s=0.2)
+    checked = Connection.close_if_late
+    faults = [RecursionError()]
+
+    def close_if_late(connection: Connection, now: float) -> None:
+        if faults:
+            raise faults.pop()
+        checked(connection, now)
+
+    monkeypatch.setattr(Connection, "close_if_late", close_if_late)
+    with connected(front.port, timeout_s=10) as first, connected(front.port, timeout_s=10) as second:
+        assert first.recv(1) == second.recv(1) == b""
+    assert not faults
 
 
 def test_an_engine_that_does_not_begin_to_answer_is_given_up(

@@ -180,6 +180,13 @@ def test_the_engine_is_asked_for_usage_where_the_client_did_not(values: dict[str
     assert not expected("/v1/responses", body.values).drop_usage
 
 
+def nested(depth: int) -> object:
+    value: object = "abcd"
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 def test_the_cost_of_a_request_is_estimated_before_it_is_sent() -> None:
     messages = [
         {"role": "user", "content": "x" * 400},
@@ -189,4 +196,5 @@ def test_the_cost_of_a_request_is_estimated_before_it_is_sent() -> None:
     assert expected("/v1/completions", {"prompt": [1, 2, 3], "max_tokens": 5}).total == 8
     assert expected("/v1/embeddings", {"input": ["abcd", "abcde"]}).total == 3
     assert expected(CHAT, {"messages": []}).completion == 1024
+    assert expected(CHAT, {"messages": nested(900), "max_tokens": 5}).total == 6
     assert expected(CHAT, {"messages": [{"content": None}, 5], "max_tokens": -3, "n": "x"}).completion == 1024
