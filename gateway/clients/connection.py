@@ -62,8 +62,6 @@ class Connection(asyncio.Protocol):
         self._close_after = False
         self._discarding = False
         self._advancing = False
-        self._clogged = False
-        """The client does not accept more of the answer for now."""
         self._paused = False
 
     # --- the client ---------------------------------------------------------------------------------------------
@@ -104,12 +102,12 @@ class Connection(asyncio.Protocol):
             self._finish()
 
     def pause_writing(self) -> None:
-        self._clogged = True
+        self._pace.clogs(self._gateway.loop.time())
         if self._exchange is not None:
             self._exchange.pause()
 
     def resume_writing(self) -> None:
-        self._clogged = False
+        self._pace.clogs(None)
         if self._exchange is not None:
             self._exchange.resume()
         self._advance()
@@ -128,7 +126,9 @@ class Connection(asyncio.Protocol):
 
     def close_if_late(self, now: float) -> None:
         """Enforce the limits of time: for the client, for the first byte of an answer, for its pauses."""
-        if self._discarding or self._clogged:
+        if self._discarding or self._pace.is_clogged:
+            if self._pace.is_stuck(now):
+                reset(self._transport)
             return
         if self._exchange is not None:
             self._exchange.close_if_late(now)
@@ -153,7 +153,7 @@ class Connection(asyncio.Protocol):
             return
         self._advancing = True
         try:
-            while self._incoming and not self._discarding and not self._clogged:
+            while self._incoming and not self._discarding and not self._pace.is_clogged:
                 if self._head is None:
                     if not self._begin():
                         break
@@ -381,7 +381,7 @@ class Connection(asyncio.Protocol):
     def _steer_reading(self) -> None:
         if self._discarding or self._transport.is_closing():
             return
-        waits = self._clogged or (self._head is not None and self._is_whole)
+        waits = self._pace.is_clogged or (self._head is not None and self._is_whole)
         pause = waits and len(self._incoming) > AHEAD_MAX
         if pause != self._paused:
             self._paused = pause

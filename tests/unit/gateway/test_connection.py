@@ -444,6 +444,24 @@ def test_one_connection_at_fault_does_not_end_the_limits_of_the_others(
     assert not faults
 
 
+LIST = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n"
+
+
+@pytest.mark.parametrize("asked", [COMPLETION, (LIST + b"\r\n") * 20, LIST + b"Connection: close\r\n\r\n"])
+def test_a_client_that_does_not_read_its_answer_is_cut_off(
+    make_front: Callable[..., Front], make_engine: Make, asked: bytes
+) -> None:
+    front = make_front(gap_s=0.5)
+    engine = make_engine(says("200 OK", b"x" * 30_000_000))
+    front.serve_routes(Route(Model(ServiceName("prod", "chat"), aliases=("x" * 20_000_000,)), (engine.target,)))
+    with connected(front.port) as client:
+        client.sendall(asked)
+        until(lambda: len(front.server.connections) == 1)
+        until(lambda: not front.server.connections)
+        with pytest.raises(ConnectionResetError):
+            read_to_end(client)
+
+
 def test_an_engine_that_does_not_begin_to_answer_is_given_up(
     make_front: Callable[..., Front], make_engine: Make
 ) -> None:
