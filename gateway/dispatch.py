@@ -106,9 +106,9 @@ def _forward(head: heads.Head, data: bytes, caller: Caller, backends: Backends) 
 
 def _allowed(name: str, caller: Caller, backends: Backends) -> Match | GatewayError:
     """Return the model of a name, if the caller may use it."""
-    found = backends.names.find(name)
+    # Names of models that a key does not allow are not shown to its client.
+    found = backends.names.meaning(name) if caller.models else backends.names.find(name)
     if isinstance(found, NoMatch):
-        # Names of models that a key does not allow are not shown to its client.
         return model_not_found(name, NoMatch() if caller.models else found)
     return found if caller.may_use(name, found, backends.names) else model_not_allowed(name)
 

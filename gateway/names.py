@@ -103,7 +103,15 @@ class Names:
         return cls(levels, tuple(made._list(order)))
 
     def find(self, name: str) -> Match | NoMatch:
-        """Return the model that a name means."""
+        """Return the model that a name means, or similar names. These take time in proportion to all names."""
+        found = self.meaning(name)
+        if isinstance(found, Match) or found.owners:
+            return found
+        names = [each.name for each in self.listed]
+        return NoMatch(tuple(difflib.get_close_matches(name[:_LONGEST], names, NEAR_NAMES, cutoff=0.5)))
+
+    def meaning(self, name: str) -> Match | NoMatch:
+        """Return the model that a name means, without similar names."""
         found = self._exact(name)
         if isinstance(found, Match) or found.owners:
             return found
@@ -114,8 +122,7 @@ class Names:
                 return of_base
             if isinstance(of_base, Match) and adapter in of_base.model.adapters:
                 return Match(of_base.model, adapter, adapter)
-        names = [each.name for each in self.listed]
-        return NoMatch(tuple(difflib.get_close_matches(name[:_LONGEST], names, NEAR_NAMES, cutoff=0.5)))
+        return found
 
     def claims(self, name: str) -> bool:
         """Return whether one service or several have a name, without regard to adapters behind a colon."""
@@ -137,7 +144,7 @@ class Names:
             primary = model.service.name if unique else str(model.service)
             adapters = [f"{primary}:{adapter}" for adapter in model.adapters]
             for name in (primary, *model.aliases, *_public(model.engine_names), *adapters, *model.adapters):
-                found = self.find(name) if ":" in name else self._exact(name)
+                found = self.meaning(name)
                 if name not in seen and isinstance(found, Match) and found.model.service == model.service:
                     seen.add(name)
                     yield ListedName(name, found)

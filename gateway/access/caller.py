@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from gateway.accounting.limits import Limit
-from gateway.names import ListedName, Match, Names
+from gateway.names import ListedName, Match, Names, ServiceName
 
 
 @dataclass(frozen=True)
@@ -27,21 +27,27 @@ class Caller:
         A model that the key lists by one name is allowed under all its names, with its adapters. If the key lists an
         adapter, only this adapter is allowed.
         """
-        return not self.models or any(self._covers(allowed, name, match, names) for allowed in self.models)
+        return not self.models or self._covers(name, match, self._meant(names))
 
     def listed(self, names: Names) -> tuple[ListedName, ...]:
         """Return the names of the models that the caller may use."""
         if not self.models:
             return names.listed
-        return tuple(each for each in names.listed if self.may_use(each.name, each.match, names))
+        meant = self._meant(names)
+        return tuple(each for each in names.listed if self._covers(each.name, each.match, meant))
 
-    def _covers(self, allowed: str, name: str, match: Match, names: Names) -> bool:
-        if "*" in allowed:
-            return fnmatchcase(str(match.model.service), allowed) or fnmatchcase(name, allowed)
-        found = names.find(allowed)
-        if not isinstance(found, Match) or found.model.service != match.model.service:
-            return False
-        return found.adapter in ("", match.adapter)
+    def _meant(self, names: Names) -> frozenset[tuple[ServiceName, str]]:
+        """Return the services that the names mean, each with an adapter or an empty text."""
+        found = (names.meaning(allowed) for allowed in self.models if "*" not in allowed)
+        return frozenset((each.model.service, each.adapter) for each in found if isinstance(each, Match))
+
+    def _covers(self, name: str, match: Match, meant: frozenset[tuple[ServiceName, str]]) -> bool:
+        service = match.model.service
+        return not meant.isdisjoint(((service, ""), (service, match.adapter))) or any(
+            fnmatchcase(str(service), allowed) or fnmatchcase(name, allowed)
+            for allowed in self.models
+            if "*" in allowed
+        )
 
 
 ANYONE = Caller()

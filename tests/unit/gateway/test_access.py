@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import contextlib
 import json
 from dataclasses import replace
 
@@ -15,6 +17,8 @@ from gateway.access.key_limits import KeyLimits
 from gateway.access.key_secrets import SecretUnreadable, key_of, secret_of
 from gateway.access.keys import Key, KeyRing, digest, new_key
 from gateway.clients.heads import Head
+from gateway.dispatch import dispatch
+from gateway.engines.backends import Backends, Route
 from gateway.errors import GatewayError
 from gateway.names import Match, Model, Names, ServiceName
 from gateway.price import FREE, Price, usd
@@ -169,3 +173,17 @@ def test_a_price_is_read_from_dollars_for_a_million_tokens(text: str, price: Pri
 def test_a_wrong_price_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         Price.read(text)
+
+
+def test_a_key_for_models_that_are_gone_has_no_similar_names_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    caller = Caller("id", models=("gone", "chat:gone", "prod/gone", "code"))
+    monkeypatch.setattr("difflib.get_close_matches", None)
+    assert [each.name for each in caller.listed(NAMES)] == ["code"]
+    found = NAMES.meaning("code")
+    assert isinstance(found, Match)
+    assert caller.may_use("code", found, NAMES)
+    with contextlib.closing(asyncio.new_event_loop()) as loop:
+        backends = Backends(loop)
+        backends.set_routes([Route(CHAT), Route(CODE)])
+        refused = dispatch(head(path=b"/v1/models/gone"), b"", caller, backends)
+    assert isinstance(refused, GatewayError) and refused.code == "model_not_found"
