@@ -71,6 +71,8 @@ class EngineQuestions:
                 future = self._pool.submit(models_of, target, route.access, tls=tls)
                 self._under_way[service] = (future, route.targets)
                 future.add_done_callback(lambda _: self._answered())
+        # What is due now and was not asked has no replica, or its engine cannot be asked: nothing is to be done for it.
+        self._again_at = {service: at for service, at in self._again_at.items() if at > now}
 
     def due_in_s(self) -> float | None:
         """Return when an engine is to be asked again, in seconds; None when none is."""
