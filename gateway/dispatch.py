@@ -20,7 +20,7 @@ from gateway.price import Price
 from gateway.routers import dispatching
 from gateway.routers.forwarding import Routed
 
-_STARTING = "the models of the cluster are not known yet"
+STARTING = GatewayError(503, "starting", "the models of the cluster are not known yet", retry_after_s=1.0)
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def dispatch(
     if head.path == "/health":
         return Reply(b'{"status":"ok"}\n')
     if head.path == "/ready":
-        return Reply(b'{"status":"ok"}\n') if backends.are_known else GatewayError(503, "starting", _STARTING)
+        return Reply(b'{"status":"ok"}\n') if backends.are_known else STARTING
     if head.path == "/v1/models":
         routers = dispatching.entries(caller, backends.routers, backends.names)
         return Reply(models_list.listed(caller.listed(backends.names), routers))
@@ -82,6 +82,8 @@ def dispatch(
 
 
 def _forward(head: heads.Head, data: bytes, caller: Caller, backends: Backends) -> Forward | Routed | GatewayError:
+    if not backends.are_known:
+        return STARTING  # a router could have the name of a service that is not known yet
     try:
         body = _read(head, data)
     except BodyInvalid as error:

@@ -125,8 +125,12 @@ class Names:
         return found
 
     def claims(self, name: str) -> bool:
-        """Return whether one service or several have a name, without regard to adapters behind a colon."""
-        return any(name in level for level in self._levels)
+        """Return whether a name belongs to one service or to several.
+
+        With a service's name before its last colon it does: the engine may load an adapter of this name later.
+        """
+        base, colon, _ = name.rpartition(":")
+        return any(name in level or (colon and base in level) for level in self._levels)
 
     def _exact(self, name: str) -> Match | NoMatch:
         for level in self._levels:

@@ -7,11 +7,12 @@ from fnmatch import fnmatchcase
 
 from gateway.accounting.limits import Limit
 from gateway.names import ListedName, Match, Names, ServiceName
+from program.desired.router import TokenIssuer
 
 
 @dataclass(frozen=True)
 class Caller:
-    """The client behind a request, after the check of its key."""
+    """The client behind a request, after the check of its key or its token."""
 
     key_id: str = ""
     """Empty: the request needed no key."""
@@ -20,6 +21,8 @@ class Caller:
     models: tuple[str, ...] = ()
     """Names of models, and patterns of `namespace/name` with `*`. Empty: all models."""
     limits: tuple[Limit, ...] = ()
+    issuer: TokenIssuer | None = None
+    """Who issued the client's token, if a router checked one in the place of a key."""
 
     def may_use(self, name: str, match: Match, names: Names) -> bool:
         """Return whether the caller may use a model that it names `name`.

@@ -28,7 +28,7 @@ from gateway.dispatch import Forward, Reply, dispatch
 from gateway.engines.exchange import Exchange
 from gateway.errors import INTERNAL, GatewayError
 from gateway.routers.budgets import NO_STORE
-from gateway.routers.dispatching import has_own_tokens
+from gateway.routers.dispatching import caller_of_token
 from gateway.routers.forwarding import Routed, RoutedExchange
 
 AHEAD_MAX = 64 * 1024
@@ -186,8 +186,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(heads.no_content(lines, head, close=self._close_after))
             self._answered()
             return True
-        has_token = has_own_tokens(head, self._gateway.backends.routers)
-        caller = ANYONE if has_token else self._gateway.access.authenticate(head)
+        caller = caller_of_token(head, self._gateway.backends.routers) or self._gateway.access.authenticate(head)
         if isinstance(caller, GatewayError):
             self._refuse(caller)
             return True

@@ -35,23 +35,34 @@ COMPLEXITY = "x-llmkube-task-complexity"
 TEAM = "x-llmkube-team"
 
 
+def caller_of_token(head: heads.Head, routers: Routers) -> Caller | GatewayError | None:
+    """Return who sends a request to a router that checks tokens, or why it is refused; None: the client's key counts.
+
+    `connection` calls it as soon as it has read the head, so that nobody without a token has its body held.
+    """
+    if not head.path.startswith(ADDRESS):
+        return None
+    state = routers.get(*_parts(head.path)[:2])
+    if state is None or state.router.issuer is None:
+        return None
+    team = verified_team(state.router.issuer, head.credential, routers.key_sets)
+    return team if isinstance(team, GatewayError) else Caller(team=team, issuer=state.router.issuer)
+
+
 def at_address(head: heads.Head, data: bytes, caller: Caller, routers: Routers) -> Routed | bytes | GatewayError:
     """Decide on a request to the address of a router; bytes are an answer with status 200."""
-    namespace, _, rest = head.path.removeprefix(ADDRESS).partition("/")
-    name, slash, path = rest.partition("/")
+    namespace, name, path = _parts(head.path)
     state = routers.get(namespace, name)
     if state is None:
         message = f"there is no ModelRouter `{namespace}/{name}`, or its spec is not valid"
         return GatewayError(404, "router_not_found", message)
     if not _may_use(caller, state.router):
         return model_not_allowed(f"{namespace}/{name}")
-    if state.router.issuer is not None:
-        team = verified_team(state.router.issuer, head.credential, routers.key_sets)
-        if isinstance(team, GatewayError):
-            return team
-        caller = replace(caller, team=team)
-        head = heads.with_field(head, state.router.issuer.team_header, team)
-    path = slash + path
+    if state.router.issuer != caller.issuer:
+        message = "the policy of the router changed while the request came; send it again"
+        return GatewayError(503, "router_changed", message, retry_after_s=1.0)
+    if caller.issuer is not None:
+        head = heads.with_field(head, caller.issuer.team_header, caller.team)
     if head.method in ("GET", "HEAD") and path == "/v1/models":
         return _json({"object": "list", "data": [entry(each, state.router) for each in _listed(state.router, caller)]})
     if head.method in ("GET", "HEAD") and path.startswith("/v1/models/"):
@@ -67,6 +78,13 @@ def at_address(head: heads.Head, data: bytes, caller: Caller, routers: Routers) 
     except BodyInvalid as error:
         return GatewayError(400, "invalid_request", error.why, error.param)
     return _routed(state, replace(head, path=path, target=quote(path)), body, caller, routers)
+
+
+def _parts(path: str) -> tuple[str, str, str]:
+    """Return namespace, name and further path of the address of a router."""
+    namespace, _, rest = path.removeprefix(ADDRESS).partition("/")
+    name, slash, further = rest.partition("/")
+    return namespace, name, slash + further
 
 
 def by_name(
@@ -87,15 +105,6 @@ def by_name(
             404, "model_ambiguous", f"`{body.model}` is a name of several routers; use {owners}", "model"
         )
     return _routed(found[0], head, body, caller, routers)
-
-
-def has_own_tokens(head: heads.Head, routers: Routers) -> bool:
-    """Return whether a request is for the address of a router that checks tokens, so that no key of a client counts."""
-    if not head.path.startswith(ADDRESS):
-        return False
-    namespace, _, rest = head.path.removeprefix(ADDRESS).partition("/")
-    state = routers.get(namespace, rest.partition("/")[0])
-    return state is not None and state.router.issuer is not None
 
 
 def _listed(router: Router, caller: Caller) -> list[str]:

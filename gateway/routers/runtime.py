@@ -128,7 +128,7 @@ class Routers:
         self._names = {}
         for state in wanted.values():
             if state.router.issuer is None:  # tokens are checked at the router's own address only
-                for each in dict.fromkeys((*_own_names(state.router), *state.router.public_names)):
+                for each in dict.fromkeys((*_own_names(state.router), *_shared_names(state.router))):
                     self._names.setdefault(each, []).append(state)
 
     def states(self) -> tuple[RouterState, ...]:
@@ -159,6 +159,11 @@ class Routers:
 
 def _own_names(router: Router) -> tuple[str, str]:
     return router.name, f"{router.namespace}/{router.name}"
+
+
+def _shared_names(router: Router) -> Iterator[str]:
+    """Yield the names that other routers may have, too. One with a slash could be the full name of another router."""
+    return (name for name in router.public_names if "/" not in name)
 
 
 def listed_by(router: Router) -> tuple[str, ...]:

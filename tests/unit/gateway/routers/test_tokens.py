@@ -6,6 +6,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -166,3 +167,38 @@ def test_keys_that_arrive_in_pieces_are_read_to_their_end_and_an_answer_without_
     reads = len(issuer.seen)
     eventually(lambda: [asked(front, token(newer, "newer"))] and len(issuer.seen) >= reads + 2, what="two reads")
     assert asked(front, token(newer, "newer"))[0] == 401
+
+
+def begun(front: Front, *lines: bytes) -> socket.socket:
+    """Send the head of a request with a long body, and the begin of the body."""
+    client = socket.create_connection(("127.0.0.1", front.port), 10)
+    head = (b"POST " + AT_ROUTER.encode() + b" HTTP/1.1", b"Host: h", b"Content-Length: 1000", *lines, b"", b"")
+    client.sendall(b"\r\n".join(head) + b"{")
+    return client
+
+
+def test_the_body_of_a_client_without_a_token_is_not_awaited(front: Front, engine: Engine) -> None:
+    with begun(front) as client:
+        assert client.recv(1 << 16).startswith(b"HTTP/1.1 401 ")
+    assert front.server.body_bytes == 0
+
+
+@pytest.mark.parametrize("has_tokens", [True, False])
+def test_a_request_is_refused_if_the_policy_changes_while_its_body_comes(
+    front: Front, engine: Engine, *, has_tokens: bool
+) -> None:
+    routers = front.server.backends.routers
+    state = routers.get("prod", "r")
+    assert state is not None
+    assert state.router.issuer is not None
+    with begun(front, b"Authorization: Bearer " + token().encode()) as client:
+        eventually(lambda: front.server.body_bytes == 1, what="the begin of the body")
+        issuer = replace(state.router.issuer, issuer="https://other") if has_tokens else None
+        changed = RouterState(replace(state.router, issuer=issuer))
+        front.server.set_routers([changed])
+        eventually(lambda: routers.states() == (changed,), what="the change")
+        client.sendall(b" " * 998 + b"}")
+        answer = client.recv(1 << 16)
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"router_changed" in answer
+    assert not engine.seen
