@@ -70,7 +70,9 @@ def dispatch(
     if head.path == "/health":
         return Reply(b'{"status":"ok"}\n')
     if head.path == "/ready":
-        return Reply(b'{"status":"ok"}\n') if backends.are_known else STARTING
+        if not backends.are_known:
+            return STARTING
+        return Reply(b'{"status":"ok"}\n') if backends.routers.are_known else dispatching.STARTING
     if head.path == "/v1/models":
         routers = dispatching.entries(caller, backends.routers, backends.names)
         return Reply(models_list.listed(caller.listed(backends.names), routers))
@@ -90,6 +92,8 @@ def _forward(head: heads.Head, data: bytes, caller: Caller, backends: Backends) 
         return GatewayError(400, "invalid_request", error.why, error.param)
     if (routed := dispatching.by_name(head, body, caller, backends.routers, backends.names)) is not None:
         return routed
+    if not backends.routers.are_known and not backends.names.claims(body.model):
+        return dispatching.STARTING
     found = _allowed(body.model, caller, backends)
     if isinstance(found, GatewayError):
         return found

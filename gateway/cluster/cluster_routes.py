@@ -31,7 +31,7 @@ from kubeapi.kinds import Kind
 from program.dialects.registry import DIALECTS, is_part_of_another
 
 GATHER_S = 0.05
-"""How long changes are gathered before the routes are made."""
+"""How long changes are gathered before the routes are made, and how often it is checked whether all is listed."""
 
 log = structlog.get_logger(__name__)
 
@@ -46,6 +46,7 @@ class ClusterRoutes:
         self._publish = publish
         self._changed = threading.Event()
         self._stopping = threading.Event()
+        self._is_first = True
         self._left_out: set[Kind] = set()
         """Kinds that the API server does not serve, or not to this gateway."""
         self._services = {
@@ -112,7 +113,8 @@ class ClusterRoutes:
 
     def _run(self) -> None:
         while True:
-            self._changed.wait(self._engines.due_in_s())
+            # An empty list is no change.
+            self._changed.wait(GATHER_S if self._is_first else self._engines.due_in_s())
             self._changed.clear()
             if self._stopping.is_set():
                 return
@@ -126,6 +128,7 @@ class ClusterRoutes:
     def _update(self) -> None:
         if not self._is_listed():
             return
+        self._is_first = False
         services = [(name, cr) for name, informer in self._services.items() for cr in informer.list()]
         services = [(name, cr) for name, cr in services if not is_part_of_another(cr)]
         self._engines.keep_only({service_name(*each) for each in services})

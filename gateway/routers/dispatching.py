@@ -33,6 +33,8 @@ ADDRESS = "/routers/"
 CHAT = "/v1/chat/completions"
 COMPLEXITY = "x-llmkube-task-complexity"
 TEAM = "x-llmkube-team"
+STARTING = GatewayError(503, "starting", "the routers of the cluster are not known yet", retry_after_s=1.0)
+"""The answer for an address or a name that may be a router's."""
 
 
 def caller_of_token(head: heads.Head, routers: Routers) -> Caller | GatewayError | None:
@@ -42,6 +44,8 @@ def caller_of_token(head: heads.Head, routers: Routers) -> Caller | GatewayError
     """
     if not head.path.startswith(ADDRESS):
         return None
+    if not routers.are_known:
+        return STARTING  # the client's token is no key
     state = routers.get(*_parts(head.path)[:2])
     if state is None or state.router.issuer is None:
         return None

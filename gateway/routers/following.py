@@ -17,14 +17,16 @@ from gateway.routers.provider_requests import KEYS
 from gateway.routers.runtime import Credentials, RouterState
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.errors import ApiError, Forbidden
 from kubeapi.informer import Informer
 from kubeapi.json_types import Json
+from kubeapi.kinds import Kind
 from program.desired.errors import SpecInvalid
 from program.desired.router import Router
 from program.dialects.llmkube.parse.router import router_of
 
 GATHER_S = 0.05
-"""How long changes are gathered before the routers are made."""
+"""How long changes are gathered before the routers are made, and how often it is checked whether they are listed."""
 
 log = structlog.get_logger(__name__)
 
@@ -35,7 +37,10 @@ class RouterFollower:
     def __init__(
         self, client: KubeClient, *, publish: Callable[[Iterable[RouterState]], None], namespaces: tuple[str, ...] = ()
     ) -> None:
-        """`publish` gets all routers after each change. `namespaces` empty means all."""
+        """`publish` gets all routers after each change, the first time when all were listed.
+
+        `namespaces` empty means all.
+        """
         self._publish = publish
         self._changed = threading.Event()
         self._stopping = threading.Event()
@@ -43,13 +48,17 @@ class RouterFollower:
         """The last valid spec of each router, by uid."""
         self._judged: dict[str, int] = {}
         """The generation that was last found invalid, by uid."""
+        self._left_out = False
+        """The API server does not serve ModelRouters, or not to this gateway."""
+        self._is_first = True
         self._objects = Informer(
             client,
             kinds.MODEL_ROUTERS,
             namespaces=namespaces or None,
             transform=_trimmed,
             on_change=lambda _old, _new: self._changed.set(),
-            on_missing=lambda _kind: None,
+            on_missing=self._leave_out,
+            on_refused=self._on_refused,
         )
         self._secrets = EngineSecrets(client, changed=self._changed.set)
         self._thread = threading.Thread(target=self._run, name="routers", daemon=True)
@@ -70,7 +79,8 @@ class RouterFollower:
 
     def _run(self) -> None:
         while True:
-            self._changed.wait()
+            # An empty list is no change.
+            self._changed.wait(GATHER_S if self._is_first else None)
             self._changed.clear()
             if self._stopping.is_set():
                 return
@@ -81,7 +91,18 @@ class RouterFollower:
                 log.exception("Could not read the routers of the cluster")
             self._stopping.wait(GATHER_S)
 
+    def _leave_out(self, kind: Kind) -> None:  # noqa: ARG002 - the informer's signature
+        self._left_out = True
+
+    def _on_refused(self, error: ApiError) -> float:
+        if isinstance(error, Forbidden):
+            self._left_out = True
+        return 0.0
+
     def _update(self) -> None:
+        if not self._objects.has_synced and not self._left_out:
+            return
+        self._is_first = False
         objects = self._objects.list()
         for gone in self._valid.keys() - {cr["metadata"]["uid"] for cr in objects}:
             del self._valid[gone]

@@ -113,11 +113,14 @@ class Routers:
         """Bytes of all copies of requests that are under way."""
         self.audit = AuditLog()
         self.key_sets = KeySets(self.connections)
+        self.are_known = False
+        """The routers of the cluster were read."""
         self._routers: dict[RouterName, RouterState] = {}
         self._names: dict[str, list[RouterState]] = {}
 
     def set(self, states: Iterable[RouterState]) -> None:
         """Replace the routers. Requests in progress are not disturbed."""
+        self.are_known = True
         wanted = {(state.router.namespace, state.router.name): state for state in states}
         for name, state in wanted.items():
             if (before := self._routers.get(name)) is not None:

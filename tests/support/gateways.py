@@ -11,12 +11,13 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from gateway.engines.backends import Route
 from gateway.names import Model, ServiceName
+from gateway.routers.runtime import RouterState
 from gateway.server import GatewayServer
 from tests.support.raw_engine import RawEngine, requests
 from tests.support.supervising import free_port
@@ -54,9 +55,14 @@ OK = says("200 OK", b'{"ok": true}')
 class Front:
     """A gateway, and a client of it."""
 
-    def __init__(self, server: GatewayServer, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, server: GatewayServer, tls: ssl.SSLContext | None = None, routers: Iterable[RouterState] | None = ()
+    ) -> None:
+        """`routers` None: they are not known."""
         self.server = server
         self.port = server.start("127.0.0.1", 0, tls)
+        if routers is not None:
+            server.set_routers(routers)
 
     def serve(self, **engines: list[Engine]) -> None:
         """Serve a model for each name, with these replicas."""
