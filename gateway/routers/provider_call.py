@@ -123,9 +123,7 @@ class ProviderCall:
             if 300 <= status < 400:
                 return GatewayError(502, "upstream_failed", f"the provider redirects requests ({status})")
             if (encoding := answer.headers.get("Content-Encoding", "identity").lower()) != "identity":
-                message = (
-                    f"the provider compressed its answer ({_one_line(encoding)[:32]}) unasked"
-                )
+                message = f"the provider compressed its answer ({_one_line(encoding)[:32]}) unasked"
                 return GatewayError(502, "upstream_failed", message)
             translation = request.answer if status < 400 else request.error
             kind = (request.content_type if status < 400 else "") or answer.headers.get(
