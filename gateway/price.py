@@ -8,6 +8,8 @@ from decimal import Decimal, InvalidOperation
 NANO_USD_PER_USD = 1_000_000_000
 _PER_TOKEN = 1000
 """One dollar for a million tokens, in billionths of a dollar for one token."""
+MOST_SUM = 1 << 62
+"""The databases of the accounts hold no larger sum."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class Price:
 
     def of(self, prompt: int, completion: int) -> int:
         """Return the price of some tokens, in billionths of a US dollar."""
-        return prompt * self.prompt + completion * self.completion
+        return min(prompt * self.prompt + completion * self.completion, MOST_SUM)
 
     @classmethod
     def read(cls, text: str) -> Price:

@@ -32,7 +32,7 @@ from gateway.accounting.ledger_job import (
     run,
 )
 from gateway.accounting.limits import Cost, Limit, Unit
-from gateway.accounting.stores import Store, StoreAway
+from gateway.accounting.stores import Store, StoreAway, ValuesRefused
 
 WAIT_S = 0.5
 """How long a request may wait for the store."""
@@ -74,7 +74,7 @@ class Ledger:
         self.away = False
         """The last exchange with the store failed or is late."""
         self.lost = 0
-        """Sums that were dropped because the store was away for too long."""
+        """Sums that were dropped because the store was away for too long, or refused their values."""
         self._known: dict[Counter, int] = {}
         """What the store reported last, without the reservations of this gateway; used while the store is away."""
         self._held: dict[Counter, int] = {}
@@ -107,7 +107,10 @@ class Ledger:
             # The store may have the last batch already; it applies a batch once.
             while self._has_batch() or self._spent or self._usage:
                 self._next_batch()
-                self._exchange(Job(self.name, self._batch, (), {}))
+                try:
+                    self._exchange(Job(self.name, self._batch, (), {}))
+                except ValuesRefused as error:
+                    self._drop_batch(str(error))
                 self._batch = Batch(self._batch.number, {}, {})
             with self._store.transaction() as transaction:
                 leave(transaction, self.name)
@@ -252,6 +255,9 @@ class Ledger:
             if cleans:
                 with self._store.transaction() as transaction:
                     clean(transaction)
+        except ValuesRefused as error:
+            why = str(error)
+            self._call(lambda: self._refused(why))
         except StoreAway as error:
             why = str(error)
             self._call(lambda: self._failed(why))
@@ -288,6 +294,19 @@ class Ledger:
                 self._take_back(outcome)
         if self._waiting:
             self._run()
+
+    def _refused(self, why: str) -> None:
+        """Go on without the batch, which the store would refuse again and again."""
+        self._drop_batch(why)
+        self._failed(why)
+
+    def _drop_batch(self, why: str) -> None:
+        dropped = len(self._batch.spent) + len(self._batch.usage)
+        log.error(
+            "The store refused values of the accounts; they are lost", store=self._store.name, sums=dropped, why=why
+        )
+        self.lost += dropped
+        self._batch = Batch(self._batch.number, {}, {})
 
     def _failed(self, why: str) -> None:
         self._running = False

@@ -16,6 +16,7 @@ from operator import add
 from typing import Any, NamedTuple, Protocol
 
 from gateway.accounting.limits import Cost, Limit, Standing, Unit
+from gateway.price import MOST_SUM
 
 ALIVE_S = 60
 """A gateway that has written nothing for this time has ended."""
@@ -189,7 +190,7 @@ def run(transaction: Transaction, job: Job) -> Done:
     before = transaction.lock(order) if order else {}
     state = Ledgers(dict(before), _reserved_elsewhere(transaction, job, now_s), dict(job.held))
     for counter, (_, amount) in spent.items():
-        state.spent[counter] = state.spent.get(counter, 0) + amount
+        state.spent[counter] = min(state.spent.get(counter, 0) + amount, MOST_SUM)
     outcomes = [state.decide(ask, now_s) for ask in job.asks]
     changed = [(value, *counter) for counter, value in state.spent.items() if value != before.get(counter, 0)]
     transaction.execute_many(
@@ -252,7 +253,7 @@ def _write_reserved(
     known = dict(held)
     for counter in touched:
         known.setdefault(counter, 0)
-    rows = [(gateway, *counter, amount) for counter, amount in sorted(known.items())]
+    rows = [(gateway, *counter, min(amount, MOST_SUM)) for counter, amount in sorted(known.items())]
     transaction.execute_many(
         "INSERT INTO herdsman_gateway_reserved (gateway, scope, window_start, amount) VALUES (?, ?, ?, ?) "
         "ON CONFLICT (scope, window_start, gateway) DO UPDATE SET amount = excluded.amount",

@@ -154,7 +154,7 @@ class Metrics(Collector):
         up = "herdsman_gateway_store_up"
         yield GaugeMetricFamily(up, "1 while the store of the accounts answers", value=int(not self._ledger.away))
         lost = "herdsman_gateway_lost_usage"
-        yield CounterMetricFamily(lost, "Sums that were dropped while the store was away", value=self._ledger.lost)
+        yield CounterMetricFamily(lost, "Sums that the store did not take", value=self._ledger.lost)
 
 
 def _requests(models: Sequence[tuple[str, _Sums]]) -> Iterable[Metric]:

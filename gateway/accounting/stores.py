@@ -28,6 +28,10 @@ class StoreAway(Exception):
     """The store cannot be reached or refuses. The text names no password."""
 
 
+class ValuesRefused(StoreAway):
+    """The store answers, and cannot hold the values of a statement."""
+
+
 class StoreInvalid(Exception):
     """The address of the store is wrong, or its driver is missing."""
 
@@ -90,6 +94,8 @@ class SqliteStore:
                 with contextlib.suppress(sqlite3.Error):
                     connection.execute("ROLLBACK")
                 raise
+        except (sqlite3.DataError, OverflowError, UnicodeError) as error:
+            raise ValuesRefused(str(error)) from None
         except (sqlite3.Error, OSError) as error:
             self.close()
             raise StoreAway(str(error)) from None
@@ -179,6 +185,8 @@ class PostgresStore:
             connection = self._connection or self._connect()
             with connection.transaction(), connection.cursor() as cursor:
                 yield _PostgresTransaction(cursor)
+        except (self._driver.DataError, OverflowError, UnicodeError) as error:
+            raise ValuesRefused(str(error).strip() or type(error).__name__) from None
         except self._driver.Error as error:
             self.close()
             raise StoreAway(str(error).strip() or type(error).__name__) from None

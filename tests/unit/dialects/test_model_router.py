@@ -171,6 +171,17 @@ def test_budgets_are_read() -> None:
     assert str(budget.max_usd) == "0.5"
 
 
+@pytest.mark.parametrize("name", ["promptUSD", "completionUSD"])
+def test_prices_and_budgets_have_a_bound(name: str) -> None:
+    with pytest.raises(SpecInvalid) as caught:
+        read(spec(backends=[{**LOCAL, "costPerMillionTokens": {name: "9999999999999999"}}, OPENAI]))
+    assert caught.value.field == f"spec.backends[0].costPerMillionTokens.{name}"
+    read(spec(backends=[{**LOCAL, "costPerMillionTokens": {name: "1000000"}}, OPENAI]))
+    with pytest.raises(SpecInvalid) as caught:
+        read(spec(policy={"budgets": [{"name": "b", "scope": "router", "maxUSD": "1000000000.1"}]}))
+    assert caught.value.field == "spec.policy.budgets[0].maxUSD"
+
+
 def test_fields_without_effect_are_listed() -> None:
     given = spec(
         gatewayRef={"name": "envoy"},

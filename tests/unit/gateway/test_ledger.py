@@ -16,6 +16,7 @@ from gateway.accounting.ledger import Ledger
 from gateway.accounting.ledger_job import Outcome, Transaction, Usage, UsageKey
 from gateway.accounting.limits import Cost, Limit, Unit
 from gateway.accounting.stores import SqliteStore, StoreAway
+from gateway.price import Price
 from tests.support import event_loop
 
 REQUESTS = Limit("key/a/requests", Unit.REQUESTS, 5, 10**9)
@@ -222,6 +223,31 @@ def test_sums_beyond_the_bound_are_dropped_and_counted(store: FaultyStore, monke
 
     with_ledger(store, use)
     assert store.requests() == 4
+
+
+def test_values_that_the_store_refuses_are_lost_and_later_ones_are_not(store: FaultyStore) -> None:
+    async def use(ledger: Ledger) -> None:
+        ledger.add_usage(KEY, Usage(requests=5, prompt_tokens=1 << 70))
+        await until(lambda: ledger.lost == 1)
+        ledger.add_usage(KEY, Usage(requests=1))
+        await until(lambda: not ledger.away and store.requests() == 1)
+        ledger.add_usage(KEY, Usage(prompt_tokens=1 << 70))
+
+    assert with_ledger(store, use).lost == 2
+    assert store.requests() == 1
+
+
+def test_a_cost_beyond_all_bounds_is_the_largest_that_the_store_holds(store: FaultyStore) -> None:
+    assert Price(10**12, 10**12).of(1 << 40, 1 << 40) == 1 << 62
+    usd = Limit("key/a/usd", Unit.NANO_USD, 10**18, 10**9, is_budget=True)
+
+    async def use(ledger: Ledger) -> None:
+        found = [(await reserved(ledger, 0, usd))[0] for _ in range(3)]
+        for each in found:
+            ledger.settle(each, Cost(0, 1 << 62))
+
+    assert with_ledger(store, use).lost == 0
+    assert store.sums() == {usd.scope: 1 << 62}
 
 
 def test_what_is_left_is_written_at_the_end(store: FaultyStore) -> None:

@@ -41,6 +41,8 @@ from program.dialects.llmkube.schema.model_router import (
 
 SHORTEST_S, LONGEST_S = 0.1, 1800.0
 """The bounds of timeouts."""
+MOST_PER_MILLION, MOST_BUDGET = 1_000_000, 1_000_000_000
+"""The highest price of a million tokens and the largest budget, in US dollars."""
 DEFAULT_URLS = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"}
 PROVIDERS = frozenset({"openai", "litellm", "anthropic"})
 """The providers that the gateway speaks to."""
@@ -168,8 +170,10 @@ def _backend(spec: BackendSpec, field: str, namespace: str) -> RouterBackend:
         tier="local" if spec.external is None else "cloud",
         capabilities=frozenset(spec.capabilities),
         weight=spec.weight,
-        prompt_usd=Decimal((cost.prompt_usd if cost else None) or 0),
-        completion_usd=Decimal((cost.completion_usd if cost else None) or 0),
+        prompt_usd=_usd(cost.prompt_usd if cost else None, MOST_PER_MILLION, f"{field}.costPerMillionTokens.promptUSD"),
+        completion_usd=_usd(
+            cost.completion_usd if cost else None, MOST_PER_MILLION, f"{field}.costPerMillionTokens.completionUSD"
+        ),
         health_check=HealthCheck(check.path or "/health", check.interval_seconds, check.timeout_seconds)
         if check
         else None,
@@ -321,10 +325,17 @@ def _budgets(specs: list[BudgetSpec], rules: tuple[Rule, ...]) -> tuple[Budget, 
                 header=spec.header_key.lower(),
                 window_s=spec.window_seconds,
                 max_tokens=spec.max_tokens,
-                max_usd=Decimal(spec.max_usd) if spec.max_usd is not None else None,
+                max_usd=_usd(spec.max_usd, MOST_BUDGET, f"{field}.maxUSD") if spec.max_usd is not None else None,
             )
         )
     return tuple(found)
+
+
+def _usd(text: str | None, most: int, field: str) -> Decimal:
+    found = Decimal(text or 0)
+    if not found.is_finite() or not 0 <= found <= most:
+        raise SpecInvalid(field=field, why=f"`{text}` is not between 0 and {most:,}")
+    return found
 
 
 # --- durations --------------------------------------------------------------------------------------------------------
