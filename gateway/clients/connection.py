@@ -122,7 +122,7 @@ class Connection(asyncio.Protocol):
         if self._head is None:
             self._transport.close()
         else:
-            self._transport.abort()
+            reset(self._transport)  # an orderly end could look like the end of the answer
 
     def close_if_late(self, now: float) -> None:
         """Enforce the limits of time: for the client, for the first byte of an answer, for its pauses."""
@@ -341,7 +341,7 @@ class Connection(asyncio.Protocol):
         self._cancel()
         self._close_after = True
         if answering:
-            self._transport.abort()
+            reset(self._transport)
             return
         self._gateway.book.refused(error)
         self._write_error(error)

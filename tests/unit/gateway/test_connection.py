@@ -304,6 +304,23 @@ def test_an_answer_under_way_ends_before_the_gateway_does(front: Front, make_eng
         assert not stopping.is_alive()
 
 
+def test_an_answer_that_ends_with_its_connection_does_not_look_whole_at_the_end_of_the_gateway(
+    front: Front, make_engine: Make
+) -> None:
+    def endless(connection: socket.socket, _head: bytes, _body: bytes) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabc")
+        connection.settimeout(10)
+        connection.recv(1)
+
+    front.serve(chat=[make_engine(endless)])
+    with connected(front.port) as client:
+        client.sendall(COMPLETION)
+        assert b" 200 " in read_head(client)[0]
+        front.server.stop()
+        with pytest.raises(ConnectionResetError):
+            read_to_end(client)
+
+
 # --- limits ---------------------------------------------------------------------------------------------------------
 
 
