@@ -270,9 +270,11 @@ class Connection(asyncio.Protocol):
         self._release_body()
         if isinstance(self._exchange, RoutedExchange):
             self._account.price = self._exchange.price
-        self._client_answer = answer = ClientAnswer(self._transport, self._account, head, self._gateway.loop)
+        self._client_answer = answer = ClientAnswer(
+            self._transport, self._account, self._head, head, self._gateway.loop
+        )
         self._close_after = self._close_after or answer.closes
-        answer.begins(self._head, data, close=self._close_after)
+        answer.begins(data, close=self._close_after)
 
     def answer_data(self, data: bytes) -> None:
         """Pass on the next bytes of the body."""

@@ -321,6 +321,23 @@ def test_an_answer_that_ends_with_its_connection_does_not_look_whole_at_the_end_
             read_to_end(client)
 
 
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_client_of_http_1_0_gets_no_chunks(front: Front, make_engine: Make, broken: bool) -> None:
+    front.serve(chat=[make_engine(streaming(b"data: 1\n\n", b"data: 2\n\n", broken=broken))])
+    with connected(front.port) as client:
+        client.sendall(COMPLETION.replace(b"HTTP/1.1", b"HTTP/1.0\r\nConnection: keep-alive"))
+        seen = b""
+        with pytest.raises(ConnectionResetError) if broken else contextlib.nullcontext():
+            while more := client.recv(65536):
+                seen += more
+    head, _, body = seen.partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head.lower()
+    assert b"Connection: close" in head
+    data, error, _ = body.partition(b"event: error")
+    assert data == b"data: 1\n\ndata: 2\n\n"
+    assert bool(error) == broken
+
+
 # --- limits ---------------------------------------------------------------------------------------------------------
 
 
