@@ -616,7 +616,7 @@ def streaming(*events: bytes, broken: bool = False) -> Answer:
 
 def test_the_tokens_of_answers_are_counted_for_their_model(front: Front, make_engine: Make) -> None:
     body = b'{"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}}'
-    engines = [make_engine(says("200 OK", body))]
+    engines = [make_engine(says("200 OK", body, b"Content-Encoding: identity"))]
     front.serve(chat=engines)
     for _ in range(2):
         assert front.ask({"model": "chat"}, Accept_Encoding="gzip")[0] == 200
