@@ -18,7 +18,7 @@ from gateway.accounting.tokens import NOTHING, Tokens
 from gateway.price import FREE, Price
 
 _STREAM = re.compile(rb"^content-type:[ \t]*text/event-stream", re.IGNORECASE | re.MULTILINE)
-_ENCODED = re.compile(rb"^content-encoding:[ \t]*(?!identity)", re.IGNORECASE | re.MULTILINE)
+_ENCODED = re.compile(rb"^content-encoding:[ \t]*+(?!identity)", re.IGNORECASE | re.MULTILINE)
 
 
 class Accounts(Protocol):

@@ -252,9 +252,6 @@ class Ledger:
         """Run a job in the thread of the store."""
         try:
             done = self._exchange(job)
-            if cleans:
-                with self._store.transaction() as transaction:
-                    clean(transaction)
         except ValuesRefused as error:
             why = str(error)
             self._call(lambda: self._refused(why))
@@ -266,6 +263,16 @@ class Ledger:
             self._call(lambda: self._failed("see the log"))
         else:
             self._call(lambda: self._done(done))
+            if cleans:
+                self._clean()
+
+    def _clean(self) -> None:
+        """Remove old rows. The accounts are written, so a failure leaves only more rows until the next time."""
+        try:
+            with self._store.transaction() as transaction:
+                clean(transaction)
+        except Exception:
+            log.exception("Could not remove old rows from the store", store=self._store.name)
 
     def _exchange(self, job: Job) -> Done:
         with self._store.transaction() as transaction:

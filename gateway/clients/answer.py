@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 
 from agent.proxy.connections import reset
-from agent.proxy.framing import ResponseHead, UntilClose
+from agent.proxy.framing import Chunked, ResponseHead, UntilClose
 from gateway.accounting.account import Account
+from gateway.accounting.answer_meters import ChunkReader
 from gateway.clients import heads
 from gateway.clients.event_stream import EventStream, with_stream_headers
 
@@ -23,23 +24,31 @@ class ClientAnswer:
     """The answer to one request."""
 
     def __init__(
-        self, transport: asyncio.Transport, account: Account, head: ResponseHead, loop: asyncio.AbstractEventLoop
+        self,
+        transport: asyncio.Transport,
+        account: Account,
+        request: heads.Head,
+        head: ResponseHead,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._transport = transport
         self._account = account
+        self._request = request
         self._head = head
         self._loop = loop
-        self._until_close = isinstance(head.body, UntilClose)
-        self._events = EventStream.of(head)
+        # HTTP/1.0 has no chunks.
+        self._chunks = ChunkReader() if request.old and isinstance(head.body, Chunked) else None
+        self._until_close = isinstance(head.body, UntilClose) or self._chunks is not None
+        self._events = EventStream.of(head._replace(body=UntilClose()) if self._chunks is not None else head)
 
     @property
     def closes(self) -> bool:
         """The connection ends with the answer."""
         return self._head.old or self._until_close
 
-    def begins(self, request: heads.Head, data: bytes, *, close: bool) -> None:
+    def begins(self, data: bytes, *, close: bool) -> None:
         """Pass on the head, and the first bytes of the body."""
-        account = self._account
+        account, request = self._account, self._request
         data = account.answer_begins(self._head, data, self._loop.time())
         ending = b"\r\n"
         if close:
@@ -47,6 +56,8 @@ class ClientAnswer:
         elif request.old:
             ending = b"Connection: keep-alive\r\n\r\n"
         lines = heads.without_own_lines(self._head.lines)
+        if self._chunks is not None:
+            lines, data = heads.without_chunks(lines), self._chunks.read(data)
         if self._events is not None:
             lines = with_stream_headers(lines)
             self._events.passed(data)
@@ -56,6 +67,8 @@ class ClientAnswer:
     def continues(self, data: bytes) -> None:
         """Pass on the next bytes of the body."""
         passed = self._account.passes(data)
+        if self._chunks is not None:
+            passed = self._chunks.read(passed)
         if not passed:
             return
         if self._events is not None:

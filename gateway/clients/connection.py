@@ -122,7 +122,7 @@ class Connection(asyncio.Protocol):
         if self._head is None:
             self._transport.close()
         else:
-            self._transport.abort()
+            reset(self._transport)  # an orderly end could look like the end of the answer
 
     def close_if_late(self, now: float) -> None:
         """Enforce the limits of time: for the client, for the first byte of an answer, for its pauses."""
@@ -270,9 +270,11 @@ class Connection(asyncio.Protocol):
         self._release_body()
         if isinstance(self._exchange, RoutedExchange):
             self._account.price = self._exchange.price
-        self._client_answer = answer = ClientAnswer(self._transport, self._account, head, self._gateway.loop)
+        self._client_answer = answer = ClientAnswer(
+            self._transport, self._account, self._head, head, self._gateway.loop
+        )
         self._close_after = self._close_after or answer.closes
-        answer.begins(self._head, data, close=self._close_after)
+        answer.begins(data, close=self._close_after)
 
     def answer_data(self, data: bytes) -> None:
         """Pass on the next bytes of the body."""
@@ -341,7 +343,7 @@ class Connection(asyncio.Protocol):
         self._cancel()
         self._close_after = True
         if answering:
-            self._transport.abort()
+            reset(self._transport)
             return
         self._gateway.book.refused(error)
         self._write_error(error)

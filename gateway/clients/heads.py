@@ -60,6 +60,7 @@ _DROPPED = frozenset(
 )
 _CONTENT_TYPE = re.compile(rb"^content-type:([^\r\n]*)\r?$", re.IGNORECASE | re.MULTILINE)
 _OWN_LINES = re.compile(rb"^(?:x-request-id|access-control-[a-z-]+):[^\r\n]*\r\n", re.IGNORECASE | re.MULTILINE)
+_CHUNK_LINES = re.compile(rb"^(?:transfer-encoding|trailer):[^\r\n]*\r\n", re.IGNORECASE | re.MULTILINE)
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 
 
@@ -186,6 +187,11 @@ def no_content(lines: bytes, head: Head, *, close: bool) -> bytes:
 def without_own_lines(lines: bytes) -> bytes:
     """Return the head of an answer without an engine's own id of the request, and its own rules for browsers."""
     return _OWN_LINES.sub(b"", lines)
+
+
+def without_chunks(lines: bytes) -> bytes:
+    """Return the head of an answer without the lines that announce chunks."""
+    return _CHUNK_LINES.sub(b"", lines)
 
 
 def lines_of(headers: Iterable[tuple[str, str]]) -> bytes:

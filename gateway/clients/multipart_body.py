@@ -30,7 +30,7 @@ _HEADER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[^\x00\r\n]*\r\n")
 _DISPOSITION = re.compile(rb"content-disposition:[ \t]*form-data[ \t]*((?:;[^\r\n]*)?)\r\n", re.IGNORECASE)
 _NAME = re.compile(rb""";[ \t]*name(\*?=(?:"([^"\\\r\n]*)"[ \t]*(?=;|$))?)""", re.IGNORECASE)
 _FILE = re.compile(rb";[ \t]*filename\*?=", re.IGNORECASE)
-_ENCODING = re.compile(rb"^content-transfer-encoding:[ \t]*(?!binary|8bit|7bit)", re.IGNORECASE | re.MULTILINE)
+_ENCODING = re.compile(rb"^content-transfer-encoding:[ \t]*+(?!binary|8bit|7bit)", re.IGNORECASE | re.MULTILINE)
 
 
 @dataclass(frozen=True)

@@ -304,6 +304,40 @@ def test_an_answer_under_way_ends_before_the_gateway_does(front: Front, make_eng
         assert not stopping.is_alive()
 
 
+def test_an_answer_that_ends_with_its_connection_does_not_look_whole_at_the_end_of_the_gateway(
+    front: Front, make_engine: Make
+) -> None:
+    def endless(connection: socket.socket, _head: bytes, _body: bytes) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabc")
+        connection.settimeout(10)
+        connection.recv(1)
+
+    front.serve(chat=[make_engine(endless)])
+    with connected(front.port) as client:
+        client.sendall(COMPLETION)
+        assert b" 200 " in read_head(client)[0]
+        front.server.stop()
+        with pytest.raises(ConnectionResetError):
+            read_to_end(client)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_client_of_http_1_0_gets_no_chunks(front: Front, make_engine: Make, broken: bool) -> None:
+    front.serve(chat=[make_engine(streaming(b"data: 1\n\n", b"data: 2\n\n", broken=broken))])
+    with connected(front.port) as client:
+        client.sendall(COMPLETION.replace(b"HTTP/1.1", b"HTTP/1.0\r\nConnection: keep-alive"))
+        seen = b""
+        with pytest.raises(ConnectionResetError) if broken else contextlib.nullcontext():
+            while more := client.recv(65536):
+                seen += more
+    head, _, body = seen.partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head.lower()
+    assert b"Connection: close" in head
+    data, error, _ = body.partition(b"event: error")
+    assert data == b"data: 1\n\ndata: 2\n\n"
+    assert bool(error) == broken
+
+
 # --- limits ---------------------------------------------------------------------------------------------------------
 
 
@@ -582,7 +616,7 @@ def streaming(*events: bytes, broken: bool = False) -> Answer:
 
 def test_the_tokens_of_answers_are_counted_for_their_model(front: Front, make_engine: Make) -> None:
     body = b'{"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}}'
-    engines = [make_engine(says("200 OK", body))]
+    engines = [make_engine(says("200 OK", body, b"Content-Encoding: identity"))]
     front.serve(chat=engines)
     for _ in range(2):
         assert front.ask({"model": "chat"}, Accept_Encoding="gzip")[0] == 200

@@ -95,6 +95,30 @@ async def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("it does not come")
 
 
+def test_a_request_is_decided_by_the_store_even_if_old_rows_cannot_be_removed(
+    store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: list[Transaction] = []
+
+    def fail(transaction: Transaction) -> None:
+        failed.append(transaction)
+        raise StoreAway("the connection was lost")
+
+    monkeypatch.setattr(ledgers, "clean", fail)
+
+    async def use(ledger: Ledger) -> None:
+        reservation, granted = await reserved(ledger, 80)
+        assert granted
+        await until(lambda: bool(failed))
+        assert not ledger.away
+        assert store.reserved() == 80
+        assert not (await reserved(ledger, 30))[1]
+        ledger.settle(reservation, Cost(15))
+
+    with_ledger(store, use)
+    assert store.sums() == {TOKENS.scope: 15}
+
+
 def test_what_is_reserved_is_released_when_the_true_cost_is_known(store: FaultyStore) -> None:
     async def use(ledger: Ledger) -> None:
         first, granted = await reserved(ledger, 80)

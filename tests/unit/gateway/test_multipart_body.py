@@ -46,6 +46,12 @@ def test_an_empty_file_and_an_empty_model_are_content() -> None:
     assert (empty.model, empty.with_model("x")) == ("", form((FIELD % b"model", b"x")))
 
 
+@pytest.mark.parametrize("encoding", [b"binary", b" 8bit", b"\t 7Bit"])
+def test_a_model_may_say_that_it_is_not_encoded(encoding: bytes) -> None:
+    plain = FIELD % b"model" + b"\r\nContent-Transfer-Encoding:" + encoding
+    assert MultipartBody.read(form((plain, b"whisper")), TYPE).model == "whisper"
+
+
 @pytest.mark.parametrize(
     ("kind", "boundary"),
     [
