@@ -15,7 +15,7 @@ from gateway.accounting.ledger import Reservation
 from gateway.accounting.limits import Cost
 from gateway.accounting.request_meter import GENERATING, Expected
 from gateway.accounting.tokens import NOTHING, Tokens
-from gateway.price import FREE, Price
+from gateway.price import FREE, MOST_SUM, Price
 
 _STREAM = re.compile(rb"^content-type:[ \t]*text/event-stream", re.IGNORECASE | re.MULTILINE)
 _ENCODED = re.compile(rb"^content-encoding:[ \t]*+(?!identity)", re.IGNORECASE | re.MULTILINE)
@@ -41,6 +41,7 @@ class Account:
         "estimated",
         "expected",
         "first_byte_s",
+        "given_up",
         "headers",
         "model",
         "price",
@@ -74,6 +75,8 @@ class Account:
         """Known at the end."""
         self.estimated = False
         """The engine did not report all tokens, so they are an estimate."""
+        self.given_up: list[Price] = []
+        """The prices of the backends that got the request and were left before they answered."""
         self._accounts = accounts
         self._meter: Meter | None = None
 
@@ -114,9 +117,11 @@ class Account:
         return Cost(expected.total, self.price.of(expected.prompt, expected.completion))
 
     def cost(self) -> Cost:
-        """Return what the request did cost. Known at the end."""
+        """Return what the request did cost, with the prompts at backends that were given up. Known at the end."""
         prompt, completion = self.tokens.prompt or 0, self.tokens.completion or 0
-        return Cost(prompt + completion, self.price.of(prompt, completion))
+        given_up = sum(price.of(self.expected.prompt, 0) for price in self.given_up)
+        tokens = prompt + completion + self.expected.prompt * len(self.given_up)
+        return Cost(tokens, min(self.price.of(prompt, completion) + given_up, MOST_SUM))
 
     def _count(self) -> None:
         meter = self._meter

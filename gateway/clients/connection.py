@@ -243,22 +243,26 @@ class Connection(asyncio.Protocol):
         if self._account is not account:
             return
         try:
-            self._proceed(forward, error)
+            self._proceed(account, forward, error)
         except Exception:
             log.exception("Could not send a request on", model=account.model)
             self._reject(INTERNAL)
 
-    def _proceed(self, forward: Forward | Routed, error: GatewayError | None) -> None:
-        gateway = self._gateway
+    def _proceed(self, account: Account, forward: Forward | Routed, error: GatewayError | None) -> None:
+        gateway, unpaid = self._gateway, account.given_up
         if error is not None:
             if isinstance(forward, Routed):
                 gateway.backends.routers.audit.write(forward.state.router, forward.over_limit(error))
             self._refuse(error)
         elif isinstance(forward, Routed):
-            self._exchange = RoutedExchange(self, forward, gateway.backends, gateway.limits, gateway.loop)
+            self._exchange = RoutedExchange(
+                self, forward, gateway.backends, gateway.limits, gateway.loop, unpaid.append
+            )
             self._exchange.start()
         elif self._head is not None:
-            self._exchange = Exchange(self, forward.backend, gateway.limits, gateway.loop)
+            self._exchange = Exchange(
+                self, forward.backend, gateway.limits, gateway.loop, lambda: unpaid.append(account.price)
+            )
             self._exchange.start(self._head.method.encode(), forward.head, forward.payload, forward.key)
 
     # --- answers: called by the exchange --------------------------------------------------------------------------

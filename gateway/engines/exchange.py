@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from typing import Protocol
 
 from agent.proxy.framing import ResponseHead
@@ -45,8 +46,14 @@ class Exchange:
     """One request, from the choice of a replica until its answer ends."""
 
     def __init__(
-        self, requester: Requester, backend: Backend, limits: GatewayLimits, loop: asyncio.AbstractEventLoop
+        self,
+        requester: Requester,
+        backend: Backend,
+        limits: GatewayLimits,
+        loop: asyncio.AbstractEventLoop,
+        gives_up: Callable[[], None] = lambda: None,
     ) -> None:
+        """`gives_up` is called when a replica that got the request is stopped before its answer."""
         self.backend = backend
         self.answering = False
         """The answer has begun."""
@@ -55,6 +62,7 @@ class Exchange:
         self._requester = requester
         self._limits = limits
         self._loop = loop
+        self._gives_up = gives_up
         self._method = b""
         self._head = b""
         self._body = b""
@@ -77,9 +85,11 @@ class Exchange:
 
     def cancel(self) -> None:
         """Close the connection to the replica, so that it stops its work. The requester is not called any more."""
-        if self._attempt is not None:
-            self._attempt.end()
-            self._attempt = None
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            if attempt.upstream is not None and not self.answering:
+                self._gives_up()
+            attempt.end()
 
     def pause(self) -> None:
         """Read no more of the answer for now."""

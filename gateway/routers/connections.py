@@ -6,7 +6,7 @@ aiohttp is imported with the first request to a provider, because most gateways 
 from __future__ import annotations
 
 import ssl
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from program.desired.reachable import is_own
 
@@ -55,6 +55,7 @@ class ProviderConnections:
                 resolver=_resolver(),
                 ssl=self.tls or ssl.create_default_context(),
             ),
+            trace_configs=[_noting_what_is_sent()],
             auto_decompress=False,
             headers={"Accept-Encoding": "identity"},
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -67,6 +68,19 @@ class ProviderConnections:
         for each in sessions:
             if each is not None:
                 await each.close()
+
+
+def _noting_what_is_sent() -> aiohttp.TraceConfig:
+    """Return what sets `sent` of the object that comes with a request, once a connection takes the request's head."""
+    import aiohttp
+
+    async def sent(_session: aiohttp.ClientSession, context: Any, _head: aiohttp.TraceRequestHeadersSentParams) -> None:
+        if context.trace_request_ctx is not None:
+            context.trace_request_ctx.sent = True
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_headers_sent.append(sent)
+    return trace
 
 
 async def whole(answer: aiohttp.ClientResponse, most: int) -> bytes:

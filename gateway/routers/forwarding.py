@@ -7,8 +7,8 @@ before the first byte of an answer. Runs in the event loop's thread.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import structlog
 
@@ -25,9 +25,10 @@ from gateway.limits import GatewayLimits
 from gateway.names import ServiceName
 from gateway.price import FREE, Price, nano_usd
 from gateway.routers.audit import AuditLine
+from gateway.routers.legs import Copy, Leg
 from gateway.routers.provider_call import KEY_REFUSED, ProviderCall
 from gateway.routers.provider_requests import provider_request
-from gateway.routers.runtime import Routers, RouterState
+from gateway.routers.runtime import RouterState
 from gateway.routers.selection import Choice
 from program.desired.router import RouterBackend
 
@@ -35,8 +36,6 @@ COPIES = 16
 """Most copies of one router that are under way; further requests are not copied."""
 COPIED_MAX = 64 << 20
 """Most bytes of the copies of all routers; further requests are not copied."""
-COPY_S = 300.0
-"""How long a copy may take."""
 TRY_NEXT = 429
 """This status and those from 500 on have the next backend tried."""
 
@@ -80,18 +79,6 @@ def price_of(backend: RouterBackend) -> Price:
     return Price(nano_usd(backend.prompt_usd), nano_usd(backend.completion_usd))
 
 
-class Call(Protocol):
-    """A request at one backend: an `Exchange` or a `ProviderCall`."""
-
-    def cancel(self) -> None: ...
-
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
-
-    def close_if_late(self, now: float) -> None: ...
-
-
 class RoutedExchange:
     """One request at a router, from the choice of a backend until its answer ends."""
 
@@ -102,7 +89,9 @@ class RoutedExchange:
         backends: Backends,
         limits: GatewayLimits,
         loop: asyncio.AbstractEventLoop,
+        gives_up: Callable[[Price], None],
     ) -> None:
+        """`gives_up` gets the price of a backend whose work is stopped before its answer."""
         self.answering = False
         """The answer has begun."""
         self._requester = requester
@@ -110,11 +99,12 @@ class RoutedExchange:
         self._backends = backends
         self._limits = limits
         self._loop = loop
+        self._gives_up = gives_up
         self._choice = routed.choice
         self._left = list(routed.choice.candidates)
         self._errors: list[str] = []
-        self._leg: _Leg | None = None
-        self._copies: set[_Copy] = set()
+        self._leg: Leg | None = None
+        self._copies: set[Copy] = set()
         self._began_at = loop.time()
         self._status = 0
         self._is_over = False
@@ -161,7 +151,7 @@ class RoutedExchange:
         router = self._routed.state.router
         limits_s = (self._choice.timeout_s, backend.timeout_s, router.header_timeout_s)
         timeout_s = next((each for each in limits_s if each is not None), None)
-        self._leg = _Leg(self, backend, self._loop)
+        self._leg = Leg(self, backend, self._loop)
         self._routed.state.started(backend.name)
         if timeout_s is not None:
             self._leg.timer = self._loop.call_later(timeout_s, self._late, self._leg, timeout_s)
@@ -170,7 +160,7 @@ class RoutedExchange:
             limits = replace(limits, first_byte_s=timeout_s + 60.0)  # the timer ends it before
         self._send(backend, self._leg, limits)
 
-    def _send(self, backend: RouterBackend, leg: _Leg, limits: GatewayLimits) -> None:
+    def _send(self, backend: RouterBackend, leg: Leg, limits: GatewayLimits) -> None:
         routed, state = self._routed, self._routed.state
         head, body = routed.head, routed.body
         if backend.external is not None:
@@ -184,7 +174,7 @@ class RoutedExchange:
                 leg.no_answer(request)
                 return
             connections = self._backends.routers.connections
-            call = ProviderCall(leg, request, connections, limits, self._loop, old_client=head.old)
+            call = ProviderCall(leg, request, connections, limits, self._loop, leg.gives_up, old_client=head.old)
             leg.call = call
             call.start()
             return
@@ -197,11 +187,11 @@ class RoutedExchange:
         names = found.route.model.engine_names
         payload = body.with_model(names[0] if names else backend.service)
         key = body.prefix() if found.route.prefix_hash and head.path in heads.PROMPT_PATHS else ""
-        exchange = Exchange(leg, found, limits, self._loop)
+        exchange = Exchange(leg, found, limits, self._loop, leg.gives_up)
         leg.call = exchange
         exchange.start(head.method.encode(), head.outgoing(len(payload)), payload, f"\0{key}" if key else "")
 
-    def _late(self, leg: _Leg, timeout_s: float) -> None:
+    def _late(self, leg: Leg, timeout_s: float) -> None:
         leg.cancel()
         message = f"the backend did not begin to answer within {timeout_s:g} s"
         self.failed(leg, GatewayError(504, "upstream_timeout", message))
@@ -209,11 +199,11 @@ class RoutedExchange:
     def _copy(self, backend: RouterBackend) -> None:
         state, routers, size = self._routed.state, self._backends.routers, len(self._routed.body.unchanged())
         if state.copies.number < COPIES and routers.copied_bytes + size <= COPIED_MAX:
-            self._send(backend, _Copy(state, routers, size, self._copies, backend, self._loop), self._limits)
+            self._send(backend, Copy(state, routers, size, self._copies, backend, self._loop), self._limits)
 
     # --- called by a leg ------------------------------------------------------------------------------------------
 
-    def begins(self, leg: _Leg, head: ResponseHead, data: bytes) -> None:
+    def begins(self, leg: Leg, head: ResponseHead, data: bytes) -> None:
         """Pass on the beginning of an answer, or try the next backend."""
         state = self._routed.state
         if head.status >= 500 or head.status == TRY_NEXT:
@@ -229,6 +219,10 @@ class RoutedExchange:
         self._routed = replace(self._routed, body=_SENT)
         self._requester.answer_begins(head, data)
 
+    def gives_up(self, backend: RouterBackend) -> None:
+        """Have the request charged to the client although the backend's answer is not awaited any more."""
+        self._gives_up(price_of(backend))
+
     def continues(self, data: bytes) -> None:
         """Pass on the next bytes of an answer."""
         self._requester.answer_data(data)
@@ -239,14 +233,14 @@ class RoutedExchange:
         self._leg = None
         self._requester.answer_ends()
 
-    def breaks_off(self, leg: _Leg) -> None:
+    def breaks_off(self, leg: Leg) -> None:
         """Let the requester see that the answer is incomplete."""
         self._routed.state.failed(leg.backend.name)
         self._end("broken_off", self._status)
         self._leg = None
         self._requester.answer_breaks_off()
 
-    def failed(self, leg: _Leg, error: GatewayError) -> None:
+    def failed(self, leg: Leg, error: GatewayError) -> None:
         """Try the next backend, or say why none answers."""
         if self.answering:
             self.breaks_off(leg)
@@ -291,109 +285,3 @@ class RoutedExchange:
 _SENT = RequestBody("", "", {})
 """Stands for a body that is not needed any more, because the answer has begun."""
 _NOT_READ = "the gateway has not read the Secret of the provider yet"
-
-
-class _Leg:
-    """The request at one backend. After its end it ignores everything that still arrives from there."""
-
-    def __init__(
-        self, exchange: RoutedExchange | None, backend: RouterBackend, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        self.backend = backend
-        self.call: Call | None = None
-        self.timer: asyncio.TimerHandle | None = None
-        self.began_at = loop.time()
-        self._exchange = exchange
-
-    def cancel(self) -> None:
-        """Stop the work of the backend."""
-        self._over()
-        if self.call is not None:
-            self.call.cancel()
-
-    def _over(self) -> RoutedExchange | None:
-        exchange, self._exchange = self._exchange, None
-        self._stop_timer()
-        return exchange
-
-    def _stop_timer(self) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
-
-    # --- called by the backend ------------------------------------------------------------------------------------
-
-    def answer_begins(self, head: ResponseHead, data: bytes) -> None:
-        self._stop_timer()
-        if self._exchange is not None:
-            self._exchange.begins(self, head, data)
-
-    def answer_data(self, data: bytes) -> None:
-        if self._exchange is not None:
-            self._exchange.continues(data)
-
-    def answer_ends(self) -> None:
-        if (exchange := self._over()) is not None:
-            exchange.ends()
-
-    def answer_breaks_off(self) -> None:
-        if (exchange := self._over()) is not None:
-            exchange.breaks_off(self)
-
-    def no_answer(self, error: GatewayError) -> None:
-        if (exchange := self._over()) is not None:
-            exchange.failed(self, error)
-
-
-class _Copy(_Leg):
-    """A copy of a request. Its answer is dropped; only the time to its first byte and its failures are noted."""
-
-    def __init__(
-        self,
-        state: RouterState,
-        routers: Routers,
-        size: int,
-        siblings: set[_Copy],
-        backend: RouterBackend,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        """`size`: of the request's body, in bytes."""
-        super().__init__(None, backend, loop)
-        self._state = state
-        self._routers = routers
-        self._size = size
-        self._siblings = siblings
-        self._loop = loop
-        self._is_over = False
-        self.timer = loop.call_later(COPY_S, self.cancel)
-        siblings.add(self)
-        state.copies.number += 1
-        routers.copied_bytes += size
-
-    def _over(self) -> None:
-        self._stop_timer()
-        if not self._is_over:
-            self._is_over = True
-            self._siblings.discard(self)
-            self._state.copies.number -= 1
-            self._routers.copied_bytes -= self._size
-
-    def answer_begins(self, head: ResponseHead, data: bytes) -> None:  # noqa: ARG002 - `Requester`'s signature
-        if head.status < 500:
-            self._state.succeeded(self.backend.name, self._loop.time() - self.began_at)
-        else:
-            self._state.failed(self.backend.name)
-
-    def answer_data(self, data: bytes) -> None:
-        """Drop the answer."""
-
-    def answer_ends(self) -> None:
-        self._over()
-
-    def answer_breaks_off(self) -> None:
-        self._over()
-
-    def no_answer(self, error: GatewayError) -> None:
-        if error.status >= 500:
-            self._state.failed(self.backend.name)
-        self._over()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
@@ -38,16 +39,23 @@ class ProviderCall:
         connections: ProviderConnections,
         limits: GatewayLimits,
         loop: asyncio.AbstractEventLoop,
+        gives_up: Callable[[], None] = lambda: None,
         *,
         old_client: bool = False,
     ) -> None:
-        """`old_client`: the client uses HTTP/1.0, which has no chunks."""
+        """`gives_up` is called when a provider that got the request is left before its answer.
+
+        `old_client`: the client uses HTTP/1.0, which has no chunks.
+        """
         self.answering = False
+        self.sent = False
+        """The provider got the request, or a part of it."""
         self._requester = requester
         self._request = request
         self._connections = connections
         self._limits = limits
         self._loop = loop
+        self._gives_up = gives_up
         self._old_client = old_client
         self._moved_at = loop.time()
         self._may_pass = asyncio.Event()
@@ -63,6 +71,8 @@ class ProviderCall:
         if self._task is not None:
             self._task.cancel()
             self._task = None
+            if self.sent and not self.answering:
+                self._gives_up()
 
     def pause(self) -> None:
         """Read no more of the answer for now."""
@@ -114,7 +124,11 @@ class ProviderCall:
     async def _exchange(self) -> GatewayError | None:
         request = self._request
         async with self._connections.session().post(
-            request.url, data=request.body, headers=request.headers, allow_redirects=False
+            request.url,
+            data=request.body,
+            headers=request.headers,
+            allow_redirects=False,
+            trace_request_ctx=self,
         ) as answer:
             status = answer.status
             if status in REFUSALS:

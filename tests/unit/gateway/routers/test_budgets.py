@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import socket
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -104,3 +106,47 @@ def test_a_gateway_without_a_store_refuses_requests_with_budgets(
     route(front, engine, Budget("all", "router", max_tokens=75))
     assert asked(front)[0] == 503
     assert not engine.seen
+
+
+def hangs(connection: socket.socket, _head: bytes, _body: bytes) -> None:
+    connection.settimeout(10)
+    connection.recv(1)
+
+
+def test_a_client_that_leaves_before_the_answer_pays_for_its_prompt(
+    front: Front, make_engine: Callable[..., Engine]
+) -> None:
+    engine = make_engine(hangs)
+    route(front, engine, Budget("all", "router", max_tokens=1100, window_s=10**9))
+    client = http.client.HTTPConnection("127.0.0.1", front.port, timeout=10)
+    text = json.dumps({"model": "x", "messages": [{"role": "user", "content": "x" * 4000}], "max_tokens": 30})
+    client.request("POST", AT_ROUTER, text)
+    eventually(lambda: engine.seen, what="the request")
+    client.close()
+    engine.answer = USED
+    eventually(lambda: asked(front)[0] == 200, what="the release of what was reserved")
+    [of_all] = limits_of(router(Budget("all", "router", max_tokens=1100, window_s=10**9)), "", "", {})
+    eventually(lambda: spent(front, of_all.scope) >= 1000, what="the charge")
+
+
+def spent(front: Front, scope: str) -> int:
+    ledger = front.server.book.ledger
+    assert ledger is not None
+    return sum(amount for counter, amount in ledger._known.items() if counter.scope == scope)
+
+
+def test_a_backend_that_is_given_up_is_paid_and_one_that_cannot_be_reached_is_not(
+    front: Front, make_engine: Callable[..., Engine]
+) -> None:
+    slow, gone, good = make_engine(hangs), make_engine(), make_engine(USED)
+    gone.close()
+    front.serve(slow=[slow], gone=[gone], good=[good])
+    backends = tuple(RouterBackend(name, name, prompt_usd=Decimal(1)) for name in ("gone", "slow", "good"))
+    budget = Budget("usd", "router", max_usd=Decimal(1), window_s=10**9)
+    rule = Rule("all", ("gone", "slow", "good"), timeout_s=0.3)
+    state = RouterState(Router("prod", "r", backends, (rule,), budgets=(budget,)))
+    front.server.set_routers([state])
+    eventually(lambda: front.server.backends.routers.states() == (state,), what="the router")
+    assert asked(front)[0] == 200
+    # The prompt `Hi` is one token at the slow backend, and ten as reported by the good one.
+    eventually(lambda: spent(front, "router/prod/r/usd/usd") == 11_000, what="the charge")
