@@ -138,14 +138,14 @@ def names(address: str) -> dict[str, str]:
     """The listed names with the states of their models."""
     try:
         return {each["id"]: each["status"] for each in get(f"{address}/v1/models")["data"]}
-    except urllib.error.URLError:
+    except OSError:
         return {}
 
 
 def is_ready(address: str) -> bool:
     try:
         return get(f"{address}/ready") == {"status": "ok"}
-    except urllib.error.URLError:
+    except OSError:
         return False
 
 
