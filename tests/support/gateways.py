@@ -123,5 +123,5 @@ def completion(address: str, name: str, *, timeout_s: float = 60.0, **fields: An
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as refused:
         return refused.code, json.load(refused)
-    except urllib.error.URLError:
+    except OSError:
         return 0, None
