@@ -63,7 +63,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 
 def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[Json]:
     code, out, err = run(capsys, *arguments, "-o", "json")
-    assert code == 0, err
+    assert code == 0, f"{err}\n{out}"
     rows: list[Json] = json.loads(out)
     return rows
 
