@@ -122,7 +122,7 @@ def test_json_names_losses_as_json_too() -> None:
             "cannot fetch `http`",
         ),
         (manifest(runtime="omlx"), "kserve", "spec.runtime"),
-        ("kind: Pod\nmetadata: {name: a}\n", "kserve", "the files contain no service"),
+        ("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n", "kserve", "the files contain no service"),
         ("a: [", "kserve", "is not YAML"),
     ],
 )
