@@ -29,9 +29,11 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, KubeError
 from kubeapi.json_types import Json
+from kubeapi.kinds import Kind
 from program.dialects.registry import INPUT_KINDS, LLMKUBE, dialect_of, key_of, kind_of
 
 FIELD_MANAGER = "herdsman-rollback"
+TRIES = 10
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def rollback(
         if not preview and not _agreed(yes=yes, revision=plan.revision):
             raise typer.Exit(1)
         if not preview:
-            _write(client, plan)
+            _write(client, plan, [service, *models])
     except NothingToRestore as nothing:
         complain(str(nothing))
         raise typer.Exit(1) from None
@@ -184,15 +186,38 @@ def _agreed(*, yes: bool, revision: Revision) -> bool:
     return typer.confirm(f"Write revision {revision.number}?")
 
 
-def _write(client: KubeClient, plan: _Plan) -> None:
-    """Replace the objects as they were read. An edit in between is a Conflict, so no edit is lost."""
+def _write(client: KubeClient, plan: _Plan, read: list[Json]) -> None:
+    """Replace the objects as they were `read`. An edit in between is a Conflict, so no edit is lost."""
     referred = {kind.kind: kind for kind in INPUT_KINDS}
     writes = [(referred[model["kind"]], model) for model in plan.models]
+    originals = {each["metadata"]["uid"]: each for each in read}
     for kind, obj in (*writes, (kind_of(plan.service), plan.service)):
-        metadata = obj["metadata"]
-        client.request(
-            "PUT",
-            kind.path(metadata.get("namespace"), metadata["name"]),
-            query={"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"},
-            body=obj,
-        )
+        _replace(client, kind, obj, originals[obj["metadata"]["uid"]])
+
+
+def _replace(client: KubeClient, kind: Kind, obj: Json, original: Json) -> None:
+    """Write an object. A status update of the loop makes a new version as well; then the write is repeated."""
+    metadata = obj["metadata"]
+    place = (metadata.get("namespace"), metadata["name"])
+    for _ in range(TRIES):
+        try:
+            client.request(
+                "PUT",
+                kind.path(*place),
+                query={"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"},
+                body={**obj, "metadata": metadata},
+            )
+            return
+        except Conflict:
+            now = client.get(kind, *place)
+            if _written_by_people(now) != _written_by_people(original):
+                raise
+            metadata = {**metadata, "resourceVersion": now["metadata"]["resourceVersion"]}
+    raise Conflict(409, "Conflict", "the object changed at each attempt to write it")
+
+
+def _written_by_people(obj: Json) -> Json:
+    """Return an object without its status and without what the API server writes."""
+    metadata = {key: value for key, value in obj["metadata"].items() if key not in ("managedFields", "resourceVersion")}
+    left_out = ("apiVersion", "kind", "status")  # the items of a list have no kind
+    return {**{key: value for key, value in obj.items() if key not in left_out}, "metadata": metadata}

@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from automation.cli import rollback as command
 from automation.cli.main import EXIT_FAILED, invoke
 from automation.history.revision import Revision, read_all
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from tests.support.loop import LoopProcess, arguments, deployed, edit, eventually, model, service, settled
+
+AN_HOUR = "2026-01-01T00:00:00Z"
 
 
 def revisions(client: KubeClient, namespace: str, count: int, name: str = "svc") -> tuple[Revision, ...]:
@@ -38,6 +41,7 @@ def test_a_version_is_recorded_put_back_and_recorded_again(
     control_plane: Any,
     namespace: str,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model(client, namespace, source="https://example.invalid/base.gguf")
     service(client, namespace, contextSize=4096, skipModelInit=True)
@@ -66,7 +70,18 @@ def test_a_version_is_recorded_put_back_and_recorded_again(
     assert json.loads(capsys.readouterr().out)["revision"] == 1
     assert client.get(kinds.INFERENCE_SERVICES, namespace, "svc")["spec"]["contextSize"] == 8192, "only looked at"
 
-    assert invoke(["rollback", "svc", "--yes", *cluster]) == 0
+    meanwhile = [
+        lambda: client.patch(kinds.INFERENCE_SERVICES, namespace, "svc", {"metadata": {"labels": {"edited": "yes"}}}),
+        lambda: client.patch(
+            kinds.INFERENCE_SERVICES, namespace, "svc", {"status": {"lastUpdated": AN_HOUR}}, subresource="status"
+        ),
+    ]
+    tell = command._tell
+    monkeypatch.setattr(command, "_tell", lambda *shown: (tell(*shown), meanwhile.pop(0)()))
+    assert invoke(["rollback", "svc", "--yes", *cluster]) == EXIT_FAILED
+    assert "was edited during the command" in capsys.readouterr().err
+    assert invoke(["rollback", "svc", "--yes", *cluster]) == 0, "the status was written, which is no edit"
+    assert meanwhile == []
     has_argument(client, namespace, "--ctx-size 4096")
     again = revisions(client, namespace, 3)[0]
     assert (again.number, again.changed_by) == (3, "herdsman-rollback")
