@@ -205,11 +205,16 @@ def edit_of(metadata: Json) -> dict[str, str] | None:
     for entry in metadata.get("managedFields") or ():
         fields = entry.get("fieldsV1") or {}
         asks = "f:spec" in fields or "f:annotations" in (fields.get("f:metadata") or {})
-        if not entry.get("subresource") and asks and str(entry.get("time", "")) >= str(latest.get("time", "")):
+        if not entry.get("subresource") and asks and _order(entry) >= _order(latest):
             latest = entry
     if not latest:
         return None
     return {"manager": str(latest.get("manager", "")), "time": str(latest.get("time", ""))}
+
+
+def _order(entry: Json) -> tuple[str, bool]:
+    # Times have full seconds. Approvals and rollbacks follow the edit that they answer, even within its second.
+    return str(entry.get("time", "")), str(entry.get("manager", "")).startswith("herdsman-")
 
 
 def _seconds(text: str) -> float:

@@ -139,6 +139,10 @@ def test_the_last_writer_of_spec_or_annotations_is_named_and_no_status_writer() 
     ]
     assert edit_of({"managedFields": entries}) == {"manager": "argocd", "time": "2026-01-03T00:00:00Z"}
     assert edit_of({}) is None
+    # The API server lists entries of one second by the names of their managers.
+    approved = entry("herdsman-approve", "2026-01-06T00:00:00Z", {"f:metadata": {"f:annotations": {}}})
+    edited = entry("kubectl-client-side-apply", "2026-01-06T00:00:00Z", {"f:spec": {}})
+    assert edit_of({"managedFields": [approved, edited]}) == {"manager": "herdsman-approve", "time": approved["time"]}
 
 
 def test_a_rollback_goes_to_the_last_applied_version_that_differs() -> None:
