@@ -31,7 +31,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; $(PYTHON) is $$($(PYTHON) -V). Name another by PYTHON=…"; exit 1; }
 	@echo "Installing the Python packages into $(VENV) …"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -100,7 +100,7 @@ lint: $(STAMP) ## Lint, types, import rules, shell scripts, workflows, the site 
 
 $(DOCS_STAMP): requirements-docs.lock $(STAMP)
 	@echo "Installing the packages for the site into $(VENV) …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-docs.lock
 	@touch $@
 
 docs: $(DOCS_STAMP) ## Build the site of the documents into site/; a broken link fails
