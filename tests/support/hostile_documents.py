@@ -42,7 +42,10 @@ def bounded(examples: int) -> settings:
 @functools.cache
 def example_files() -> dict[str, list[Json]]:
     """Read the manifests of the examples, and those of `FULL`: documents by the name of their file."""
-    paths = sorted(path for path in EXAMPLES.rglob("*.yaml") if not set(path.parts) & set(_NO_MANIFESTS))
+    # Parts below the examples only: the checkout may lie in a folder of one of these names.
+    paths = sorted(
+        path for path in EXAMPLES.rglob("*.yaml") if not set(path.relative_to(EXAMPLES).parts) & set(_NO_MANIFESTS)
+    )
     found = {str(path.relative_to(path.parents[1])): _documents(path) for path in (*paths, *sorted(FULL.iterdir()))}
     assert len(found) >= 15
     return found
