@@ -127,7 +127,7 @@ def registered() -> Iterator[str]:
     for folder in ("agent", "automation"):
         for path in (ROOT / folder).rglob("*.py"):
             text = path.read_text("utf-8")
-            if "prometheus_client" in text and "reference" not in path.parts:
+            if "prometheus_client" in text and "reference" not in path.relative_to(ROOT).parts:
                 yield from names_in(ast.parse(text))
 
 
@@ -207,7 +207,7 @@ def strings() -> frozenset[str]:
     found = set()
     for folder in ("agent", "automation", "components", "program"):
         for path in (ROOT / folder).rglob("*.py"):
-            if "reference" not in path.parts:
+            if "reference" not in path.relative_to(ROOT).parts:
                 tree = ast.parse(path.read_text("utf-8"))
                 found |= {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
     return frozenset(found)

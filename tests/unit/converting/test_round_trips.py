@@ -57,7 +57,7 @@ def descriptions(manifests: Manifests) -> Iterator[Description]:
 
 
 def vectors() -> list[Path]:
-    llmkube = sorted(p for p in CONFORMANCE.rglob("*.json") if "fixtures" not in p.parts)
+    llmkube = sorted(p for p in CONFORMANCE.rglob("*.json") if "fixtures" not in p.relative_to(CONFORMANCE).parts)
     return [path for path in llmkube if "input" in json.loads(path.read_text())]
 
 
