@@ -31,6 +31,7 @@ GROUPS = {
     "tools": "Install and list the tools that Herdsman runs.",
 }
 EVERYDAY = {
+    "deploy": "Deploy a model, or change a service: show what would change, write it, and wait for an answer.",
     "list": "List services with their state, model, replicas and context.",
     "ps": "List the services that run or start now, with the place where they run.",
     "status": "Show the state of a service, why it is not ready, and the next step.",

@@ -66,28 +66,40 @@ def _shown() -> Iterator[Shown]:
         yield _lines()
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+    from rich.progress import TimeRemainingColumn as TimeLeft
     from rich.progress import TransferSpeedColumn as Speed
+    from rich.text import Text
 
-    console = Console(stderr=True)
-    columns: tuple[Any, ...] = (SpinnerColumn(), TextColumn("{task.description}", markup=False))
-    of_bytes = (BarColumn(), DownloadColumn(binary_units=True), Speed(), TimeRemainingColumn())
-    with (
-        Progress(*columns, console=console, transient=True) as steps,
-        Progress(*of_bytes, console=console, transient=True, auto_refresh=False) as bar,
-    ):
-        step = steps.add_task("")
-        loading: Any = None
+    class OfDownload(ProgressColumn):
+        """A column that is empty while nothing is downloaded."""
+
+        max_refresh = 0.5
+
+        def __init__(self, inner: ProgressColumn) -> None:
+            super().__init__()
+            self._inner = inner
+
+        def render(self, task: Task) -> Any:
+            return Text("") if task.total is None else self._inner.render(task)
+
+    of_bytes = (BarColumn(bar_width=24), DownloadColumn(binary_units=True), Speed(), TimeLeft())
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), *map(OfDownload, of_bytes))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=None)
+        most = 0
 
         def show(service: ServiceState) -> None:
-            nonlocal loading
-            steps.update(step, description=terminal_text.one_line(f"{service.state.value}: {service.message}"))
+            nonlocal most
             download = service.download
+            words = terminal_text.one_line(f"{service.name} is {service.state.value}")
             if download is not None and download.total_bytes:
-                if loading is None:
-                    loading = bar.add_task("", total=download.total_bytes)
-                bar.update(loading, completed=download.done_bytes, total=download.total_bytes)
-                bar.refresh()
+                # Replicas download in turn; the bar of one never goes back.
+                most = max(most, download.done_bytes)
+                progress.update(task, description=words, completed=most, total=download.total_bytes)
+            else:
+                text = f"{words}: {terminal_text.one_line(service.message)}" if service.message else words
+                progress.update(task, description=text, total=None)
 
         yield show
 

@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from automation.cache.owners import process_selector_of
 from automation.cache.service_index import models_of
@@ -46,6 +46,9 @@ from program.dialects.registry import (
     qualified,
     split_name,
 )
+
+if TYPE_CHECKING:
+    from automation.catalog.fitting import Room
 
 FIELD_MANAGER = "herdsman-cli"
 STOP_OF_KSERVE = "serving.kserve.io/stop"
@@ -109,6 +112,17 @@ class ClusterPlace:
                 if f'"{name}"' not in error.message:
                     raise  # the kind itself is missing
                 return None
+
+    def rooms(self) -> list[Room]:
+        """Return the memory of the hosts and GPU nodes that the caller may read; the catalog chooses by it."""
+        from automation.catalog.rooms import rooms_of_host, rooms_of_node
+
+        with _translated():
+            hosts = self._optional(kinds.HOSTS, None)
+            nodes = self._optional(kinds.NODES, None)
+        return [room for host in hosts for room in rooms_of_host(host)] + [
+            room for node in nodes for room in rooms_of_node(node)
+        ]
 
     def watch(self, service: ServiceState, *, pause_s: float) -> ServiceState:
         kind, name = kind_of(service.document), service.name

@@ -130,8 +130,12 @@ def documents_of(
     if model is None or options.of_model:
         source = options.source or str(((model or {}).get("spec") or {}).get("source", ""))
         if not source:
-            raise PlaceError(f"`{name}` has no model yet", hint="name one with --source FILE, URL or hf://ORG/REPO/FILE")
-        found.append(_document(kinds.MODELS.kind, model_name or name, namespace, {**options.model_spec, "source": source}))
+            raise PlaceError(
+                f"`{name}` has no model yet", hint="name one with --source FILE, URL or hf://ORG/REPO/FILE"
+            )
+        found.append(
+            _document(kinds.MODELS.kind, model_name or name, namespace, {**options.model_spec, "source": source})
+        )
     service = {"modelRef": model_name or name, **options.service_spec}
     found.append(_document(kinds.INFERENCE_SERVICES.kind, name, namespace, service, options.annotations))
     return found

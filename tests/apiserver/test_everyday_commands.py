@@ -111,3 +111,49 @@ def test_no_access_has_its_own_exit_code(tell: Tell, tmp_path: Path) -> None:
     code, _, err = tell("list", "--kubeconfig", str(tmp_path / "missing"))
     assert code == exits.NO_ACCESS
     assert "no kubeconfig" in err
+
+
+def test_a_deploy_is_shown_made_and_updated(tell: Tell, client: KubeClient, namespace: str) -> None:
+    source = ("--source", "https://example.com/base.gguf")
+    code, out, _ = tell("deploy", "chat", *source, "--context", "4096", "-o", "yaml")
+    assert code == 0
+    model, service = yaml.safe_load_all(out)
+    assert model["spec"] == {"source": source[1]}
+    assert service["spec"] == {"modelRef": "chat", "contextSize": 4096}
+
+    code, out, _ = tell("deploy", "chat", *source, "--dry-run")
+    assert code == exits.WOULD_CHANGE
+    assert "chat" in out
+    assert client.list(kinds.INFERENCE_SERVICES, namespace)["items"] == []
+
+    code, _, err = tell("deploy", "chat", *source, "--context", "4096", "--memory", "2Gi")
+    assert code == 0
+    assert f"Deployed {namespace}/chat" in err
+    assert tell("deploy", "chat", "--replicas", "2", "--env", "A=b")[0] == 0
+    found = spec(client, namespace)
+    assert (found["contextSize"], found["replicas"], found["resources"]) == (4096, 2, {"memory": "2Gi"})
+    assert found["env"] == [{"name": "A", "value": "b"}]
+
+    code, _, err = tell("deploy", "chat", "--wait", "--timeout", "1s")
+    assert code == exits.TIMED_OUT
+    assert "no operator has written a status" in err
+
+
+def test_a_model_of_the_catalog_is_deployed_by_its_id(tell: Tell) -> None:
+    code, out, err = tell("deploy", "qwen3-8b", "-o", "json")
+    assert code == 0
+    model, service = json.loads(out)
+    assert model["spec"]["source"].startswith("hf://") or "Qwen3-8B" in model["spec"]["source"]
+    assert service["metadata"]["name"] == "qwen3-8b"
+    assert "tokens of context" in err
+
+
+def test_a_name_without_a_model_has_near_ids(tell: Tell) -> None:
+    code, _, err = tell("deploy", "qwen3-9b")
+    assert code == exits.FAILED
+    assert "`qwen3-8b`" in err
+    assert "--source" in err
+    assert tell("deploy", "chat", "--source", "nowhere.gguf")[0] == exits.FAILED
+    assert (
+        tell("deploy", "chat", "--source", "https://example.com/a.gguf", "--context", "made-up")[0] == exits.NO_ACCESS
+    )
