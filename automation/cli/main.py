@@ -32,6 +32,7 @@ GROUPS = {
 }
 EVERYDAY = {
     "deploy": "Deploy a model, or change a service: show what would change, write it, and wait for an answer.",
+    "chat": "Talk to a service; a sleeping one is woken first.",
     "list": "List services with their state, model, replicas and context.",
     "ps": "List the services that run or start now, with the place where they run.",
     "status": "Show the state of a service, why it is not ready, and the next step.",
