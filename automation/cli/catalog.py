@@ -95,10 +95,7 @@ def info(
     local: Local = False,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Show one model: its files, and the memory that it needs on each place.
-
-    Exit code 1 if the catalog has no such model or quantisation.
-    """
+    """Show one model: its files, and the memory that it needs on each place."""
     try:
         entry = _load(source).entry(model_id)
         rooms = _rooms(kubeconfig, local=local)
