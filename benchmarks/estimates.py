@@ -34,7 +34,7 @@ LIMIT = 0.10
 """Largest allowed error of an estimate, as a share of llama-server's total."""
 START_TIMEOUT_S = 60.0
 
-_BUFFER = re.compile(r"(model|KV|compute|output) buffer size = +([0-9.]+) MiB")
+_BUFFER = re.compile(r"(model|KV|RS|compute|output) buffer size = +([0-9.]+) MiB")
 _LISTENING = "listening on "
 _PLAIN = LlamaCpp()
 
@@ -91,7 +91,7 @@ def main() -> int:
             worst = max(worst, abs(error))
             parts = (
                 (estimated.weights_bytes, reported["model"]),
-                (estimated.cache_bytes, reported["KV"]),
+                (estimated.cache_bytes, reported["KV"] + reported["RS"]),
                 (estimated.compute_bytes, reported["compute"] + reported["output"]),
             )
             cells = [f"{ours / MIB:.2f} / {theirs / MIB:.2f}" for ours, theirs in parts]
@@ -139,7 +139,7 @@ def reported_buffers(command: list[str]) -> dict[str, float]:
     assert process.stdout is not None
     watchdog = threading.Timer(START_TIMEOUT_S, process.kill)
     watchdog.start()
-    sums = {"model": 0.0, "KV": 0.0, "compute": 0.0, "output": 0.0}
+    sums = {"model": 0.0, "KV": 0.0, "RS": 0.0, "compute": 0.0, "output": 0.0}
     lines: list[str] = []
     try:
         for line in process.stdout:

@@ -20,6 +20,7 @@ UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 GROUPS = {
     "cluster": "Run a local cluster for tests and demos.",
     "cache": "List, clear and fill the model caches.",
+    "catalog": "Show models that Herdsman knows by a short id, and where they fit.",
     "host": "Manage the machines that run services.",
     "image": "Build the operator's image without Docker.",
     "agent": "Install and run the agent of a host.",
