@@ -40,6 +40,12 @@ EVERYDAY = {
     "scale": "Change the number of a service's replicas.",
     "stop": "End all replicas of a service; `herdsman start` starts the same number again.",
     "start": "Start a stopped service again, with the replicas that it had.",
+    "open": "Open a service's OpenAI API on this machine until Ctrl-C, and print its address.",
+    "bench": (
+        "Measure a service: time to the first token, tokens a second, and percentiles for several numbers of clients."
+    ),
+    "pull": "Download a model into the cache of its namespace, so that a service starts without a wait.",
+    "queue": "List the services that wait for a GPU, memory, a host or an approval, in the order of the queue.",
     "delete": "Delete services, and their Models where no other service uses them.",
 }
 """The commands of the first panel of the help, for a cluster and for this machine alike."""
@@ -79,10 +85,12 @@ _OPERATE = frozenset(
     }
 )
 
+_EVERYDAY_GROUPS = frozenset({"catalog"})
+
 
 def panel_of(name: str) -> str:
     """Return the panel of the help in which a command is listed."""
-    if name in EVERYDAY:
+    if name in EVERYDAY or name in _EVERYDAY_GROUPS:
         return "Everyday"
     return "Operate" if name in _OPERATE else "Admin"
 

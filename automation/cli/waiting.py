@@ -38,7 +38,7 @@ def wait_until_ready(
     With `ends_stopped` a service without replicas is enough. Raises PlaceError when it failed, and WaitEnded.
     """
     deadline = clock() + timeout_s
-    with _shown() as show:
+    with shown() as show:
         while True:
             if service.state in SERVES or (ends_stopped and service.state is State.STOPPED and service.is_current):
                 return service
@@ -61,7 +61,8 @@ def wait_until_ready(
 
 
 @contextmanager
-def _shown() -> Iterator[Shown]:
+def shown() -> Iterator[Shown]:
+    """Give a function that shows a state: on a terminal as a bar that disappears at the end, else as lines."""
     if not sys.stderr.isatty():
         yield _lines()
         return

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import io
+import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from automation.chat.completions import Completions
 from automation.cli import exits
 from automation.cli.main import invoke
 from automation.places.cluster import ClusterPlace
 from automation.places.cluster_reach import GATEWAY_KEY_VARIABLE, Replica, replicas_of
-from automation.places.place import NoAccess, PlaceError
+from automation.places.place import NoAccess, PlaceError, Reached
 from kubeapi.json_types import Json
 from tests.support.completion_server import NAME, CompletionServer, completion_server
 from tests.support.pod_port_forward import TOKEN, ForwardingServer, forwarding_server
@@ -173,3 +178,30 @@ def test_a_chat_with_a_stopped_service_says_how_to_start_it(
     cluster.objects[SERVICES] = {"items": [service("Suspended", "Suspended")]}
     assert invoke(["chat", "chat", "-p", "hello", "--kubeconfig", kubeconfig]) == exits.FAILED
     assert "herdsman start chat" in capsys.readouterr().err
+
+
+def test_a_bench_measures_each_number_of_clients(kubeconfig: str, engine: CompletionServer, capsys: Any) -> None:
+    words = ["bench", "chat", "--clients", "1,2", "--requests", "2", "--warmup", "0", "--kubeconfig", kubeconfig]
+    assert invoke([*words, "-o", "json"]) == 0
+    rounds = json.loads(capsys.readouterr().out)["rounds"]
+    assert [(each["clients"], each["requests"], each["failed"]) for each in rounds] == [(1, 2, 0), (2, 4, 0)]
+    assert invoke(words) == 0
+    assert "FIRST p95" in capsys.readouterr().out
+    assert invoke(["bench", "chat", "--clients", "0", "--kubeconfig", kubeconfig]) == exits.USAGE
+    engine.fault = "refused"
+    assert invoke(words) == exits.FAILED
+
+
+def test_open_prints_an_address_that_answers_until_it_is_interrupted(kubeconfig: str) -> None:
+    command = [sys.executable, "-m", "automation.cli", "open", "chat", "-o", "json", "--kubeconfig", kubeconfig]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None and running.stderr is not None
+        assert "Ctrl-C" in running.stderr.readline()
+        text = "".join(running.stdout.readline() for _ in range(5))
+        found = json.loads(text)
+        reached = Reached(base_url=found["baseUrl"], model=found["model"], how=found["how"])
+        with Completions(reached) as completions:
+            pieces = list(completions.stream([{"role": "user", "content": "hello"}]))
+        assert [each.text for each in pieces] == ["hello "]
+        running.send_signal(signal.SIGINT)
+        assert running.wait(30) == 0
