@@ -12,8 +12,8 @@ from automation.chat.measuring import Round, measure
 from automation.cli import exits
 from automation.cli.duration_argument import duration_s
 from automation.cli.output import OutputFormat, complain, print_json, print_table, say
-from automation.cli.place_options import Context, Kubeconfig, Name, Namespace, end, errors_end, full_name, open_place
-from automation.cli.waiting import WaitEnded, wait_until_ready
+from automation.cli.place_options import Context, Kubeconfig, Name, Namespace, errors_end, full_name, open_place
+from automation.cli.waiting import late_ends, wait_until_ready
 
 MOST_CLIENTS = 256
 COLUMNS = (
@@ -43,12 +43,9 @@ def bench(
     numbers = _numbers(clients)
     timeout_s = float(duration_s(timeout, "--timeout"))
     rounds: list[Round] = []
-    with errors_end():
+    with errors_end(), late_ends():
         place = open_place(kubeconfig, context)
-        try:
-            service = wait_until_ready(place, place.find(name, namespace), timeout_s=timeout_s)
-        except WaitEnded as late:
-            raise end(late, exits.TIMED_OUT) from None
+        service = wait_until_ready(place, place.find(name, namespace), timeout_s=timeout_s)
         with place.reach(service) as reached, Completions(reached, connections=max(numbers)) as completions:
             say(f"Measuring {full_name(service)} by {reached.how}", err=True)
             seed = time.time_ns() % 1_000_000

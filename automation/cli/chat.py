@@ -12,7 +12,7 @@ import typer
 from automation.cli import exits
 from automation.cli.duration_argument import duration_s
 from automation.cli.output import complain, say
-from automation.cli.place_options import Context, Kubeconfig, Name, Namespace, end, errors_end, full_name, open_place
+from automation.cli.place_options import Context, Kubeconfig, Name, Namespace, errors_end, full_name, open_place
 from automation.console import terminal_text
 
 if TYPE_CHECKING:
@@ -48,12 +48,13 @@ def chat(
     """
     from automation.chat.completions import CompletionFailed, Completions
     from automation.chat.conversation import Conversation
+    from automation.cli.waiting import late_ends
 
     timeout_s = float(duration_s(timeout, "--timeout"))
     once = _one_message(prompt)
     if once is not None and not once.strip():
         raise typer.BadParameter("the message is empty")
-    with errors_end():
+    with errors_end(), late_ends():
         place = open_place(kubeconfig, context)
         service = _ready(place, place.find(name, namespace), timeout_s)
         with place.reach(service) as reached, Completions(reached) as completions:
@@ -82,13 +83,10 @@ def _one_message(prompt: str | None) -> str | None:
 
 
 def _ready(place: Place, service: ServiceState, timeout_s: float) -> ServiceState:
-    from automation.cli.waiting import WaitEnded, wait_until_ready
+    from automation.cli.waiting import wait_until_ready
     from automation.places.place import State
 
-    try:
-        ready = wait_until_ready(place, service, timeout_s=timeout_s)
-    except WaitEnded as late:
-        raise end(late, exits.TIMED_OUT) from None
+    ready = wait_until_ready(place, service, timeout_s=timeout_s)
     if ready.state is State.ASLEEP:
         say(f"{ready.name} is asleep; it loads the model now, and the answer follows", err=True)
     return ready

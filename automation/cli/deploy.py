@@ -15,7 +15,7 @@ import typer
 from automation.cli import exits
 from automation.cli.duration_argument import duration_s
 from automation.cli.output import print_json, say, say_yaml
-from automation.cli.place_options import Kubeconfig, Namespace, end, errors_end, full_name, open_place
+from automation.cli.place_options import Kubeconfig, Namespace, errors_end, full_name, open_place
 
 if TYPE_CHECKING:
     from automation.places.place import Place, ServiceState
@@ -129,13 +129,14 @@ def deploy(
     A second deploy of a name changes only the options that it names. LLMKube's options work. Exit code 2: --dry-run
     found changes. 3: the service was not ready in time; the work goes on.
     """
+    from automation.cli.waiting import late_ends
     from automation.places.service_documents import DeployOptions, source_of
 
     tokens, cluster_context = _contexts(context, kube_context)
     if max_replicas is None and min_replicas is not None:
         raise typer.BadParameter("--min-replicas needs --max-replicas")
     timeout_s = float(duration_s(timeout, "--timeout"))
-    with errors_end():
+    with errors_end(), late_ends():
         options = DeployOptions(
             source=source_of(source) if source else "",
             quantization=quantization,
@@ -240,12 +241,9 @@ def _variables(texts: list[str]) -> dict[str, str]:
 
 
 def _follow(place: Place, service: ServiceState, timeout_s: float, *, replicas: int | None) -> None:
-    from automation.cli.waiting import WaitEnded, wait_until_ready
+    from automation.cli.waiting import wait_until_ready
 
-    try:
-        ready = wait_until_ready(place, service, timeout_s=timeout_s, ends_stopped=replicas == 0)
-    except WaitEnded as late:
-        raise end(late, exits.TIMED_OUT) from None
+    ready = wait_until_ready(place, service, timeout_s=timeout_s, ends_stopped=replicas == 0)
     say(f"{full_name(ready)} is {ready.state.value}", err=True)
     if ready.state.value != "stopped":
         _tell_how_to_use(place, ready)

@@ -9,12 +9,11 @@ from typing import Annotated
 
 import typer
 
-from automation.cli import exits
 from automation.cli.curl import curl_line
 from automation.cli.duration_argument import duration_s
 from automation.cli.output import OutputFormat, print_json, say
-from automation.cli.place_options import Context, Kubeconfig, Name, Namespace, end, errors_end, full_name, open_place
-from automation.cli.waiting import WaitEnded, wait_until_ready
+from automation.cli.place_options import Context, Kubeconfig, Name, Namespace, errors_end, full_name, open_place
+from automation.cli.waiting import late_ends, wait_until_ready
 
 
 def open_(
@@ -30,12 +29,9 @@ def open_(
     Only this machine can connect. A service on a host or behind the gateway has its own address, which stays.
     """
     timeout_s = float(duration_s(timeout, "--timeout"))
-    with errors_end():
+    with errors_end(), late_ends():
         place = open_place(kubeconfig, context)
-        try:
-            service = wait_until_ready(place, place.find(name, namespace), timeout_s=timeout_s)
-        except WaitEnded as late:
-            raise end(late, exits.TIMED_OUT) from None
+        service = wait_until_ready(place, place.find(name, namespace), timeout_s=timeout_s)
         with place.reach(service) as reached:
             mode = str((service.document.get("status") or {}).get("mode") or "chat")
             if output is OutputFormat.JSON:

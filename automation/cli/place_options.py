@@ -16,7 +16,7 @@ from automation.cli import exits
 from automation.cli.output import complain
 
 if TYPE_CHECKING:
-    from automation.places.place import Place, PlaceError, ServiceState
+    from automation.places.place import Place, ServiceState
 
 NAME_HELP = "Service: NAME, or KIND/NAME if services of several kinds have the name (playground/chat)."
 
@@ -55,12 +55,6 @@ def errors_end() -> Iterator[None]:
     except PlaceError as error:
         complain(str(error), hint=error.hint)
         raise typer.Exit(exits.NO_ACCESS if isinstance(error, NoAccess) else exits.FAILED) from None
-
-
-def end(error: PlaceError, code: int = exits.FAILED) -> typer.Exit:
-    """Print an error, and return the exception that ends the command."""
-    complain(str(error), hint=error.hint)
-    return typer.Exit(code)
 
 
 def full_name(service: ServiceState) -> str:

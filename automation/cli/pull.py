@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from automation.cli import exits
 from automation.cli.duration_argument import duration_s
 from automation.cli.output import say
-from automation.cli.place_options import Context, Kubeconfig, Namespace, end, errors_end, open_place
-from automation.cli.waiting import WaitEnded
+from automation.cli.place_options import Context, Kubeconfig, Namespace, errors_end, open_place
+from automation.cli.waiting import WaitEnded, late_ends, shown
 from automation.places.place import Download, PlaceError, ServiceState, State
 
 if TYPE_CHECKING:
@@ -41,15 +40,12 @@ def pull(
     Makes the Model if there is none. An interrupted download goes on. Exit code 3: it did not end in time.
     """
     timeout_s = float(duration_s(timeout, "--timeout"))
-    with errors_end():
+    with errors_end(), late_ends():
         place = open_place(kubeconfig, context)
         where = namespace or place.default_namespace
         model = _model(place, name, where, source)
         place.apply([model])
-        try:
-            _follow(place, model["metadata"]["name"], where, timeout_s)
-        except WaitEnded as late:
-            raise end(late, exits.TIMED_OUT) from None
+        _follow(place, model["metadata"]["name"], where, timeout_s)
     say(f"Model {where}/{model['metadata']['name']} is downloaded")
 
 
@@ -73,8 +69,6 @@ def _model(place: Place, name: str, namespace: str, source: str) -> Json:
 
 
 def _follow(place: Place, name: str, namespace: str, timeout_s: float) -> None:
-    from automation.cli.waiting import shown
-
     deadline = time.monotonic() + timeout_s
     with shown() as show:
         while True:

@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from automation.cli.output import say
+import typer
+
+from automation.cli import exits
+from automation.cli.output import complain, say
 from automation.cli.service_rows import why
 from automation.console import terminal_text
 from automation.places.place import Place, PlaceError, ServiceState, State
@@ -20,6 +23,16 @@ SERVES = frozenset({State.READY, State.ASLEEP})
 
 class WaitEnded(PlaceError):
     """The service did not become ready in time. It goes on."""
+
+
+@contextmanager
+def late_ends() -> Iterator[None]:
+    """Print a WaitEnded and its hint, and end the command with code 3."""
+    try:
+        yield
+    except WaitEnded as late:
+        complain(str(late), hint=late.hint)
+        raise typer.Exit(exits.TIMED_OUT) from None
 
 
 Shown = Callable[[ServiceState], None]
