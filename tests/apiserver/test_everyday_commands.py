@@ -157,3 +157,26 @@ def test_a_name_without_a_model_has_near_ids(tell: Tell) -> None:
     assert (
         tell("deploy", "chat", "--source", "https://example.com/a.gguf", "--context", "made-up")[0] == exits.NO_ACCESS
     )
+
+
+@pytest.mark.usefixtures("chat")
+def test_what_waits_is_listed(tell: Tell, client: KubeClient, namespace: str) -> None:
+    assert "waits" in tell("queue")[2]
+    status = {"phase": "WaitingForGPU", "queuePosition": 2, "queueLength": 3, "waitingFor": "nvidia.com/gpu: 1"}
+    client.patch(kinds.INFERENCE_SERVICES, namespace, "chat", {"status": status}, subresource="status")
+    [row] = json.loads(tell("queue", "-o", "json")[1])
+    assert (row["name"], row["position"], row["length"]) == ("chat", 2, 3)
+    assert "2/3" in tell("queue")[1]
+
+
+def test_a_model_is_asked_for_before_a_service_needs_it(tell: Tell, client: KubeClient, namespace: str) -> None:
+    code, _, err = tell("pull", "base", "--source", "https://example.com/base.gguf", "--timeout", "1s")
+    assert code == exits.TIMED_OUT
+    assert "no operator" in err
+    model = client.get(kinds.MODELS, namespace, "base")
+    assert model["spec"]["prefetch"] is True
+    ready = {"type": "Ready", "status": "True", "reason": "ModelPrefetched", "message": ""}
+    ready["lastTransitionTime"] = "2026-11-01T00:00:00Z"
+    status = {"phase": "Ready", "observedGeneration": model["metadata"]["generation"], "conditions": [ready]}
+    client.patch(kinds.MODELS, namespace, "base", {"status": status}, subresource="status")
+    assert tell("pull", "base")[:2] == (0, f"Model {namespace}/base is downloaded\n")
