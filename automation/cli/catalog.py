@@ -127,7 +127,7 @@ def _describe(entry: Entry) -> None:
         "Id": entry.id,
         "Parameters": parameters,
         "Context": f"{entry.context:,} tokens" if entry.context else "-",
-        "Licence": entry.licence or "-",
+        "Licence": entry.licence or "-; `herdsman inspect` reads it from the file",
         "Capabilities": ", ".join(entry.capabilities),
         "Template": "in the file",
     }

@@ -47,6 +47,7 @@ NAME: str = _GENERAL.NAME
 LICENSE: str = _GENERAL.LICENSE
 FILE_TYPE: str = _GENERAL.FILE_TYPE
 TOKENS: str = _GGUF.Keys.Tokenizer.LIST
+CHAT_TEMPLATE: str = _GGUF.Keys.Tokenizer.CHAT_TEMPLATE
 TOKENIZER = TOKENS.partition(".")[0] + "."
 """Prefix of the tokenizer's keys."""
 

@@ -51,6 +51,8 @@ class Limits:
     layers: int = 1024
     """Longest array whose numbers are kept one by one."""
     number: int = 1 << 40
+    template_bytes: int = 0
+    """Number of bytes of the chat template that are kept; 0 keeps none. Known templates are shorter than 64 KiB."""
     kept_characters: int = 256
     """Names and licenses are cut at this length, because they become part of a status and of a file name."""
 
@@ -120,6 +122,8 @@ class Header:
         self._lists: dict[str, tuple[int, ...]] = {}
         self._weights_bytes: int | None = None
         self._expert_bytes = 0
+        self.template = ""
+        """The chat template, if the limits keep it. White space is kept, other control characters are not."""
 
     @property
     def tells_enough(self) -> bool:
@@ -234,6 +238,8 @@ class Header:
             self._texts[key] = self._kept_text(key)
             if key == form.ARCHITECTURE:
                 self._drop_other_architectures()
+        elif value_type == form.STRING and key == form.CHAT_TEMPLATE and self._limits.template_bytes:
+            self.template = self._kept_template()
         elif value_type in form.INTEGERS and self._is_number(key):
             self._numbers[key] = self._integer(key, value_type)
         elif value_type == form.ARRAY:
@@ -276,6 +282,13 @@ class Header:
         text = self._read_bytes(min(length, _LONGEST_TEXT)).decode("utf-8", "replace")
         self._skip(length - min(length, _LONGEST_TEXT))
         return "".join(character for character in text if character.isprintable())[: self._limits.kept_characters]
+
+    def _kept_template(self) -> str:
+        length = self._length(self._limits.string_bytes, form.CHAT_TEMPLATE)
+        kept = min(length, self._limits.template_bytes)
+        text = self._read_bytes(kept).decode("utf-8", "replace")
+        self._skip(length - kept)
+        return "".join(character for character in text if character.isprintable() or character in "\n\t")
 
     def _integer(self, key: str, value_type: int) -> int:
         return self._integers(key, value_type, 1)[0]
