@@ -15,7 +15,7 @@ import typer
 
 from automation.cli.output import OutputFormat, complain, print_json, say
 from automation.cli.service_lookup import NAME_HELP, find_service
-from automation.cli.service_view import conditions_of, observed_generation, pending_of
+from automation.places.service_view import conditions_of, observed_generation, pending_of
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, KubeError
 from kubeapi.json_types import Json

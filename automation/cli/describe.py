@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from automation.cache.owners import process_selector_of, selector_of
-from automation.cli.get import model_row, processes_by_service, runs_on
+from automation.cli.get import model_row
 from automation.cli.output import (
     OutputFormat,
     age_text,
@@ -23,7 +23,8 @@ from automation.cli.output import (
     styled,
 )
 from automation.cli.service_lookup import NAME_HELP, find_service
-from automation.cli.service_view import conditions_of, is_replica, observed_generation, view_of
+from automation.places.running_on import processes_by_service, runs_on
+from automation.places.service_view import conditions_of, is_replica, observed_generation, view_of
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient

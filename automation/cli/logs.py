@@ -16,8 +16,8 @@ from automation.cli.agent_options import default_store
 from automation.cli.log_sources import LogSource, NoLog, agent_log, local_log, log_on_host
 from automation.cli.output import complain
 from automation.cli.service_lookup import NAME_HELP, split_or_end
-from automation.cli.service_view import is_replica
 from automation.console.terminal_text import LogText
+from automation.places.service_view import is_replica
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from automation.cache.owners import process_selector_of
 from automation.cache.service_index import models_of
-from automation.cli.get import processes_by_service
 from automation.places import cluster_reach
 from automation.places.cluster_states import state_of
 from automation.places.near_names import did_you_mean
 from automation.places.owned_fields import with_owned_fields
 from automation.places.place import NoAccess, NoSuchService, PlaceError, PlannedChange, Reached, ServiceState
+from automation.places.running_on import processes_by_service
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 
-from automation.cli.get import runs_on
-from automation.cli.service_view import ServiceView, conditions_of, observed_generation, view_of
 from automation.places.place import Download, ServiceState, State
+from automation.places.running_on import runs_on
+from automation.places.service_view import ServiceView, conditions_of, observed_generation, view_of
 from kubeapi.json_types import Json
 
 _WAITING = frozenset(
