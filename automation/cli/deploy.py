@@ -14,7 +14,7 @@ import typer
 
 from automation.cli import exits
 from automation.cli.duration_argument import duration_s
-from automation.cli.output import print_json, say, say_yaml
+from automation.cli.output import print_json, say, say_painted, say_yaml
 from automation.cli.place_options import Kubeconfig, Namespace, errors_end, full_name, open_place
 
 if TYPE_CHECKING:
@@ -130,6 +130,7 @@ def deploy(
     found changes. 3: the service was not ready in time; the work goes on.
     """
     from automation.cli.waiting import late_ends
+    from automation.places.cluster import ClusterPlace
     from automation.places.service_documents import DeployOptions, source_of
 
     tokens, cluster_context = _contexts(context, kube_context)
@@ -173,8 +174,10 @@ def deploy(
         if output is not DeployFormat.TEXT:
             say_yaml(documents) if output is DeployFormat.YAML else print_json(documents)
             return
+        if options.source.startswith("/") and isinstance(place, ClusterPlace):
+            say(f"{options.source} is read on the node or host that runs the service, not on this machine", err=True)
         planned = place.plan(documents)
-        say(planned.text)
+        say_painted(planned.text)
         if dry_run:
             raise typer.Exit(exits.WOULD_CHANGE if planned.has_changes else exits.DONE)
         place.apply(documents)

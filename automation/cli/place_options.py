@@ -7,6 +7,8 @@ offered to them.
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,7 +44,8 @@ def open_place(kubeconfig: str | None, context: str | None) -> Place:
     """Return the place of a command. Raises NoAccess."""
     from automation.places.choice import choose_place
 
-    return choose_place(kubeconfig=kubeconfig, context=context, local=local_place)
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return choose_place(kubeconfig=kubeconfig, context=context, local=local_place, colour=colour)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from automation.cli.duration_argument import duration_s
 from automation.cli.output import say
 from automation.cli.place_options import Context, Kubeconfig, Namespace, errors_end, open_place
 from automation.cli.waiting import WaitEnded, late_ends, shown
+from automation.places.cluster_states import NO_STATUS
 from automation.places.place import Download, PlaceError, ServiceState, State
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def state_of_model(model: Json) -> ServiceState:
     states = {"Ready": State.READY, "Failed": State.FAILED, "Unknown": State.UNKNOWN}
     message = "" if ready.get("status") == "True" else str(ready.get("message", ""))
     if not status:
-        message = "no operator has written a status yet; `herdsman doctor` checks the operator"
+        message = NO_STATUS
     return ServiceState(
         namespace=str(metadata.get("namespace", "")),
         name=str(metadata["name"]),

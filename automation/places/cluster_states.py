@@ -18,7 +18,7 @@ _WAITING = frozenset(
 """Reasons of Ready for which the service waits for something that it does not control."""
 
 
-NO_STATUS = "no operator has written a status yet; `herdsman doctor` checks the operator"
+NO_STATUS = "it waits for the operator's first status; if none comes, `herdsman doctor` checks the operator"
 
 
 def state_of(cr: Json, *, process: Json | None = None, model: Json | None = None) -> ServiceState:

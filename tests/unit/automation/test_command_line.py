@@ -114,7 +114,7 @@ def imported_by(arguments: list[str]) -> set[str]:
     return set(json.loads(ended.stderr.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("command", ["get", "leaders"])
+@pytest.mark.parametrize("command", ["get", "leaders", "list"])
 def test_a_command_that_only_reads_the_cluster_loads_no_desired_state(command: str, tmp_path: Path) -> None:
     """The command runs to its request: the kubeconfig names a server that refuses the connection."""
     kubeconfig = tmp_path / "kubeconfig"
