@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterable
 from typing import cast
@@ -31,6 +32,8 @@ GROUPS = {
     "state": "List, check, move, back up, restore and unlock Pulumi's state.",
     "tools": "Install and list the tools that Herdsman runs.",
 }
+COMPLETION = "_HERDSMAN_COMPLETE"
+"""The variable that a shell sets to complete a command line (`automation.cli.completion`)."""
 EVERYDAY = {
     "deploy": "Deploy a model, or change a service: show what would change, write it, and wait for an answer.",
     "chat": "Talk to a service; a sleeping one is woken first.",
@@ -75,6 +78,7 @@ COMMANDS = {
     "uninstall": "Remove the operator. Models, services, claims, CRDs and all running replicas stay as they are.",
     "gateway": "Serve the OpenAI API for all services: requests go to a replica of the model that they name.",
     "usage": "Show the requests, tokens and costs of the gateway's clients.",
+    "completion": "Print the script for completion in a shell: `source <(herdsman completion bash)`.",
     "doctor": "Check tools, cluster, CRDs, operator and permissions.",
 }
 """Each command with the first paragraph of its docstring."""
@@ -173,6 +177,11 @@ def _print_version(wanted: bool) -> None:
 
 def main() -> None:
     """Run the command line; the console script `herdsman`."""
+    if COMPLETION in os.environ:
+        from automation.cli.completion import command_to_complete, complete
+
+        name = command_to_complete(os.environ)
+        complete(application((name,)) if name in COMMANDS or name in GROUPS else overview())
     sys.exit(invoke(sys.argv[1:]))
 
 

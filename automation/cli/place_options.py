@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from automation.cli import exits
+from automation.cli.completion import service_names
 from automation.cli.output import complain
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 NAME_HELP = "Service: NAME, or KIND/NAME if services of several kinds have the name (playground/chat)."
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help=NAME_HELP)]
+Name = Annotated[str, typer.Argument(metavar="NAME", help=NAME_HELP, autocompletion=service_names)]
 Namespace = Annotated[
     str | None,
     typer.Option("--namespace", "-n", help="Namespace. The default is that of the context.", show_default=False),

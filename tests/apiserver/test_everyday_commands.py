@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -180,3 +183,20 @@ def test_a_model_is_asked_for_before_a_service_needs_it(tell: Tell, client: Kube
     status = {"phase": "Ready", "observedGeneration": model["metadata"]["generation"], "conditions": [ready]}
     client.patch(kinds.MODELS, namespace, "base", {"status": status}, subresource="status")
     assert tell("pull", "base")[:2] == (0, f"Model {namespace}/base is downloaded\n")
+
+
+@pytest.mark.usefixtures("chat")
+def test_a_shell_completes_commands_options_and_names(tell: Tell) -> None:
+    code, script, _ = tell("completion", "bash")
+    assert code == 0
+    assert "_HERDSMAN_COMPLETE=complete_bash" in script
+
+    def completed(*words: str) -> list[str]:
+        asked = {"COMP_WORDS": " ".join(("herdsman", *words)), "COMP_CWORD": str(len(words))}
+        environment = {**os.environ, **asked, "_HERDSMAN_COMPLETE": "complete_bash"}
+        command = [sys.executable, "-c", "from automation.cli.main import main; main()"]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout.split()
+
+    assert sorted(completed("sta")) == ["start", "state", "status"]
+    assert completed("scale", "--repl") == ["--replicas"]
+    assert completed("scale", "ch") == ["chat"]
