@@ -253,18 +253,19 @@ def _follow(place: Place, service: ServiceState, timeout_s: float, *, replicas: 
 
 
 def _tell_how_to_use(place: Place, service: ServiceState) -> None:
-    """Print a curl line if the service has an address that stays, and the commands that reach it in any case."""
+    """Print the commands that reach the service, and a curl line if it has an address that stays."""
     from automation.cli.curl import curl_line
     from automation.places.cluster import ClusterPlace
-    from automation.places.place import PlaceError
+    from automation.places.place import PlaceError, State
 
     say(f"herdsman chat {service.name}")
-    if isinstance(place, ClusterPlace):
-        # A port-forward ends with its command.
-        say(f"herdsman open {service.name}")
-        return
-    try:
-        with place.reach(service) as reached:
-            say(curl_line(reached))
-    except PlaceError as error:
-        say(str(error), err=True)
+    if service.state is not State.ASLEEP:  # a request would wake it
+        try:
+            with place.reach(service) as reached:
+                if not isinstance(place, ClusterPlace) or not reached.base_url.startswith("http://127.0.0.1:"):
+                    say(curl_line(reached))
+                    return
+        except PlaceError as error:
+            say(f"{error}; {error.hint}" if error.hint else str(error), err=True)
+    # A port-forward ends with its command.
+    say(f"herdsman open {service.name}")

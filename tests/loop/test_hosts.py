@@ -121,6 +121,7 @@ def test_the_everyday_commands_deploy_chat_and_delete(
     assert invoke(["deploy", "talk", *source, "--host", HOST, "--context", "256", "--wait", *there]) == 0
     told = capsys.readouterr()
     assert "herdsman chat talk" in told.out
+    assert f"curl http://{own_address()}:" in told.out
     assert f"{namespace}/talk is ready" in told.err
     assert invoke(["chat", "talk", "-p", "Hi", "--max-tokens", "8", "--stats", *there]) == 0
     told = capsys.readouterr()

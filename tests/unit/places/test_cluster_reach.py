@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import pty
+import select
 import signal
 import subprocess
 import sys
@@ -205,3 +208,35 @@ def test_open_prints_an_address_that_answers_until_it_is_interrupted(kubeconfig:
         assert [each.text for each in pieces] == ["hello "]
         running.send_signal(signal.SIGINT)
         assert running.wait(30) == 0
+
+
+def test_a_conversation_on_a_terminal_streams_answers_and_reads_commands(
+    kubeconfig: str, engine: CompletionServer
+) -> None:
+    engine.fault = "thinks"
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "automation.cli", "chat", "chat", "--kubeconfig", kubeconfig]
+    with subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower) as running:
+        os.close(follower)
+        said = await_text(leader, ">>> ")
+        assert "port-forward to pod chat-0" in said
+        os.write(leader, b"hello there\n")
+        said = await_text(leader, ">>> ")
+        assert "Let me see." in said and "hello there" in said.partition("Let me see.")[2]
+        os.write(leader, b"/clera\n")
+        assert "did you mean `/clear`?" in await_text(leader, ">>> ")
+        os.write(leader, b"and again\n")
+        await_text(leader, ">>> ")
+        assert [each["role"] for each in engine.requests[-1]["messages"]] == ["user", "assistant", "user"]
+        os.write(leader, b"/bye\n")
+        assert running.wait(30) == 0
+    os.close(leader)
+
+
+def await_text(terminal: int, end: str) -> str:
+    """Read a terminal until this text."""
+    said = b""
+    while not said.decode("utf-8", "replace").endswith(end):
+        assert select.select([terminal], [], [], 30)[0], said
+        said += os.read(terminal, 4096)
+    return said.decode("utf-8", "replace")
