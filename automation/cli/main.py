@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 import typer
 
+from agent.version import agent_version
 from automation.cli.output import complain, say
 
 EXIT_FAILED = 1
@@ -114,9 +115,7 @@ def _with_version(app: typer.Typer) -> typer.Typer:
     @app.command("version")
     def version() -> None:
         """Print the version."""
-        from importlib import metadata
-
-        say(metadata.version("herdsman"))
+        say(agent_version())
 
     return app
 
