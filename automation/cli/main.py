@@ -10,6 +10,7 @@ from typing import cast
 
 import typer
 
+from agent.version import agent_version
 from automation.cli.exits import FAILED as EXIT_FAILED
 from automation.cli.exits import INTERRUPTED as EXIT_INTERRUPTED
 from automation.cli.exits import USAGE as EXIT_USAGE
@@ -169,9 +170,7 @@ def _with_version(app: typer.Typer) -> typer.Typer:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib import metadata
-
-        say(metadata.version("herdsman"))
+        say(agent_version())
         raise typer.Exit(0)
 
 
