@@ -36,7 +36,7 @@ class Room:
     name: str
     """The host's or node's name."""
     free_bytes: int
-    """What its processes may take together, less what running ones have reserved. For a separate GPU: its memory."""
+    """The memory for all processes less the memory that running processes have reserved. For a separate GPU: its memory."""
     accelerator: str = ""
     """metal, cuda, rocm, vulkan or intel; empty if the processor computes."""
     kind: PlaceKind = "host"
@@ -62,7 +62,7 @@ class Choice:
     cache_type: str = ""
     """The type of the KV cache if it is not llama.cpp's own default."""
     room: Room | None = None
-    """Where it fits; None if no place was given."""
+    """The place where it fits; None if no place was given."""
 
     @property
     def sum_text(self) -> str:
