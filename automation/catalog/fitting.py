@@ -36,7 +36,7 @@ class Room:
     name: str
     """The host's or node's name."""
     free_bytes: int
-    """The memory for all processes less the memory that running processes have reserved. For a separate GPU: its memory."""
+    """Memory for all processes less what running processes have reserved. For a separate GPU: the memory of the GPU."""
     accelerator: str = ""
     """metal, cuda, rocm, vulkan or intel; empty if the processor computes."""
     kind: PlaceKind = "host"
