@@ -38,8 +38,7 @@ def differences(entry: Entry, variant: Variant, found: Inspection) -> list[str]:
 
 def _check(entry: Entry, variant: Variant, *, hub_url: str, environment: Mapping[str, str]) -> Check:
     name = f"{entry.id} {variant.quant}"
-    at = f"@{variant.revision}" if variant.revision else ""
-    source = f"hf://{variant.repository}{at}/{variant.files[0].path}"
+    source = f"{variant.repository_address}/{variant.files[0].path}"
     try:
         found = inspect_source(source, hub_url=hub_url, environment=environment)
     except InspectionFailed as error:

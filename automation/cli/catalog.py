@@ -93,6 +93,7 @@ def info(
     quant: Annotated[
         str | None, typer.Option("--quant", "-q", help="Only this quantisation.", show_default="the largest that fits")
     ] = None,
+    vision: Annotated[bool, typer.Option("--vision", help="Count the projector, which reads pictures.")] = False,
     source: CatalogSource = "",
     output: Format = Output.TABLE,
     local: Local = False,
@@ -102,7 +103,7 @@ def info(
     try:
         entry = _load(source).entry(model_id)
         rooms = _rooms(kubeconfig, local=local)
-        found = fits(entry, rooms, context=context, quant=quant)
+        found = fits(entry, rooms, context=context, quant=quant, vision=vision)
     except CatalogError as error:
         _fail(error)
     if output is Output.JSON:
