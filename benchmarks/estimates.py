@@ -28,7 +28,7 @@ from program.runtimes import runtime_for
 from program.runtimes.llamacpp_memory import MIB
 from program.sizing import estimate
 from tools import toolchain
-from tools.tiny_model import Shape, write_tiny_model
+from tools.tiny_model import Recurrent, Shape, write_tiny_model
 
 LIMIT = 0.10
 """Largest allowed error of an estimate, as a share of llama-server's total."""
@@ -53,6 +53,16 @@ _UNEVEN = Shape(architecture="deci", layers=6, width=256, heads=8, kv_heads=(8, 
 _WINDOWED = Shape(
     architecture="gemma3", layers=12, width=256, heads=4, kv_heads=2, head_width=64, sliding_window=512, context=16384
 )
+_HYBRID = Shape(
+    architecture="qwen35",
+    layers=8,
+    width=512,
+    heads=8,
+    kv_heads=2,
+    feed_forward=1536,
+    context=16384,
+    recurrent=Recurrent(state=64, heads=8),
+)
 CASES = (
     Case("tiny", Shape(context=8192)),
     Case("heads for each head", Shape(layers=4, width=256, heads=8, kv_heads=8, feed_forward=768, context=8192)),
@@ -72,6 +82,8 @@ CASES = (
     Case("sliding window, 2 slots", _WINDOWED, LlamaCpp(parallel_slots=2)),
     Case("sliding window, full cache", _WINDOWED, LlamaCpp(extra_args=("--swa-full",))),
     Case("experts", Shape(layers=4, width=256, heads=8, kv_heads=4, experts=8, feed_forward=768, context=8192)),
+    Case("hybrid", _HYBRID),
+    Case("hybrid, 2 slots", _HYBRID, LlamaCpp(parallel_slots=2, context_size=4096)),
     Case("large vocabulary", Shape(layers=2, width=128, vocabulary=128_000, context=4096)),
 )
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from automation.catalog.entries import Entry
+from automation.catalog.entries import Entry, ModelFile
 from automation.catalog.fitting import Choice, DoesNotFit, Room, choose
 
 
@@ -19,16 +19,23 @@ class Fit:
     refusal: DoesNotFit | None = None
 
 
-def fits(entry: Entry, rooms: Sequence[Room], *, context: int | None = None, quant: str | None = None) -> list[Fit]:
+def fits(
+    entry: Entry,
+    rooms: Sequence[Room],
+    *,
+    context: int | None = None,
+    quant: str | None = None,
+    vision: bool = False,
+) -> list[Fit]:
     """Return the best choice for each place, in the order of the rooms. A place may have several rooms.
 
-    Raises UnknownVariant, and CatalogError for a context that the model lacks.
+    Raises UnknownVariant, and CatalogError for a context or projector that the model lacks.
     """
     found = []
     for place in dict.fromkeys(room.name for room in rooms):
         try:
             own = [room for room in rooms if room.name == place]
-            found.append(Fit(place, choose(entry, own, context, quant)))
+            found.append(Fit(place, choose(entry, own, context, quant, vision=vision)))
         except DoesNotFit as refusal:
             found.append(Fit(place, None, refusal))
     return found
@@ -55,12 +62,17 @@ def entry_object(entry: Entry, found: Sequence[Fit]) -> dict[str, Any]:
                 "quant": variant.quant,
                 "source": variant.source,
                 "bytes": variant.bytes,
-                "files": [{"path": file.path, "bytes": file.bytes, "sha256": file.sha256} for file in variant.files],
+                "files": [_file_object(file) for file in variant.files],
+                "projector": _file_object(variant.projector) if variant.projector else None,
             }
             for variant in entry.by_size
         ],
         "fits": [fit_object(each) for each in found],
     }
+
+
+def _file_object(file: ModelFile) -> dict[str, Any]:
+    return {"path": file.path, "bytes": file.bytes, "sha256": file.sha256}
 
 
 def fit_object(fit: Fit) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class Inspection:
 
     @property
     def weights_bytes(self) -> int:
-        """The size of the weights. The first header of a split model describes only its own tensors."""
+        """The size of the weights. The first header of a split model describes only the tensors of the first file."""
         return self.size_bytes if self.parts > 1 else self.facts.weights_bytes or self.size_bytes
 
     @property

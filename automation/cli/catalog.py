@@ -1,27 +1,30 @@
-"""`herdsman catalog list` and `info`: models by a short id, and where each fits.
+"""`herdsman catalog list`, `info` and `check`: models by a short id, and where each fits.
 
-Needs no cluster and no network: without a cluster, FITS is about this machine.
+`list` and `info` need no cluster and no network: without a cluster, FITS is about this machine.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, NoReturn
 
 import typer
 
+from automation.catalog.checking import check_entry
 from automation.catalog.entries import Catalog, CatalogError, Entry
 from automation.catalog.fits import Fit, entry_object, fits, fits_text, tokens_text
 from automation.catalog.fitting import USABLE_SHARE, Room, gib
 from automation.catalog.loading import load
 from automation.catalog.rooms import rooms_of_host, rooms_of_node, rooms_of_this_machine
-from automation.cli.output import complain, print_json, print_table, say, size_text
+from automation.cli.output import OutputFormat, complain, print_json, print_table, report_checks, say, size_text
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
+from program.desired.hub import HUB
 
 CLUSTER_TIMEOUT_S = 5.0
 """A cluster that does not answer within this time is left out, because the catalog is useful without it."""
@@ -90,6 +93,7 @@ def info(
     quant: Annotated[
         str | None, typer.Option("--quant", "-q", help="Only this quantisation.", show_default="the largest that fits")
     ] = None,
+    vision: Annotated[bool, typer.Option("--vision", help="Count the projector, which reads pictures.")] = False,
     source: CatalogSource = "",
     output: Format = Output.TABLE,
     local: Local = False,
@@ -99,7 +103,7 @@ def info(
     try:
         entry = _load(source).entry(model_id)
         rooms = _rooms(kubeconfig, local=local)
-        found = fits(entry, rooms, context=context, quant=quant)
+        found = fits(entry, rooms, context=context, quant=quant, vision=vision)
     except CatalogError as error:
         _fail(error)
     if output is Output.JSON:
@@ -117,6 +121,29 @@ def info(
     say()
     for line in _memory_lines(found):
         say(line)
+
+
+@app.command()
+def check(
+    model_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of models.", show_default="all models")
+    ] = None,
+    source: CatalogSource = "",
+    output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
+) -> None:
+    """Check that the files of the catalog exist, and that sizes, contexts and headers are those of the files.
+
+    Of each file only the header is requested. HF_TOKEN and HERDSMAN_HUB_URL count as for `inspect`. Exit code 1 when a
+    file is missing or differs.
+    """
+    catalog = _load(source)
+    try:
+        entries = [catalog.entry(each) for each in model_ids] if model_ids else list(catalog.models)
+    except CatalogError as error:
+        _fail(error)
+    hub_url = os.environ.get("HERDSMAN_HUB_URL", HUB)
+    checks = [each for entry in entries for each in check_entry(entry, hub_url=hub_url, environment=os.environ)]
+    report_checks(checks, output, fatal="failed")
 
 
 def _describe(entry: Entry) -> None:

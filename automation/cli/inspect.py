@@ -45,7 +45,7 @@ def inspect(
         raise typer.Exit(1) from None
     if template:
         if not found.template:
-            complain(f"{found.source} has no chat template", hint="llama-server then uses its own default")
+            complain(f"{found.source} has no chat template", hint="llama-server then uses a default template")
             raise typer.Exit(1)
         say(found.template)
     elif output is OutputFormat.JSON:

@@ -6,15 +6,18 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import cast
 
 import typer
 
 from agent.version import agent_version
-from automation.cli.exits import FAILED as EXIT_FAILED
-from automation.cli.exits import INTERRUPTED as EXIT_INTERRUPTED
-from automation.cli.exits import USAGE as EXIT_USAGE
+from automation.cli import exits
 from automation.cli.output import complain, say
+
+EXIT_FAILED = exits.FAILED
+EXIT_USAGE = exits.USAGE
+EXIT_INTERRUPTED = exits.INTERRUPTED
 
 # typer does not export click's UsageError. BadParameter, which it exports, derives from it.
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -101,9 +104,14 @@ def panel_of(name: str) -> str:
     return "Operate" if name in _OPERATE else "Admin"
 
 
+def _module(name: str) -> ModuleType:
+    # By a name that is made here: the package `herdsman-agent` has only the modules that are imported by name.
+    return importlib.import_module(f"automation.cli.{name}")
+
+
 def function_of(name: str) -> Callable[..., object]:
     """Import the module of a command, and return its function. `list` is `list_`, as a builtin has the name."""
-    module = importlib.import_module(f"automation.cli.{name}")
+    module = _module(name)
     return cast("Callable[..., object]", getattr(module, name, None) or getattr(module, f"{name}_"))
 
 
@@ -112,8 +120,7 @@ def application(names: Iterable[str]) -> typer.Typer:
     app = _empty()
     for name in names:
         if name in GROUPS:
-            module = importlib.import_module(f"automation.cli.{name}")
-            app.add_typer(module.app, name=name, help=GROUPS[name], rich_help_panel=panel_of(name))
+            app.add_typer(_module(name).app, name=name, help=GROUPS[name], rich_help_panel=panel_of(name))
         else:
             app.command(name, rich_help_panel=panel_of(name))(function_of(name))
     return _with_version(app)
@@ -177,10 +184,9 @@ def _print_version(wanted: bool) -> None:
 def main() -> None:
     """Run the command line; the console script `herdsman`."""
     if COMPLETION in os.environ:
-        from automation.cli.completion import command_to_complete, complete
-
-        name = command_to_complete(os.environ)
-        complete(application((name,)) if name in COMMANDS or name in GROUPS else overview())
+        completion = _module("completion")
+        name = completion.command_to_complete(os.environ)
+        completion.complete(application((name,)) if name in COMMANDS or name in GROUPS else overview())
     sys.exit(invoke(sys.argv[1:]))
 
 

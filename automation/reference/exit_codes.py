@@ -31,6 +31,7 @@ COMMANDS: dict[str, dict[int, str]] = {
     },
     "cache list": {1: "At least one cache could not be read, or the command failed."},
     "cache prune": {1: "A cache could not be read, a model was not deleted, or the command failed."},
+    "catalog check": {1: "A file is missing or differs from its entry, or the command failed."},
     "cluster status": {1: "At least one part of the cluster is not up."},
     "bench": {1: "A request failed, or the command failed.", **_WAITS},
     "chat": _WAITS,

@@ -30,7 +30,7 @@ _FLOAT_BYTES = 4
 
 
 class LayerFacts(NamedTuple):
-    """What the layers of a model keep."""
+    """The KV heads and the recurrent state of a model's layers."""
 
     head_counts_kv: tuple[int, ...]
     """KV heads by layer, only if layers differ; 0 for a layer without a KV cache."""
@@ -70,7 +70,7 @@ def _attention_heads(
 def _trunk_layers(layers: int, number: Callable[[str], int | None]) -> int:
     """Return the number of layers without the last ones, which predict several tokens at once.
 
-    Those are never recurrent. They have a cache of their own, and only if llama-server is told to use them.
+    Those are never recurrent. llama-server makes a separate cache for them, and only with an option.
     """
     extra = number(form.NEXTN_PREDICT_LAYERS) or 0
     return layers - extra if extra < layers else layers

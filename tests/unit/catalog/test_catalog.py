@@ -151,6 +151,24 @@ def test_documents_are_placed_where_the_choice_fits() -> None:
     assert model["spec"]["sha256"] == entry.variants[0].files[0].sha256
 
 
+def test_pictures_need_the_projector_which_counts_and_is_a_file_of_the_model() -> None:
+    entry = CATALOG.entry("gemma-4-12b")
+    blind, seeing = choose(entry, [mac(20)]), choose(entry, [mac(20)], vision=True)
+    projector = entry.variants[0].projector
+    assert projector is not None
+    assert seeing.memory.total_bytes - blind.memory.total_bytes == pytest.approx(projector.bytes * 1.2, abs=1)
+    model, _ = documents_of(entry, seeing)
+    parsed = model_of(model)
+    assert (parsed.source.kind, parsed.files, parsed.mmproj) == (
+        SourceKind.REPOSITORY,
+        ("gemma-4-12b-it-qat-q4_0.gguf",),
+        "mmproj-gemma-4-12b-it-qat-q4_0.gguf",
+    )
+    assert parsed.sha256 == entry.variants[0].files[0].sha256
+    with pytest.raises(CatalogError, match="no projector for model `qwen3-8b`"):
+        choose(CATALOG.entry("qwen3-8b"), [mac(20)], vision=True)
+
+
 def test_a_name_that_kubernetes_refuses_is_refused_first() -> None:
     entry = CATALOG.entry("qwen3.5-4b")
     assert entry.default_name == "qwen3-5-4b"

@@ -81,6 +81,7 @@ def test_a_model_that_does_not_fit_is_shown_with_what_it_needs(capsys: pytest.Ca
     [
         (["info", "qwen3.5-4"], "no model `qwen3.5-4`", "did you mean `qwen3.5-4b`"),
         (["info", "qwen3-8b", "-q", "Q2_K"], "no variant `Q2_K`", "Q4_K_M"),
+        (["info", "qwen3-8b", "--vision"], "no projector for model `qwen3-8b`", "spec.mmproj"),
         (["info", "qwen3-8b", "--context", "50000"], "trained with 40,960 tokens", "at most 40,960"),
         (["list", "--catalog", "/none/x.yaml"], "cannot be read: No such file", ""),
         (["list", "--catalog", "http://x.example/c"], "not fetched over http", "https"),
