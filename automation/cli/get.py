@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from automation.cli.output import OutputFormat, age_text, complain, condition_of, print_json, print_table
+from automation.cli.place_options import Context
 from automation.cli.service_lookup import list_services, split_or_end
 from automation.places.running_on import processes_by_service, runs_on
 from automation.places.service_view import view_of
@@ -56,6 +57,7 @@ def get(
     ] = None,
     namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Only this namespace.")] = None,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
+    context: Context = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
 ) -> None:
     """List services of all dialects with their phase, place and endpoint; or Models.
@@ -67,7 +69,7 @@ def get(
     kind = kinds.MODELS if of_models else kinds.INFERENCE_SERVICES
     now = datetime.now(UTC)
     try:
-        client = KubeClient.default(kubeconfig)
+        client = KubeClient.default(kubeconfig, context=context)
         if of_models:
             models = _models_named(client.list(kind, namespace)["items"], asked[1:])
             rows = [model_row(model, now=now) for model in models]
