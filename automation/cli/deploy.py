@@ -246,7 +246,11 @@ def _variables(texts: list[str]) -> dict[str, str]:
 def _follow(place: Place, service: ServiceState, timeout_s: float, *, replicas: int | None) -> None:
     from automation.cli.waiting import wait_until_ready
 
-    ready = wait_until_ready(place, service, timeout_s=timeout_s, ends_stopped=replicas == 0)
+    try:
+        ready = wait_until_ready(place, service, timeout_s=timeout_s, ends_stopped=replicas == 0)
+    except KeyboardInterrupt:
+        say(f"The deployment goes on; `herdsman status {service.name} --watch` follows it", err=True)
+        raise
     say(f"{full_name(ready)} is {ready.state.value}", err=True)
     if ready.state.value != "stopped":
         _tell_how_to_use(place, ready)
