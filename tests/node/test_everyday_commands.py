@@ -17,6 +17,7 @@ from tests.support import node as real
 from tests.support.loop import await_condition, eventually
 from tests.support.model_server import File, FileServer
 from tools.localcluster import LocalCluster
+from tools.node import image_set
 from tools.node.image_set import LLAMA_SERVER_IMAGE
 from tools.node.node import Node
 from tools.tiny_model import write_tiny_model
@@ -33,6 +34,7 @@ def test_a_deployed_model_is_chatted_with_through_a_port_forward_also_after_it_s
     files: FileServer,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     there = ("-n", namespace, "--kubeconfig", str(node_cluster[0].kubeconfig))
     url = files.serve("/talk.gguf", File(write_tiny_model(tmp_path / "talk.gguf").read_bytes()))
@@ -55,7 +57,14 @@ def test_a_deployed_model_is_chatted_with_through_a_port_forward_also_after_it_s
     # Nothing listens on this port of the pod.
     with forward_to_pod(client, namespace, pod["metadata"]["name"], 81) as there_is_nobody:
         eventually(lambda: _problem_of(there_is_nobody), what="the kubelet's error", timeout_s=30)
-    client.delete(kinds.INFERENCE_SERVICES, namespace, "talk")
+
+    monkeypatch.setenv("HERDSMAN_INIT_CONTAINER_IMAGE", image_set.DOWNLOADER_IMAGE)
+    capsys.readouterr()
+    assert invoke(["delete", "talk", "--yes", "--purge", *there]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("Deleted InferenceService `talk`, Model `talk`, ")
+    assert told.endswith(" of files\n")
+    assert client.list(kinds.MODELS, namespace)["items"] == []
 
 
 def _problem_of(forward: PodForward) -> str:
