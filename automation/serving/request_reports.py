@@ -49,10 +49,12 @@ class RequestReports:
         self,
         client: KubeClient,
         *,
-        changed: Callable[[ServiceKey, Counts, Counts], None],
+        changed: Callable[[ServiceKey, Counts | None, Counts], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`changed` is called with the counts of a service at one gateway, before and after. It returns at once."""
+        """`changed` is called with the counts of a service at one gateway, before and after. Before is None if the
+        gateway did not know the service. It returns at once.
+        """
         self._client = client
         self._changed = changed
         self._clock = clock
@@ -95,7 +97,10 @@ class RequestReports:
             if len(known) < len(counts):
                 return None
             active, held = sum(each.active for each in known), sum(each.held for each in known)
-            quiet_s = 0.0 if active or held else now - max(each.changed_at[service] for each in covering)
+            # Only until the oldest of the last reports is it certain that there was no request.
+            until = min(each.seen_at for each in covering)
+            quiet_s = 0.0 if active or held else until - max(each.changed_at[service] for each in covering)
+        quiet_s = max(0.0, quiet_s)
         return Demand(active, held, quiet_s)
 
     # --- the reports ----------------------------------------------------------------------------------------------
@@ -119,7 +124,7 @@ class RequestReports:
             self._gateways[name] = _next(before, report, renewed, now)
         was = before.report.services if before is not None else {}
         for service, counts in report.services.items():
-            if (earlier := was.get(service, Counts())) != counts:
+            if (earlier := was.get(service)) != counts:
                 self._changed(ServiceKey(*service.split("/", 2)), earlier, counts)
 
     def _on_change(self, old: Json | None, new: Json | None) -> None:

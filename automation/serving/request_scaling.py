@@ -25,6 +25,8 @@ from program.desired.request_report import Counts
 from program.desired.service import DesiredService, RequestScaling
 from program.dialects.status.conditions import is_asleep
 
+LEAST_S = 0.5
+"""The shortest time between two passes for the same reason, in seconds."""
 UNKNOWN_S = 15.0
 """How often a service is reconciled while its requests are unknown."""
 
@@ -97,7 +99,7 @@ class RequestScaler:
             with self._lock:
                 self._choices[key] = after
             if again_s is not None:
-                self._requeue(key, max(0.05, again_s))
+                self._requeue(key, max(LEAST_S, again_s))
             if after.replicas != before.replicas:
                 requests = demand.requests if demand is not None else None
                 log.info("Scaled by requests", before=before.replicas, after=after.replicas, requests=requests)
@@ -110,11 +112,14 @@ class RequestScaler:
             self._choices.pop(key, None)
             self._rules.pop(key, None)
 
-    def _on_report(self, key: ServiceKey, before: Counts, after: Counts) -> None:
+    def _on_report(self, key: ServiceKey, before: Counts | None, after: Counts) -> None:
         """Reconcile a service whose number of replicas may change. Called in the informer's thread."""
         with self._lock:
             rules = self._rules.get(key)
         if rules is None:
+            return
+        if before is None:
+            self._requeue(key, 0.0)
             return
         begins_to_wait = bool(after.held) and not before.held
         moves = rules.target is not None and sum(before[:2]) != sum(after[:2])

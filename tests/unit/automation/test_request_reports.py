@@ -22,7 +22,7 @@ class World:
 
     def __init__(self, client: Any = None) -> None:
         self.now = 100.0
-        self.told: list[tuple[ServiceKey, Counts, Counts]] = []
+        self.told: list[tuple[ServiceKey, Counts | None, Counts]] = []
         self.reports = RequestReports(
             cast(KubeClient, client), changed=lambda *args: self.told.append(args), clock=lambda: self.now
         )
@@ -51,7 +51,10 @@ def test_the_requests_of_all_gateways_are_added(world: World) -> None:
     world.report("a", 2, 1, 9)
     world.report("b", 3, 0, 4)
     assert world.demand() == Demand(5, 1, 0.0)
-    assert world.told == [(CHAT, Counts(), Counts(2, 1, 9)), (CHAT, Counts(), Counts(3, 0, 4))]
+    world.report("a", 2, 1, 9)
+    world.report("a", 3, 0, 9)
+    first = [(CHAT, None, Counts(2, 1, 9)), (CHAT, None, Counts(3, 0, 4))]
+    assert world.told == [*first, (CHAT, Counts(2, 1, 9), Counts(3, 0, 9))]
 
 
 def test_idleness_counts_from_the_last_change_at_any_gateway(world: World) -> None:
@@ -63,6 +66,7 @@ def test_idleness_counts_from_the_last_change_at_any_gateway(world: World) -> No
     world.now += 15
     world.report("a", 0, 0, 1)
     world.report("b", 0, 0, 2)
+    world.now += 4  # what happened since the last reports is not known yet
     assert world.demand() == Demand(0, 0, 15.0)
 
 
