@@ -181,3 +181,19 @@ def test_a_request_wakes_a_llama_server_with_a_key(client: KubeClient, gateway: 
     falls_asleep(client, where, "svc")
     assert wakes(client, gateway, where, "svc", "svc", engine) == (200, {"choices": []})
     assert engine.keys == ["Bearer sesame"]
+
+
+def test_replicas_follow_the_requests_without_an_autoscaler(client: KubeClient, gateway: str, engine: Engine) -> None:
+    where = namespace(client, "scaled")
+    loop.model(client, where)
+    annotations = {"herdsman.dev/scale-by": "requests", "herdsman.dev/target-requests": "1"}
+    scaling = {"minReplicas": 0, "maxReplicas": 2}
+    loop.service(client, where, annotations=annotations, autoscaling=scaling, skipModelInit=True)
+    assert replicas(client, where, "svc") == 1
+    assert not client.list(kinds.AUTOSCALERS, where)["items"]
+    with ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(completion, gateway, f"{where}/svc") for _ in range(3)]
+        eventually(lambda: replicas(client, where, "svc") == 2, what="a replica for each request, at most 2")
+        write_status(client, where, "svc", ready=2)
+        write_endpoints(client, where, "svc", engine.port)
+        assert [each.result()[0] for each in asked] == [200, 200, 200]

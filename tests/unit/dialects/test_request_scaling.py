@@ -6,14 +6,22 @@ from typing import Any
 
 import pytest
 
+from automation.serving.sleep_rule import unsupported_reason
 from program.desired.errors import SpecInvalid
 from program.desired.keys import ANNOTATION_SCALE_BY
 from program.desired.replicas import with_replicas
-from program.desired.service import Autoscaling, RequestScaling, ScalingMetric
+from program.desired.service import Autoscaling, DesiredService, RequestScaling, ScalingMetric
 from program.desired.workloads import PodSet, Workloads
 from program.dialects.annotations import read_annotations
+from program.dialects.dialect import Parsed
+from program.dialects.llmaz.parse.playground import parse_playground
 from program.dialects.request_scaling import IDLE_TIMEOUT_S, request_scaling
 from tests.support.builders import service
+from tests.unit.dialects.kserve.combining import service as llm_service
+from tests.unit.dialects.kserve.parsing import parsed
+from tests.unit.dialects.llmaz.objects import Cluster, open_model, playground
+from tests.unit.dialects.services import parse
+from tests.unit.dialects.services import service as inference_service
 
 BY = {ANNOTATION_SCALE_BY: "requests"}
 IDLE = {"herdsman.dev/idle-timeout": "15m"}
@@ -107,3 +115,52 @@ def test_no_engine_of_a_sleeping_service_runs_and_its_scheduler_stays() -> None:
 
     assert replicas(0) == [0, 0, 1]
     assert replicas(4) == [4, 3, 1]
+
+
+def test_an_inference_service_has_bounds_and_no_autoscaler() -> None:
+    scaling = {"minReplicas": 0, "maxReplicas": 3}
+    found = parse(inference_service(annotations=BY | TARGET, replicas=0, autoscaling=scaling))
+    assert (found.autoscaling, found.replicas) == (None, 1)
+    assert found.by_requests == RequestScaling(max_replicas=3, target=8, idle_timeout_s=IDLE_TIMEOUT_S)
+    stopped = parse(inference_service(annotations=BY | IDLE, replicas=0))
+    assert stopped.replicas == 0, "zero replicas stop a service without an autoscaler"
+
+
+def test_a_key_of_llama_cpp_is_no_hindrance() -> None:
+    annotations = {**BY, **IDLE, "herdsman.dev/api-key-secret": "keys"}
+    with_gateway = parse(inference_service(annotations=annotations))
+    assert unsupported_reason(with_gateway, address="") is None
+    del annotations[ANNOTATION_SCALE_BY]
+    alone = unsupported_reason(parse(inference_service(annotations=annotations)), address="10.0.0.1")
+    assert alone is not None and ANNOTATION_SCALE_BY in alone.message
+
+
+def test_a_playground_sleeps_by_requests_and_not_besides_its_autoscaler() -> None:
+    def read_playground(annotations: dict[str, str], **spec: Any) -> Parsed:
+        return parse_playground(playground(annotations, **spec), Cluster(open_model()))
+
+    found = read_playground(BY | IDLE)
+    assert found.desired.by_requests == RequestScaling(idle_timeout_s=900.0)
+    assert [each.field for each in found.unsupported] == []
+    ignored = read_playground(IDLE)
+    assert [each.field for each in ignored.unsupported] == ["metadata.annotations[herdsman.dev/idle-timeout]"]
+    trigger = {"hpa": {"metrics": []}}
+    with pytest.raises(SpecInvalid) as refused:
+        read_playground(BY | IDLE, elasticConfig={"maxReplicas": 4, "scaleTrigger": trigger})
+    assert refused.value.field == "spec.elasticConfig"
+
+
+@pytest.mark.parametrize(("prefill", "field"), [(False, "spec.scaling"), (True, "spec.prefill.scaling")])
+def test_an_llm_inference_service_sleeps_by_requests_and_not_besides_its_autoscaler(prefill: bool, field: str) -> None:
+    def read_service(spec: dict[str, Any]) -> DesiredService:
+        cr = llm_service(spec)
+        cr["metadata"]["annotations"] = {**(cr["metadata"].get("annotations") or {}), **BY, **IDLE}
+        found = parsed(cr).desired
+        assert found is not None
+        return found
+
+    assert read_service({}).by_requests == RequestScaling(idle_timeout_s=900.0)
+    scaling = {"scaling": {"maxReplicas": 4, "wva": {"hpa": {}}}}
+    with pytest.raises(SpecInvalid) as refused:
+        read_service({"prefill": scaling} if prefill else scaling)
+    assert refused.value.field == field
