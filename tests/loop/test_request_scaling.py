@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from automation.cli.main import invoke
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
@@ -146,6 +148,15 @@ def falls_asleep(client: KubeClient, where: str, name: str) -> None:
     write_status(client, where, name, ready=0)
 
 
+def knows(gateway: str, service: str) -> bool:
+    """Return whether a gateway runs and lists a service."""
+    try:
+        with urllib.request.urlopen(f"{gateway}/v1/models", timeout=30) as answer:
+            return service in {each.get("root") for each in json.load(answer)["data"]}
+    except OSError:
+        return False
+
+
 def wakes(client: KubeClient, gateway: str, where: str, name: str, front: str, engine: Engine) -> tuple[int, Json]:
     """Send a request, play the start of the replica that it wakes, and return the answer."""
     with ThreadPoolExecutor(1) as pool:
@@ -183,7 +194,9 @@ def test_a_request_wakes_a_llama_server_with_a_key(client: KubeClient, gateway: 
     assert engine.keys == ["Bearer sesame"]
 
 
-def test_replicas_follow_the_requests_without_an_autoscaler(client: KubeClient, gateway: str, engine: Engine) -> None:
+def test_replicas_follow_the_requests_without_an_autoscaler(
+    client: KubeClient, cluster: LocalCluster, gateway: str, engine: Engine
+) -> None:
     where = namespace(client, "scaled")
     loop.model(client, where)
     annotations = {"herdsman.dev/scale-by": "requests", "herdsman.dev/target-requests": "1"}
@@ -191,9 +204,12 @@ def test_replicas_follow_the_requests_without_an_autoscaler(client: KubeClient, 
     loop.service(client, where, annotations=annotations, autoscaling=scaling, skipModelInit=True)
     assert replicas(client, where, "svc") == 1
     assert not client.list(kinds.AUTOSCALERS, where)["items"]
+    eventually(lambda: knows(gateway, f"{where}/svc"), what="the gateway to know the service")
     with ThreadPoolExecutor(3) as pool:
         asked = [pool.submit(completion, gateway, f"{where}/svc") for _ in range(3)]
         eventually(lambda: replicas(client, where, "svc") == 2, what="a replica for each request, at most 2")
         write_status(client, where, "svc", ready=2)
         write_endpoints(client, where, "svc", engine.port)
         assert [each.result()[0] for each in asked] == [200, 200, 200]
+    preview = ["preview", "--live", "svc", "-n", where, f"--kubeconfig={cluster.kubeconfig}"]
+    assert invoke(preview) == 0, "the number is that of the requests, and not that of the spec"

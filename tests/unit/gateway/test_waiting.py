@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 
 from gateway.engines.backends import Route
 from gateway.engines.waiting import Holding
@@ -58,6 +59,8 @@ def test_requests_wait_and_go_to_the_replica_in_the_order_of_their_arrival(front
             until(front, held=number + 1)
         assert begins.is_set()
         assert counts(front) == Counts(active=0, held=3, total=3)
+        metrics = generate_latest(front.server.book.metrics.registry).decode()
+        assert 'herdsman_gateway_waiting_requests{model="prod/chat"} 3.0' in metrics
         front.serve_routes(route(engine))
         assert [each.result()[0] for each in asked] == [200, 200, 200]
     assert sorted(json.loads(body)["n"] for _, body in engine.seen) == [0, 1, 2]
