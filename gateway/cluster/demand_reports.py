@@ -97,6 +97,10 @@ class DemandReports:
             except KubeError as error:
                 wait_s = RETRY_S
                 self._on_refused(error)
+            except Exception:
+                # Without reports no service wakes.
+                wait_s = RETRY_S
+                log.exception("Could not report the gateway's requests")
 
     def _look(self) -> None:
         counts = self._counts()
