@@ -44,7 +44,7 @@ class Choice:
     waking: bool = False
     """The service slept before, and none of its replicas is ready yet."""
     wanted: tuple[tuple[float, int], ...] = ()
-    """The wanted numbers of the last minutes, with their times, without those that a later one exceeds."""
+    """Times and wanted numbers of the last minutes. A number is dropped when a later one reaches it."""
 
     @property
     def is_asleep(self) -> bool:
@@ -89,7 +89,7 @@ def _wanted(demand: Demand, rules: RequestScaling) -> int:
 
 
 def _remember(wanted: tuple[tuple[float, int], ...], number: int, now: float) -> tuple[tuple[float, int], ...]:
-    """Add a wanted number. Drop those that it reaches, and those that ended too long ago; the first is the highest.
+    """Add a wanted number. Drop the numbers up to it, and old numbers. The first of the rest is the highest.
 
     The time of a number is when it was wanted last. The latest number was wanted until now.
     """

@@ -183,7 +183,7 @@ class RequestReports:
 
 
 def _next(before: _Gateway | None, report: Report, renewed: str, now: float) -> _Gateway:
-    """Return a gateway after a renewal. What it did while it was silent is not known, so all its counts are new."""
+    """Return a gateway after a renewal. After a silence all counts of the gateway are new."""
     made = _Gateway(report, renewed, now)
     goes_on = before is not None and now - before.seen_at <= SILENT_S and before.report.holder == report.holder
     for service, counts in report.services.items():

@@ -28,7 +28,7 @@ class Holding:
     max_held: int = DEFAULT_MAX_HELD
     """How many requests may wait at once."""
     why: str = ""
-    """What the service waits for, for the answer to a request that has waited too long."""
+    """The reason for the wait, for the answer to a request that has waited too long."""
     failure: str = ""
     """Why no replica starts, so that no request waits. Empty while one may."""
 

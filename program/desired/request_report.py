@@ -1,8 +1,8 @@
-"""What a gateway reports of its requests: the form of the report, and when one is due. Pure.
+"""The report of a gateway on its requests: the form, and when a report is due. Pure.
 
 `gateway.cluster.demand_reports` writes a report into a Lease of the gateway; `automation.serving.request_reports` reads
-it. The Lease has an annotation with the number of requests of each service that is scaled by requests. Its renewal says
-that the gateway still counts: a gateway that is silent may have requests that nobody knows of.
+it. The Lease has an annotation with the number of requests of each service that is scaled by requests. The gateway
+renews it while it counts. A silent gateway may have requests that the loop does not know.
 """
 
 from __future__ import annotations
