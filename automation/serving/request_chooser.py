@@ -27,6 +27,8 @@ class Demand:
     """Requests that wait for a replica."""
     quiet_s: float = 0.0
     """How long no gateway has had a request, as far as this loop has seen it. 0 while there is one."""
+    is_whole: bool = True
+    """False: a gateway is silent or none runs, so that there may be more requests."""
 
     @property
     def requests(self) -> int:
@@ -53,24 +55,24 @@ class Choice:
 
 
 def choose(
-    before: Choice, demand: Demand | None, rules: RequestScaling, *, ready: bool, now: float
+    before: Choice, demand: Demand, rules: RequestScaling, *, ready: bool, now: float
 ) -> tuple[Choice, float | None]:
     """Return the next choice, and the seconds after which another one may differ although no request came or ended.
 
-    `demand` is None while the requests are unknown. `ready`: a replica is ready now.
+    `ready`: a replica is ready now.
     """
     started, waking = before.started or ready, before.waking and not ready
     at = replace(before, started=started, waking=waking)
     if before.is_asleep:
         # Only requests that wait wake a service: one under way is at a replica that still ends.
-        return (_woken(at, demand, rules, now) if demand is not None and demand.held else at), None
-    least = at.replicas if demand is None else _wanted(demand, rules)
+        return (_woken(at, demand, rules, now) if demand.held else at), None
+    least = _wanted(demand, rules) if demand.is_whole else max(at.replicas, _wanted(demand, rules))
     least = min(max(least, rules.min_replicas), rules.max_replicas)
     history = _remember(at.wanted, least, now)
     replicas = max(each for _, each in history)
     at = replace(at, replicas=replicas, wanted=history)
     again_s = history[0][0] + DOWN_WINDOW_S - now if len(history) > 1 else None
-    if rules.idle_timeout_s is None or demand is None or demand.requests or not (started or waking):
+    if rules.idle_timeout_s is None or not demand.is_whole or demand.requests or not (started or waking):
         return at, again_s
     left_s = rules.idle_timeout_s - demand.quiet_s
     if left_s <= 0:

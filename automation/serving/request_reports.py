@@ -85,23 +85,19 @@ class RequestReports:
         self._thread.join()
         self._informer.stop()
 
-    def demand(self, key: ServiceKey) -> Demand | None:
-        """Return the requests of a service at all gateways that serve it; None while they are unknown."""
+    def demand(self, key: ServiceKey) -> Demand:
+        """Return the requests of a service at all gateways that serve it and are not silent."""
         now, service = self._clock(), str(key)
         with self._lock:
             covering = [each for each in self._gateways.values() if each.report.covers(key.namespace)]
-            if not covering or any(now - each.seen_at > SILENT_S for each in covering):
-                return None
-            counts = [each.report.services.get(service) for each in covering]
-            known = [each for each in counts if each is not None]
-            if len(known) < len(counts):
-                return None
-            active, held = sum(each.active for each in known), sum(each.held for each in known)
+            known = [each for each in covering if now - each.seen_at <= SILENT_S and service in each.report.services]
+            counts = [each.report.services[service] for each in known]
+            active, held = sum(each.active for each in counts), sum(each.held for each in counts)
+            if not known or len(known) < len(covering):
+                return Demand(active, held, is_whole=False)
             # Only until the oldest of the last reports is it certain that there was no request.
-            until = min(each.seen_at for each in covering)
-            quiet_s = 0.0 if active or held else until - max(each.changed_at[service] for each in covering)
-        quiet_s = max(0.0, quiet_s)
-        return Demand(active, held, quiet_s)
+            quiet_s = min(each.seen_at for each in known) - max(each.changed_at[service] for each in known)
+        return Demand(active, held, 0.0 if active or held else max(0.0, quiet_s))
 
     # --- the reports ----------------------------------------------------------------------------------------------
 

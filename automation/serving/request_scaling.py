@@ -94,15 +94,14 @@ class RequestScaler:
         if may_change:
             demand = self.reports.demand(key)
             after, again_s = choose(before, demand, rules, ready=ready, now=self._clock())
-            if demand is None and not after.is_asleep:
+            if not demand.is_whole and not after.is_asleep:
                 again_s = UNKNOWN_S
             with self._lock:
                 self._choices[key] = after
             if again_s is not None:
                 self._requeue(key, max(LEAST_S, again_s))
             if after.replicas != before.replicas:
-                requests = demand.requests if demand is not None else None
-                log.info("Scaled by requests", before=before.replicas, after=after.replicas, requests=requests)
+                log.info("Scaled by requests", before=before.replicas, after=after.replicas, requests=demand.requests)
             before = after
         return Scaled(before.replicas, "asleep" if before.is_asleep else "waking" if before.waking else "")
 

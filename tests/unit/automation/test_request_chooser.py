@@ -12,9 +12,11 @@ from program.desired.service import RequestScaling
 RULES = RequestScaling(min_replicas=1, max_replicas=4, target=10, idle_timeout_s=60.0)
 ASLEEP = Choice(replicas=0, started=True)
 AWAKE = Choice(replicas=1, started=True)
+UNKNOWN = Demand(is_whole=False)
+"""A gateway is silent."""
 
 
-def chosen(before: Choice, demand: Demand | None, *, now: float = 0.0, ready: bool = True, **rules: Any) -> Choice:
+def chosen(before: Choice, demand: Demand, *, now: float = 0.0, ready: bool = True, **rules: Any) -> Choice:
     return choose(before, demand, RULES.model_copy(update=rules), ready=ready, now=now)[0]
 
 
@@ -26,10 +28,10 @@ def chosen(before: Choice, demand: Demand | None, *, now: float = 0.0, ready: bo
         (Demand(active=11), 2),
         (Demand(active=5, held=16), 3),
         (Demand(active=1000), 4),
-        (None, 1),
+        (UNKNOWN, 1),
     ],
 )
-def test_more_replicas_start_at_once(demand: Demand | None, replicas: int) -> None:
+def test_more_replicas_start_at_once(demand: Demand, replicas: int) -> None:
     assert chosen(AWAKE, demand).replicas == replicas
 
 
@@ -67,11 +69,17 @@ def test_the_next_look_is_when_a_replica_may_stop_or_the_service_may_sleep() -> 
 
 def test_nothing_stops_while_the_requests_are_unknown() -> None:
     busy = chosen(AWAKE, Demand(active=35), now=0.0)
-    unknown = chosen(busy, None, now=10_000.0)
+    unknown = chosen(busy, UNKNOWN, now=10_000.0)
     assert unknown.replicas == 4
     # The window begins anew when they are known again.
     assert chosen(unknown, Demand(quiet_s=1.0), now=10_001.0).replicas == 4
-    assert chosen(ASLEEP, None).is_asleep
+    assert chosen(ASLEEP, UNKNOWN).is_asleep
+    assert chosen(AWAKE, Demand(quiet_s=1e6, is_whole=False)).replicas == 1
+
+
+def test_the_requests_of_the_other_gateways_still_start_replicas() -> None:
+    assert chosen(ASLEEP, Demand(held=1, is_whole=False), ready=False).replicas == 1
+    assert chosen(AWAKE, Demand(active=25, is_whole=False)).replicas == 3
 
 
 @pytest.mark.parametrize(
@@ -81,13 +89,13 @@ def test_nothing_stops_while_the_requests_are_unknown() -> None:
         (AWAKE, Demand(quiet_s=59.0), True, False),
         (AWAKE, Demand(active=1), True, False),
         (AWAKE, Demand(held=1), False, False),
-        (AWAKE, None, True, False),
+        (AWAKE, UNKNOWN, True, False),
         (Choice(replicas=1), Demand(quiet_s=3600.0), False, False),
         (Choice(replicas=1, started=True, waking=True), Demand(quiet_s=60.0), False, True),
     ],
     ids=("idle", "not yet", "works", "waits", "unknown", "never started", "a start that fails and nobody waits for"),
 )
-def test_an_idle_service_sleeps(before: Choice, demand: Demand | None, ready: bool, asleep: bool) -> None:
+def test_an_idle_service_sleeps(before: Choice, demand: Demand, ready: bool, asleep: bool) -> None:
     assert chosen(before, demand, ready=ready).is_asleep is asleep
 
 

@@ -15,6 +15,7 @@ from program.desired.keys import ServiceKey
 from program.desired.request_report import SILENT_S, Counts, Report
 
 CHAT = ServiceKey("llmkube", "prod", "chat")
+UNKNOWN = Demand(is_whole=False)
 
 
 class World:
@@ -34,7 +35,7 @@ class World:
         lease = Report(holder, services, **fields).lease(name, renewed=f"t{self._renewals}")
         self.reports.observe(name, lease)
 
-    def demand(self) -> Demand | None:
+    def demand(self) -> Demand:
         return self.reports.demand(CHAT)
 
 
@@ -44,7 +45,7 @@ def world() -> World:
 
 
 def test_without_a_gateway_the_requests_are_unknown(world: World) -> None:
-    assert world.demand() is None
+    assert world.demand() == UNKNOWN
 
 
 def test_the_requests_of_all_gateways_are_added(world: World) -> None:
@@ -78,12 +79,12 @@ def test_a_silent_gateway_makes_them_unknown_and_its_return_begins_anew(world: W
     for _ in range(2):
         world.report("a", 0, 0, 1)
         world.now += 15
-    assert world.demand() is None
+    assert world.demand() == UNKNOWN
     world.report("b", 0, 0, 1)
     world.report("a", 0, 0, 1)
     assert world.demand() == Demand(0, 0, 0.0)
     world.now += SILENT_S + 1
-    assert world.demand() is None
+    assert world.demand() == UNKNOWN
 
 
 def test_a_relist_is_no_renewal(world: World) -> None:
@@ -91,7 +92,7 @@ def test_a_relist_is_no_renewal(world: World) -> None:
     world.reports.observe("a", lease)
     world.now += SILENT_S + 1
     world.reports.observe("a", lease)
-    assert world.demand() is None
+    assert world.demand() == UNKNOWN
 
 
 def test_a_gateway_that_stopped_does_not_count(world: World) -> None:
@@ -100,13 +101,13 @@ def test_a_gateway_that_stopped_does_not_count(world: World) -> None:
     world.reports.observe("b", None)
     assert world.demand() == Demand(0, 0, 0.0)
     world.reports.observe("a", None)
-    assert world.demand() is None
+    assert world.demand() == UNKNOWN
 
 
 def test_a_gateway_that_does_not_know_the_service_yet_makes_them_unknown(world: World) -> None:
-    world.report("a", 0, 0, 0)
+    world.report("a", 0, 2, 2)
     world.report("b", known=False)
-    assert world.demand() is None
+    assert world.demand() == Demand(0, 2, is_whole=False)
 
 
 def test_a_gateway_of_other_namespaces_does_not_matter(world: World) -> None:
@@ -115,7 +116,7 @@ def test_a_gateway_of_other_namespaces_does_not_matter(world: World) -> None:
     world.now += 1
     assert world.demand() == Demand(1, 0, 0.0)
     world.reports.observe("a", None)
-    assert world.demand() is None
+    assert world.demand() == UNKNOWN
 
 
 def test_another_process_counts_anew(world: World) -> None:
