@@ -19,7 +19,7 @@ from automation.cli.main import invoke
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
-from tests.loop.test_dialects import conditions, namespace, playing, put, runtimes
+from tests.loop.test_dialects import conditions, inferring, namespace, playing, put, runtimes
 from tests.loop.test_sleep import machine_address
 from tests.support import controlplane, dialects, loop
 from tests.support.gateway_rights import grant_gateway_rights, grant_secret
@@ -90,6 +90,7 @@ def client(cluster: LocalCluster) -> Iterator[KubeClient]:
     administrator = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
     loop.install_crds(administrator)
     dialects.install(administrator, "llmaz")
+    dialects.install(administrator, "kserve")
     yield administrator
     administrator.close()
 
@@ -179,6 +180,24 @@ def test_a_request_wakes_the_pods_of_a_playground(client: KubeClient, gateway: s
         what="Asleep",
     )
     assert wakes(client, gateway, where, "chat", "chat-lb", engine) == (200, {"choices": []})
+
+
+def test_a_request_wakes_the_pods_of_an_llm_inference_service(client: KubeClient, gateway: str) -> None:
+    where, deployment = namespace(client, "inferring"), "chat-kserve"
+
+    def reason() -> str:
+        return str(conditions(client, kinds.LLM_SERVICES, where, "chat").get("Ready", {}).get("reason"))
+
+    put(client, kinds.LLM_SERVICES, where, "chat", inferring(), annotations=BY_REQUESTS)
+    falls_asleep(client, where, deployment)
+    eventually(lambda: reason() == "Asleep", what="Asleep")
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(completion, gateway, f"{where}/chat")
+        eventually(lambda: replicas(client, where, deployment) == 1, what="a replica wanted")
+        eventually(lambda: reason() == "Waking", what="Waking")
+        client.delete(kinds.LLM_SERVICES, where, "chat")
+        status, answer = asked.result()
+    assert (status, answer["error"]["code"]) == (503, "no_replica")
 
 
 def test_a_request_wakes_a_llama_server_with_a_key(client: KubeClient, gateway: str, engine: Engine) -> None:
