@@ -21,7 +21,7 @@ from automation.catalog.rooms import rooms_of_host, rooms_of_node, rooms_of_this
 from automation.cli.output import OutputFormat, complain, print_json, print_table, report_checks, say, size_text
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from kubeapi.errors import KubeError
+from kubeapi.errors import KubeError, NotFound
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.hub import HUB
@@ -224,9 +224,13 @@ def _rooms(kubeconfig: str | None, *, local: bool) -> list[Room]:
 
 
 def _rooms_of_cluster(kubeconfig: str | None) -> list[Room]:
-    """Raises KubeError."""
+    """Return the rooms of all ready hosts and labelled nodes. Raises KubeError."""
     client = KubeClient.default(kubeconfig)
-    hosts = [room for host in _items(client, kinds.HOSTS) for room in rooms_of_host(host)]
+    try:
+        hosts = [room for host in _items(client, kinds.HOSTS) for room in rooms_of_host(host)]
+    except NotFound:
+        # Herdsman is not installed in this cluster.
+        hosts = []
     try:
         nodes = [room for node in _items(client, kinds.NODES) for room in rooms_of_node(node)]
     except KubeError:

@@ -72,6 +72,11 @@ def test_llama_3_1_takes_128_kib_a_token() -> None:
     assert memory_of(entry, entry.variants[0], context=131072).cache_bytes == 16 * GIB
 
 
+def test_latent_attention_keeps_one_vector_a_token() -> None:
+    entry = CATALOG.entry("glm-4.7-flash")
+    assert memory_of(entry, entry.variants[0], context=8192).cache_bytes == 47 * 576 * 2 * 8192
+
+
 def test_the_largest_variant_that_fits_is_chosen() -> None:
     entry = CATALOG.entry("qwen3.6-35b-a3b")
     chosen = [choose(entry, [mac(gibs)]).variant.quant for gibs in (24, 27, 30, 40)]

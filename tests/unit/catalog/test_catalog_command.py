@@ -12,6 +12,7 @@ from automation.catalog.fits import entry_object, fits, fits_text, tokens_text
 from automation.catalog.fitting import Room
 from automation.catalog.loading import load
 from automation.cli.main import EXIT_FAILED, invoke
+from tests.support.model_server import FileServer
 
 GIB = 1 << 30
 
@@ -119,3 +120,17 @@ def test_each_place_has_its_own_best_variant() -> None:
     ]
     assert fits_text(found, long=True) == "mac: UD-Q4_K_M 32K, box: UD-Q4_K_M 32K"
     assert (tokens_text(None), tokens_text(40960), tokens_text(1000)) == ("-", "40K", "1000")
+
+
+def test_a_cluster_without_herdsman_is_told_from_one_that_does_not_answer(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with FileServer() as nothing_found:
+        cluster = {"name": "c", "cluster": {"server": nothing_found.url("")}}
+        context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+        config = {"apiVersion": "v1", "kind": "Config", "clusters": [cluster], "contexts": [context]}
+        config |= {"users": [{"name": "u", "user": {"token": "t"}}], "current-context": "c"}
+        path = tmp_path / "config"
+        path.write_text(json.dumps(config))
+        assert invoke(["catalog", "list", "--kubeconfig", str(path)]) == 0
+    assert "no ready host and no labelled GPU node" in capsys.readouterr().err
