@@ -240,3 +240,18 @@ def await_text(terminal: int, end: str) -> str:
         assert select.select([terminal], [], [], 30)[0], said
         said += os.read(terminal, 4096)
     return said.decode("utf-8", "replace")
+
+
+def test_a_sleeping_service_that_only_the_gateway_wakes_is_reached_by_it(
+    cluster: ForwardingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.objects[SERVICES] = {"items": [service("Ready", "Asleep")]}
+    cluster.objects[SLICES] = {"items": []}
+    cluster.objects[INGRESS] = {"spec": {"rules": [{"host": "ai.example.com"}]}}
+    there = place(cluster)
+    with pytest.raises(PlaceError, match="asleep") as refused, there.reach(there.find("chat")):
+        pass
+    assert GATEWAY_KEY_VARIABLE in refused.value.hint
+    monkeypatch.setenv(GATEWAY_KEY_VARIABLE, "hk-1")
+    with there.reach(there.find("chat")) as reached:
+        assert reached.is_gateway
