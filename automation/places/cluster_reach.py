@@ -183,8 +183,8 @@ def _woken(
         if not asked:
             raise PlaceError(
                 f"`{service.name}` is asleep, and the operator that wakes it cannot be reached from here",
-                hint="it needs the right to `pods/proxy` in the operator's namespace; or an Ingress of the gateway, and a "
-                f"key of it in {GATEWAY_KEY_VARIABLE}",
+                hint="it needs the right to `pods/proxy` in the operator's namespace; or an Ingress of the gateway "
+                f"and a key of it in {GATEWAY_KEY_VARIABLE}",
             )
         replicas = _replicas(client, service)
         if any(each.pod or each.host for each in replicas):
