@@ -1,11 +1,14 @@
-"""A gateway with its parts: the listener, and what follows the cluster.
+"""A gateway with its parts: the listener, and what follows the services.
 
-`herdsman gateway` makes one, and `automation.startup.gateway` makes one for `herdsman run --gateway`.
+`herdsman gateway` makes one, `automation.startup.gateway` makes one for `herdsman run --gateway`, and
+`automation.local.running` makes one without a cluster.
 """
 
 from __future__ import annotations
 
+import functools
 import ipaddress
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -14,14 +17,14 @@ from wsgiref.simple_server import WSGIServer
 from prometheus_client import start_http_server
 
 from gateway.access.authentication import Access, keys_required
-from gateway.access.key_secrets import KEYS_NAMESPACE, KeySecrets
+from gateway.access.key_secrets import KEYS_NAMESPACE
 from gateway.accounting.stores import Store
 from gateway.clients.cors import Cors
 from gateway.clients.listener_tls import TlsFiles, listener_context, refusal
-from gateway.cluster.cluster_routes import ClusterRoutes
+from gateway.cluster.cluster_sources import ClusterSources
 from gateway.engines.balancer import ANYWHERE, Nearness
-from gateway.routers.following import RouterFollower
 from gateway.server import GatewayServer
+from gateway.sources import Sources
 from kubeapi.client import KubeClient
 
 GRACE_S = 30.0
@@ -92,17 +95,32 @@ class GatewayOptions:
 class RunningGateway:
     """One gateway from its start until `stop`. Belongs to the thread that made it."""
 
-    def __init__(self, options: GatewayOptions) -> None:
-        """Listen, and begin to follow the cluster. Raises KubeError, OSError, TlsFailed, or ValueError."""
+    def __init__(self, options: GatewayOptions, sources: Callable[[GatewayServer], Sources] | None = None) -> None:
+        """Listen, and begin to follow what `sources` returns for the server; by default the cluster.
+
+        Raises KubeError, OSError, TlsFailed, or ValueError.
+        """
         cors = Cors(options.cors_origins)
         tls = listener_context(*options.tls) if options.tls is not None else None
-        self._client = KubeClient.default(options.kubeconfig)
         loopback = ipaddress.ip_address(options.listen.address).is_loopback
         required = keys_required(loopback=loopback, asked=options.require_keys)
+        if sources is None:
+            sources = functools.partial(
+                ClusterSources,
+                KubeClient.default(options.kubeconfig),
+                namespaces=options.namespaces,
+                keys_namespace=options.keys_namespace,
+                keys_required=required,
+            )
         self._server = GatewayServer(
-            access=Access(required=required), store=options.store, cors=cors, place=options.place
+            access=Access(required=required),
+            store=options.store,
+            cors=cors,
+            place=options.place,
+            checks_hosts=loopback,
         )
         self._server.backends.routers.audit.directory = options.audit_directory
+        self._sources = sources(self._server)
         self._metrics: WSGIServer | None = None
         try:
             port = self._server.start(*options.listen, tls)
@@ -112,18 +130,11 @@ class RunningGateway:
                 self._metrics, _ = start_http_server(metrics_port, address, registry=registry)
         except OSError:
             self._server.stop()
-            self._client.close()
+            self._sources.stop()
             raise
         self.listen = options.listen._replace(port=port)
         """The address of its listener, with the opened port."""
-        self._routes = ClusterRoutes(self._client, publish=self._server.set_routes, namespaces=options.namespaces)
-        self._keys = KeySecrets(
-            self._client, publish=self._server.set_keys, namespace=options.keys_namespace, optional=not required
-        )
-        self._keys.start()
-        self._routers = RouterFollower(self._client, publish=self._server.set_routers, namespaces=options.namespaces)
-        self._routes.start()
-        self._routers.start()
+        self._sources.start()
 
     @property
     def is_serving(self) -> bool:
@@ -134,10 +145,7 @@ class RunningGateway:
         """Accept no more connections, wait up to `grace_s` for the answers under way, and end."""
         # The listener closes at once. The threads of the others may wait for the API server until they end.
         self._server.stop(grace_s=grace_s)
-        self._routes.stop()
-        self._keys.stop()
-        self._routers.stop()
+        self._sources.stop()
         if self._metrics is not None:
             self._metrics.shutdown()
             self._metrics.server_close()
-        self._client.close()
