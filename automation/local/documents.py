@@ -124,6 +124,10 @@ def read_folder(texts: Mapping[str, str], broken: Mapping[str, str]) -> LocalFol
     for dialect in DIALECTS:
         for document in manifests.services_of(dialect):
             key = ServiceKey(dialect, document.namespace, document.name)
+            if not keys.is_dns_label(key.namespace) or not keys.is_label_value(key.name):
+                # Such a name could be a path. Nothing else may see it.
+                found.broken[document.where.partition(" ")[0]] = "a document has an invalid name or namespace"
+                continue
             cr = written.get((dialect, key.namespace, key.name), document.cr)
             found.services[key] = _service(key, document, cr, parsed.get(id(document)), manifests, options, faults)
     return found
