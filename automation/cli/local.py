@@ -33,6 +33,9 @@ def up(
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay in the foreground, with the log on the terminal, until Ctrl-C.")
     ] = False,
+    at_login: Annotated[
+        bool, typer.Option("--at-login", help="Start it now and at each login, by systemd or launchd.")
+    ] = False,
     allowed_remote_host: Annotated[
         list[str] | None,
         typer.Option(help="Private host name or CIDR that models may come from. May be repeated.", show_default=False),
@@ -48,6 +51,8 @@ def up(
     from automation.local.folders import LocalFolders
     from automation.local.instance import Settings, running_instance
 
+    if foreground and at_login:
+        raise typer.BadParameter("--foreground and --at-login exclude each other")
     folders = LocalFolders.of_user()
     try:
         folders.make()
@@ -59,7 +64,7 @@ def up(
     settings = last.model_copy(update={name: value for name, value in changes.items() if value is not None})
     _check_address(settings.listen)
     found = running_instance(folders)
-    if found is not None and found.is_serving:
+    if found is not None and found.is_serving and not at_login:
         if settings != last:
             complain("local mode is running with other options", hint="run `herdsman local down` first")
             raise typer.Exit(1)
@@ -70,15 +75,22 @@ def up(
     if foreground:
         _run_in_foreground(folders, settings)
         return
-    try:
-        started = background.start(folders, background.command(settings.listen, settings.allowed_remote_hosts))
-    except (background.NotStarted, OSError) as error:
-        # Another `up` may have started it at the same time.
-        other = background.wait_until_serving(folders) if running_instance(folders) is not None else None
-        if other is None:
-            complain(f"local mode did not start: {error}", hint=f"the log is {folders.log}")
-            raise typer.Exit(1) from None
-        started = other
+    if at_login:
+        _install_login_item(folders, settings)
+        started = background.wait_until_serving(folders)
+        if started is None:
+            complain("the login item was installed, but local mode does not answer", hint=f"see {folders.log}")
+            raise typer.Exit(1)
+    else:
+        try:
+            started = background.start(folders, background.command(settings.listen, settings.allowed_remote_hosts))
+        except (background.NotStarted, OSError) as error:
+            # Another `up` may have started it at the same time.
+            other = background.wait_until_serving(folders) if running_instance(folders) is not None else None
+            if other is None:
+                complain(f"local mode did not start: {error}", hint=f"the log is {folders.log}")
+                raise typer.Exit(1) from None
+            started = other
     say(f"Serving the OpenAI API on {started.url}")
     say(f"  services: YAML files in {folders.config}")
     say(f"  log: {folders.log}; `herdsman local status` lists the services, `herdsman local down` ends it")
@@ -103,16 +115,26 @@ def status(
 
 @app.command()
 def down() -> None:
-    """End local mode and the models that it runs, and wait until they have ended. Files and models stay."""
-    from automation.local import background
+    """End local mode and the models that it runs, and wait until they have ended. Files and models stay.
+
+    A login item is removed, so that it does not start again.
+    """
+    from automation.local import background, login_item
     from automation.local.folders import LocalFolders
     from automation.local.instance import running_instance
 
     folders = LocalFolders.of_user()
     was_up = running_instance(folders) is not None
+    try:
+        removed = login_item.remove()
+    except login_item.LoginItemFailed as error:
+        complain(str(error), hint=error.hint)
+        raise typer.Exit(1) from None
     if not background.stop(folders):
         complain(f"local mode did not end within {background.STOP_S:g} s", hint=f"see {folders.log}")
         raise typer.Exit(1)
+    if removed:
+        say("Removed the login item")
     say("Local mode has ended" if was_up else "Local mode was not running")
 
 
@@ -192,6 +214,19 @@ def _run_in_foreground(folders: LocalFolders, settings: Settings) -> None:
     finally:
         folders.instance.unlink(missing_ok=True)
         lock.release()
+
+
+def _install_login_item(folders: LocalFolders, settings: Settings) -> None:
+    from automation.local import background, login_item
+
+    if not background.stop(folders):
+        complain("the running instance did not end", hint=f"see {folders.log}")
+        raise typer.Exit(1)
+    try:
+        login_item.install(folders, background.command(settings.listen, settings.allowed_remote_hosts))
+    except login_item.LoginItemFailed as error:
+        complain(str(error), hint=error.hint)
+        raise typer.Exit(1) from None
 
 
 def _print_state(state: Any) -> None:

@@ -73,6 +73,11 @@ class LocalFolders:
         """The folder of Pulumi's state, its passphrase and its work directories."""
         return self.state / "pulumi"
 
+    @property
+    def credentials(self) -> Path:
+        """A file of NAME=VALUE lines, or a folder, with credentials for sources of models. It need not exist."""
+        return self.config / "credentials"
+
     def make(self) -> None:
         """Make the folders, which only the user can read. Raises OSError."""
         for folder in (self.config, self.state, self.store):

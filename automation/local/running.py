@@ -65,6 +65,7 @@ class RunningLocal:
                 allowed_remote_hosts=settings.allowed_remote_hosts, allowed_host_path_roots=("/",)
             ),
             locate=locate,
+            credentials=folders.credentials if folders.credentials.exists() else None,
             memory=MemorySettings(),
         )
         self._agent = Agent(agent, None)
