@@ -11,7 +11,6 @@ import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import start_http_server
@@ -20,50 +19,16 @@ from gateway.access.authentication import Access, keys_required
 from gateway.access.key_secrets import KEYS_NAMESPACE
 from gateway.accounting.stores import Store
 from gateway.clients.cors import Cors
-from gateway.clients.listener_tls import TlsFiles, listener_context, refusal
+from gateway.clients.listener_tls import TlsFiles, listener_context
 from gateway.cluster.cluster_sources import ClusterSources
 from gateway.engines.balancer import ANYWHERE, Nearness
+from gateway.listen_address import ListenAddress
 from gateway.server import GatewayServer
 from gateway.sources import Sources
 from kubeapi.client import KubeClient
 
 GRACE_S = 30.0
 """How long the answers under way may take after a signal to stop."""
-
-
-class ListenAddress(NamedTuple):
-    """An IP address with a port."""
-
-    address: str
-    port: int
-
-    @classmethod
-    def read(cls, text: str, *, tls: bool = False, keys: bool = False) -> ListenAddress:
-        """Read the address of a listener for clients. Raises ValueError, whose text says what is wrong and what to do.
-
-        `tls` and `keys`: clients reach the gateway by TLS, and must show keys.
-        """
-        made = cls.parse(text)
-        if why := refusal(made.address, tls=tls, keys=keys):
-            raise ValueError(why)
-        return made
-
-    @classmethod
-    def parse(cls, text: str) -> ListenAddress:
-        """Read `127.0.0.1:8080` or `[::1]:8080`. Raises ValueError, whose text says what is wrong."""
-        host, _, port = text.rpartition(":")
-        try:
-            address, number = ipaddress.ip_address(host.removeprefix("[").removesuffix("]")), int(port)
-            if not 0 <= number <= 65535:
-                raise ValueError(number)
-        except ValueError:
-            raise ValueError(f"`{text}` is not an IP address with a port, as in 127.0.0.1:8080") from None
-        return cls(str(address), number)
-
-    def url(self, *, tls: bool = False) -> str:
-        """Return the base URL for clients of OpenAI's API."""
-        host = f"[{self.address}]" if ":" in self.address else self.address
-        return f"{'https' if tls else 'http'}://{host}:{self.port}/v1"
 
 
 @dataclass(frozen=True)

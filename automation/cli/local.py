@@ -139,7 +139,7 @@ def down() -> None:
 
 
 def _check_address(listen: str) -> None:
-    from gateway.running import ListenAddress
+    from gateway.listen_address import ListenAddress
 
     try:
         ListenAddress.read(listen)

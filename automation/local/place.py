@@ -9,6 +9,7 @@ import contextlib
 import difflib
 import shutil
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -28,6 +29,7 @@ from program.dialects.registry import dialect_of, split_name
 
 POLL_S = 0.2
 PURGE_WAIT_S = 60.0
+KNOWN_S = 5.0
 UP_HINT = "`herdsman local up` starts it"
 _API_VERSION = kinds.INFERENCE_SERVICES.api_version
 _ACCEPTED = tuple((kind.api_version, kind.kind) for kind in (kinds.MODELS, kinds.INFERENCE_SERVICES))
@@ -187,6 +189,7 @@ class LocalPlace:
             raise PlaceError("local mode is not running on this machine", hint=UP_HINT)
         is_unique = len([each for each in self.services(None) if each.name == service.name]) == 1
         model = service.name if is_unique else f"{service.namespace}/{service.name}"
+        _wait_until_known(instance.url, model)
         yield Reached(instance.url, model, "gateway of this machine", is_gateway=True)
 
     def watch(self, service: ServiceState, *, pause_s: float) -> ServiceState:
@@ -287,6 +290,20 @@ class LocalPlace:
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
         return f"deleted its files ({', '.join(folder.name for folder in folders)})"
+
+
+def _wait_until_known(url: str, model: str) -> None:
+    """Wait until the gateway lists a model: it follows the record of what was applied a moment later."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    deadline = time.monotonic() + KNOWN_S
+    while True:
+        try:
+            with direct.open(f"{url}/models/{model}", timeout=KNOWN_S):
+                return
+        except (OSError, ValueError):  # an HTTPError is an OSError
+            if time.monotonic() > deadline:
+                return  # the request itself will say what is wrong
+        time.sleep(POLL_S / 4)
 
 
 def _entry(service: LocalService, entry: AppliedService | None, *, current: bool) -> AppliedService:

@@ -19,7 +19,7 @@ from gateway.engines.backends import Route
 from gateway.names import Model, ServiceName
 from gateway.server import GatewayServer
 
-POLL_S = 0.2
+POLL_S = 0.1
 """How often the reports of the agent, which runs in this process, are compared."""
 
 _STATES = {ProcessPhase.ASLEEP: "asleep", ProcessPhase.READY: "ready"}

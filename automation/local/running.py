@@ -24,7 +24,8 @@ from automation.local.applying_process import start_applying, stop_process
 from automation.local.folders import HOST, LocalFolders
 from automation.local.instance import Instance, Settings
 from automation.local.routes import LocalRoutes
-from gateway.running import GatewayOptions, ListenAddress, RunningGateway
+from gateway.listen_address import ListenAddress
+from gateway.running import GatewayOptions, RunningGateway
 from gateway.server import GatewayServer
 
 WATCH_S = 0.25

@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -18,8 +19,14 @@ from typing import Any
 import psutil
 import pytest
 
+from automation.local.folders import LocalFolders
+from automation.local.instance import running_instance
+from automation.local.place import LocalPlace
+from automation.local.state import local_state
+from automation.places.place import State
 from tests.support.agents import gone
 from tests.support.controlplane import eventually
+from tests.support.local_mode import model_document, service_document
 from tests.support.supervising import free_port
 from tools.toolchain import locate
 
@@ -48,6 +55,10 @@ class LocalMachine:
             **os.environ,
             **{f"XDG_{name.upper()}_HOME": str(root / name) for name in ("config", "state", "data")},
         }
+
+    @property
+    def folders(self) -> LocalFolders:
+        return LocalFolders.of_user(self._environment)
 
     def run(self, *arguments: str, code: int = 0) -> str:
         """Run `herdsman local` and return what it prints on stdout."""
@@ -131,7 +142,9 @@ def test_one_machine_from_up_to_down(machine: LocalMachine, model: Path, llama_s
 
     # A second `up` changes nothing, and pages of foreign names get nothing.
     assert "running already" in machine.up()
-    assert machine.status()["pid"] == status["pid"]
+    instance = running_instance(machine.folders)
+    assert instance is not None
+    assert instance.pid == status["pid"]
     assert machine.ask("GET", "/v1/models", Host="attacker.example")[0] == 421
 
     # An edit restarts the engine with the new size, at the next request.
@@ -144,16 +157,28 @@ def test_one_machine_from_up_to_down(machine: LocalMachine, model: Path, llama_s
 
     # A broken edit changes nothing but the status.
     (machine.folder / "tiny.yaml").write_text("kind: [never closed")
-    eventually(lambda: "tiny.yaml" in str(machine.status()["problems"]), what="the problem", timeout_s=90)
+    eventually(lambda: "tiny.yaml" in str(local_state(machine.folders).problems), what="the problem", timeout_s=90)
     assert machine.answers()
-    assert machine.status()["services"][0]["reason"] == "NotValid"
+    assert [each.reason for each in local_state(machine.folders).services] == ["NotValid"]
 
     # A deleted file ends its service, and only that.
     (machine.folder / "tiny.yaml").unlink()
     eventually(lambda: machine.chat() == 404 and not machine.engines(), what="the deletion", timeout_s=90)
 
-    machine.write(model, context=512)
-    eventually(machine.answers, what="a chat", timeout_s=90)
+    # The everyday commands write such files, and reach the service by the gateway.
+    place = LocalPlace(machine.folders)
+    place.apply([model_document("tiny", source=str(model)), service_document("tiny", contextSize=256)])
+    found = place.find("tiny")
+
+    def is_applied() -> bool:
+        now = place.watch(found, pause_s=1.0)
+        return now.is_current and now.state is State.ASLEEP
+
+    eventually(is_applied, what="the service of a command", timeout_s=90)
+    with place.reach(found) as reached:
+        assert (reached.base_url, reached.model) == (f"http://127.0.0.1:{machine.port}/v1", "tiny")
+    assert machine.answers()
+    assert place.find("tiny").state is State.READY
     files = [path for name in ("state", "data") for path in (machine.root / name / "herdsman").rglob("*")]
     own = [path for path in files if "local" in path.parts and not path.is_symlink()]
     assert [path for path in own if stat.S_IMODE(path.stat().st_mode) & 0o077] == []
@@ -170,10 +195,11 @@ def test_engines_of_a_killed_instance_are_ended(machine: LocalMachine, model: Pa
     machine.write(model, context=512)
     machine.up()
     eventually(machine.answers, what="a chat", timeout_s=90)
-    killed = psutil.Process(machine.status()["pid"])
-    killed.kill()
-    killed.wait(30)
+    instance = running_instance(machine.folders)
+    assert instance is not None
+    os.kill(instance.pid, signal.SIGKILL)
+    assert gone(instance.pid)
+    assert running_instance(machine.folders) is None
     assert machine.engines()
-    machine.run("status", code=1)
     machine.run("down")
     assert not machine.engines()
