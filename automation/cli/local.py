@@ -71,7 +71,6 @@ def up(
         say(f"Local mode is running already: {found.url}")
         return
     _check_tools()
-    settings.write(folders.settings)
     if foreground:
         _run_in_foreground(folders, settings)
         return
@@ -88,7 +87,7 @@ def up(
             # Another `up` may have started it at the same time.
             other = background.wait_until_serving(folders) if running_instance(folders) is not None else None
             if other is None:
-                complain(f"local mode did not start: {error}", hint=f"the log is {folders.log}")
+                complain(f"local mode did not start. {error}", hint=f"the log is {folders.log}")
                 raise typer.Exit(1) from None
             started = other
     say(f"Serving the OpenAI API on {started.url}")
@@ -204,6 +203,7 @@ def _run_in_foreground(folders: LocalFolders, settings: Settings) -> None:
             complain(f"{where}{error}", hint="choose another address with --listen" if where else "")
             raise typer.Exit(1) from None
         try:
+            settings.write(folders.settings)
             running.record().write(folders.instance)
             say(f"Serving the OpenAI API on {running.url}; services are YAML files in {folders.config}")
             running.run(stopping)

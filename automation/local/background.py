@@ -21,6 +21,8 @@ STOP_S = 120.0
 """An instance stops its gateway (5 s), the engine's run (20 s) and its engines (60 s) before it ends."""
 KILL_S = 5.0
 POLL_S = 0.05
+LOG_BYTES = 10 << 20
+"""A larger log is kept as `local.log.1` at the next start."""
 _SHOWN_LINES = 6
 
 
@@ -39,6 +41,9 @@ def start(folders: LocalFolders, argv: list[str], *, timeout_s: float = START_S)
 
     Raises NotStarted, OSError.
     """
+    with contextlib.suppress(FileNotFoundError):
+        if folders.log.stat().st_size > LOG_BYTES:
+            folders.log.replace(folders.log.with_suffix(".log.1"))
     log = os.open(folders.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
     try:
         before = os.fstat(log).st_size
@@ -109,4 +114,4 @@ def _last_lines(log: Path, start_at: int) -> str:
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         return ""
-    return "\n".join(line for line in lines[-_SHOWN_LINES:] if line.strip())
+    return "\n".join(line.removeprefix("Error: ") for line in lines[-_SHOWN_LINES:] if line.strip())

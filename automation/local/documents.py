@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import structlog
+
 from automation.local.folders import HOST, NAMESPACE
 from components.options import RenderOptions
 from components.render import render
@@ -39,6 +41,9 @@ _ELSEWHERE = (
     keys.ANNOTATION_HOST_STRATEGY,
     keys.ANNOTATION_HOST_MOVES,
 )
+
+
+log = structlog.get_logger(__name__)
 
 
 class FolderUnreadable(Exception):
@@ -101,7 +106,31 @@ def read_files(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def read_folder(texts: Mapping[str, str], broken: Mapping[str, str]) -> LocalFolder:
-    """Read the documents of files, by file name. `broken` are the files that have no text."""
+    """Read the documents of files, by file name. `broken` are the files that have no text.
+
+    A file on which the reading itself fails counts as broken, so that a defect stops no other service.
+    """
+    try:
+        return _read_folder(texts, broken)
+    except Exception:
+        at_fault = {name: why for name in texts if (why := _failure_of(name, texts[name]))}
+        if not at_fault:
+            raise
+        kept = {name: text for name, text in texts.items() if name not in at_fault}
+        return _read_folder(kept, {**broken, **at_fault})
+
+
+def _failure_of(name: str, text: str) -> str:
+    """Return why the reading of a file fails; empty if it does not."""
+    try:
+        _read_folder({name: text}, {})
+    except Exception as error:
+        log.exception("Could not read a file", file=name)
+        return f"cannot be read because of a defect of Herdsman: {type(error).__name__}: {error}"
+    return ""
+
+
+def _read_folder(texts: Mapping[str, str], broken: Mapping[str, str]) -> LocalFolder:
     found = LocalFolder(broken=dict(broken))
     written: dict[tuple[str, str, str], Json] = {}
 

@@ -111,7 +111,7 @@ def service_state(
     spec = service.document.get("spec")
     replicas = spec.get("replicas", 1) if isinstance(spec, dict) else 1
     serves = report is not None and report.phase is ProcessPhase.READY and instance is not None
-    done = report.downloaded_bytes if report is not None else None
+    loads = report if report is not None and report.phase is ProcessPhase.DOWNLOADING else None
     return ServiceState(
         namespace=service.namespace,
         name=service.name,
@@ -127,7 +127,7 @@ def service_state(
         runs_on="this machine",
         endpoint=instance.url if instance is not None else "",
         is_current=is_current and not service.problem,
-        download=Download(done, report.total_bytes if report is not None else None) if done is not None else None,
+        download=Download(loads.downloaded_bytes or 0, loads.total_bytes) if loads is not None else None,
         document=service.document,
     )
 

@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -60,12 +61,12 @@ class LocalMachine:
     def folders(self) -> LocalFolders:
         return LocalFolders.of_user(self._environment)
 
-    def run(self, *arguments: str, code: int = 0) -> str:
-        """Run `herdsman local` and return what it prints on stdout."""
+    def run(self, *arguments: str, code: int = 0, err: bool = False) -> str:
+        """Run `herdsman local` and return what it prints on stdout, or on stderr."""
         argv = [sys.executable, "-m", "automation.cli", "local", *arguments]
         ended = subprocess.run(argv, env=self._environment, capture_output=True, text=True, timeout=180)
         assert ended.returncode == code, f"{ended.stdout}\n{ended.stderr}\n{self.log()[-3000:]}"
-        return ended.stdout
+        return ended.stderr if err else ended.stdout
 
     def up(self) -> str:
         return self.run("up", "--listen", f"127.0.0.1:{self.port}")
@@ -203,3 +204,11 @@ def test_engines_of_a_killed_instance_are_ended(machine: LocalMachine, model: Pa
     assert machine.engines()
     machine.run("down")
     assert not machine.engines()
+
+
+def test_a_port_that_is_taken_is_named_with_the_way_out(machine: LocalMachine) -> None:
+    with socket.create_server(("127.0.0.1", machine.port)):
+        said = machine.run("up", "--listen", f"127.0.0.1:{machine.port}", code=1, err=True)
+    assert f"cannot listen on 127.0.0.1:{machine.port}" in said
+    assert "--listen" in said
+    machine.run("status", code=1)
