@@ -22,7 +22,7 @@ from agent.server.store import RUN_FILE, TOKEN_FILE, RunFile
 from automation.engine.port import Batch, Engine, EngineFailed, ServiceOutcome, Stack
 from automation.engine.pulumi_engine import PulumiEngine
 from automation.local.applied import Applied, AppliedService, FileProblem
-from automation.local.documents import FolderUnreadable, LocalFolder, LocalService, read_files, read_folder
+from automation.local.documents import FolderUnreadable, LocalFolder, LocalService, argument_of, read_files, read_folder
 from automation.local.folders import HOST, LocalFolders, read_json
 from automation.local.provider import LocalProvider
 from components.providers.plugin_server import EmbeddedPlugins
@@ -177,7 +177,7 @@ def _entry(service: LocalService, before: AppliedService | None, problem: str) -
         kept = ("process", "engine_name", "context_size", "model", "cache_keys", "capabilities")
         return base.model_copy(update={name: getattr(before, name) for name in kept})
     annotations = metadata.get("annotations") or {}
-    plan = ProcessPlan.model_validate(rendered.objects[0].manifest["spec"]) if rendered.objects else None
+    plan = service.plan
     files = [] if plan is None else [plan.file, *(plan.files or {}).values()]
     cache_keys = tuple(dict.fromkeys(each.cache_key for each in files if each is not None))
     return base.model_copy(
@@ -185,7 +185,7 @@ def _entry(service: LocalService, before: AppliedService | None, problem: str) -
             "process": f"{key.namespace}/{rendered.objects[0].name}" if rendered.objects else "",
             "stopped": not rendered.objects,
             "model": desired.model.name,
-            "context_size": getattr(desired.engine, "context_size", None),
+            "context_size": service.context_size,
             "engine_name": _engine_name(annotations.get(keys.ANNOTATION_SERVED_NAME, ""), plan),
             "capabilities": (desired.mode,),
             # A stopped service keeps its files.
@@ -199,8 +199,7 @@ def _engine_name(served: str, plan: ProcessPlan | None) -> str:
         return served
     if plan.daemon_model:
         return plan.daemon_model
-    words = plan.argv
-    return next((words[n + 1] for n, word in enumerate(words[:-1]) if word in _NAME_FLAGS), "")
+    return argument_of(plan.argv, _NAME_FLAGS)
 
 
 def _agent(folders: LocalFolders, parent: int, cancel: threading.Event) -> HttpHost | None:

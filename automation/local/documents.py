@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
 
+from agent.contract import ProcessPlan
 from automation.local.folders import HOST, NAMESPACE
 from components.options import RenderOptions
 from components.render import render
@@ -34,6 +35,7 @@ IDLE_TIMEOUT = "5m"
 GROUP = "local"
 """The services take turns in the memory of this machine."""
 MAX_FILE_BYTES = 4 << 20
+_CONTEXT_FLAGS = ("--ctx-size", "-c", "--max-model-len")
 _ELSEWHERE = (
     keys.ANNOTATION_HOST_SELECTOR,
     keys.ANNOTATION_PREFERRED_HOSTS,
@@ -63,6 +65,29 @@ class LocalService:
     rendered: RenderedService | None = None
     """None for a service with a problem."""
     problem: str = ""
+
+    @property
+    def plan(self) -> ProcessPlan | None:
+        """The plan of its process; None for a service that is stopped or has a problem."""
+        objects = self.rendered.objects if self.rendered is not None else ()
+        return ProcessPlan.model_validate(objects[0].manifest["spec"]) if objects else None
+
+    @property
+    def context_size(self) -> int | None:
+        """The context in tokens that it asks for, or that its engine gets by default; None if neither is known."""
+        plan = self.plan
+        written = argument_of(plan.argv, _CONTEXT_FLAGS) if plan is not None else ""
+        return (
+            int(written)
+            if written.isdecimal()
+            else getattr(getattr(self.desired, "engine", None), "context_size", None)
+        )
+
+
+def argument_of(argv: Sequence[str], flags: Sequence[str]) -> str:
+    """Return the argument after the last of these flags; empty if there is none."""
+    found = [argv[n + 1] for n, word in enumerate(argv[:-1]) if word in flags]
+    return found[-1] if found else ""
 
 
 @dataclass

@@ -165,6 +165,7 @@ class LocalPlace:
         deleted = [f"{kind} {service.namespace}/{service.name}"]
 
         def change(edit: FolderEdit) -> None:
+            self._required(edit, kind, service)
             edit.remove((kind, service.namespace, service.name))
             folder = read_folder(edit.texts, {})
             left = [each.document for key, each in folder.services.items() if key.namespace == service.namespace]
@@ -261,12 +262,20 @@ class LocalPlace:
             raise PlaceError(f"commands do not change a {kind}", hint=f"edit its file in {self._folders.config}")
 
         def change(edit: FolderEdit) -> None:
-            old = edit.get((kinds.INFERENCE_SERVICES.kind, service.namespace, service.name))
-            if old is None:
-                raise NoSuchService(f"this machine has no service `{service.name}` any more")
+            old = self._required(edit, kinds.INFERENCE_SERVICES.kind, service)
             edit.put(merged(old, {"spec": fields}))
 
         self._changed(change)
+
+    def _required(self, edit: FolderEdit, kind: str, service: ServiceState) -> Json:
+        """Return a service's document. Raises PlaceError if its file is broken, and NoSuchService if it is gone."""
+        found = edit.get((kind, service.namespace, service.name))
+        if found is not None:
+            return found
+        entry = Applied.read(self._folders.applied).of(dialect_of(service.document), service.namespace, service.name)
+        if entry is not None and (why := self._folder().broken.get(entry.file)):
+            raise PlaceError(f"{entry.file} {why}", hint=f"repair or delete {self._folders.config / entry.file}")
+        raise NoSuchService(f"this machine has no service `{service.name}` any more")
 
     def _purged(self, entry: AppliedService | None) -> str:
         """Delete the files of a deleted service that no other service has. Returns what was done, for people."""
@@ -318,7 +327,7 @@ def _entry(service: LocalService, entry: AppliedService | None, *, current: bool
     )
     changes: Json = {"document": service.document}
     if service.desired is not None:
-        changes["context_size"] = getattr(service.desired.engine, "context_size", None)
+        changes["context_size"] = service.context_size
         changes["stopped"] = service.rendered is not None and not service.rendered.objects
     if not current:
         changes["problem"] = service.problem

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gateway.access.host_names import misdirected
+from gateway.clients.cors import Cors
 from tests.support.gateways import Front
 
 
@@ -45,3 +46,20 @@ def test_a_listener_on_loopback_without_keys_refuses_foreign_names(make_front: C
 def test_a_gateway_that_is_reached_by_other_names_does_not_check_them(front: Front) -> None:
     front.serve()
     assert front.ask({"model": "chat"}, host="models.example")[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [("https://attacker.example", 403), ("null", 403), ("http://localhost:3000", 404), ("http://127.0.0.1:8080", 404)],
+)
+def test_pages_of_other_sites_load_no_model(make_front: Callable[..., Front], origin: str, status: int) -> None:
+    front = make_front(checks_hosts=True)
+    front.serve()
+    assert front.ask({"model": "chat"}, origin=origin)[0] == status
+
+
+def test_pages_of_allowed_origins_are_served(make_front: Callable[..., Front]) -> None:
+    front = make_front(checks_hosts=True, cors=Cors(["https://chat.example"]))
+    front.serve()
+    assert front.ask({"model": "chat"}, origin="https://chat.example")[0] == 404
+    assert front.ask({"model": "chat"}, origin="https://attacker.example")[0] == 403

@@ -44,6 +44,12 @@ def test_documents_become_a_private_file_and_a_service(place: LocalPlace, folder
     assert place.document("Model", "none", "default") is None
 
 
+def test_the_context_is_that_of_the_engine(place: LocalPlace, folders: LocalFolders) -> None:
+    place.apply([model_document("chat"), service_document("chat", contextSize=512)])
+    applied(folders)
+    assert place.find("chat").context_size == 512
+
+
 def test_a_second_apply_keeps_fields_that_it_does_not_name(place: LocalPlace, folders: LocalFolders) -> None:
     deploy(place)
     place.scale(place.find("chat"), 2)
@@ -144,7 +150,11 @@ def test_services_of_a_broken_file_are_shown_as_they_were(place: LocalPlace, fol
     deploy(place)
     applied(folders)
     (folders.config / "chat.yaml").write_text("kind: [never")
-    assert not place.find("chat").is_current
+    found = place.find("chat")
+    assert not found.is_current
+    for change in (place.stop, place.delete):
+        with pytest.raises(PlaceError, match=r"chat\.yaml .*YAML"):
+            change(found)
 
 
 def test_a_service_cannot_be_reached_while_local_mode_does_not_run(place: LocalPlace) -> None:
