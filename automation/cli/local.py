@@ -219,10 +219,12 @@ def _run_in_foreground(folders: LocalFolders, settings: Settings) -> None:
 def _install_login_item(folders: LocalFolders, settings: Settings) -> None:
     from automation.local import background, login_item
 
-    if not background.stop(folders):
-        complain("the running instance did not end", hint=f"see {folders.log}")
-        raise typer.Exit(1)
     try:
+        login_item.check()
+        # The lock is for one instance, so that of the login item must be the only one.
+        if not background.stop(folders):
+            complain("the running instance did not end", hint=f"see {folders.log}")
+            raise typer.Exit(1)
         login_item.install(folders, background.command(settings.listen, settings.allowed_remote_hosts))
     except login_item.LoginItemFailed as error:
         complain(str(error), hint=error.hint)

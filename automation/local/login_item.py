@@ -71,6 +71,12 @@ def is_installed(facts: Facts) -> bool:
     return Path(systemd.unit_path(NAME, facts, own_user=True)).exists()
 
 
+def check(machine: Machine | None = None) -> None:
+    """Check that the user's service manager runs. Raises LoginItemFailed."""
+    machine = machine or LocalMachine()
+    _run(removal_steps(machine.facts)[:1], machine)
+
+
 def install(folders: LocalFolders, argv: Sequence[str], machine: Machine | None = None) -> None:
     """Install and start the login item. Raises LoginItemFailed."""
     machine = machine or LocalMachine()
@@ -89,9 +95,11 @@ def remove(machine: Machine | None = None) -> bool:
 
 
 def _run(steps: Sequence[Step], machine: Machine) -> None:
-    for outcome in run_steps(steps, machine):
+    for number, outcome in enumerate(run_steps(steps, machine)):
         if outcome.state is State.FAILED:
-            raise LoginItemFailed(f"{outcome.title}: {outcome.detail}", hint=outcome.hint)
+            # The first step checks that there is a service manager; its hint is for agents of clusters.
+            hint = outcome.hint if number else "start it by `herdsman local up` without --at-login"
+            raise LoginItemFailed(f"{outcome.title}: {outcome.detail}", hint=hint)
 
 
 def _label() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import plistlib
 import sys
 from collections.abc import Iterator
@@ -11,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from agent.steps import launchd
-from agent.steps.machine import Facts
 from agent.steps.step import State, run_steps
-from agent.steps.systemd import unit_text
+from automation.local.background import command, wait_until_serving
 from automation.local.folders import LocalFolders
+from automation.local.instance import running_instance
 from automation.local.login_item import install_steps, login_service, removal_steps
+from tests.support.agents import gone
 from tests.support.services import FakedMachine
+from tests.support.supervising import free_port
 
 
 @pytest.fixture
@@ -56,12 +59,41 @@ def test_a_launch_agent_is_installed_in_the_session_of_its_user_and_removed(
     assert launchd.job_state(mac, "dev.herdsman.local", launchd.Domain.of_user(facts)) is None
 
 
-def test_the_unit_of_a_login_ends_with_the_session(folders: LocalFolders) -> None:
-    service = login_service(folders, [sys.executable, "-m", "x"], {"PATH": "/usr/bin", "AWS_SECRET_ACCESS_KEY": "no"})
-    facts = Facts(os="linux", uid=1000, user="you", home="/home/you")
-    titles = [step.title for step in install_steps(service, facts)]
-    assert not any("lingers" in title for title in titles)
-    text = unit_text(service, own_user=True)
-    assert "WantedBy=default.target" in text
-    assert "AWS" not in text
-    assert f"StandardOutput=append:{folders.log}" in text
+@pytest.fixture
+def linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakedMachine]:
+    """A machine whose user has a systemd, with its units in the folder of a test."""
+    made = FakedMachine(tmp_path / "root", "systemctl")
+    # A user's manager is called through `env`, which looks on PATH.
+    monkeypatch.setenv("PATH", f"{made.commands}:{os.environ['PATH']}")
+    (made.state / "units").write_text(str(tmp_path / "home/.config/systemd/user"))
+    yield made
+    made.end()
+
+
+def test_a_unit_of_the_user_runs_local_mode_until_it_is_removed(
+    linux: FakedMachine, tmp_path: Path, pulumi_cli: Path
+) -> None:
+    (tmp_path / "home").mkdir()
+    facts = replace(linux.facts, uid=1000, home=str(tmp_path / "home"))
+    environment = {
+        **{name: os.environ[name] for name in ("PATH", "HOME")},
+        **{f"XDG_{name}_HOME": str(tmp_path / name.lower()) for name in ("CONFIG", "STATE", "DATA")},
+        "AWS_SECRET_ACCESS_KEY": "secret",
+    }
+    folders = LocalFolders.of_user(environment)
+    folders.make()
+    service = login_service(folders, command(f"127.0.0.1:{free_port()}", ()), environment)
+    steps = install_steps(service, facts)
+    assert not any("lingers" in step.title for step in steps), "it ends with the session"
+    assert [each for each in run_steps(steps, linux) if each.state is State.FAILED] == []
+    unit = tmp_path / "home/.config/systemd/user/herdsman-local.service"
+    assert "WantedBy=default.target" in unit.read_text()
+    assert "AWS" not in unit.read_text()
+
+    found = wait_until_serving(folders, timeout_s=90)
+    assert found is not None, folders.log.read_text()
+    assert not [each for each in run_steps(removal_steps(facts), linux) if each.state is State.FAILED]
+    assert not unit.exists()
+    assert gone(found.pid)
+    assert running_instance(folders) is None
+    assert not folders.instance.exists(), "it ended in good order"
