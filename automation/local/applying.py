@@ -51,7 +51,11 @@ def main() -> None:
 
 
 def apply_folder(folders: LocalFolders, *, cancel: threading.Event, parent: int) -> int:
-    """Apply the folder by the agent of the process `parent`. Returns the exit code."""
+    """Apply the folder by the agent of the process `parent`. Returns the exit code: 1 if it is worth another try."""
+    # The instance has noted the state of the folder before its agent started. What changes later is applied later.
+    host = _agent(folders, parent, cancel)
+    if host is None:
+        return 1
     before = Applied.read(folders.applied)
     try:
         folder = read_folder(*read_files(folders.config))
@@ -60,9 +64,6 @@ def apply_folder(folders: LocalFolders, *, cancel: threading.Event, parent: int)
         problem = FileProblem(file=str(folders.config), message=str(error))
         before.model_copy(update={"problems": (problem,)}).write(folders.applied)
         log.warning("Could not read the folder", error=str(error))
-        return 1
-    host = _agent(folders, parent, cancel)
-    if host is None:
         return 1
     started = time.monotonic()
     outcomes: Mapping[ServiceKey, ServiceOutcome] = {}
@@ -94,13 +95,13 @@ def apply_folder(folders: LocalFolders, *, cancel: threading.Event, parent: int)
         engine_problem=engine_problem,
         duration_s=round(time.monotonic() - started, 2),
     )
-    return 1 if engine_problem else 0
+    return 1 if engine_problem or not all(each.ok for each in outcomes.values()) else 0
 
 
 def run_batches(
     engine: Engine, folder: LocalFolder, before: Applied, *, cancel: threading.Event | None = None
 ) -> dict[ServiceKey, ServiceOutcome]:
-    """Apply the valid services, and remove those whose documents are gone. Raises EngineFailed."""
+    """Apply the valid services, and remove those whose documents are gone. Raises EngineFailed for the whole state."""
     apply: dict[str, list[RenderedService]] = {}
     for key, service in folder.services.items():
         if service.rendered is not None:
@@ -113,7 +114,11 @@ def run_batches(
         batch = Batch(stack, tuple(apply.get(namespace, ())), tuple(sorted(gone(held, folder, before))))
         if not batch.keys:
             continue
-        outcomes.update(engine.up(batch, cancel=cancel).services)
+        try:
+            outcomes.update(engine.up(batch, cancel=cancel).services)
+        except EngineFailed as failed:
+            # The services of other namespaces have a stack of their own.
+            outcomes.update({key: ServiceOutcome(key, ok=False, error=failed) for key in batch.keys})
     return outcomes
 
 

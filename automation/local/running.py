@@ -69,6 +69,9 @@ class RunningLocal:
             credentials=folders.credentials if folders.credentials.exists() else None,
             memory=MemorySettings(),
         )
+        self._watch = FolderWatch(folders.config)
+        self._seen = self._watch.look()
+        """The state of the folder before the last run. `applying` reads it after the agent has started."""
         self._agent = Agent(agent, None)
         self._gateway = RunningGateway(GatewayOptions(listen), self._routes)
         try:
@@ -78,9 +81,7 @@ class RunningLocal:
             raise
         self.url = self._gateway.listen.url()
         """The base URL of the gateway."""
-        self._watch = FolderWatch(folders.config)
         self._applying = applying
-        self._seen = self._watch.look()
         self._retry_s = FIRST_RETRY_S
         self._retry_at: float | None = None
         if applying is None:

@@ -29,7 +29,6 @@ from tests.support.agents import gone
 from tests.support.controlplane import eventually
 from tests.support.local_mode import model_document, service_document
 from tests.support.supervising import free_port
-from tools.toolchain import locate
 
 MODEL = """
 apiVersion: inference.llmkube.dev/v1alpha1
@@ -111,7 +110,7 @@ class LocalMachine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[LocalMachine]:
+def machine(tmp_path: Path, llama_server: Path, pulumi_cli: Path) -> Iterator[LocalMachine]:
     made = LocalMachine(tmp_path)
     made.folder.mkdir(parents=True)
     yield made
@@ -126,8 +125,7 @@ def model(tmp_path: Path, tiny_model: Path) -> Path:
     return path
 
 
-def test_one_machine_from_up_to_down(machine: LocalMachine, model: Path, llama_server: Path) -> None:
-    locate("pulumi")
+def test_one_machine_from_up_to_down(machine: LocalMachine, model: Path) -> None:
     machine.write(model, context=1024)
     (machine.folder / "broken.yaml").write_text("kind: [never closed")
     said = machine.up()
@@ -191,8 +189,7 @@ def test_one_machine_from_up_to_down(machine: LocalMachine, model: Path, llama_s
         machine.chat()
 
 
-def test_engines_of_a_killed_instance_are_ended(machine: LocalMachine, model: Path, llama_server: Path) -> None:
-    locate("pulumi")
+def test_engines_of_a_killed_instance_are_ended(machine: LocalMachine, model: Path) -> None:
     machine.write(model, context=512)
     machine.up()
     eventually(machine.answers, what="a chat", timeout_s=90)

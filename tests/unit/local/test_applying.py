@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from automation.engine.port import Stack
+from automation.engine.port import Batch, EngineFailed, Stack
 from automation.local.applied import Applied
 from automation.local.applying import record, run_batches
 from automation.local.documents import LocalFolder, read_folder
@@ -102,3 +102,15 @@ def test_one_service_that_the_agent_refuses_is_the_problem_of_that_one() -> None
     problems = {each.name: each.problem for each in applied.services}
     assert problems["chat"] == ""
     assert "NotAllowed" in problems["other"]
+
+
+def test_a_failed_run_of_one_namespace_leaves_the_others_alone() -> None:
+    def fail(batch: Batch) -> None:
+        if batch.stack.namespace == "default":
+            raise EngineFailed("ApplyFailed", "the disk is full")
+
+    in_team = both("team-chat").replace("metadata:\n", "metadata:\n  namespace: team\n")
+    engine = FakeEngine(before_run=fail)
+    applied = apply(engine, read_folder({"a.yaml": both("chat"), "b.yaml": in_team}, {}))
+    assert {each.name: each.problem for each in applied.services} == {"chat": "the disk is full", "team-chat": ""}
+    assert names(engine) == {"team-chat"}
