@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 import structlog
 
 from agent.client.http import HttpHost, token_from
+from agent.client.port import HostClient, HostError
 from agent.contract import ProcessPlan
 from agent.server.store import RUN_FILE, TOKEN_FILE, RunFile
 from automation.engine.port import Batch, Engine, EngineFailed, ServiceOutcome, Stack
@@ -88,6 +89,8 @@ def apply_folder(folders: LocalFolders, *, cancel: threading.Event, parent: int)
         engine_problem = failed.message
     result = record(folder, before, outcomes, engine_problem)
     result.write(folders.applied)
+    if not engine_problem:
+        remove_unknown(host, folder, result)
     log.info(
         "Applied the folder",
         services=len(result.services),
@@ -137,6 +140,22 @@ def gone(held: Iterable[ServiceKey], folder: LocalFolder, before: Applied) -> se
             continue
         lost.add(key)
     return lost
+
+
+def remove_unknown(host: HostClient, folder: LocalFolder, result: Applied) -> None:
+    """Remove the agent's processes of no service, which nothing else removes after Pulumi's state was lost.
+
+    The agent belongs to local mode alone. While a file cannot be read, its services are not known, and all stay.
+    """
+    if folder.broken:
+        return
+    known = {name for each in result.services for name in (each.process, each.full_name)}
+    try:
+        for key in sorted(host.plan().processes.keys() - known):
+            host.delete(key)
+            log.info("Removed a process of no service", process=key)
+    except HostError as error:
+        log.warning("Could not look for processes of no service", error=error.message)
 
 
 def record(
