@@ -21,7 +21,7 @@ class LocalFolders:
     """Where one user's local mode keeps its files, by the XDG Base Directory Specification."""
 
     config: Path
-    """The desired state: YAML files of services and Models. People and `herdsman deploy` write them."""
+    """The desired state: YAML files of services and Models. People and the everyday commands write them."""
     state: Path
     """What local mode itself writes: locks, Pulumi's state, what was applied, the log."""
     store: Path

@@ -101,7 +101,10 @@ class LocalPlace:
         near = difflib.get_close_matches(bare, names, 3, cutoff=0.5)
         where = f" in namespace `{namespace}`" if namespace else ""
         hint = f"similar names: {', '.join(near)}" if near else f"services: {', '.join(names[:10])}" if names else ""
-        raise NoSuchService(f"this machine has no service `{name}`{where}", hint=hint or "`herdsman deploy` makes one")
+        raise NoSuchService(
+            f"this machine has no service `{name}`{where}",
+            hint=hint or f"services are YAML files in {self._folders.config}",
+        )
 
     def document(self, kind: str, name: str, namespace: str) -> Json | None:
         """Return a Model or InferenceService as its file has it; None without one."""

@@ -36,6 +36,7 @@ COMMANDS: dict[str, dict[int, str]] = {
     "host drain": {1: "Services that can move were still on the host at the end, or the command failed."},
     "install": {2: "With `--preview`: something would change."},
     "leaders": {1: "A shard has no leader, no loop has led yet, or the command failed."},
+    "local status": {1: "Local mode does not run, or the command failed."},
     "policy check": {1: "A mandatory policy is violated, or a file or policy is invalid."},
     "preview": {
         0: "Nothing would change.",
