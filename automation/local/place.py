@@ -100,11 +100,12 @@ class LocalPlace:
         names = sorted({each.name for each in everything})
         near = difflib.get_close_matches(bare, names, 3, cutoff=0.5)
         where = f" in namespace `{namespace}`" if namespace else ""
-        hint = f"similar names: {', '.join(near)}" if near else f"services: {', '.join(names[:10])}" if names else ""
-        raise NoSuchService(
-            f"this machine has no service `{name}`{where}",
-            hint=hint or f"services are YAML files in {self._folders.config}",
-        )
+        hint = f"services are YAML files in {self._folders.config}"
+        if near:
+            hint = f"similar names: {', '.join(near)}"
+        elif names:
+            hint = f"services: {', '.join(names[:10])}"
+        raise NoSuchService(f"this machine has no service `{name}`{where}", hint=hint)
 
     def document(self, kind: str, name: str, namespace: str) -> Json | None:
         """Return a Model or InferenceService as its file has it; None without one."""
