@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -267,6 +267,10 @@ class Agent:
         if self._accelerators is None:
             self._accelerators = accelerators.detect()
         return self._accelerators
+
+    def reports(self) -> Mapping[str, ProcessReport]:
+        """Return the reports of all processes, by key. Empty before `start`."""
+        return self._supervisor.reports() if self._supervisor is not None else {}
 
     def request_stop(self) -> None:
         """Make `wait` return. Safe in a signal handler."""

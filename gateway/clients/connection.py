@@ -19,6 +19,7 @@ from agent.proxy.framing import Body, Chunked, Malformed, ResponseHead
 from agent.proxy.incoming import Incoming
 from gateway.access.authentication import OPEN_PATHS
 from gateway.access.caller import ANYONE, Caller
+from gateway.access.host_names import of_foreign_page
 from gateway.accounting.account import Account
 from gateway.clients import heads
 from gateway.clients.answer import ClientAnswer
@@ -187,6 +188,8 @@ class Connection(asyncio.Protocol):
             self._answered()
             return True
         caller = caller_of_token(head, self._gateway.backends.routers) or self._gateway.access.authenticate(head)
+        if caller is ANYONE and self._gateway.checks_hosts and head.path not in OPEN_PATHS:
+            caller = of_foreign_page(head) or caller
         if isinstance(caller, GatewayError):
             self._refuse(caller)
             return True

@@ -98,6 +98,11 @@ def service_name(dialect: str, cr: Json) -> ServiceName:
     return ServiceName(cr["metadata"]["namespace"], cr["metadata"]["name"], dialect)
 
 
+def aliases_of(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the further names of a service's model, from the annotations of its custom resource."""
+    return tuple(word for part in annotations.get(ANNOTATION_MODEL_ALIASES, "").split(",") if (word := part.strip()))
+
+
 def _route(
     dialect: str,
     cr: Json,
@@ -109,14 +114,13 @@ def _route(
     service = service_name(dialect, cr)
     engine = engines.get(service, EngineModels())
     found = targets.get(ServiceName(service.namespace, _FRONTS[dialect](service.name)), {})
-    aliases = tuple(word for part in annotations.get(ANNOTATION_MODEL_ALIASES, "").split(",") if (word := part.strip()))
     # An engine that sleeps cannot be asked, and its first request may use the declared name.
     declared = tuple(name for name in (annotations.get(ANNOTATION_SERVED_NAME, "") or cr.get(DECLARED, ""),) if name)
     model = Model(
         service,
         engine_names=engine.names or declared,
         adapters=engine.adapters,
-        aliases=aliases,
+        aliases=aliases_of(annotations),
         created_s=_seconds(metadata.get("creationTimestamp")),
         context_length=engine.context_length,
         price=_price(annotations.get(ANNOTATION_TOKEN_PRICE, "")),
