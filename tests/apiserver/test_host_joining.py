@@ -1,0 +1,322 @@
+"""A host joins by an invitation, on a real API server: its rights, and what an invitation cannot do twice or later."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, utils
+
+from agent.server.cluster.host_lease import HostLease, lease_name
+from agent.server.joining.identity import Identity, identity_of
+from agent.server.joining.invitation import Invitation, decoded, encoded
+from agent.server.joining.leftovers import invitation_name
+from agent.server.joining.renewal import TokenRenewal
+from agent.server.joining.token import request_token
+from automation.cli.main import invoke
+from automation.settings import SYSTEM_NAMESPACE
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.config import Access
+from kubeapi.endpoint import Endpoint
+from kubeapi.errors import ApiError, Forbidden, NotFound, Unauthorized
+from kubeapi.json_types import Json
+from tests.support.agent_rights import await_policies, bind_agent, install_rights
+from tests.support.controlplane import eventually
+from tests.support.loop import install_crds
+from tools.localcluster import LocalCluster
+
+HOSTS = ("mac-1", "mac-2", "mac-3", "mac-4", "mac-5")
+Herdsman = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def admin(control_plane: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeClient]:
+    client = KubeClient.from_kubeconfig(str(control_plane.kubeconfig))
+    install_crds(client)
+    install_rights(client)
+    probe = tmp_path_factory.mktemp("probe") / "kubeconfig"
+    bind_agent(client, "probe")
+    control_plane.write_kubeconfig(probe, user="probe")
+    await_policies(KubeClient.from_kubeconfig(str(probe)))
+    yield client
+    for name in HOSTS:
+        invoke(["host", "revoke", name, "--kubeconfig", str(control_plane.kubeconfig)])
+        for kind, where, each in ((kinds.HOSTS, None, name), (kinds.LEASES, SYSTEM_NAMESPACE, lease_name(name))):
+            with suppress(NotFound):
+                client.delete(kind, where, each)
+    client.close()
+
+
+@pytest.fixture
+def herdsman(admin: KubeClient, control_plane: LocalCluster, capfd: pytest.CaptureFixture[str]) -> Herdsman:
+    """Run a command of `herdsman host` as the administrator. Returns its exit code, stdout and stderr."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        capfd.readouterr()
+        own = () if words[0] == "join" else ("--kubeconfig", str(control_plane.kubeconfig))
+        code = invoke(["host", *words, *own])
+        return code, *capfd.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def invited(herdsman: Herdsman) -> Callable[..., str]:
+    """Invite a host again, and return the text of the invitation."""
+
+    def invite(name: str, *options: str) -> str:
+        code, out, err = herdsman("invite", name, "--again", *options)
+        assert code == 0, err
+        return out
+
+    return invite
+
+
+@pytest.fixture
+def joined(herdsman: Herdsman, tmp_path: Path) -> Callable[[str], Path]:
+    """Join by an invitation without an installation, and return the folder of the identity."""
+
+    def join(text: str) -> Path:
+        file, folder = tmp_path / "invitation", tmp_path / "identity"
+        file.write_text(text)
+        code, _, err = herdsman("join", "--file", str(file), "--folder", str(folder), "--no-install")
+        assert code == 0, err
+        return folder
+
+    return join
+
+
+def bearer(invitation: Invitation, token: str) -> KubeClient:
+    endpoint = Endpoint(invitation.server, authorization=lambda: f"Bearer {token}", ca_data=invitation.ca)
+    return KubeClient(Access(lambda: endpoint))
+
+
+def status_of(kind: kinds.Kind, name: str) -> Json:
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "status": {"address": "::1"}}
+
+
+def report(client: KubeClient, host: str) -> None:
+    client.apply(kinds.HOSTS, None, status_of(kinds.HOSTS, host), field_manager="t", force=True, subresource="status")
+
+
+def process(admin: KubeClient, namespace: str, host: str) -> str:
+    body = {
+        "apiVersion": kinds.HOST_PROCESSES.api_version,
+        "kind": "HostProcess",
+        "metadata": {"name": f"on-{host}", "labels": {"herdsman.dev/host": host}},
+        "spec": {"host": host, "service": f"on-{host}", "argv": ["llama-server"], "serviceName": f"on-{host}"},
+    }
+    admin.create(kinds.HOST_PROCESSES, namespace, body)
+    return f"on-{host}"
+
+
+def refused(call: Callable[[], object], *kinds_of_error: type[ApiError]) -> None:
+    with pytest.raises(kinds_of_error or (Forbidden,)):
+        call()
+
+
+def test_a_host_that_joined_may_do_what_its_agent_does_and_nothing_for_another(
+    admin: KubeClient, namespace: str, herdsman: Herdsman, invited: Callable[..., str], joined: Callable[[str], Path]
+) -> None:
+    invited("mac-2")
+    text = invited("mac-1")
+    assert "no machine has joined" in herdsman("list")[1]
+    folder = joined(text)
+    modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in folder.iterdir()}
+    assert modes == {"kubeconfig": 0o600, "ca.crt": 0o600, "token": 0o600}
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    own, other = process(admin, namespace, "mac-1"), process(admin, namespace, "mac-2")
+    agent = KubeClient.from_kubeconfig(str(folder / "kubeconfig"))
+
+    report(agent, "mac-1")
+    only = agent.list(kinds.HOSTS, field_selector="metadata.name=mac-1")["items"]
+    assert [each["metadata"]["name"] for each in only] == ["mac-1"]
+    assert len(agent.list(kinds.HOST_PROCESSES, namespace)["items"]) == 2
+    ready = {"status": {"phase": "Ready"}}
+    agent.patch(kinds.HOST_PROCESSES, namespace, own, ready, subresource="status")
+    lease = HostLease(agent, host="mac-1", namespace=SYSTEM_NAMESPACE, holder="agent-1", on_lost=lambda _: None)
+    lease.acquire()
+    assert lease.is_trusted
+
+    for attack in (
+        lambda: report(agent, "mac-2"),
+        lambda: agent.list(kinds.HOSTS),
+        lambda: agent.get(kinds.HOSTS, None, "mac-2"),
+        lambda: agent.patch(kinds.HOST_PROCESSES, namespace, other, ready, subresource="status"),
+        lambda: agent.get(kinds.LEASES, SYSTEM_NAMESPACE, lease_name("mac-2")),
+        lambda: agent.delete(kinds.LEASES, SYSTEM_NAMESPACE, lease_name("mac-1")),
+        lambda: request_token(agent, namespace=SYSTEM_NAMESPACE, account="mac-2"),
+        lambda: request_token(agent, namespace=SYSTEM_NAMESPACE, account=invitation_name("mac-1")),
+        lambda: agent.delete(kinds.SERVICE_ACCOUNTS, SYSTEM_NAMESPACE, "mac-2"),
+        lambda: agent.list(kinds.SECRETS, SYSTEM_NAMESPACE),
+        lambda: agent.create(kinds.SERVICE_ACCOUNTS, SYSTEM_NAMESPACE, {"metadata": {"name": "third"}}),
+    ):
+        refused(attack)
+
+
+def test_an_invitation_gives_one_token_of_its_host_and_is_used_once(
+    invited: Callable[..., str], joined: Callable[[str], Path], herdsman: Herdsman, tmp_path: Path
+) -> None:
+    text = invited("mac-1")
+    invitation = decoded(text)
+    thief = bearer(invitation, invitation.token)
+    for attack in (
+        lambda: thief.get(kinds.HOSTS, None, "mac-1"),
+        lambda: thief.list(kinds.HOST_PROCESSES),
+        lambda: request_token(thief, namespace=SYSTEM_NAMESPACE, account="mac-2"),
+        lambda: request_token(thief, namespace=SYSTEM_NAMESPACE, account="default"),
+        lambda: request_token(thief, namespace=SYSTEM_NAMESPACE, account=invitation_name("mac-1")),
+    ):
+        refused(attack)
+    folder = joined(text)
+    # The same machine may run the command again, for example after its installation failed.
+    before = (folder / "token").read_text()
+    assert joined(text) == folder and (folder / "token").read_text() == before
+
+    again = tmp_path / "another-machine"
+    code, out, err = herdsman("join", "-f", str(tmp_path / "invitation"), "--folder", str(again), "--no-install")
+    assert code == 1 and "it was used, replaced or revoked" in err and "host revoke mac-1" in err
+    assert invitation.token not in out + err and not again.exists()
+    refused(lambda: request_token(thief, namespace=SYSTEM_NAMESPACE, account="mac-1"), Forbidden, Unauthorized)
+
+
+def test_a_stolen_invitation_is_noticed_and_its_theft_ends_by_a_revocation(
+    invited: Callable[..., str], herdsman: Herdsman, tmp_path: Path
+) -> None:
+    text = invited("mac-3")
+    invitation, file = decoded(text), tmp_path / "stolen"
+    file.write_text(text)
+    stolen, _ = request_token(bearer(invitation, invitation.token), namespace=SYSTEM_NAMESPACE, account="mac-3")
+    thief = bearer(invitation, stolen)
+
+    def runs_an_agent() -> bool:
+        lease = HostLease(thief, host="mac-3", namespace=SYSTEM_NAMESPACE, holder="thief", on_lost=lambda _: None)
+        lease.acquire()
+        return lease.is_trusted
+
+    assert runs_an_agent()
+    folder = tmp_path / "mine"
+    code, _, err = herdsman("join", "-f", str(file), "--folder", str(folder), "--no-install")
+    assert code == 1 and "another machine has joined as host `mac-3`: agent thief" in err
+    assert not (folder / "token").exists()
+
+    assert herdsman("revoke", "mac-3")[0] == 0
+    refused(lambda: report(thief, "mac-3"), Forbidden, Unauthorized)
+    refused(lambda: request_token(thief, namespace=SYSTEM_NAMESPACE, account="mac-3"), Forbidden, Unauthorized)
+    # A later identity of the same name does not bring the stolen token back.
+    invited("mac-3")
+    eventually(lambda: _is_refused(lambda: report(thief, "mac-3"), Unauthorized), what="the old token to be unknown")
+
+
+def _is_refused(call: Callable[[], object], kind: type[ApiError]) -> bool:
+    try:
+        call()
+    except kind:
+        return True
+    except ApiError:
+        return False
+    return False
+
+
+def test_a_revocation_ends_a_joined_host_at_once(
+    admin: KubeClient, invited: Callable[..., str], joined: Callable[[str], Path], herdsman: Herdsman
+) -> None:
+    agent = KubeClient.from_kubeconfig(str(joined(invited("mac-4")) / "kubeconfig"))
+    report(agent, "mac-4")
+    code, out, _ = herdsman("revoke", "mac-4")
+    assert code == 0 and "herdsman host remove mac-4" in out
+    refused(lambda: report(agent, "mac-4"), Forbidden, Unauthorized)
+    refused(lambda: agent.list(kinds.HOST_PROCESSES), Forbidden, Unauthorized)
+    assert admin.get(kinds.HOSTS, None, "mac-4")["spec"]["unschedulable"] is True
+    label = "herdsman.dev/host=mac-4"
+    for kind in (kinds.ROLES, kinds.ROLE_BINDINGS, kinds.SERVICE_ACCOUNTS, kinds.CLUSTER_ROLE_BINDINGS):
+        assert admin.list(kind, label_selector=label)["items"] == []
+    code, _, err = herdsman("revoke", "mac-4")
+    assert code == 1 and "has no identity" in err
+
+
+def test_an_invitation_ends_by_its_time(
+    control_plane: LocalCluster, invited: Callable[..., str], herdsman: Herdsman, tmp_path: Path
+) -> None:
+    invitation, file = decoded(invited("mac-5")), tmp_path / "late"
+    ended = _ended(invitation.token, control_plane.layout.pki / "service-accounts.key")
+    refused(lambda: request_token(bearer(invitation, ended), namespace=SYSTEM_NAMESPACE, account="mac-5"), Unauthorized)
+    # The machine itself says it without a request; and a machine with a slow clock hears it from the server.
+    for text, told in (
+        (dataclasses.replace(invitation, expires="2026-01-01T00:00:00Z"), "ended at 2026-01-01"),
+        (dataclasses.replace(invitation, token=ended), "it has ended"),
+    ):
+        file.write_text(encoded(text))
+        code, _, err = herdsman("join", "-f", str(file), "--folder", str(tmp_path / "late-host"), "--no-install")
+        assert code == 1 and told in err, err
+
+
+def _ended(token: str, key_file: Path) -> str:
+    """Sign the same token with an end in the past, by the key of the API server."""
+
+    def part(content: bytes) -> str:
+        return base64.urlsafe_b64encode(content).decode().rstrip("=")
+
+    head, body, _ = token.split(".")
+    claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+    claims.update(exp=claims["iat"] - 60, iat=claims["iat"] - 3660, nbf=claims["nbf"] - 3660)
+    signed = f"{head}.{part(json.dumps(claims).encode())}"
+    key = serialization.load_pem_private_key(key_file.read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    r, s = utils.decode_dss_signature(key.sign(signed.encode(), ec.ECDSA(hashes.SHA256())))
+    return f"{signed}.{part(r.to_bytes(32, 'big') + s.to_bytes(32, 'big'))}"
+
+
+def test_an_agent_renews_its_token_and_ends_an_invitation_that_was_left(
+    admin: KubeClient, invited: Callable[..., str], joined: Callable[[str], Path], herdsman: Herdsman
+) -> None:
+    folder = joined(invited("mac-1"))
+    found = identity_of(folder / "kubeconfig")
+    assert isinstance(found, Identity) and found.host == "mac-1"
+    admin.create(kinds.SERVICE_ACCOUNTS, SYSTEM_NAMESPACE, {"metadata": {"name": invitation_name("mac-1")}})
+    before, first = found.token(), found.claims()
+    now = [first.issued_at + 1.0]
+    client = KubeClient.from_kubeconfig(str(folder / "kubeconfig"))
+    renewal = TokenRenewal(client, found, namespace=SYSTEM_NAMESPACE, clock=lambda: now[0])
+    renewal.look()
+    assert found.token() == before
+    with pytest.raises(NotFound):
+        admin.get(kinds.SERVICE_ACCOUNTS, SYSTEM_NAMESPACE, invitation_name("mac-1"))
+
+    now[0] = first.issued_at + first.life_s / 3 + 1
+    renewal.look()
+    assert found.token() != before
+    assert stat.S_IMODE(found.token_file.stat().st_mode) == 0o600
+    report(KubeClient.from_kubeconfig(str(folder / "kubeconfig")), "mac-1")
+
+    assert herdsman("revoke", "mac-1")[0] == 0
+    now[0] = found.claims().issued_at + found.claims().life_s / 2
+    kept = found.token()
+    assert renewal.look() <= 30.0
+    assert found.token() == kept
+
+
+def test_names_and_accounts_that_an_invitation_must_not_take(admin: KubeClient, herdsman: Herdsman) -> None:
+    for name, told in (("default", "all its pods"), ("herdsman", "Herdsman itself"), ("herdsman-gateway", "Herdsman")):
+        code, _, err = herdsman("invite", name)
+        assert code == 64 and told in err
+    made = {"metadata": {"name": "by-hand"}}
+    admin.create(kinds.SERVICE_ACCOUNTS, SYSTEM_NAMESPACE, made)
+    try:
+        for command in ("invite", "revoke"):
+            code, _, err = herdsman(command, "by-hand")
+            assert code == 1 and "`by-hand`" in err and "herdsman host invite" in err
+        admin.get(kinds.SERVICE_ACCOUNTS, SYSTEM_NAMESPACE, "by-hand")
+    finally:
+        admin.delete(kinds.SERVICE_ACCOUNTS, SYSTEM_NAMESPACE, "by-hand")
+    assert herdsman("invite", "mac-2", "--again")[0] == 0
+    code, _, err = herdsman("invite", "mac-2")
+    assert code == 1 and "has an identity already" in err and "--again" in err
