@@ -7,6 +7,7 @@ caller's permissions: the API server refuses to grant rights that the caller lac
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -33,6 +34,9 @@ from kubeapi.errors import AlreadyExists, ConfigInvalid, Forbidden, KubeError, N
 from kubeapi.json_types import Json
 
 FIELD_MANAGER = "herdsman-cli"
+FORGET_S = 11.0
+"""The API server accepts a token for ten seconds after its account is gone. Until then a new account of the same name
+gets no rights: they would be those of the old token too."""
 LEAST_S, MOST_S = 600, 7 * 86400
 """The API server makes no token that lives shorter than ten minutes. An invitation that lasts for weeks gets lost."""
 
@@ -80,8 +84,11 @@ def invite(
         client = KubeClient.default(kubeconfig)
         _check(client, name, again=again)
         _warn_of_policies(client)
-        _replace_identity(client, name)
+        known = _replace_identity(client, name)
         host = _make_host(client, name, labels)
+        if known:
+            say(f"Waiting {FORGET_S:.0f} s until the API server has forgotten earlier tokens of the host", err=True)
+            time.sleep(FORGET_S)
         for kind, where, body in (*host_identity.host_objects(name, namespace or ()), *_invitation(client, name)):
             client.apply(kind, where, body, field_manager=FIELD_MANAGER, force=True)
         token, expires = request_token(client, namespace=SYSTEM_NAMESPACE, account=invitation_name(name), life_s=life_s)
@@ -187,11 +194,20 @@ def _warn_of_policies(client: KubeClient) -> None:
             return
 
 
-def _replace_identity(client: KubeClient, name: str) -> None:
-    """Make a new account, so that tokens of an earlier one end. Grants of Secrets stay."""
-    delete_objects(client, name, f"{LABEL_HOST}={name},{host_identity.LABEL_IDENTITY}")
+def _replace_identity(client: KubeClient, name: str) -> bool:
+    """Make a new account, so that tokens of an earlier one end. Grants of Secrets stay.
+
+    Returns whether there may be earlier tokens: there was an identity, or `revoke` left the Lease of one.
+    """
+    deleted = delete_objects(client, name, f"{LABEL_HOST}={name},{host_identity.LABEL_IDENTITY}")
+    try:
+        client.get(kinds.LEASES, SYSTEM_NAMESPACE, lease_name(name))
+        known = True
+    except NotFound:
+        known = deleted > 0
     body = host_identity.account(name, name, "host")
     client.create(kinds.SERVICE_ACCOUNTS, SYSTEM_NAMESPACE, body, field_manager=FIELD_MANAGER)
+    return known
 
 
 def _invitation(client: KubeClient, name: str) -> list[host_identity.Written]:

@@ -151,8 +151,8 @@ def _read(file: Path | None) -> str:
                 return opened.read(MOST_BYTES + 1)
         if not sys.stdin.isatty():
             return sys.stdin.read(MOST_BYTES + 1)
-        say(f"Paste the invitation, with the line {END}:", err=True)
         with _silent(sys.stdin.fileno()):
+            say(f"Paste the invitation, with the line {END}:", err=True)
             lines: list[str] = []
             while sum(map(len, lines)) <= MOST_BYTES and (line := sys.stdin.readline()):
                 lines.append(line)
