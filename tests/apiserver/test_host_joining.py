@@ -21,7 +21,7 @@ from agent.server.joining.invitation import Invitation, decoded, encoded
 from agent.server.joining.leftovers import invitation_name
 from agent.server.joining.renewal import TokenRenewal
 from agent.server.joining.token import request_token
-from automation.cli import agent_service, host_join
+from automation.cli import agent_service, host_invite, host_join
 from automation.cli.main import invoke
 from automation.settings import SYSTEM_NAMESPACE
 from kubeapi import kinds
@@ -141,6 +141,7 @@ def refused(call: Callable[[], object], *kinds_of_error: type[ApiError]) -> None
 
 def test_a_machine_joins_by_three_steps_and_its_agent_reports(
     admin: KubeClient,
+    control_plane: LocalCluster,
     herdsman: Herdsman,
     invited: Callable[..., str],
     tmp_path: Path,
@@ -151,7 +152,8 @@ def test_a_machine_joins_by_three_steps_and_its_agent_reports(
     request.addfinalizer(machine.end)
     for module in (agent_service, host_join):
         monkeypatch.setattr(module, "this_machine", lambda: machine)
-    monkeypatch.setattr("sys.stdin", io.StringIO(invited("whole-1", "--label", "room=attic")))
+    text = invited("whole-1", "--label", "room=attic", "--server", control_plane.server)
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
     store, folder, me = tmp_path / "store", tmp_path / "identity", machine.facts.user
     options = ("--user", me, "--folder", str(folder), "--store", str(store), "--address", "127.0.0.1")
     code, out, err = herdsman("join", *options, "--heartbeat", "1")
@@ -353,7 +355,9 @@ def test_an_agent_renews_its_token_and_ends_an_invitation_that_was_left(
     assert found.token() == kept
 
 
-def test_names_and_accounts_that_an_invitation_must_not_take(admin: KubeClient, herdsman: Herdsman) -> None:
+def test_names_and_accounts_that_an_invitation_must_not_take(
+    admin: KubeClient, herdsman: Herdsman, invited: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, told in (("default", "all its pods"), ("herdsman", "Herdsman itself"), ("herdsman-gateway", "Herdsman")):
         code, _, err = herdsman("invite", name)
         assert code == 64 and told in err
@@ -366,6 +370,15 @@ def test_names_and_accounts_that_an_invitation_must_not_take(admin: KubeClient, 
         admin.get(kinds.SERVICE_ACCOUNTS, SYSTEM_NAMESPACE, "by-hand")
     finally:
         admin.delete(kinds.SERVICE_ACCOUNTS, SYSTEM_NAMESPACE, "by-hand")
-    assert herdsman("invite", "taken-1")[0] == 0
+    first = decoded(invited("taken-1"))
     code, _, err = herdsman("invite", "taken-1")
     assert code == 1 and "has an identity already" in err and "--again" in err
+    uids = {
+        name: admin.get(kinds.SERVICE_ACCOUNTS, SYSTEM_NAMESPACE, name)["metadata"]["uid"]
+        for name in ("taken-1", invitation_name("taken-1"))
+    }
+    # This test asks for no token of the earlier accounts, so it does not wait until the API server forgets them.
+    monkeypatch.setattr(host_invite, "FORGET_S", 0.0)
+    assert decoded(invited("taken-1", "--again")).token != first.token
+    for name, uid in uids.items():
+        assert admin.get(kinds.SERVICE_ACCOUNTS, SYSTEM_NAMESPACE, name)["metadata"]["uid"] != uid
