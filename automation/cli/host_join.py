@@ -88,8 +88,8 @@ def join(
     """Make this machine a host of a cluster by an invitation of `herdsman host invite`.
 
     Reads the invitation, recognizes the API server by the certificate in it, gets a token of the host's own account,
-    ends the invitation and installs the agent. Takes all options of `herdsman agent run`, except --host and
-    --kubeconfig. The invitation is never an argument, because other users of a machine can read arguments. If the
+    ends the invitation and installs the agent. Takes all options of `herdsman agent run`, except --host, --kubeconfig
+    and --label. The invitation is never an argument, because other users of a machine can read arguments. If the
     command fails after the invitation was used, run it again with the same invitation.
     """
     machine = this_machine()
@@ -141,6 +141,8 @@ def _refuse(arguments: Sequence[str]) -> None:
             )
         if each.split("=")[0] in ("--host", "--kubeconfig", "--plan-source"):
             raise typer.BadParameter(f"the invitation sets {each.split('=')[0]}")
+        if each.split("=")[0] == "--label":
+            raise typer.BadParameter("only an administrator labels a host: `herdsman host invite --label`")
 
 
 def _read(file: Path | None) -> str:

@@ -72,6 +72,8 @@ def test_an_invitation_as_an_argument_is_refused_and_not_printed(capsys: pytest.
     for option in ("--host=x", "--kubeconfig=x", "--plan-source"):
         assert invoke(["host", "join", option]) == 64
         assert "the invitation sets" in capsys.readouterr().err
+    assert invoke(["host", "join", "--label", "a=b"]) == 64
+    assert "host invite --label" in capsys.readouterr().err
 
 
 def test_the_end_of_an_invitation_is_told_without_a_request(
