@@ -237,7 +237,10 @@ def remove(
         _fail(error)
     say(f"Host `{name}` was deleted")
     if (found.get("spec") or {}).get("transport", "agent") == "agent":
-        say("If its agent still runs, it creates the Host again: run `herdsman agent uninstall` on the machine")
+        say(
+            "If its agent still runs, it creates the Host again: run `herdsman agent uninstall` on the machine. "
+            f"If the host joined by an invitation, `herdsman host revoke {name}` ends its rights"
+        )
 
 
 @app.command()

@@ -74,7 +74,7 @@ def invite(
     """
     if why := host_identity.refusal(name):
         raise typer.BadParameter(f"`{name}` cannot be the name of a host that joins: {why}")
-    life_s, labels = duration_s(ttl, "--ttl"), labels_of(label or ())
+    life_s, labels, served = duration_s(ttl, "--ttl"), labels_of(label or ()), tuple(namespace or ())
     if not LEAST_S <= life_s <= MOST_S:
         raise typer.BadParameter(f"--ttl: `{ttl}` is not between 10m and 7d")
     if out is not None and out.exists():
@@ -83,17 +83,18 @@ def invite(
         place = _place(kubeconfig, server, ca_file)
         client = KubeClient.default(kubeconfig)
         _check(client, name, again=again)
+        _check_namespaces(client, served)
         _warn_of_policies(client)
         known = _replace_identity(client, name)
         host = _make_host(client, name, labels)
         if known:
             say(f"Waiting {FORGET_S:.0f} s until the API server has forgotten earlier tokens of the host", err=True)
             time.sleep(FORGET_S)
-        for kind, where, body in (*host_identity.host_objects(name, namespace or ()), *_invitation(client, name)):
+        for kind, where, body in (*host_identity.host_objects(name, served), *_invitation(client, name)):
             client.apply(kind, where, body, field_manager=FIELD_MANAGER, force=True)
         token, expires = request_token(client, namespace=SYSTEM_NAMESPACE, account=invitation_name(name), life_s=life_s)
         _reset_lease(client, name, expires)
-        text = encoded(Invitation(host=name, token=token, expires=expires, **place))
+        text = encoded(Invitation(host=name, token=token, expires=expires, namespaces=",".join(served), **place))
     except Forbidden as error:
         _fail(str(error), "an administrator of the cluster must run this command")
     except NotFound as error:
@@ -168,6 +169,14 @@ def _check(client: KubeClient, name: str, *, again: bool) -> None:
             f"{binding} gives account `{name}` of namespace {SYSTEM_NAMESPACE} other rights than those of a host",
             "delete it, or choose another name",
         )
+
+
+def _check_namespaces(client: KubeClient, names: tuple[str, ...]) -> None:
+    for each in names:
+        try:
+            client.get(kinds.NAMESPACES, None, each)
+        except NotFound:
+            _fail(f"there is no namespace `{each}`", "create it first, or name another one with --namespace")
 
 
 def _foreign_bindings(client: KubeClient, name: str) -> Iterator[str]:

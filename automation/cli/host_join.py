@@ -9,6 +9,7 @@ import contextlib
 import os
 import platform
 import pwd
+import shlex
 import stat
 import sys
 import time
@@ -88,8 +89,8 @@ def join(
     """Make this machine a host of a cluster by an invitation of `herdsman host invite`.
 
     Reads the invitation, recognizes the API server by the certificate in it, gets a token of the host's own account,
-    ends the invitation and installs the agent. Takes all options of `herdsman agent run`, except --host, --kubeconfig
-    and --label. The invitation is never an argument, because other users of a machine can read arguments. If the
+    ends the invitation and installs the agent. Takes all options of `herdsman agent run`, except those that the
+    invitation sets. The invitation is never an argument, because other users of a machine can read arguments. If the
     command fails after the invitation was used, run it again with the same invitation.
     """
     machine = this_machine()
@@ -99,7 +100,7 @@ def join(
         where = _folder(folder, invitation.host, machine)
         installed = None
         if install:
-            options = [*context.args, f"--host={invitation.host}", f"--kubeconfig={where / KUBECONFIG}"]
+            options = [*context.args, *_options(invitation, where)]
             installed = prepare(machine, options, name=name, user=user, own_user=own_user)
         elif context.args:
             raise typer.BadParameter(f"`{context.args[0]}` is an option of the agent, which --no-install leaves out")
@@ -115,16 +116,23 @@ def join(
         _fail(str(error), "check that this machine reaches the API server, then run the command again")
     say(f"This machine is host `{invitation.host}` of {invitation.server}")
     say(f"Its kubeconfig is {target.folder / KUBECONFIG}; its token lasts until {expires}, and the agent renews it")
-    _go_on(installed, machine, target, invitation.host)
+    _go_on(installed, invitation, target)
 
 
-def _go_on(installed: Installation | None, machine: Machine, target: Target, host: str) -> None:
-    command = f"herdsman agent install --host {host} --user {target.user} --kubeconfig {target.folder / KUBECONFIG}"
+def _options(invitation: Invitation, folder: Path) -> list[str]:
+    """Return the options of the agent that the invitation sets."""
+    served = [f"--namespace={each}" for each in invitation.served]
+    return [f"--host={invitation.host}", f"--kubeconfig={folder / KUBECONFIG}", *served]
+
+
+def _go_on(installed: Installation | None, invitation: Invitation, target: Target) -> None:
+    options = shlex.join([f"--user={target.user}", *_options(invitation, target.folder)])
+    command = f"herdsman agent install {options}"
     if installed is None:
         say(f"Next: sudo {command}")
         return
     try:
-        carry_out(installed, machine)
+        carry_out(installed, target.machine)
     except typer.Exit:
         complain("the machine has joined, but the agent is not installed", hint=f"then run `sudo {command}`")
         raise
@@ -139,7 +147,7 @@ def _refuse(arguments: Sequence[str]) -> None:
                 "keeps it",
                 "make another one with `herdsman host invite HOST --again`, and paste it when this command asks",
             )
-        if each.split("=")[0] in ("--host", "--kubeconfig", "--plan-source"):
+        if each.split("=")[0] in ("--host", "--kubeconfig", "--plan-source", "--namespace", "-n"):
             raise typer.BadParameter(f"the invitation sets {each.split('=')[0]}")
         if each.split("=")[0] == "--label":
             raise typer.BadParameter("only an administrator labels a host: `herdsman host invite --label`")

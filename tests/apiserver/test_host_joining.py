@@ -23,6 +23,7 @@ from agent.server.joining.renewal import TokenRenewal
 from agent.server.joining.token import request_token
 from automation.cli import agent_service, host_invite, host_join
 from automation.cli.main import invoke
+from automation.install import host_identity
 from automation.settings import SYSTEM_NAMESPACE
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -36,7 +37,7 @@ from tests.support.loop import install_crds
 from tests.support.services import FakedMachine
 from tools.localcluster import LocalCluster
 
-HOSTS = ("mac-1", "mac-2", "once-1", "stolen-1", "revoked-1", "late-1", "renewed-1", "whole-1", "taken-1")
+HOSTS = ("mac-1", "mac-2", "once-1", "stolen-1", "revoked-1", "late-1", "renewed-1", "whole-1", "taken-1", "placed-1")
 Herdsman = Callable[..., tuple[int, str, str]]
 
 
@@ -275,6 +276,21 @@ def test_a_stolen_invitation_is_noticed_and_its_theft_ends_by_a_revocation(
     refused(lambda: request_token(thief, namespace=SYSTEM_NAMESPACE, account="stolen-1"), Unauthorized)
 
 
+def test_a_host_of_one_namespace_has_no_rights_in_another(
+    invited: Callable[..., str], joined: Callable[[str], Path], namespace: str, herdsman: Herdsman
+) -> None:
+    text = invited("placed-1", "--namespace", namespace)
+    assert decoded(text).served == (namespace,)
+    agent = KubeClient.from_kubeconfig(str(joined(text) / "kubeconfig"))
+    allowed(lambda: agent.list(kinds.HOST_PROCESSES, namespace))
+    refused(lambda: agent.list(kinds.HOST_PROCESSES))
+    refused(lambda: agent.list(kinds.HOST_PROCESSES, "default"))
+    code, _, err = herdsman("invite", "placed-2", "--namespace", "nowhere")
+    assert code == 1 and "no namespace `nowhere`" in err
+    assert herdsman("revoke", "placed-1")[0] == 0
+    refused(lambda: agent.list(kinds.HOST_PROCESSES, namespace), Forbidden, Unauthorized)
+
+
 def test_a_revocation_ends_a_joined_host_at_once(
     admin: KubeClient, invited: Callable[..., str], joined: Callable[[str], Path], herdsman: Herdsman
 ) -> None:
@@ -370,6 +386,14 @@ def test_names_and_accounts_that_an_invitation_must_not_take(
         admin.get(kinds.SERVICE_ACCOUNTS, SYSTEM_NAMESPACE, "by-hand")
     finally:
         admin.delete(kinds.SERVICE_ACCOUNTS, SYSTEM_NAMESPACE, "by-hand")
+    body = host_identity.host_objects("bound-1")[1][2]
+    body["metadata"] = {"name": "bound-by-hand"}
+    admin.create(kinds.CLUSTER_ROLE_BINDINGS, None, body)
+    try:
+        code, _, err = herdsman("invite", "bound-1")
+        assert code == 1 and "ClusterRoleBinding `bound-by-hand`" in err
+    finally:
+        admin.delete(kinds.CLUSTER_ROLE_BINDINGS, None, "bound-by-hand")
     first = decoded(invited("taken-1"))
     code, _, err = herdsman("invite", "taken-1")
     assert code == 1 and "has an identity already" in err and "--again" in err

@@ -23,6 +23,7 @@ END = "-----END HERDSMAN INVITATION-----"
 MOST_BYTES = 64 * 1024
 _VERSION = 1
 _HOST = re.compile(r"[a-z0-9]([-a-z0-9.]{0,48}[a-z0-9])?")
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9.]{0,251}[A-Za-z0-9])?")
 
@@ -46,9 +47,16 @@ class Invitation:
     """The end of the token as the API server set it, in RFC 3339."""
     tls_server_name: str = ""
     """The name in the server's certificate, if it is not the host of the URL."""
+    namespaces: str = ""
+    """The namespaces that the host serves, separated by commas; empty for all."""
 
     def __repr__(self) -> str:
         return f"Invitation(host={self.host!r}, server={self.server!r})"
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """The namespaces that the host serves; empty for all."""
+        return tuple(self.namespaces.split(",")) if self.namespaces else ()
 
     @property
     def ends(self) -> datetime:
@@ -131,6 +139,8 @@ def _check(invitation: Invitation) -> None:
         raise InvitationWrong("the token has another form than tokens of ServiceAccounts")
     if invitation.tls_server_name and not _NAME.fullmatch(invitation.tls_server_name):
         raise InvitationWrong("the server's name for TLS is invalid")
+    if not all(_LABEL.fullmatch(each) for each in invitation.served):
+        raise InvitationWrong("the name of a namespace is invalid")
     try:
         ends = invitation.ends
     except ValueError:

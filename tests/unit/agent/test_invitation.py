@@ -59,6 +59,7 @@ WRONG = {
     "no certificate": content(ca=""),
     "a certificate that is none": content(ca="-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
     "a name with a slash": content(tls_server_name="a/b"),
+    "a namespace with a comma at its end": content(namespaces="lab,"),
     "no time": content(expires="soon"),
     "a time without a zone": content(expires="2030-01-01T00:00:00"),
     "a list": [1],

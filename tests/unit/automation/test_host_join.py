@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import pty
@@ -17,6 +18,7 @@ from agent.steps.local import LocalMachine
 from automation.cli import agent_main, host_join
 from automation.cli.host_join import NotJoined, Target
 from automation.cli.main import invoke
+from automation.settings import SYSTEM_NAMESPACE
 from tests.unit.agent.test_invitation import CA
 
 GOOD = Invitation("https://127.0.0.1:1", CA, "mac-1", "aaa.bbb.ccc", "2020-01-01T00:00:00Z")
@@ -36,6 +38,13 @@ def test_files_are_private_and_name_each_other(target: Target) -> None:
     found = identity_of(target.folder / KUBECONFIG)
     assert found is not None and found.token() == "t.o.k" and found.host == "mac-1"
     assert "t.o.k" not in (target.folder / KUBECONFIG).read_text()
+
+
+def test_an_agent_gets_the_options_that_the_invitation_sets(tmp_path: Path) -> None:
+    invitation = dataclasses.replace(GOOD, namespaces="lab,prod")
+    options = ["--host=mac-1", f"--kubeconfig={tmp_path}/kubeconfig", "--namespace=lab", "--namespace=prod"]
+    assert host_join._options(invitation, tmp_path) == options
+    assert host_join.SYSTEM_NAMESPACE == SYSTEM_NAMESPACE
 
 
 def test_a_link_in_place_of_a_file_is_replaced_and_not_followed(target: Target, tmp_path: Path) -> None:
@@ -69,7 +78,7 @@ def test_an_invitation_as_an_argument_is_refused_and_not_printed(capsys: pytest.
     assert invoke(["host", "join", text]) == 1
     said = capsys.readouterr()
     assert "never an argument" in said.err and text.splitlines()[1] not in said.out + said.err
-    for option in ("--host=x", "--kubeconfig=x", "--plan-source"):
+    for option in ("--host=x", "--kubeconfig=x", "--plan-source", "-n", "--namespace=x"):
         assert invoke(["host", "join", option]) == 64
         assert "the invitation sets" in capsys.readouterr().err
     assert invoke(["host", "join", "--label", "a=b"]) == 64
