@@ -34,7 +34,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.config import Access
 from kubeapi.endpoint import Endpoint
-from kubeapi.errors import ConfigInvalid, Conflict, Forbidden, KubeError, NotFound, Unauthorized
+from kubeapi.errors import ConfigInvalid, Conflict, Forbidden, KubeError, NotFound, Unauthorized, Unreachable
 from kubeapi.json_types import Json
 
 SYSTEM_NAMESPACE = "herdsman-system"
@@ -46,6 +46,13 @@ RIGHTS_S = 20.0
 
 JOIN_CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Settings of the command: it passes options of `agent run` on."""
+
+
+_UNREACHED = "check that this machine reaches the API server, then run the command again"
+_UNPROVEN = (
+    "the server did not prove to be the one of the invitation, so nothing was sent to it. Check its URL, and "
+    "`--server` and `--ca-file` of `herdsman host invite`"
+)
 
 
 class NotJoined(Exception):
@@ -112,8 +119,10 @@ def join(
         _fail(str(error), error.hint)
     except MachineError as error:
         _fail(str(error), error.hint)
+    except Unreachable as error:
+        _fail(str(error), _UNPROVEN if error.misdirected else _UNREACHED)
     except KubeError as error:
-        _fail(str(error), "check that this machine reaches the API server, then run the command again")
+        _fail(str(error), _UNREACHED)
     say(f"This machine is host `{invitation.host}` of {invitation.server}")
     say(f"Its kubeconfig is {target.folder / KUBECONFIG}; its token lasts until {expires}, and the agent renews it")
     _go_on(installed, invitation, target)

@@ -37,7 +37,19 @@ from tests.support.loop import install_crds
 from tests.support.services import FakedMachine
 from tools.localcluster import LocalCluster
 
-HOSTS = ("mac-1", "mac-2", "once-1", "stolen-1", "revoked-1", "late-1", "renewed-1", "whole-1", "taken-1", "placed-1")
+HOSTS = (
+    "mac-1",
+    "mac-2",
+    "once-1",
+    "stolen-1",
+    "revoked-1",
+    "late-1",
+    "renewed-1",
+    "whole-1",
+    "taken-1",
+    "placed-1",
+    "proven-1",
+)
 Herdsman = Callable[..., tuple[int, str, str]]
 
 
@@ -324,6 +336,16 @@ def test_an_invitation_ends_by_its_time(
         file.write_text(encoded(text))
         code, _, err = herdsman("join", "-f", str(file), "--folder", str(tmp_path / "late-host"), "--no-install")
         assert code == 1 and told in err, err
+
+
+def test_the_invitation_is_sent_to_the_server_that_its_certificate_proves(
+    control_plane: LocalCluster, invited: Callable[..., str], herdsman: Herdsman, tmp_path: Path
+) -> None:
+    invitation, file = decoded(invited("proven-1")), tmp_path / "invitation"
+    other = (control_plane.layout.pki / "etcd-ca.crt").read_text()
+    file.write_text(encoded(dataclasses.replace(invitation, ca=other)))
+    code, _, err = herdsman("join", "-f", str(file), "--folder", str(tmp_path / "host"), "--no-install")
+    assert code == 1 and "nothing was sent" in err and not (tmp_path / "host").exists()
 
 
 def _ended(token: str, key_file: Path) -> str:
