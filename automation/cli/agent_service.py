@@ -81,7 +81,8 @@ def install(
     prepared = prepare(
         machine, context.args, name=name, user=user, own_user=own_user, environment=env or (), dry_run=dry_run
     )
-    carry_out(prepared, machine, dry_run=dry_run, output=output)
+    steps = install_steps(prepared, machine.facts, program=program(), version=agent_version())
+    _finish(steps, machine, dry_run=dry_run, output=output)
 
 
 def prepare(
@@ -123,12 +124,10 @@ def prepare(
     return installed
 
 
-def carry_out(
-    installed: Installation, machine: Machine, *, dry_run: bool = False, output: OutputFormat = OutputFormat.TABLE
-) -> None:
-    """Make what `prepare` returned. Raises typer.Exit with a failed step, and in a dry run with a changed one."""
+def carry_out(installed: Installation, machine: Machine) -> None:
+    """Make what `prepare` returned, and print the steps. Raises typer.Exit with a failed step."""
     steps = install_steps(installed, machine.facts, program=program(), version=agent_version())
-    _finish(steps, machine, dry_run=dry_run, output=output)
+    _perform(steps, machine, dry_run=False, output=OutputFormat.TABLE)
 
 
 def upgrade(
@@ -311,6 +310,13 @@ def _installed(machine: Machine, name: str, own_user: bool) -> Installation:
 def _finish(
     steps: list[Step], machine: Machine, *, dry_run: bool, output: OutputFormat, last: Any = lambda: None
 ) -> None:
+    outcomes = _perform(steps, machine, dry_run=dry_run, output=output)
+    last()
+    if dry_run and is_changed(outcomes):
+        raise typer.Exit(EXIT_WOULD_CHANGE)
+
+
+def _perform(steps: list[Step], machine: Machine, *, dry_run: bool, output: OutputFormat) -> list[Outcome]:
     try:
         outcomes = run_steps(steps, machine, dry_run=dry_run)
     except KeyboardInterrupt:
@@ -324,9 +330,7 @@ def _finish(
     if failed:
         wrong = next(each for each in outcomes if each.state is State.FAILED)
         _fail(wrong.detail, wrong.hint)
-    last()
-    if dry_run and is_changed(outcomes):
-        raise typer.Exit(EXIT_WOULD_CHANGE)
+    return outcomes
 
 
 def _print(outcomes: list[Outcome], *, dry_run: bool) -> None:
