@@ -181,7 +181,7 @@ class LocalPlace:
 
         entry = Applied.read(self._folders.applied).of(dialect_of(service.document), service.namespace, service.name)
         self._changed(change)
-        text = f"deleted {' and '.join(deleted)}"
+        text = " and ".join(deleted)
         return f"{text}; {self._purged(entry)}" if purge else text
 
     # --- its API --------------------------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ class LocalPlace:
             time.sleep(POLL_S)
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
-        return f"deleted its files ({', '.join(folder.name for folder in folders)})"
+        return f"its files ({', '.join(folder.name for folder in folders)})"
 
 
 def _wait_until_known(url: str, model: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from agent.server.host_facts import own_address
+from automation.cli.main import invoke
 from automation.local.folders import LocalFolders
 from automation.local.instance import Settings
 from kubeapi.client import KubeClient
@@ -141,7 +142,6 @@ def mac(
     credentials.write_text(f"HF_ENDPOINT={hub.root}\n")
     credentials.chmod(0o600)
     options = [
-        *("--label", "herdsman.dev/accelerator=metal"),
         *("--listen", own_address(), "--allowed-remote-hosts", "127.0.0.0/8", "--credentials", str(credentials)),
     ]
     with loop_process(rights, tmp_path / "loop", start=False) as loop:
@@ -153,9 +153,7 @@ def mac(
             "KUBECONFIG": str(control_plane.kubeconfig),
             "AGENT_OPTIONS": shlex.join(options),
         }
-    for path in ("clusterrolebindings/mac-studio", "namespaces/herdsman-system/rolebindings/mac-studio"):
-        Api(control_plane).delete(f"/apis/rbac.authorization.k8s.io/v1/{path}")
-    Api(control_plane).delete("/api/v1/namespaces/herdsman-system/serviceaccounts/mac-studio")
+    invoke(["host", "revoke", "mac-studio", "--kubeconfig", str(control_plane.kubeconfig)])
     Api(control_plane).delete("/api/v1/namespaces/office")
     forget_hosts(administrator)
     administrator.close()
@@ -165,7 +163,7 @@ def test_a_mac(mac: dict[str, str], hub: FileServer) -> None:
     with Shell(ROOT, mac) as shell:
         outcome = run_page(TUTORIALS / "a-mac.md", shell)
     reasons = [str(step.skip).partition(" ")[0] for step in outcome.skipped]
-    assert reasons == ["Homebrew", "pip", *["launchd"] * 5]
+    assert reasons == ["Homebrew", "pip", *["launchd"] * 4]
     assert any(request.path.endswith("/Qwen3-0.6B-Q8_0.gguf") for request in hub.requests)
 
 

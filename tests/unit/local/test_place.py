@@ -109,7 +109,7 @@ def test_a_deletion_takes_the_model_along_unless_another_service_uses_it(
 ) -> None:
     deploy(place)
     (folders.config / "second.yaml").write_text(service("second").replace("modelRef: second", "modelRef: chat"))
-    assert place.delete(place.find("chat")) == "deleted InferenceService default/chat"
+    assert place.delete(place.find("chat")) == "InferenceService default/chat"
     assert "Model default/chat" in place.delete(place.find("second"))
     assert os.listdir(folders.config) == []
 
@@ -122,7 +122,7 @@ def test_a_purge_deletes_the_files_of_that_service_only(place: LocalPlace, folde
     for entry in entries:
         for key in entry.cache_keys:
             (folders.store / key).mkdir()
-    assert "deleted its files" in place.delete(place.find("chat"), purge=True)
+    assert "its files" in place.delete(place.find("chat"), purge=True)
     assert sorted(os.listdir(folders.store)) == sorted(entries[1].cache_keys)
 
 
