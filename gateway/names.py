@@ -47,7 +47,7 @@ class Model:
     engine_names: tuple[str, ...] = ()
     """The names by which its engine knows the model, the preferred one first. Empty: not known, or of no importance."""
     adapters: tuple[str, ...] = ()
-    """The names by which its engine knows the adapters that it has loaded."""
+    """The names by which its engine knows the adapters that it has loaded, and the names of its LoRAAdapters."""
     aliases: tuple[str, ...] = ()
     created_s: int = 0
     """When the service was created, in seconds since 1970."""
@@ -57,6 +57,8 @@ class Model:
     capabilities: tuple[str, ...] = ()
     price: Price = FREE
     state: str = "ready"
+    not_loaded: frozenset[str] = frozenset()
+    """The adapters that no replica has loaded."""
 
 
 class Match(NamedTuple):

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from agent.contract import LABEL_HOST
 from agent.proxy.upstream import Target
+from gateway.cluster.adapters import DeclaredAdapter, adapter_routes
 from gateway.engines.backends import Locality, Route
 from gateway.engines.balancer import EVEN, Traits
 from gateway.names import Model, ServiceName
@@ -34,6 +35,8 @@ from program.dialects.kserve.naming import workload_service
 from program.dialects.llmaz.naming import front_name
 
 LABEL_SERVICE_NAME = "kubernetes.io/service-name"
+RUNTIME = "runtime"
+"""The part of a trimmed service with the engine of an InferenceService."""
 
 _FRONTS = {
     "llmkube": service_dns_name,
@@ -64,14 +67,20 @@ class EngineModels:
 
 
 def routes_of(
-    services: Iterable[tuple[str, Json]], slices: Iterable[Json], engines: Mapping[ServiceName, EngineModels]
+    services: Iterable[tuple[str, Json]],
+    slices: Iterable[Json],
+    engines: Mapping[ServiceName, EngineModels],
+    adapters: Mapping[ServiceName, tuple[DeclaredAdapter, ...]] | None = None,
 ) -> list[Route]:
-    """Return the route of each service. `services` are pairs of a dialect's name and a custom resource."""
+    """Return the route of each service. `services` are pairs of a dialect's name and a custom resource.
+
+    `adapters` are those of LoRAAdapters.
+    """
     targets: dict[ServiceName, dict[Target, _Replica]] = {}
     for each in slices:
         front = (each["metadata"].get("labels") or {}).get(LABEL_SERVICE_NAME, "")
         targets.setdefault(ServiceName(each["metadata"]["namespace"], front), {}).update(_targets(each))
-    return [_route(dialect, cr, targets, engines) for dialect, cr in services]
+    return [_route(dialect, cr, targets, engines, adapters or {}) for dialect, cr in services]
 
 
 def service_name(dialect: str, cr: Json) -> ServiceName:
@@ -84,6 +93,7 @@ def _route(
     cr: Json,
     targets: Mapping[ServiceName, Mapping[Target, _Replica]],
     engines: Mapping[ServiceName, EngineModels],
+    adapters: Mapping[ServiceName, tuple[DeclaredAdapter, ...]],
 ) -> Route:
     metadata = cr["metadata"]
     annotations = metadata.get("annotations") or {}
@@ -93,10 +103,15 @@ def _route(
     aliases = tuple(word for part in annotations.get(ANNOTATION_MODEL_ALIASES, "").split(",") if (word := part.strip()))
     # An engine that sleeps cannot be asked, and its first request may use the declared name.
     declared = tuple(name for name in (annotations.get(ANNOTATION_SERVED_NAME, ""),) if name)
+    names = engine.names or declared
+    pods = {target: replica.pod for target, replica in found.items() if replica.pod}
+    main_name = names[0] if names else service.name
+    own = adapter_routes(adapters.get(service, ()), pods, str(cr.get(RUNTIME, "")), main_name)
     model = Model(
         service,
-        engine_names=engine.names or declared,
-        adapters=engine.adapters,
+        engine_names=names,
+        adapters=tuple(dict.fromkeys((*own, *engine.adapters))),
+        not_loaded=frozenset(name for name, each in own.items() if not each.targets),
         aliases=aliases,
         created_s=_seconds(metadata.get("creationTimestamp")),
         context_length=engine.context_length,
@@ -110,6 +125,7 @@ def _route(
         frozenset(target for target, replica in found.items() if replica.tls),
         traits=_traits(found, annotations.get(ANNOTATION_LOAD_WEIGHTS, "")),
         locality=_LOCALITIES.get(annotations.get(ANNOTATION_LOAD_LOCALITY, ""), ""),
+        adapters=own,
     )
 
 
@@ -153,6 +169,8 @@ class _Replica(NamedTuple):
     node: str
     """The node of a pod, or the host of a process."""
     zone: str
+    pod: str
+    """Empty for a process on a host, and for a proxy."""
 
 
 def _targets(endpoint_slice: Json) -> Iterable[tuple[Target, _Replica]]:
@@ -166,7 +184,9 @@ def _targets(endpoint_slice: Json) -> Iterable[tuple[Target, _Replica]]:
     for endpoint in endpoint_slice.get("endpoints") or ():
         conditions = endpoint.get("conditions") or {}
         if conditions.get("ready") is not False and not conditions.get("terminating"):
-            replica = _Replica(tls, str(endpoint.get("nodeName") or host), str(endpoint.get("zone") or ""))
+            refers = endpoint.get("targetRef") or {}
+            pod = str(refers.get("name") or "") if refers.get("kind") == "Pod" else ""
+            replica = _Replica(tls, str(endpoint.get("nodeName") or host), str(endpoint.get("zone") or ""), pod)
             yield from (((str(address), int(port["port"])), replica) for address in endpoint.get("addresses") or ()[:1])
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import Literal
+from types import MappingProxyType
+from typing import Literal, NamedTuple
 
 from agent.proxy.limits import Limits
 from agent.proxy.upstream import Pool, Target
@@ -18,6 +19,17 @@ from gateway.names import Model, Names, ServiceName
 from gateway.routers.runtime import Routers
 
 Locality = Literal["", "PreferSameZone", "PreferSameNode"]
+
+
+class AdapterRoute(NamedTuple):
+    """How requests for one adapter reach it. Only the adapters of LoRAAdapters have one."""
+
+    targets: frozenset[Target]
+    """The replicas that have loaded it."""
+    engine_name: str
+    """What the engine expects as `model`. Empty: the request's own value."""
+    fields: Mapping[str, str] = MappingProxyType({})
+    """Further fields of the body that name the adapter, as JSON."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +48,8 @@ class Route:
     """Where the replicas are, and their weights. One that is not named has the weight 1."""
     locality: Locality = ""
     """Which replicas are preferred: those near to the gateway, as far as it knows its own place."""
+    adapters: Mapping[str, AdapterRoute] = field(default_factory=dict)
+    """The adapters of LoRAAdapters, by name."""
     on_refused: Callable[[], None] | None = field(default=None, compare=False)
     """Called when an engine refuses the gateway's key or shows a certificate that is not trusted; returns at once."""
 
@@ -48,6 +62,8 @@ class Backend:
         self.balancer = Balancer()
         self.used_at = float("-inf")
         """When the last request came."""
+        self.is_waking = False
+        """A request of the gateway itself wakes the service."""
         self._loop = loop
         self._place = place
         self._pools: dict[Target, Pool] = {}

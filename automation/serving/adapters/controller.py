@@ -41,7 +41,6 @@ from automation.status.event_recorder import EventRecorder
 from automation.status.ownership import written_by_another
 from automation.status.writer import StatusWriter
 from components import naming
-from gateway.engines.access import key_of
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, KubeError, NotFound
@@ -49,6 +48,7 @@ from kubeapi.json_types import Json
 from program.desired.adapter import Adapter, AdapterFacts, AdapterOutcome, AdapterReason, AdapterReplica
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
+from program.dialects.engine_keys import key_of
 from program.dialects.llmkube.parse.adapter import ENGINES, adapter_of, claims_of, runtime_of
 from program.dialects.llmkube.status.adapter import adapter_status
 from program.dialects.registry import LLMKUBE

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from automation.cli.main import invoke
 from kubeapi.json_types import Json
 from program.desired.adapter import AdapterFacts, AdapterOutcome, AdapterReason, AdapterReplica
 from program.desired.errors import SpecInvalid
@@ -65,6 +69,17 @@ def test_the_oldest_adapter_of_a_name_counts() -> None:
     ]
     counted = claims_of(crs)
     assert {claim[1]: each.resource for claim, each in counted.items()} == {"chat": "b", "code": "other"}
+
+
+def test_the_examples_adapters_are_valid_and_of_its_service(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path(__file__).parents[3] / "examples" / "lora-adapter"
+    adapters = [adapter_of(each) for each in yaml.safe_load_all((folder / "adapters.yaml").read_text())]
+    assert [each.name for each in adapters] == ["sql", "support"]
+    assert invoke(["render", "-f", str(folder), "-o", "json"]) == 0
+    rendered = capsys.readouterr().out
+    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" in rendered and "--enable-lora" in rendered
+    objects = json.loads(rendered)["items"]
+    assert {each.service for each in adapters} <= {each["metadata"]["name"] for each in objects}
 
 
 # --- status -----------------------------------------------------------------------------------------------------------
