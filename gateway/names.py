@@ -109,8 +109,19 @@ class Names:
         found = self.meaning(name)
         if isinstance(found, Match) or found.owners:
             return found
+        if adapters := self._adapters_of_base(name):
+            return NoMatch(adapters)
         names = [each.name for each in self.listed]
         return NoMatch(tuple(difflib.get_close_matches(name[:_LONGEST], names, NEAR_NAMES, cutoff=0.5)))
+
+    def _adapters_of_base(self, name: str) -> tuple[str, ...]:
+        """Return the adapters that are most similar, if the name is that of a model with another adapter."""
+        base, _, adapter = name.rpartition(":")
+        found = self._exact(base)
+        if isinstance(found, NoMatch):
+            return ()
+        near = difflib.get_close_matches(adapter[:_LONGEST], found.model.adapters, NEAR_NAMES, cutoff=0.0)
+        return tuple(f"{base}:{each}" for each in near)
 
     def meaning(self, name: str) -> Match | NoMatch:
         """Return the model that a name means, without similar names."""

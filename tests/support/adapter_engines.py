@@ -1,7 +1,8 @@
 """Real HTTP servers with the adapter endpoints of vLLM, SGLang and llama-server, and with their state.
 
 The answers are those of the engines' sources: vLLM's `entrypoints/openai/models/serving.py`, SGLang's
-`entrypoints/http_server.py`, llama.cpp's `tools/server`. The servers compute nothing.
+`entrypoints/http_server.py`, llama.cpp's `tools/server`. The servers compute nothing: a completion has the name of
+its model.
 """
 
 from __future__ import annotations
@@ -65,7 +66,16 @@ class AdapterEngine:
             return self._load(body["lora_name"], body["lora_path"])
         if self.loads_at_runtime and (method, path) == ("POST", f"{prefix}/unload_lora_adapter"):
             return self._unload(body["lora_name"])
+        if (method, path) == ("POST", "/v1/chat/completions"):
+            return self._complete(body.get("model", BASE))
         return Say(404, {"detail": "Not Found"})
+
+    def _complete(self, model: str) -> Say:
+        if model not in (BASE, *self.adapters):
+            return self._refusal(404, "NotFoundError", f"The model `{model}` does not exist.")
+        return Say(
+            body={"model": model, "choices": [{"message": {"content": model}}], "usage": {"completion_tokens": 1}}
+        )
 
     def _load(self, name: str, path: str) -> Say:
         if name in self.adapters:

@@ -95,9 +95,11 @@ def test_every_name_of_the_base_works_also_before_the_adapter_is_loaded(name: st
 
 
 def test_an_adapter_that_does_not_exist_has_similar_names() -> None:
-    found = Names.of([route_of(adapter()).model]).find("chat:sqk")
-    assert isinstance(found, NoMatch)
-    assert "chat:sql" in found.near
+    names = Names.of([route_of(adapter(), adapter("law", spec={"name": "legal"})).model])
+    for base in ("chat", "prod/chat"):
+        found = names.find(f"{base}:sqk")
+        assert isinstance(found, NoMatch)
+        assert found.near == (f"{base}:sql", f"{base}:legal")
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
