@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 from agent.proxy.upstream import Target
@@ -15,7 +14,8 @@ from gateway.accounting.request_meter import Expected, asking_for_usage, expecte
 from gateway.clients import heads
 from gateway.clients.multipart_body import MultipartBody, is_form
 from gateway.clients.request_body import BodyInvalid, RequestBody
-from gateway.engines.backends import AdapterRoute, Backend, Backends
+from gateway.engines.backends import Backend, Backends
+from gateway.engines.engine_body import engine_body
 from gateway.errors import GatewayError, adapter_not_loaded, model_not_allowed, model_not_found
 from gateway.names import Match, NoMatch
 from gateway.price import Price
@@ -125,7 +125,13 @@ def _forward(
         return Wake(backend, refusal) if found.model.state == "asleep" else refusal
     if adapter is not None and adapter.fields and not isinstance(body, RequestBody):
         return GatewayError(400, "invalid_request", "the engine takes no adapter with a form", "model")
-    payload = _payload(body, found, adapter)
+    payload = engine_body(
+        body,
+        path=head.path,
+        name=found.engine_name,
+        model_fields={} if found.adapter else backend.route.model_fields,
+        adapter=adapter,
+    )
     key = ""
     if backend.route.prefix_hash and head.path in heads.PROMPT_PATHS and (prefix := body.prefix()):
         key = f"{found.adapter}\0{prefix}"
@@ -136,14 +142,6 @@ def _forward(
     if adapter is None:
         return Forward(backend, outgoing, payload, key, cost)
     return Forward(backend, outgoing, payload, key, cost, found.adapter, adapter.targets)
-
-
-def _payload(body: RequestBody | MultipartBody, found: Match, adapter: AdapterRoute | None) -> bytes:
-    """Return the body with the names that the engine expects. All other bytes stay as they are."""
-    name = found.engine_name if adapter is None else adapter.engine_name
-    if adapter is not None and adapter.fields and isinstance(body, RequestBody):
-        return body.with_values({"model": json.dumps(name or body.model), **adapter.fields})
-    return body.unchanged() if name in ("", body.model) else body.with_model(name)
 
 
 def _allowed(name: str, caller: Caller, backends: Backends) -> Match | GatewayError:

@@ -50,6 +50,15 @@ def adapter_routes(
     return {each.name: _route(each, pods, runtime, model_name) for each in declared}
 
 
+def model_fields(declared: Iterable[DeclaredAdapter], runtime: str) -> dict[str, str]:
+    """Return the fields of requests for the model itself, as JSON.
+
+    llama-server drops the cached prompt of an adapter only if a request names adapters. Otherwise it would answer for
+    the model itself from the cache of an adapter. A scale of 0 for one adapter means 0 for all.
+    """
+    return {"lora": json.dumps([{"id": 0, "scale": 0.0}])} if runtime == "llamacpp" and any(declared) else {}
+
+
 def _route(declared: DeclaredAdapter, pods: Mapping[Target, str], runtime: str, model_name: str) -> AdapterRoute:
     targets = {target: declared.pods[pod] for target, pod in pods.items() if pod in declared.pods}
     if runtime == "sglang":

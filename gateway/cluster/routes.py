@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from agent.contract import LABEL_HOST
 from agent.proxy.upstream import Target
-from gateway.cluster.adapters import DeclaredAdapter, adapter_routes
+from gateway.cluster.adapters import DeclaredAdapter, adapter_routes, model_fields
 from gateway.engines.backends import Locality, Route
 from gateway.engines.balancer import EVEN, Traits
 from gateway.names import Model, ServiceName
@@ -106,7 +106,8 @@ def _route(
     names = engine.names or declared
     pods = {target: replica.pod for target, replica in found.items() if replica.pod}
     main_name = names[0] if names else service.name
-    own = adapter_routes(adapters.get(service, ()), pods, str(cr.get(RUNTIME, "")), main_name)
+    of_service, runtime = adapters.get(service, ()), str(cr.get(RUNTIME, ""))
+    own = adapter_routes(of_service, pods, runtime, main_name)
     model = Model(
         service,
         engine_names=names,
@@ -126,6 +127,7 @@ def _route(
         traits=_traits(found, annotations.get(ANNOTATION_LOAD_WEIGHTS, "")),
         locality=_LOCALITIES.get(annotations.get(ANNOTATION_LOAD_LOCALITY, ""), ""),
         adapters=own,
+        model_fields=model_fields(of_service, runtime),
     )
 
 

@@ -65,7 +65,7 @@ class AdapterReason(StrEnum):
     RUNTIME_LOADING_DISABLED = "RuntimeLoadingDisabled"
     """The engine was started without the setting that allows adapters to be loaded while it runs."""
     NOT_IN_ARGUMENTS = "NotInArguments"
-    """llama-server loads adapters only at its start, and its arguments do not have this one."""
+    """llama-server loads adapters only at its start, and its arguments lack this one, or `--cache-ram 0`."""
     ENGINE_KEY_NOT_READABLE = "EngineKeyNotReadable"
     """The engine requires an API key, and the loop cannot read its Secret."""
     ENGINE_KEY_REFUSED = "EngineKeyRefused"

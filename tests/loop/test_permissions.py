@@ -101,7 +101,14 @@ def life(client: KubeClient) -> None:
         "herdsman.dev/expose": "ingress",
         "herdsman.dev/expose-host": "chat.example",
     }
-    service(client, NAMESPACE, "full", annotations=annotations, autoscaling={"maxReplicas": 3})
+    service(
+        client,
+        NAMESPACE,
+        "full",
+        annotations=annotations,
+        autoscaling={"maxReplicas": 3},
+        extraArgs=["--cache-ram", "0"],
+    )
     deployed(client, NAMESPACE, "full")
     eventually(
         lambda: client.get(kinds.MODEL_ROUTERS, NAMESPACE, "router").get("status"), what="the status of the router"

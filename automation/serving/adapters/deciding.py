@@ -14,7 +14,7 @@ from automation.workqueue.backoff import backoff_s
 from kubeapi.json_types import Json
 from program.desired.adapter import Adapter, AdapterOutcome, AdapterReason
 from program.desired.facts import Problem
-from program.dialects.llmkube.parse.adapter import ENGINES, runtime_of
+from program.dialects.llmkube.parse.adapter import ENGINES, keeps_prompts_of_adapters, runtime_of
 
 FINALIZER = "herdsman.dev/lora-adapter"
 PEER_FINALIZER = "loraadapter.inference.llmkube.dev/finalizer"
@@ -69,6 +69,12 @@ def hindrance(
         return _problem(
             AdapterReason.RUNTIME_MISMATCH,
             f"runtime {engine} serves no adapters; runtimes vllm, sglang and llamacpp do",
+        )
+    if engine == "llamacpp" and keeps_prompts_of_adapters(service):
+        return _problem(
+            AdapterReason.NOT_IN_ARGUMENTS,
+            "llama-server would answer with cached prompts of other adapters; add --cache-ram 0 to spec.extraArgs of "
+            f"InferenceService `{adapter.service}`",
         )
     if on_hosts:
         return _problem(

@@ -223,7 +223,7 @@ def test_one_replica_that_refuses_is_named_and_the_others_serve(world: World) ->
 
 
 def test_llama_servers_number_of_the_adapter_is_in_the_status(world: World) -> None:
-    world.service = {"metadata": {"name": "svc", "namespace": "ns"}, "spec": {}}
+    world.service = {"metadata": {"name": "svc", "namespace": "ns"}, "spec": {"extraArgs": ["--cache-ram", "0"]}}
     engine = world.engine("a", AdapterEngine("llamacpp", files=("/a/other.gguf", "/a/sql.gguf")))
     world.adapter(path="/a/sql.gguf")
     world.until(lambda: world.phase() == "Loaded")

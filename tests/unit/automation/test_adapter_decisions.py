@@ -31,8 +31,8 @@ def failed(reason: AdapterReason = AdapterReason.LOAD_UNSUCCESSFUL, message: str
     return AdapterOutcome(state="failed", reason=reason, message=message)
 
 
-def service(runtime: str | None = "vllm", **ready: str) -> Json:
-    spec = {"runtime": runtime} if runtime else {}
+def service(runtime: str | None = "vllm", *, args: list[str] | None = None, **ready: str) -> Json:
+    spec = {**({"runtime": runtime} if runtime else {}), **({"extraArgs": args} if args else {})}
     conditions = [{"type": "Ready", "status": "False", **ready}] if ready else []
     return {"metadata": {"name": "chat"}, "spec": spec, "status": {"conditions": conditions}}
 
@@ -41,7 +41,9 @@ def service(runtime: str | None = "vllm", **ready: str) -> Json:
     ("given", "reason", "words"),
     [
         ({}, None, ""),
-        ({"service": service(None)}, None, ""),
+        ({"service": service(None)}, "NotInArguments", "--cache-ram 0"),
+        ({"service": service("llamacpp", args=["--cache-ram", "100"])}, "NotInArguments", "--cache-ram 0"),
+        ({"service": service("llamacpp", args=["-cram", "100", "--cache-ram", "0"])}, None, ""),
         ({"first": OLDER}, "NameTaken", "LoRAAdapter `first` is older"),
         ({"first": None}, None, ""),
         ({"service": None}, "InferenceServiceNotFound", "no InferenceService `chat`"),

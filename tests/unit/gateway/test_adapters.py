@@ -140,6 +140,22 @@ def test_the_number_of_an_adapter_replaces_that_of_the_client(front: Front, make
     assert {key: second[key] for key in with_number} == with_number
 
 
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [({}, [{"id": 0, "scale": 0.0}]), ({"lora": []}, [{"id": 0, "scale": 0.0}]), ({"lora": [{"id": 2}]}, [{"id": 2}])],
+)
+def test_llama_server_is_told_when_a_request_is_for_the_model_itself(
+    given: Json, sent: Json, front: Front, make_engine: Make
+) -> None:
+    engine = make_engine()
+    fields = route_of(adapter(), runtime="llamacpp").model_fields
+    front.serve_routes(Route(Model(CHAT), (engine.target,), prefix_hash=False, model_fields=fields))
+    front.ask({"model": "chat", **given})
+    front.ask({"model": "chat"}, "/v1/embeddings")
+    assert bodies(engine) == [{"model": "chat", "lora": sent}, {"model": "chat"}]
+    assert route_of(adapter()).model_fields == {} == route_of(runtime="llamacpp").model_fields
+
+
 def test_a_form_is_refused_where_only_a_number_names_the_adapter(front: Front, make_engine: Make) -> None:
     engine = make_engine()
     serve(front, engine, having=(engine,), lora="[]")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 
 from kubeapi.json_types import Json
 from program.desired.adapter import Adapter, AdapterReason
@@ -69,6 +70,18 @@ def runtime_of(service: Json) -> str:
     spec = service.get("spec")
     named = spec.get("runtime") if isinstance(spec, dict) else None
     return named if isinstance(named, str) and named else DEFAULT_RUNTIME
+
+
+def keeps_prompts_of_adapters(service: Json) -> bool:
+    """Return whether a llama-server would answer with cached prompts of other adapters.
+
+    Its cache in the host's memory (`--cache-ram`, on by default) does not distinguish adapters.
+    """
+    spec = service.get("spec")
+    words = spec.get("extraArgs") if isinstance(spec, dict) else None
+    found = [str(word) for word in words] if isinstance(words, list) else []
+    values = [after for flag, after in pairwise(found) if flag in ("--cache-ram", "-cram")]
+    return not values or values[-1] != "0"
 
 
 def _age(adapter: Adapter) -> tuple[str, str]:
