@@ -173,7 +173,7 @@ class LoraAdapters:
         namespace, name = metadata["namespace"], metadata["name"]
         if not self._cluster.is_ours(cached, held=written_by_another(cached.get("status"), MARK)):
             if self._writer.has_written(namespace, name):
-                self._writer.leave(cached)
+                self._leave(cached)
             return math.inf
         try:
             adapter = adapter_of(cached)
@@ -202,6 +202,14 @@ class LoraAdapters:
         due_s = min(self._answers.due_in_s(_Request(adapter.uid, each, "loaded", adapter.path)) for each in starts)
         replicas = tuple(AdapterReplica(pod=pod, outcome=said) for pod, said in outcomes.items())
         return min(due_s, self._report(cached, AdapterFacts(replicas=replicas), path=adapter.path))
+
+    def _leave(self, cached: Json) -> None:
+        """Leave an adapter to another controller, with what the replicas have loaded."""
+        finalizers = cached["metadata"].get("finalizers") or []
+        if FINALIZER in finalizers:
+            # Otherwise the adapter could not be deleted after this loop is gone.
+            self._set_finalizers(cached, [each for each in finalizers if each != FINALIZER])
+        self._writer.leave(cached)
 
     def _report(self, cached: Json, facts: AdapterFacts, *, path: str) -> float:
         cr = self._writer.latest(cached)

@@ -231,6 +231,15 @@ def test_llama_servers_number_of_the_adapter_is_in_the_status(world: World) -> N
     assert engine.scales["/a/sql.gguf"] == 0.0
 
 
+def test_an_adapter_that_is_given_to_another_controller_loses_the_finalizer_and_stays_loaded(world: World) -> None:
+    engine = world.engine("a", AdapterEngine())
+    world.adapter()
+    world.until(lambda: world.phase() == "Loaded")
+    world.managed = False
+    world.until(lambda: world.adapters["sql"]["metadata"]["finalizers"] == [])
+    assert engine.adapters == {"sql": "/a/sql"}
+
+
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [({"path": "../x"}, "SpecInvalid"), ({"inferenceServiceRef": {"name": "svc", "namespace": "o"}}, None)],
