@@ -26,17 +26,23 @@ class DeclaredAdapter:
     name: str
     pods: Mapping[str, int | None] = field(default_factory=dict)
     """The pods that have loaded it, with the number by which llama-server knows it."""
+    ends: bool = False
+    """It is being deleted, and engines may still have it."""
+
+    @property
+    def state(self) -> str:
+        """A text that changes when engines load or unload it."""
+        return f"{self.name} {'ends' if self.ends else ','.join(sorted(self.pods))}"
 
 
 def declared_adapters(crs: Iterable[Json]) -> dict[ServiceName, tuple[DeclaredAdapter, ...]]:
-    """Return the adapters of each service, from LoRAAdapters. Those that are being deleted are left out."""
+    """Return the adapters of each service, from LoRAAdapters."""
     by_uid = {cr["metadata"].get("uid"): cr for cr in crs}
     found: dict[ServiceName, list[DeclaredAdapter]] = {}
     for adapter in claims_of(by_uid.values()).values():
         cr = by_uid[adapter.uid]
-        if "deletionTimestamp" not in cr["metadata"]:
-            declared = DeclaredAdapter(adapter.name, _loaded(cr.get("status")))
-            found.setdefault(ServiceName(adapter.namespace, adapter.service), []).append(declared)
+        declared = DeclaredAdapter(adapter.name, _loaded(cr.get("status")), "deletionTimestamp" in cr["metadata"])
+        found.setdefault(ServiceName(adapter.namespace, adapter.service), []).append(declared)
     return {service: tuple(sorted(each, key=lambda one: one.name)) for service, each in found.items()}
 
 
@@ -47,7 +53,7 @@ def adapter_routes(
 
     `pods` names the pod of each address, and `runtime` the engine. `model_name` is what the engine calls its own model.
     """
-    return {each.name: _route(each, pods, runtime, model_name) for each in declared}
+    return {each.name: _route(each, pods, runtime, model_name) for each in declared if not each.ends}
 
 
 def model_fields(declared: Iterable[DeclaredAdapter], runtime: str) -> dict[str, str]:

@@ -107,11 +107,12 @@ def _route(
     pods = {target: replica.pod for target, replica in found.items() if replica.pod}
     main_name = names[0] if names else service.name
     of_service, runtime = adapters.get(service, ()), str(cr.get(RUNTIME, ""))
+    ending = {each.name for each in of_service if each.ends}
     own = adapter_routes(of_service, pods, runtime, main_name)
     model = Model(
         service,
         engine_names=names,
-        adapters=tuple(dict.fromkeys((*own, *engine.adapters))),
+        adapters=tuple(dict.fromkeys((*own, *(name for name in engine.adapters if name not in ending)))),
         not_loaded=frozenset(name for name, each in own.items() if not each.targets),
         aliases=aliases,
         created_s=_seconds(metadata.get("creationTimestamp")),
@@ -127,6 +128,7 @@ def _route(
         traits=_traits(found, annotations.get(ANNOTATION_LOAD_WEIGHTS, "")),
         locality=_LOCALITIES.get(annotations.get(ANNOTATION_LOAD_LOCALITY, ""), ""),
         adapters=own,
+        engine_state=tuple(each.state for each in of_service),
         model_fields=model_fields(of_service, runtime),
     )
 

@@ -50,6 +50,8 @@ class Route:
     """Which replicas are preferred: those near to the gateway, as far as it knows its own place."""
     adapters: Mapping[str, AdapterRoute] = field(default_factory=dict)
     """The adapters of LoRAAdapters, by name."""
+    engine_state: tuple[str, ...] = ()
+    """What the engine was asked to load and to unload. After a change its list of models is another one."""
     model_fields: Mapping[str, str] = field(default_factory=dict)
     """Further fields of bodies for the model itself, as JSON."""
     on_refused: Callable[[], None] | None = field(default=None, compare=False)

@@ -92,7 +92,8 @@ NEEDS_A_PERSON = frozenset(
 class AdapterOutcome(FrozenModel):
     """What one replica said of an adapter."""
 
-    state: Literal["loaded", "absent", "failed"]
+    state: Literal["loaded", "absent", "failed", "waiting"]
+    """waiting: another request to the replica is under way, so that it was not asked."""
     adapter_id: int | None = None
     """Number by which llama-server knows the adapter."""
     reason: AdapterReason = AdapterReason.LOADED

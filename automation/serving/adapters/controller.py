@@ -65,7 +65,7 @@ RETRY_S = 2.0
 """When a pass is repeated after the API server refused a write."""
 KEPT_S = 3600.0
 """How long a deletion is remembered."""
-THREADS = 4
+THREADS = 8
 
 Claims = Mapping[tuple[str, str, str], Adapter]
 
@@ -294,15 +294,20 @@ class LoraAdapters:
         engine, secret = runtime_of(service), key_of(LLMKUBE, service)
 
         def ask(start: EngineStart, before: AdapterOutcome | None) -> AdapterOutcome:
-            with self._engine_lock(start):
+            lock = self._engine_lock(start)
+            if not lock.acquire(blocking=False):
+                # An engine that hangs holds one thread, and not those that other engines need.
+                return following(before, AdapterOutcome(state="waiting", reason=AdapterReason.LOADING))
+            try:
                 if wanted == "loaded" and self._is_ending(adapter.uid):
                     return AdapterOutcome(state="absent", reason=AdapterReason.UNLOADING)
-                try:
-                    send = self._requests.asking(start, secret)
-                except RequestFailed as error:
-                    return following(before, error.outcome)
+                send = self._requests.asking(start, secret)
                 act = engine_requests.load if wanted == "loaded" else engine_requests.unload
                 return following(before, act(engine, adapter.name, adapter.path, send))
+            except RequestFailed as error:
+                return following(before, error.outcome)
+            finally:
+                lock.release()
 
         return {
             start.pod: self._answers.latest(

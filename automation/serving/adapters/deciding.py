@@ -22,6 +22,8 @@ PEER_FINALIZER = "loraadapter.inference.llmkube.dev/finalizer"
 VERIFY_S = 60.0
 """How often a replica that has the adapter is asked whether it still has it."""
 FAILED_BASE_S, FAILED_CAP_S = 2.0, 60.0
+BUSY_S = 0.5
+"""When a replica is asked that was busy with another adapter."""
 HOPELESS_S = 300.0
 """When a replica is asked again that cannot load the adapter before it is started anew."""
 UNLOAD_WITHIN_S = 60.0
@@ -92,6 +94,8 @@ def again_s(outcome: AdapterOutcome, *, jitter: float) -> float:
         return VERIFY_S
     if outcome.state == "absent":
         return math.inf
+    if outcome.state == "waiting":
+        return BUSY_S
     if outcome.reason in _FOR_THE_NEXT_START:
         return HOPELESS_S
     return backoff_s(outcome.tries, base_s=FAILED_BASE_S, cap_s=FAILED_CAP_S, jitter=jitter)
@@ -105,6 +109,8 @@ def following(before: AdapterOutcome | None, outcome: AdapterOutcome) -> Adapter
     """
     if before is None:
         return outcome
+    if outcome.state == "waiting":
+        return before
     if before.state == "loaded" and outcome.reason == AdapterReason.REPLICA_UNREACHABLE:
         return before
     if before.state == outcome.state == "failed":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -220,6 +221,30 @@ def test_one_replica_that_refuses_is_named_and_the_others_serve(world: World) ->
     assert world.reason() == "LoadUnsuccessful"
     assert world.events == [("Warning", "AdapterNotLoaded")]
     assert {each["name"]: each["loaded"] for each in world.status()["pods"]} == {"a": True, "b": False}
+
+
+def test_an_engine_that_hangs_delays_only_its_own_adapters(world: World) -> None:
+    released = threading.Event()
+    other = world.engine("b", AdapterEngine())
+    hanging = world.engine("a", AdapterEngine())
+
+    def hang(method: str, path: str, body: Any) -> Say:
+        released.wait(30)
+        return hanging.answer(method, path, body)
+
+    world.proxy.engines["a"] = hang
+    names = [f"s{number}" for number in range(9)]
+    for name in names:
+        world.adapter(name, name=name)
+
+    def passes(engine: AdapterEngine) -> bool:
+        world.now_s += 1
+        return set(engine.adapters) == set(names)
+
+    world.until(lambda: passes(other))
+    assert hanging.adapters == {}
+    released.set()
+    world.until(lambda: passes(hanging))
 
 
 def test_llama_servers_number_of_the_adapter_is_in_the_status(world: World) -> None:

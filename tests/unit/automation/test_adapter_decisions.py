@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from automation.serving.adapters.deciding import (
+    BUSY_S,
     HOPELESS_S,
     UNLOAD_WITHIN_S,
     VERIFY_S,
@@ -89,6 +90,7 @@ def test_a_restarted_container_is_another_start() -> None:
     [
         (LOADED, VERIFY_S),
         (ABSENT, math.inf),
+        (AdapterOutcome(state="waiting"), BUSY_S),
         (failed(), 2.0),
         (failed().model_copy(update={"tries": 3}), 8.0),
         (failed().model_copy(update={"tries": 99}), 60.0),
@@ -106,6 +108,8 @@ def test_a_replica_that_is_silent_for_a_moment_keeps_its_adapter() -> None:
     assert following(None, silent) == silent
     assert following(LOADED, failed()) == failed(), "the engine itself said so"
     assert following(failed(), failed()).tries == 2
+    waiting = AdapterOutcome(state="waiting")
+    assert (following(LOADED, waiting), following(None, waiting)) == (LOADED, waiting)
 
 
 @pytest.mark.parametrize(

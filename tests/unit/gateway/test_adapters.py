@@ -12,7 +12,7 @@ import pytest
 
 from gateway.clients.request_body import RequestBody
 from gateway.cluster.adapters import declared_adapters
-from gateway.cluster.routes import routes_of
+from gateway.cluster.routes import EngineModels, routes_of
 from gateway.engines.backends import AdapterRoute, Route
 from gateway.names import Match, Model, Names, NoMatch, ServiceName
 from kubeapi.json_types import Json
@@ -73,6 +73,18 @@ def test_replicas_that_number_their_adapters_otherwise_wait() -> None:
     assert json.loads(made.fields["lora"])[0]["id"] == 2
     assert made.targets == {("10.0.0.2", 8000), ("10.0.0.3", 8000)}
     assert route_of(adapter(pods=("p1",)), runtime="llamacpp").model.not_loaded == {"sql"}, "its number is not known"
+
+
+def test_an_adapter_that_ends_is_no_name_though_the_engine_still_lists_it() -> None:
+    crs = [adapter(deletionTimestamp="2026-11-28T00:00:00Z", pods=("p1",))]
+    services = [("llmkube", {"metadata": {"namespace": "prod", "name": "chat"}, "runtime": "vllm"})]
+    said = {CHAT: EngineModels(("org/base",), ("sql", "of-its-arguments"))}
+    states = []
+    for found in (declared_adapters(crs), {}):
+        [route] = routes_of(services, [], said, found)
+        states.append(route.engine_state)
+        assert route.model.adapters == (("of-its-arguments",) if found else ("sql", "of-its-arguments"))
+    assert states[0] != states[1], "the engine is asked again"
 
 
 def test_adapters_that_are_being_deleted_or_not_valid_are_no_names() -> None:

@@ -115,7 +115,7 @@ def _has(replica: AdapterReplica) -> bool:
 
 
 def _pod(replica: AdapterReplica) -> Json:
-    outcome = replica.outcome or AdapterOutcome(state="absent", message="not asked yet")
+    outcome = replica.outcome or AdapterOutcome(state="waiting")
     made: Json = {"name": replica.pod, "loaded": outcome.state == "loaded"}
     if outcome.adapter_id is not None:
         made["adapterID"] = outcome.adapter_id
