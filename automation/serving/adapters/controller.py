@@ -33,7 +33,7 @@ from automation.serving.adapters.deciding import (
     removal,
     running,
 )
-from automation.serving.adapters.engine_requests import RequestFailed
+from automation.serving.adapters.engine_requests import KEPT_UNTIL_RESTART, RequestFailed
 from automation.serving.adapters.replica_requests import ReplicaRequests
 from automation.serving.background import BackgroundProbes
 from automation.serving.engine_start import EngineStart
@@ -245,7 +245,7 @@ class LoraAdapters:
         adapter: Adapter | None = None
         outcomes: dict[str, AdapterOutcome | None] = {}
         with contextlib.suppress(SpecInvalid):
-            adapter = adapter_of(cached)
+            adapter = adapter_of(cached, to_remove=True)
         service = self._service(adapter) if adapter is not None else None
         if adapter is not None and service is not None and ours and runtime_of(service) in ENGINES:
             outcomes = self._ask(adapter, service, self._starts(adapter), "absent")
@@ -256,7 +256,8 @@ class LoraAdapters:
                 for pod, said in outcomes.items()
             )
             if ours:
-                self._report(cached, AdapterFacts(replicas=replicas, unloading=True), path="")
+                path = adapter.path if adapter is not None else ""
+                self._report(cached, AdapterFacts(replicas=replicas, unloading=True), path=path)
             return RETRY_S
         self._set_finalizers(cached, kept)
         self._recorder.record(cached, type=end.type, reason=end.reason, message=end.message)
@@ -294,6 +295,8 @@ class LoraAdapters:
         engine, secret = runtime_of(service), key_of(LLMKUBE, service)
 
         def ask(start: EngineStart, before: AdapterOutcome | None) -> AdapterOutcome:
+            if wanted == "absent" and engine in KEPT_UNTIL_RESTART:
+                return AdapterOutcome(state="absent", reason=AdapterReason.UNLOADING)
             lock = self._engine_lock(start)
             if not lock.acquire(blocking=False):
                 # An engine that hangs holds one thread, and not those that other engines need.
@@ -302,8 +305,9 @@ class LoraAdapters:
                 if wanted == "loaded" and self._is_ending(adapter.uid):
                     return AdapterOutcome(state="absent", reason=AdapterReason.UNLOADING)
                 send = self._requests.asking(start, secret)
-                act = engine_requests.load if wanted == "loaded" else engine_requests.unload
-                return following(before, act(engine, adapter.name, adapter.path, send))
+                if wanted == "loaded":
+                    return following(before, engine_requests.load(engine, adapter.name, adapter.path, send))
+                return following(before, engine_requests.unload(engine, adapter.name, send))
             except RequestFailed as error:
                 return following(before, error.outcome)
             finally:

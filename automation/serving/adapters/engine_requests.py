@@ -19,6 +19,8 @@ from program.desired.adapter import AdapterOutcome, AdapterReason
 LIST_TIMEOUT_S = 10.0
 CHANGE_TIMEOUT_S = 120.0
 """For a load. vLLM may download the adapter before it answers."""
+KEPT_UNTIL_RESTART = frozenset({"llamacpp"})
+"""The engines that cannot unload an adapter. They apply it to no request that does not name it."""
 _LONGEST_MESSAGE = 300
 _ABSENT = AdapterOutcome(state="absent", reason=AdapterReason.UNLOADING)
 _LOADED = AdapterOutcome(state="loaded")
@@ -66,13 +68,8 @@ def load(engine: str, name: str, path: str, ask: Ask) -> AdapterOutcome:
         return error.outcome
 
 
-def unload(engine: str, name: str, path: str, ask: Ask) -> AdapterOutcome:  # noqa: ARG001 - as `load`
-    """Make sure that a replica has no adapter `name`.
-
-    llama-server keeps the adapters of its arguments, and applies them to no request. So there is nothing to do.
-    """
-    if engine == "llamacpp":
-        return _ABSENT
+def unload(engine: str, name: str, ask: Ask) -> AdapterOutcome:
+    """Make sure that a replica has no adapter `name`. `engine` is one that can unload adapters."""
     try:
         return _unload(_PATHS[engine], name, ask)
     except RequestFailed as error:

@@ -189,6 +189,17 @@ def test_a_deleted_adapter_is_unloaded_everywhere(world: World) -> None:
     assert world.events[-1] == ("Normal", "AdapterUnloaded")
 
 
+def test_a_path_that_is_not_valid_any_more_does_not_keep_an_adapter_loaded(world: World) -> None:
+    engine = world.engine("a", AdapterEngine())
+    world.adapter()
+    world.until(lambda: world.phase() == "Loaded")
+    world.adapters["sql"]["spec"]["path"] = "../sql"
+    world.until(lambda: world.reason() == "SpecInvalid")
+    world.delete()
+    world.until(lambda: not world.adapters)
+    assert engine.adapters == {}
+
+
 def test_a_deletion_does_not_wait_for_a_service_that_is_gone(world: World) -> None:
     world.engine("a", AdapterEngine())
     world.adapter()
@@ -254,6 +265,10 @@ def test_llama_servers_number_of_the_adapter_is_in_the_status(world: World) -> N
     world.until(lambda: world.phase() == "Loaded")
     assert world.status()["pods"] == [{"name": "a", "loaded": True, "adapterID": 1}]
     assert engine.scales["/a/sql.gguf"] == 0.0
+    asked = len(engine.asked)
+    world.delete()
+    world.until(lambda: not world.adapters)
+    assert len(engine.asked) == asked, "llama-server unloads nothing"
 
 
 def test_an_adapter_that_is_given_to_another_controller_loses_the_finalizer_and_stays_loaded(world: World) -> None:

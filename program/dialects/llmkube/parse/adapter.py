@@ -22,8 +22,11 @@ ENGINES = frozenset({"vllm", "sglang", "llamacpp"})
 _REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def adapter_of(cr: Json) -> Adapter:
-    """Parse a LoRAAdapter. Raises SpecInvalid with the path of the first field that is not valid."""
+def adapter_of(cr: Json, *, to_remove: bool = False) -> Adapter:
+    """Parse a LoRAAdapter. Raises SpecInvalid with the path of the first field that is not valid.
+
+    `to_remove`: replicas are to unload it, for which its path does not matter.
+    """
     check_shape(cr)
     spec = read(LoraAdapterSpec, without_nulls(cr.get("spec")), field="spec")
     metadata = cr["metadata"]
@@ -36,7 +39,8 @@ def adapter_of(cr: Json) -> Adapter:
             "the InferenceService",
             reason=AdapterReason.NAMESPACE_NOT_ALLOWED,
         )
-    _check_path(spec.path)
+    if not to_remove:
+        _check_path(spec.path)
     return Adapter(
         namespace=namespace,
         resource=str(metadata["name"]),
