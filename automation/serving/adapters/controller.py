@@ -109,6 +109,8 @@ class LoraAdapters:
         """When this loop first saw the deletion of an adapter, by uid."""
         self._paths: dict[str, str] = {}
         """The path that replicas were asked to load last, by the adapter's uid."""
+        self._seen: dict[str, tuple[str, str]] = {}
+        """Namespace and name of the adapters of the last pass, by uid."""
         self._changed = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lora-adapters", daemon=True)
@@ -144,7 +146,7 @@ class LoraAdapters:
         """Make one pass. Return the seconds until the next one is due; None while there is no adapter."""
         informer = self._cluster.optional.informer(kinds.LORA_ADAPTERS)
         crs = [cr for cr in informer.list() if self._holds(cr)] if informer is not None else []
-        self._forget({cr["metadata"]["uid"] for cr in crs})
+        self._forget({cr["metadata"]["uid"]: (cr["metadata"]["namespace"], cr["metadata"]["name"]) for cr in crs})
         claims = claims_of(crs)
         due_s = [self._guarded(cr, claims) for cr in crs]
         return min([LOOK_S, *due_s]) if crs else None
@@ -156,7 +158,8 @@ class LoraAdapters:
         """Reconcile one adapter. A failure does not affect the others."""
         name = f"{cr['metadata']['namespace']}/{cr['metadata']['name']}"
         try:
-            return self._delete(cr) if "deletionTimestamp" in cr["metadata"] else self._reconcile(cr, claims)
+            deleted = "deletionTimestamp" in cr["metadata"]
+            return self._delete(cr, claims) if deleted else self._reconcile(cr, claims)
         except (Conflict, NotFound):
             return RETRY_S  # the cache has another version soon
         except KubeError as error:
@@ -232,7 +235,7 @@ class LoraAdapters:
 
     # --- deletion -------------------------------------------------------------------------------------------------
 
-    def _delete(self, cached: Json) -> float:
+    def _delete(self, cached: Json, claims: Claims) -> float:
         """Have an adapter that is being deleted unloaded, and remove the finalizers at the end."""
         metadata = cached["metadata"]
         finalizers = metadata.get("finalizers") or []
@@ -246,7 +249,9 @@ class LoraAdapters:
         outcomes: dict[str, AdapterOutcome | None] = {}
         with contextlib.suppress(SpecInvalid):
             adapter = adapter_of(cached, to_remove=True)
-        service = self._service(adapter) if adapter is not None else None
+        # An adapter that lost its name to an older one must not unload that one.
+        counts = adapter is not None and claims.get(adapter.claim, adapter).uid == adapter.uid
+        service = self._service(adapter) if adapter is not None and counts else None
         if adapter is not None and service is not None and ours and runtime_of(service) in ENGINES:
             outcomes = self._ask(adapter, service, self._starts(adapter), "absent")
         end = removal(adapter, outcomes, asked=ours, waited_s=waited_s)
@@ -261,7 +266,6 @@ class LoraAdapters:
             return RETRY_S
         self._set_finalizers(cached, kept)
         self._recorder.record(cached, type=end.type, reason=end.reason, message=end.message)
-        self._writer.drop_object(metadata["namespace"], metadata["name"])
         return math.inf
 
     def _set_finalizers(self, cached: Json, finalizers: list[str]) -> None:
@@ -341,15 +345,19 @@ class LoraAdapters:
                 for path in (before, adapter.path):
                     self._answers.drop_answer(_Request(adapter.uid, start, "loaded", path))
 
-    def _forget(self, uids: set[str]) -> None:
-        """Drop the records of adapters that are gone.
+    def _forget(self, there: dict[str, tuple[str, str]]) -> None:
+        """Drop the records of adapters that are gone. `there` has namespace and name of the others, by uid.
 
         A deletion is remembered longer, because a load of the adapter may still wait for its turn.
         """
-        for uid in self._paths.keys() - uids:
-            del self._paths[uid]
+        for uid in self._seen.keys() - there.keys():
+            self._paths.pop(uid, None)
+            self._writer.drop_object(*self._seen[uid])
+        self._seen = there
         with self._lock:
-            for uid in [uid for uid in self._ending.keys() - uids if self._clock() - self._ending[uid] > KEPT_S]:
+            for uid in [
+                uid for uid in self._ending.keys() - there.keys() if self._clock() - self._ending[uid] > KEPT_S
+            ]:
                 del self._ending[uid]
 
 

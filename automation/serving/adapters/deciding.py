@@ -139,7 +139,7 @@ def removal(
         return Removal(True, "Normal", "AdapterRemoved", "The adapter was never loaded")
     name = f"Adapter `{adapter.name}`"
     if asked and not outcomes:
-        return Removal(True, "Normal", "AdapterRemoved", f"{name} was removed; no replica of the service runs")
+        return Removal(True, "Normal", "AdapterRemoved", f"{name} was removed; no replica had to unload it")
     left = {pod: said for pod, said in outcomes.items() if said is None or said.state != "absent"}
     if asked and not left:
         return Removal(True, "Normal", "AdapterUnloaded", f"{name} was unloaded from all replicas: {len(outcomes)}")

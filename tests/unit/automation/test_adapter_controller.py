@@ -178,6 +178,18 @@ def test_of_two_adapters_of_one_name_the_older_is_loaded(world: World) -> None:
     assert engine.adapters == {"sql": "/a/other"}
 
 
+def test_an_adapter_that_lost_its_name_does_not_unload_the_older_one(world: World) -> None:
+    engine = world.engine("a", AdapterEngine())
+    world.adapter("older", path="not valid")
+    world.adapter("later", created="2026-11-02T00:00:00Z", path="/a/later")
+    world.until(lambda: world.phase("later") == "Loaded")
+    world.adapters["older"]["spec"]["path"] = "/a/older"
+    world.until(lambda: engine.adapters == {"sql": "/a/older"} and world.reason("later") == "NameTaken")
+    world.delete("later")
+    world.until(lambda: "later" not in world.adapters)
+    assert engine.adapters == {"sql": "/a/older"}
+
+
 def test_a_deleted_adapter_is_unloaded_everywhere(world: World) -> None:
     engines = [world.engine(pod, AdapterEngine()) for pod in ("a", "b")]
     world.adapter()
