@@ -73,6 +73,7 @@ HOST_PROCESSES = Kind("herdsman.dev/v1alpha1", "HostProcess", "hostprocesses", T
 HOSTS = Kind("herdsman.dev/v1alpha1", "Host", "hosts", False)
 GPU_QUOTAS = Kind("inference.llmkube.dev/v1alpha1", "GPUQuota", "gpuquotas", True)
 MODEL_ROUTERS = Kind("inference.llmkube.dev/v1alpha1", "ModelRouter", "modelrouters", True)
+LORA_ADAPTERS = Kind("inference.llmkube.dev/v1alpha1", "LoRAAdapter", "loraadapters", True)
 JOBS = Kind("batch/v1", "Job", "jobs", True)
 REPLICA_SETS = Kind("apps/v1", "ReplicaSet", "replicasets", True)
 CONTROLLER_REVISIONS = Kind("apps/v1", "ControllerRevision", "controllerrevisions", True)
@@ -133,6 +134,7 @@ WELL_KNOWN = (
     HOSTS,
     GPU_QUOTAS,
     MODEL_ROUTERS,
+    LORA_ADAPTERS,
     JOBS,
     REPLICA_SETS,
     CONTROLLER_REVISIONS,

@@ -54,6 +54,10 @@ class ClusterCache:
         """Called with each change of a pod of an InferenceService, in the informer's thread."""
         self.on_router_input: Callable[[], None] = lambda: None
         """Called after each change of a ModelRouter or of an InferenceService, in the informer's thread."""
+        self.on_adapter_input: Callable[[], None] = lambda: None
+        """Called after each change of a LoRAAdapter, of an InferenceService or of a pod of one, in the informer's
+        thread.
+        """
         self.on_namespace_gone: Callable[[str], None] = lambda _: None
         self._enqueue = enqueue
         self._enqueue_after = enqueue_after or (lambda key, _: enqueue(key))
@@ -124,6 +128,9 @@ class ClusterCache:
             kinds.GPU_QUOTAS: functools.partial(informer, kinds.GPU_QUOTAS, trim.custom_resource, self._quota_changed),
             kinds.MODEL_ROUTERS: functools.partial(
                 informer, kinds.MODEL_ROUTERS, trim.custom_resource, lambda _old, _new: self.on_router_input()
+            ),
+            kinds.LORA_ADAPTERS: functools.partial(
+                informer, kinds.LORA_ADAPTERS, trim.custom_resource, lambda _old, _new: self.on_adapter_input()
             ),
             kinds.HOSTS: functools.partial(
                 informer, kinds.HOSTS, trim.host, self.registry.host_changed, namespaces=None
@@ -275,6 +282,7 @@ class ClusterCache:
         if kind is kinds.INFERENCE_SERVICES:
             self._inference_service_changed(ServiceKey(LLMKUBE, namespace, name), old, new)
             self.on_router_input()
+            self.on_adapter_input()
         elif kind is kinds.MODELS:
             if old is None or new is None or asks_for_work(old, new):
                 self._enqueue_model(namespace, name)
@@ -285,6 +293,7 @@ class ClusterCache:
             else:
                 self.scheduling.pod_changed(key, new, name=name)
                 self.on_pod(old, new)
+                self.on_adapter_input()
 
     def _inference_service_changed(self, key: ServiceKey, old: Json | None, new: Json | None) -> None:
         self.llmkube.index.service_changed(old, new)

@@ -43,6 +43,7 @@ from automation.models.prefetch import Prefetcher
 from automation.models.probe_marks import ProbeMarks
 from automation.models.source_credentials import SecretReader
 from automation.models.transfers import TransferWatch
+from automation.serving.adapters.controller import LoraAdapters
 from automation.serving.checks import Checks
 from automation.serving.request_scaling import RequestScaler
 from automation.serving.sleep import SleepController
@@ -239,9 +240,12 @@ def assemble(
         quotas = QuotaController(client, cluster, shard=shard)
         configs = KserveConfigs(client, cluster, namespaces=settings.namespaces, shard=shard)
         routers = ModelRouterStatuses(client, cluster, gateway_url=settings.gateway_url, shard=shard)
+        adapters = LoraAdapters(client, cluster, recorder=recorder, shard=shard)
         quotas.start()
         configs.start()
         routers.start()
+        adapters.start()
+        stack.callback(adapters.stop)
 
         def again(delay_s: Callable[[], float]) -> None:
             for key in cluster.every_key():
@@ -251,6 +255,7 @@ def assemble(
             quotas.request_report()
             configs.ask_all()
             routers.request_report()
+            adapters.request_pass()
 
         resync = Resync(again, every_s=settings.resync_s)
         resync.start()
