@@ -1,22 +1,19 @@
-"""The command line: `herdsman COMMAND`. Assembles the commands of this package.
-
-Exit codes: 0 done, 1 failed, 64 wrong usage (EX_USAGE of sysexits.h), 130 interrupted.
-"""
+"""The command line: `herdsman COMMAND`. Assembles the commands of this package. `exits` has the exit codes."""
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import cast
 
 import typer
 
 from agent.version import agent_version
+from automation.cli.exits import FAILED as EXIT_FAILED
+from automation.cli.exits import INTERRUPTED as EXIT_INTERRUPTED
+from automation.cli.exits import USAGE as EXIT_USAGE
 from automation.cli.output import complain, say
-
-EXIT_FAILED = 1
-EXIT_USAGE = 64
-EXIT_INTERRUPTED = 130
 
 # typer does not export click's UsageError. BadParameter, which it exports, derives from it.
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -34,9 +31,21 @@ GROUPS = {
     "state": "List, check, move, back up, restore and unlock Pulumi's state.",
     "tools": "Install and list the tools that Herdsman runs.",
 }
+EVERYDAY = {
+    "deploy": "Deploy a model, or change a service: show what would change, write it, and wait for an answer.",
+    "list": "List services with their state, model, replicas and context.",
+    "ps": "List the services that run or start now, with the place where they run.",
+    "status": "Show the state of a service, why it is not ready, and the next step.",
+    "scale": "Change the number of a service's replicas.",
+    "stop": "End all replicas of a service; `herdsman start` starts the same number again.",
+    "start": "Start a stopped service again, with the replicas that it had.",
+    "delete": "Delete services, and their Models where no other service uses them.",
+}
+"""The commands of the first panel of the help, for a cluster and for this machine alike."""
 COMMANDS = {
-    "run": "Reconcile Models and InferenceServices until stopped.",
+    **EVERYDAY,
     "get": "List services of all dialects with their phase, place and endpoint; or Models.",
+    "run": "Reconcile Models and InferenceServices until stopped.",
     "leaders": "List which loop leads which shard of the namespaces. Exit code 1 when a shard, or all, has no leader.",
     "describe": "Show one service: phase and reason, replicas, queue, memory, rollout, recent Events.",
     "history": (
@@ -62,16 +71,36 @@ COMMANDS = {
 }
 """Each command with the first paragraph of its docstring."""
 
+_OPERATE = frozenset(
+    {
+        *("get", "describe", "history", "rollback", "logs", "top", "preview", "approve", "drift", "usage", "doctor"),
+        *("host", "cache", "key", "policy", "leaders"),
+    }
+)
+
+
+def panel_of(name: str) -> str:
+    """Return the panel of the help in which a command is listed."""
+    if name in EVERYDAY:
+        return "Everyday"
+    return "Operate" if name in _OPERATE else "Admin"
+
+
+def function_of(name: str) -> Callable[..., object]:
+    """Import the module of a command, and return its function. `list` is `list_`, as a builtin has the name."""
+    module = importlib.import_module(f"automation.cli.{name}")
+    return cast("Callable[..., object]", getattr(module, name, None) or getattr(module, f"{name}_"))
+
 
 def application(names: Iterable[str]) -> typer.Typer:
     """Build the command line with these commands and groups. Each is a module of this package with that name."""
     app = _empty()
     for name in names:
-        module = importlib.import_module(f"automation.cli.{name}")
         if name in GROUPS:
-            app.add_typer(module.app, name=name, help=GROUPS[name])
+            module = importlib.import_module(f"automation.cli.{name}")
+            app.add_typer(module.app, name=name, help=GROUPS[name], rich_help_panel=panel_of(name))
         else:
-            app.command(name)(getattr(module, name))
+            app.command(name, rich_help_panel=panel_of(name))(function_of(name))
     return _with_version(app)
 
 
@@ -82,11 +111,11 @@ def overview() -> typer.Typer:
     """
     app = _empty()
     for name, purpose in COMMANDS.items():
-        app.command(name, help=purpose)(_listed)
+        app.command(name, help=purpose, rich_help_panel=panel_of(name))(_listed)
     for name, purpose in GROUPS.items():
         group = typer.Typer()
         group.callback()(_listed)
-        app.add_typer(group, name=name, help=purpose)
+        app.add_typer(group, name=name, help=purpose, rich_help_panel=panel_of(name))
     return _with_version(app)
 
 
@@ -105,19 +134,29 @@ def _empty() -> typer.Typer:
     )
 
     @app.callback()
-    def herdsman() -> None:
+    def herdsman(
+        version: bool = typer.Option(
+            False, "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ) -> None:
         """Serve LLMs on Kubernetes, Macs and Linux hosts, reconciled by Pulumi programs."""
 
     return app
 
 
 def _with_version(app: typer.Typer) -> typer.Typer:
-    @app.command("version")
+    @app.command("version", rich_help_panel="Admin")
     def version() -> None:
         """Print the version."""
-        say(agent_version())
+        _print_version(True)
 
     return app
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        say(agent_version())
+        raise typer.Exit(0)
 
 
 def main() -> None:
