@@ -66,6 +66,7 @@ COMMANDS = {
     "install": "Install, upgrade or change the operator.",
     "uninstall": "Remove the operator. Models, services, claims, CRDs and all running replicas stay as they are.",
     "gateway": "Serve the OpenAI API for all services: requests go to a replica of the model that they name.",
+    "console": "Serve the web console on 127.0.0.1: services, queue, hosts, models, catalog and a chat.",
     "usage": "Show the requests, tokens and costs of the gateway's clients.",
     "doctor": "Check tools, cluster, CRDs, operator and permissions.",
 }
