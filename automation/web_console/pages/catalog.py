@@ -40,8 +40,7 @@ def _row(fit: Fit, token: str) -> list[Child]:
 def _fits(fit: Fit) -> Child:
     if fit.choice is None:
         return tag("span", "nowhere", class_="badge failed")
-    where = f" on {fit.choice.room}" if fit.choice.room else ""
-    return [tag("span", fit.choice.variant.quant, class_="badge ready"), f"{where}: {fit.choice.sum_text}"]
+    return [tag("span", fit.choice.variant.quant, class_="badge ready"), f": {fit.choice.sum_text}"]
 
 
 def plan_page(id_: str, name: str, documents: Sequence[Json], planned: PlannedChange, *, token: str) -> Html:

@@ -37,6 +37,7 @@ def document(title: str, *body: Html) -> Html:
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("title", f"{title} · Herdsman"),
+        tag("link", rel="icon", href="data:,"),
         tag("link", rel="stylesheet", href="/static/console.css"),
         tag("script", src="/static/console.js", defer=True),
     )
