@@ -37,7 +37,7 @@ def _summary(service: ServiceState) -> Html:
     return facts(
         [
             ("State", [tag("span", service.state.value, class_=f"badge {service.state.value}"), f" {service.phase}"]),
-            ("Why", f"{service.reason}: {service.message}" if service.message else ""),
+            ("Why", ": ".join(text for text in (service.reason, service.message) if text) if service.message else ""),
             ("Model", service.model),
             ("Replicas", f"{service.ready_replicas} of {service.desired_replicas} ready"),
             ("Context", f"{service.context_size:,} tokens" if service.context_size else ""),
@@ -70,13 +70,21 @@ def _pending(service: ServiceState, pending: Json, token: str) -> Html:
 def _actions(service: ServiceState, token: str) -> Html:
     stopped = service.state is State.STOPPED
     verb, text = ("start", "Start") if stopped else ("stop", "Stop")
+    replicas = (service.document.get("spec") or {}).get("replicas")
     return tag(
         "div",
         tag(
             "form",
             hidden("token", token),
             tag("label", "Replicas", for_="replicas"),
-            tag("input", type="number", id="replicas", name="replicas", min=0, value=service.desired_replicas),
+            tag(
+                "input",
+                type="number",
+                id="replicas",
+                name="replicas",
+                min=0,
+                value=replicas or service.desired_replicas,
+            ),
             tag("button", "Scale"),
             method="post",
             action=path_of(service, "scale"),
