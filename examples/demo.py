@@ -1,7 +1,8 @@
 """`make demo` and `make demo-down`: from an empty machine to an answered chat completion.
 
 Starts the local cluster, the loop with its gateway and an agent unless they run. Makes a tiny model, applies
-`01-first-service`, waits until the service is ready, and sends a request to the gateway. Everything keeps running.
+`01-first-service`, waits until the service is ready, and sends a request to the gateway. With `--tour`, as `make demo`
+runs it, `demo_tour` then changes, damages and repairs the service. Everything keeps running.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from rich.panel import Panel
 
 from agent.server.host_facts import own_address
 from components.priority_classes import priority_classes
+from examples.demo_tour import Tour, TourFailed
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, KubeError, NotFound
@@ -61,8 +63,8 @@ class Demo:
         self.gateway_file = directory / "gateway"
         """Has the address of the gateway of the loop that runs."""
 
-    def up(self) -> None:
-        """Start what does not run, apply the example, wait for it and send it a request."""
+    def up(self, *, tour: bool = False) -> None:
+        """Start what does not run, apply the example, wait for it, send it a request, and show the tour."""
         (self.directory / "logs").mkdir(parents=True, exist_ok=True)
         # The gateway's record of usage belongs to the demo, too.
         os.environ.setdefault("HERDSMAN_GATEWAY_STORE", f"sqlite://{self.directory / 'gateway.db'}")
@@ -75,6 +77,9 @@ class Demo:
         self._step("The example service", lambda: self._apply(client))
         self._await_ready(client)
         self._ask(client)
+        if tour:
+            shown = Tour(client, console, kubeconfig=self.cluster.kubeconfig, namespace=NAMESPACE, service=SERVICE)
+            shown.run(self._manifest())
         self._look_around()
         client.close()
 
@@ -153,11 +158,13 @@ class Demo:
         return f"started as process {record.pid}, log {log}"
 
     def _apply(self, client: KubeClient) -> str:
-        text = EXAMPLE.read_text().replace("MODEL_FILE", str(self.model))
-        for document in yaml.safe_load_all(text):
+        for document in yaml.safe_load_all(self._manifest()):
             kind = client.mapping(document["apiVersion"], document["kind"])
             client.apply(kind, NAMESPACE, document, field_manager="kubectl", force=True)
         return f"applied {EXAMPLE.relative_to(Path(__file__).parent.parent)}"
+
+    def _manifest(self) -> str:
+        return EXAMPLE.read_text().replace("MODEL_FILE", str(self.model))
 
     def _await_ready(self, client: KubeClient) -> None:
         began = time.monotonic()
@@ -222,6 +229,8 @@ class Demo:
         console.print(
             "\nEverything is still running. To look around:\n\n"
             f'  eval "$(.venv/bin/herdsman cluster env --dir {self.cluster.layout.directory})"\n'
+            "  .venv/bin/herdsman console  # prints a link: services, hosts, models and a chat in the browser\n"
+            f"  .venv/bin/herdsman chat {SERVICE}\n"
             "  .venv/bin/herdsman get\n"
             "  .venv/bin/herdsman top\n"
             "  .venv/bin/herdsman history first\n"
@@ -280,13 +289,14 @@ def main(arguments: list[str] | None = None) -> int:
     """Run `up` or `down`; returns 0, or 1 after an error message."""
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
     parser.add_argument("action", choices=("up", "down"))
+    parser.add_argument("--tour", action="store_true", help="change, damage and repair the service after the answer")
     parser.add_argument("--dir", type=Path, default=default_directory(), help="directory of the demo")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     demo = Demo(options.dir.expanduser().resolve())
     try:
-        demo.up() if options.action == "up" else demo.down()
-    except (DemoFailed, KubeError, OSError, urllib.error.URLError) as error:
+        demo.up(tour=options.tour) if options.action == "up" else demo.down()
+    except (DemoFailed, TourFailed, KubeError, OSError, urllib.error.URLError) as error:
         console.print(f"[bold red]Error:[/bold red] {error}")
         return 1
     except KeyboardInterrupt:
