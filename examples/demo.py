@@ -175,7 +175,8 @@ class Demo:
                 report = self._process(client)
                 phase = str((service.get("status") or {}).get("phase") or "Unknown")
                 # The phase may be that of an earlier demo, until the loop's first pass.
-                if phase == "Ready" and report.get("ready"):
+                seen = (service.get("status") or {}).get("observedGeneration") == service["metadata"]["generation"]
+                if phase == "Ready" and seen and report.get("ready"):
                     console.print(f"[green]✓[/green] Ready [dim]({time.monotonic() - began:.1f} s)[/dim]")
                     return
                 conditions = {c["type"]: c for c in (service.get("status") or {}).get("conditions") or ()}

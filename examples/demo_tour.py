@@ -57,7 +57,6 @@ class Tour:
     def _approve(self) -> None:
         self._title("An approved change", "In mode Preview a change waits until somebody approves it.")
         self._patch({"metadata": {"annotations": {ANNOTATION_MODE: "Preview"}}})
-        self._await(lambda: self._status().get("observedGeneration") == self._generation(), "the mode Preview")
         self._patch({"spec": {"contextSize": CONTEXT_SIZE}})
         self._await(lambda: (self._status().get("pendingChange") or {}).get("digest"), "a pending change")
         self._herdsman("approve", self._service, "--yes")

@@ -54,11 +54,19 @@ def documents_of(
 
 def _model_spec(choice: Choice) -> Json:
     variant, room = choice.variant, choice.room
-    spec: Json = {"source": variant.source, "quantization": variant.quant}
-    if len(variant.files) > 1:
-        spec["files"] = [file.path for file in variant.files]
-    elif variant.files[0].sha256:
+    projector = variant.projector if choice.vision else None
+    is_set = len(variant.files) > 1 or projector is not None
+    spec: Json = {
+        "source": variant.repository_address if is_set else variant.source,
+        "quantization": variant.quant,
+    }
+    if variant.files[0].sha256:
+        # Of a set, the Model's checksum is that of the first file.
         spec["sha256"] = variant.files[0].sha256
+    if is_set:
+        spec["files"] = [file.path for file in variant.files]
+    if projector is not None:
+        spec["mmproj"] = projector.path
     if room is None or not room.accelerator:
         return spec
     spec["hardware"] = {"accelerator": room.accelerator}

@@ -57,6 +57,8 @@ class Variant(FrozenModel):
     """Commit or tag; empty means the repository's default branch."""
     files: tuple[ModelFile, ...] = Field(min_length=1)
     """The engine opens the first."""
+    projector: ModelFile | None = None
+    """The multimodal projector in the same repository, which makes pictures readable for the model."""
 
     @property
     def bytes(self) -> int:
@@ -71,9 +73,12 @@ class Variant(FrozenModel):
     @property
     def source(self) -> str:
         """The value of a Model's `spec.source`: the file, or the repository of several files."""
-        at = f"@{self.revision}" if self.revision else ""
-        repository = f"hf://{self.repository}{at}"
-        return repository if len(self.files) > 1 else f"{repository}/{self.files[0].path}"
+        return self.repository_address if len(self.files) > 1 else f"{self.repository_address}/{self.files[0].path}"
+
+    @property
+    def repository_address(self) -> str:
+        """The repository as `hf://org/name[@revision]`."""
+        return f"hf://{self.repository}@{self.revision}" if self.revision else f"hf://{self.repository}"
 
     @property
     def is_small(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Literal
 from automation.catalog.entries import CatalogError, Entry, Variant
 from program.desired.facts import MemoryFacts
 from program.desired.model import GgufFacts
-from program.runtimes.llamacpp_memory import Serving, model_memory
+from program.runtimes.llamacpp_memory import Serving, model_memory, projector_memory, together
 
 WANTED_CONTEXT = 32_768
 """Tokens, unless the user names a number or the model was trained with less. More is rarely used and costs memory."""
@@ -36,7 +36,7 @@ class Room:
     name: str
     """The host's or node's name."""
     free_bytes: int
-    """What its processes may take together, less what running ones have reserved. For a separate GPU: its memory."""
+    """Memory for all processes less what running processes have reserved. For a separate GPU: the memory of the GPU."""
     accelerator: str = ""
     """metal, cuda, rocm, vulkan or intel; empty if the processor computes."""
     kind: PlaceKind = "host"
@@ -61,8 +61,10 @@ class Choice:
     memory: MemoryFacts
     cache_type: str = ""
     """The type of the KV cache if it is not llama.cpp's own default."""
+    vision: bool = False
+    """Whether the projector is served and counted."""
     room: Room | None = None
-    """Where it fits; None if no place was given."""
+    """The place where it fits; None if no place was given."""
 
     @property
     def sum_text(self) -> str:
@@ -86,18 +88,31 @@ class DoesNotFit(CatalogError):
         )
 
 
-def choose(entry: Entry, rooms: Sequence[Room], context: int | None = None, quant: str | None = None) -> Choice:
+def choose(
+    entry: Entry,
+    rooms: Sequence[Room],
+    context: int | None = None,
+    quant: str | None = None,
+    *,
+    vision: bool = False,
+) -> Choice:
     """Return the largest variant that fits into one of the rooms, and that room.
 
     `context` in tokens and `quant` narrow the choice. A room with an accelerator goes before one without, even if only
     a smaller variant fits there. Of several rooms the largest is taken. Without rooms the entry's first variant is
-    returned, with no room. Raises DoesNotFit, and UnknownVariant for a quantisation that the model lacks.
+    returned, with no room. `vision` counts the projector, too. Raises DoesNotFit, UnknownVariant for a quantisation
+    that the model lacks, and CatalogError for a projector or a context that it lacks.
     """
     variants = _candidates(entry, quant)
+    if vision and any(variant.projector is None for variant in variants):
+        raise CatalogError(
+            f"the catalog names no projector for model `{entry.id}`, which it needs to read pictures",
+            hint="serve it without pictures, or add the projector to the Model's spec.files and spec.mmproj",
+        )
     wanted = contexts(entry, context)
     if not rooms:
         variant = entry.variant(quant) if quant else entry.variants[0]
-        return _choice(entry, variant, wanted[0], "", None)
+        return _choice(entry, variant, wanted[0], "", None, vision)
     largest_first = sorted(rooms, key=lambda room: -room.free_bytes)
     for group in (
         [room for room in largest_first if room.accelerator],
@@ -106,10 +121,10 @@ def choose(entry: Entry, rooms: Sequence[Room], context: int | None = None, quan
         for tokens, cache_type in _concessions(wanted):
             for variant in variants:
                 for room in group:
-                    found = _choice(entry, variant, tokens, cache_type, room)
+                    found = _choice(entry, variant, tokens, cache_type, room, vision)
                     if found.memory.total_bytes <= room.usable_bytes:
                         return found
-    raise DoesNotFit(_choice(entry, variants[-1], wanted[-1], _SMALL_CACHE, None), rooms)
+    raise DoesNotFit(_choice(entry, variants[-1], wanted[-1], _SMALL_CACHE, None, vision), rooms)
 
 
 def contexts(entry: Entry, context: int | None) -> list[int]:
@@ -174,6 +189,8 @@ def _concessions(wanted: list[int]) -> Iterator[tuple[int, str]]:
     yield wanted[-1], _SMALL_CACHE
 
 
-def _choice(entry: Entry, variant: Variant, tokens: int, cache_type: str, room: Room | None) -> Choice:
+def _choice(entry: Entry, variant: Variant, tokens: int, cache_type: str, room: Room | None, vision: bool) -> Choice:
     memory = memory_of(entry, variant, context=tokens, room=room, cache=cache_type)
-    return Choice(entry, variant, tokens, memory, cache_type, room)
+    if vision and variant.projector is not None:
+        memory = together([memory, projector_memory(variant.projector.bytes)])
+    return Choice(entry, variant, tokens, memory, cache_type, vision, room)

@@ -21,6 +21,7 @@ UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 GROUPS = {
     "cluster": "Run a local cluster for tests and demos.",
     "cache": "List, clear and fill the model caches.",
+    "catalog": "Show models that Herdsman knows by a short id, and where they fit.",
     "host": "Manage the machines that run services.",
     "image": "Build the operator's image without Docker.",
     "agent": "Install and run the agent of a host.",
@@ -54,6 +55,7 @@ COMMANDS = {
     "rollback": "Write the spec of an earlier revision back, after a preview. Exit code 2: --preview found changes.",
     "export": "Print the deployment of the stack. `pulumi stack import --file …` imports it into a stack of that name.",
     "logs": "Show the log of a service's engine.",
+    "inspect": "Show licence, chat template, layers and memory of a model, without downloading it.",
     "top": "Show the memory, processor time, tokens and slots that hosts and services use. `q` ends it.",
     "preview": "Show what would be created, changed, replaced, deleted, restarted and downloaded.",
     "approve": "Approve the pending change of a service in mode Preview.",

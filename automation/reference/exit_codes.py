@@ -28,6 +28,7 @@ COMMANDS: dict[str, dict[int, str]] = {
     },
     "cache list": {1: "At least one cache could not be read, or the command failed."},
     "cache prune": {1: "A cache could not be read, a model was not deleted, or the command failed."},
+    "catalog check": {1: "A file is missing or differs from its entry, or the command failed."},
     "cluster status": {1: "At least one part of the cluster is not up."},
     "convert": {2: "With `--strict`: a field was lost. The documents are printed."},
     "doctor": {1: "Something that the loop needs is missing."},

@@ -25,7 +25,6 @@ from automation.reconcile.observe import Observed
 from automation.serving.activity import ActivityReadings
 from automation.serving.engine_start import EngineStart, start_of
 from automation.serving.sleep_rule import (
-    FAILING,
     FRESH_S,
     Quiet,
     State,
@@ -53,6 +52,7 @@ from kubeapi.json_types import Json
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
+from program.dialects.status.conditions import START_FAILURES
 
 GRACE_S = 3.0
 """How long the slice is kept in addition to the endpoints of the pods, until every node has them."""
@@ -358,7 +358,7 @@ def _failure(cr: Json) -> str:
     """Return why the replicas do not start, by the status; empty while they may."""
     conditions = {c["type"]: c for c in (cr.get("status") or {}).get("conditions") or ()}
     ready = conditions.get("Ready") or {}
-    if ready.get("reason") not in FAILING:
+    if ready.get("reason") not in START_FAILURES:
         return ""
     return f"{ready['reason']}: {ready.get('message', '')}"[:300]
 

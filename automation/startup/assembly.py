@@ -44,6 +44,7 @@ from automation.models.probe_marks import ProbeMarks
 from automation.models.source_credentials import SecretReader
 from automation.models.transfers import TransferWatch
 from automation.serving.checks import Checks
+from automation.serving.request_scaling import RequestScaler
 from automation.serving.sleep import SleepController
 from automation.serving.wake import own_address
 from automation.settings import Settings
@@ -189,6 +190,8 @@ def assemble(
         client, address=settings.proxy_address or own_address(client.server), requeue=services.add_after
     )
     stack.callback(sleep.close)
+    requests = RequestScaler(client, requeue=services.add_after)
+    stack.callback(requests.close)
     proxied = ProxyCollector(sleep.proxy)
     metrics.registry.register(proxied)
     stack.callback(metrics.registry.unregister, proxied)
@@ -212,6 +215,7 @@ def assemble(
         requeue=services.add_after,
         requeue_if=services.add_after_if,
         sleep=sleep,
+        requests=requests,
         metrics=metrics,
         history=history,
         ignored=ignored,
@@ -256,6 +260,7 @@ def assemble(
         stack.callback(certificates.stop)
         policies.start()
         sleep.start(settings.namespaces)
+        requests.start()
         if not shard.is_first:
             return
         lost_hosts = LostHosts(

@@ -72,6 +72,11 @@ def test_llama_3_1_takes_128_kib_a_token() -> None:
     assert memory_of(entry, entry.variants[0], context=131072).cache_bytes == 16 * GIB
 
 
+def test_latent_attention_keeps_one_vector_a_token() -> None:
+    entry = CATALOG.entry("glm-4.7-flash")
+    assert memory_of(entry, entry.variants[0], context=8192).cache_bytes == 47 * 576 * 2 * 8192
+
+
 def test_the_largest_variant_that_fits_is_chosen() -> None:
     entry = CATALOG.entry("qwen3.6-35b-a3b")
     chosen = [choose(entry, [mac(gibs)]).variant.quant for gibs in (24, 27, 30, 40)]
@@ -149,6 +154,24 @@ def test_documents_are_placed_where_the_choice_fits() -> None:
     assert (model["metadata"], service["spec"]["replicas"]) == ({"name": "chat"}, 2)
     assert model["spec"]["source"].startswith("hf://unsloth/Qwen3.5-4B-GGUF@")
     assert model["spec"]["sha256"] == entry.variants[0].files[0].sha256
+
+
+def test_pictures_need_the_projector_which_counts_and_is_a_file_of_the_model() -> None:
+    entry = CATALOG.entry("gemma-4-12b")
+    blind, seeing = choose(entry, [mac(20)]), choose(entry, [mac(20)], vision=True)
+    projector = entry.variants[0].projector
+    assert projector is not None
+    assert seeing.memory.total_bytes - blind.memory.total_bytes == pytest.approx(projector.bytes * 1.2, abs=1)
+    model, _ = documents_of(entry, seeing)
+    parsed = model_of(model)
+    assert (parsed.source.kind, parsed.files, parsed.mmproj) == (
+        SourceKind.REPOSITORY,
+        ("gemma-4-12b-it-qat-q4_0.gguf",),
+        "mmproj-gemma-4-12b-it-qat-q4_0.gguf",
+    )
+    assert parsed.sha256 == entry.variants[0].files[0].sha256
+    with pytest.raises(CatalogError, match="no projector for model `qwen3-8b`"):
+        choose(CATALOG.entry("qwen3-8b"), [mac(20)], vision=True)
 
 
 def test_a_name_that_kubernetes_refuses_is_refused_first() -> None:
