@@ -30,6 +30,7 @@ from examples.demo_tour import Tour, TourFailed
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, KubeError, NotFound
+from program.desired.keys import ANNOTATION_APPROVED, ANNOTATION_MODE
 from program.dialects.crds.definitions import crd_documents
 from tools.localcluster import LocalCluster
 from tools.localcluster.layout import State
@@ -161,6 +162,9 @@ class Demo:
         for document in yaml.safe_load_all(self._manifest()):
             kind = client.mapping(document["apiVersion"], document["kind"])
             client.apply(kind, NAMESPACE, document, field_manager="kubectl", force=True)
+        # An interrupted tour leaves its mode behind, and its approval would count for the same change again.
+        left = {"metadata": {"annotations": {ANNOTATION_MODE: None, ANNOTATION_APPROVED: None}}}
+        client.patch(kinds.INFERENCE_SERVICES, NAMESPACE, SERVICE, left, field_manager="kubectl")
         return f"applied {EXAMPLE.relative_to(Path(__file__).parent.parent)}"
 
     def _manifest(self) -> str:

@@ -196,4 +196,5 @@ def forward_to_pod(client: KubeClient, namespace: str, pod: str, port: int) -> I
     finally:
         if ended is not None:
             loops[0].call_soon_threadsafe(ended.set)
-        thread.join(CONNECT_S)
+        # An interrupted start is not waited for.
+        thread.join(CONNECT_S if started.done() else 0)

@@ -5,7 +5,7 @@ Called by `herdsman approve` and by the web console. The loop compares the diges
 
 from __future__ import annotations
 
-from automation.cli.service_view import pending_of
+from automation.places.service_view import pending_of
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict
 from kubeapi.json_types import Json

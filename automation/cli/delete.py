@@ -8,12 +8,16 @@ from typing import Annotated
 import typer
 
 from automation.cli import exits
+from automation.cli.completion import service_names
 from automation.cli.output import complain, say
 from automation.cli.place_options import Context, Kubeconfig, Namespace, errors_end, full_name, open_place
 
 
 def delete(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Services to delete: NAME or KIND/NAME.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME", help="Services to delete: NAME or KIND/NAME.", autocompletion=service_names),
+    ],
     namespace: Namespace = None,
     purge: Annotated[
         bool, typer.Option("--purge", help="Delete the model's files from the caches too, if nothing else uses them.")

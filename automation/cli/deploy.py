@@ -14,8 +14,8 @@ import typer
 
 from automation.cli import exits
 from automation.cli.duration_argument import duration_s
-from automation.cli.output import print_json, say, say_yaml
-from automation.cli.place_options import Kubeconfig, Namespace, end, errors_end, full_name, open_place
+from automation.cli.output import print_json, say, say_painted, say_yaml
+from automation.cli.place_options import Kubeconfig, Namespace, errors_end, full_name, open_place
 
 if TYPE_CHECKING:
     from automation.places.place import Place, ServiceState
@@ -129,13 +129,15 @@ def deploy(
     A second deploy of a name changes only the options that it names. LLMKube's options work. Exit code 2: --dry-run
     found changes. 3: the service was not ready in time; the work goes on.
     """
+    from automation.cli.waiting import late_ends
+    from automation.places.cluster import ClusterPlace
     from automation.places.service_documents import DeployOptions, source_of
 
     tokens, cluster_context = _contexts(context, kube_context)
     if max_replicas is None and min_replicas is not None:
         raise typer.BadParameter("--min-replicas needs --max-replicas")
     timeout_s = float(duration_s(timeout, "--timeout"))
-    with errors_end():
+    with errors_end(), late_ends():
         options = DeployOptions(
             source=source_of(source) if source else "",
             quantization=quantization,
@@ -172,8 +174,10 @@ def deploy(
         if output is not DeployFormat.TEXT:
             say_yaml(documents) if output is DeployFormat.YAML else print_json(documents)
             return
+        if options.source.startswith("/") and isinstance(place, ClusterPlace):
+            say(f"{options.source} is read on the node or host that runs the service, not on this machine", err=True)
         planned = place.plan(documents)
-        say(planned.text)
+        say_painted(planned.text)
         if dry_run:
             raise typer.Exit(exits.WOULD_CHANGE if planned.has_changes else exits.DONE)
         place.apply(documents)
@@ -240,30 +244,32 @@ def _variables(texts: list[str]) -> dict[str, str]:
 
 
 def _follow(place: Place, service: ServiceState, timeout_s: float, *, replicas: int | None) -> None:
-    from automation.cli.waiting import WaitEnded, wait_until_ready
+    from automation.cli.waiting import wait_until_ready
 
     try:
         ready = wait_until_ready(place, service, timeout_s=timeout_s, ends_stopped=replicas == 0)
-    except WaitEnded as late:
-        raise end(late, exits.TIMED_OUT) from None
+    except KeyboardInterrupt:
+        say(f"The deployment goes on; `herdsman status {service.name} --watch` follows it", err=True)
+        raise
     say(f"{full_name(ready)} is {ready.state.value}", err=True)
     if ready.state.value != "stopped":
         _tell_how_to_use(place, ready)
 
 
 def _tell_how_to_use(place: Place, service: ServiceState) -> None:
-    """Print a curl line if the service has an address that stays, and the commands that reach it in any case."""
+    """Print the commands that reach the service, and a curl line if it has an address that stays."""
     from automation.cli.curl import curl_line
     from automation.places.cluster import ClusterPlace
-    from automation.places.place import PlaceError
+    from automation.places.place import PlaceError, State
 
     say(f"herdsman chat {service.name}")
-    if isinstance(place, ClusterPlace):
-        # A port-forward ends with its command.
-        say(f"herdsman open {service.name}")
-        return
-    try:
-        with place.reach(service) as reached:
-            say(curl_line(reached))
-    except PlaceError as error:
-        say(str(error), err=True)
+    if service.state is not State.ASLEEP:  # a request would wake it
+        try:
+            with place.reach(service) as reached:
+                if not isinstance(place, ClusterPlace) or not reached.base_url.startswith("http://127.0.0.1:"):
+                    say(curl_line(reached))
+                    return
+        except PlaceError as error:
+            say(f"{error}; {error.hint}" if error.hint else str(error), err=True)
+    # A port-forward ends with its command.
+    say(f"herdsman open {service.name}")

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import cast
 
 import typer
 
 from agent.version import agent_version
-from automation.cli.exits import FAILED as EXIT_FAILED
-from automation.cli.exits import INTERRUPTED as EXIT_INTERRUPTED
-from automation.cli.exits import USAGE as EXIT_USAGE
+from automation.cli import exits
 from automation.cli.output import complain, say
+
+EXIT_FAILED = exits.FAILED
+EXIT_USAGE = exits.USAGE
+EXIT_INTERRUPTED = exits.INTERRUPTED
 
 # typer does not export click's UsageError. BadParameter, which it exports, derives from it.
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -32,14 +36,24 @@ GROUPS = {
     "state": "List, check, move, back up, restore and unlock Pulumi's state.",
     "tools": "Install and list the tools that Herdsman runs.",
 }
+COMPLETION = "_HERDSMAN_COMPLETE"
+"""The variable that a shell sets to complete a command line (`automation.cli.completion`)."""
 EVERYDAY = {
     "deploy": "Deploy a model, or change a service: show what would change, write it, and wait for an answer.",
+    "chat": "Talk to a service; a sleeping one is woken first.",
     "list": "List services with their state, model, replicas and context.",
     "ps": "List the services that run or start now, with the place where they run.",
     "status": "Show the state of a service, why it is not ready, and the next step.",
     "scale": "Change the number of a service's replicas.",
     "stop": "End all replicas of a service; `herdsman start` starts the same number again.",
     "start": "Start a stopped service again, with the replicas that it had.",
+    "open": "Open a service's OpenAI API on this machine until Ctrl-C, and print its address.",
+    "bench": (
+        "Measure a service: time to the first token, tokens a second, and percentiles for several numbers of clients."
+    ),
+    "pull": "Download a model into the cache of its namespace, so that a service starts without a wait.",
+    "queue": "List the services that wait for a GPU, memory, a host or an approval, in the order of the queue.",
+    "console": "Serve the web console on 127.0.0.1: services, queue, hosts, models, catalog and a chat.",
     "delete": "Delete services, and their Models where no other service uses them.",
 }
 """The commands of the first panel of the help, for a cluster and for this machine alike."""
@@ -68,8 +82,8 @@ COMMANDS = {
     "install": "Install, upgrade or change the operator.",
     "uninstall": "Remove the operator. Models, services, claims, CRDs and all running replicas stay as they are.",
     "gateway": "Serve the OpenAI API for all services: requests go to a replica of the model that they name.",
-    "console": "Serve the web console on 127.0.0.1: services, queue, hosts, models, catalog and a chat.",
     "usage": "Show the requests, tokens and costs of the gateway's clients.",
+    "completion": "Print the script for completion in a shell: `source <(herdsman completion bash)`.",
     "doctor": "Check tools, cluster, CRDs, operator and permissions.",
 }
 """Each command with the first paragraph of its docstring."""
@@ -81,17 +95,24 @@ _OPERATE = frozenset(
     }
 )
 
+_EVERYDAY_GROUPS = frozenset({"catalog"})
+
 
 def panel_of(name: str) -> str:
     """Return the panel of the help in which a command is listed."""
-    if name in EVERYDAY:
+    if name in EVERYDAY or name in _EVERYDAY_GROUPS:
         return "Everyday"
     return "Operate" if name in _OPERATE else "Admin"
 
 
+def _module(name: str) -> ModuleType:
+    # By a name that is made here: the package `herdsman-agent` has only the modules that are imported by name.
+    return importlib.import_module(f"automation.cli.{name}")
+
+
 def function_of(name: str) -> Callable[..., object]:
     """Import the module of a command, and return its function. `list` is `list_`, as a builtin has the name."""
-    module = importlib.import_module(f"automation.cli.{name}")
+    module = _module(name)
     return cast("Callable[..., object]", getattr(module, name, None) or getattr(module, f"{name}_"))
 
 
@@ -100,8 +121,7 @@ def application(names: Iterable[str]) -> typer.Typer:
     app = _empty()
     for name in names:
         if name in GROUPS:
-            module = importlib.import_module(f"automation.cli.{name}")
-            app.add_typer(module.app, name=name, help=GROUPS[name], rich_help_panel=panel_of(name))
+            app.add_typer(_module(name).app, name=name, help=GROUPS[name], rich_help_panel=panel_of(name))
         else:
             app.command(name, rich_help_panel=panel_of(name))(function_of(name))
     return _with_version(app)
@@ -164,6 +184,10 @@ def _print_version(wanted: bool) -> None:
 
 def main() -> None:
     """Run the command line; the console script `herdsman`."""
+    if COMPLETION in os.environ:
+        completion = _module("completion")
+        name = completion.command_to_complete(os.environ)
+        completion.complete(application((name,)) if name in COMMANDS or name in GROUPS else overview())
     sys.exit(invoke(sys.argv[1:]))
 
 

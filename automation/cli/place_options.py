@@ -7,20 +7,23 @@ offered to them.
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from automation.cli import exits
+from automation.cli.completion import service_names
 from automation.cli.output import complain
 
 if TYPE_CHECKING:
-    from automation.places.place import Place, PlaceError, ServiceState
+    from automation.places.place import Place, ServiceState
 
 NAME_HELP = "Service: NAME, or KIND/NAME if services of several kinds have the name (playground/chat)."
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help=NAME_HELP)]
+Name = Annotated[str, typer.Argument(metavar="NAME", help=NAME_HELP, autocompletion=service_names)]
 Namespace = Annotated[
     str | None,
     typer.Option("--namespace", "-n", help="Namespace. The default is that of the context.", show_default=False),
@@ -42,7 +45,8 @@ def open_place(kubeconfig: str | None, context: str | None) -> Place:
     """Return the place of a command. Raises NoAccess."""
     from automation.places.choice import choose_place
 
-    return choose_place(kubeconfig=kubeconfig, context=context, local=local_place)
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return choose_place(kubeconfig=kubeconfig, context=context, local=local_place, colour=colour)
 
 
 @contextlib.contextmanager
@@ -55,12 +59,6 @@ def errors_end() -> Iterator[None]:
     except PlaceError as error:
         complain(str(error), hint=error.hint)
         raise typer.Exit(exits.NO_ACCESS if isinstance(error, NoAccess) else exits.FAILED) from None
-
-
-def end(error: PlaceError, code: int = exits.FAILED) -> typer.Exit:
-    """Print an error, and return the exception that ends the command."""
-    complain(str(error), hint=error.hint)
-    return typer.Exit(code)
 
 
 def full_name(service: ServiceState) -> str:

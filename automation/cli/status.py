@@ -88,7 +88,7 @@ def _print(service: ServiceState) -> None:
         if title == "Kind":
             state = styled(service.state.value, style=phase_style(service.phase))
             console.print(styled(f"{'State:':<10} ", style="bold") + state + styled(reason))
-            if not service.is_current:
+            if not service.is_current and service.state is not State.UNKNOWN:
                 console.print(styled("           of an earlier spec; the last edit was not looked at yet"))
 
 

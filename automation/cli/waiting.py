@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from automation.cli.output import say
+import typer
+
+from automation.cli import exits
+from automation.cli.output import complain, say
 from automation.cli.service_rows import why
 from automation.console import terminal_text
 from automation.places.place import Place, PlaceError, ServiceState, State
@@ -20,6 +23,16 @@ SERVES = frozenset({State.READY, State.ASLEEP})
 
 class WaitEnded(PlaceError):
     """The service did not become ready in time. It goes on."""
+
+
+@contextmanager
+def late_ends() -> Iterator[None]:
+    """Print a WaitEnded and its hint, and end the command with code 3."""
+    try:
+        yield
+    except WaitEnded as late:
+        complain(str(late), hint=late.hint)
+        raise typer.Exit(exits.TIMED_OUT) from None
 
 
 Shown = Callable[[ServiceState], None]
@@ -38,7 +51,7 @@ def wait_until_ready(
     With `ends_stopped` a service without replicas is enough. Raises PlaceError when it failed, and WaitEnded.
     """
     deadline = clock() + timeout_s
-    with _shown() as show:
+    with shown() as show:
         while True:
             if service.state in SERVES or (ends_stopped and service.state is State.STOPPED and service.is_current):
                 return service
@@ -61,7 +74,8 @@ def wait_until_ready(
 
 
 @contextmanager
-def _shown() -> Iterator[Shown]:
+def shown() -> Iterator[Shown]:
+    """Give a function that shows a state: on a terminal as a bar that disappears at the end, else as lines."""
     if not sys.stderr.isatty():
         yield _lines()
         return

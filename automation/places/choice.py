@@ -23,15 +23,20 @@ def no_local_place() -> Place | None:
 
 
 def choose_place(
-    *, kubeconfig: str | None = None, context: str | None = None, local: LocalPlace = no_local_place
+    *,
+    kubeconfig: str | None = None,
+    context: str | None = None,
+    local: LocalPlace = no_local_place,
+    colour: bool = False,
 ) -> Place:
     """Return the cluster of a kubeconfig and context, else the local place.
 
-    A kubeconfig or context that is named, by option or `$KUBECONFIG`, always means a cluster. Raises NoAccess.
+    `colour`: plans have colours for a terminal. A kubeconfig or context that is named, by option or `$KUBECONFIG`,
+    always means a cluster. Raises NoAccess.
     """
     is_named = bool(kubeconfig or context or os.environ.get("KUBECONFIG"))
     try:
-        return _cluster(kubeconfig, context)
+        return _cluster(kubeconfig, context, colour=colour)
     except NotConfigured as error:
         if not is_named and (place := local()) is not None:
             return place
@@ -40,8 +45,8 @@ def choose_place(
         raise NoAccess(str(error)) from error
 
 
-def _cluster(kubeconfig: str | None, context: str | None) -> Place:
+def _cluster(kubeconfig: str | None, context: str | None, *, colour: bool) -> Place:
     access = default_access(kubeconfig, context=context)
     found = configured_context(kubeconfig, context)
     title = f"cluster {found.name}" if found.name else f"cluster {access.server}"
-    return ClusterPlace(KubeClient(access), title=title, default_namespace=found.namespace or "default")
+    return ClusterPlace(KubeClient(access), title=title, default_namespace=found.namespace or "default", colour=colour)

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from automation.cache.owners import process_selector_of
 from automation.cache.service_index import models_of
-from automation.cli.get import processes_by_service
-from automation.places import cluster_reach
 from automation.places.cluster_states import state_of
 from automation.places.near_names import did_you_mean
 from automation.places.owned_fields import with_owned_fields
 from automation.places.place import NoAccess, NoSuchService, PlaceError, PlannedChange, Reached, ServiceState
+from automation.places.running_on import processes_by_service
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import (
@@ -58,8 +57,12 @@ _KINDS = {kinds.MODELS.kind: kinds.MODELS, kinds.INFERENCE_SERVICES.kind: kinds.
 class ClusterPlace:
     """One cluster, as one user; implements `Place`."""
 
-    def __init__(self, client: KubeClient, *, title: str, default_namespace: str = "default") -> None:
+    def __init__(
+        self, client: KubeClient, *, title: str, default_namespace: str = "default", colour: bool = False
+    ) -> None:
+        """`colour`: plans have colours for a terminal."""
         self._client = client
+        self._colour = colour
         self._title = title
         self._default_namespace = default_namespace
 
@@ -162,6 +165,9 @@ class ClusterPlace:
 
     @contextlib.contextmanager
     def _reach(self, service: ServiceState) -> Generator[Reached, None, None]:
+        # Imported here, because `list` needs no engine's settings.
+        from automation.places import cluster_reach
+
         def refresh() -> ServiceState:
             with _translated():
                 return self._state(self._client.get(kind_of(service.document), service.namespace, service.name))
@@ -191,7 +197,7 @@ class ClusterPlace:
                 raise PlaceError(str(error)) from error
         if found.errors:
             raise PlaceError("\n".join(found.errors), hint="nothing was changed")
-        return PlannedChange(as_terminal_text(found, colour=False), has_changes=bool(found.changed))
+        return PlannedChange(as_terminal_text(found, colour=self._colour), has_changes=bool(found.changed))
 
     def apply(self, documents: Sequence[Json]) -> None:
         with _translated():

@@ -161,8 +161,7 @@ def _through_pod(client: KubeClient, namespace: str, replica: Replica) -> Iterat
 @contextlib.contextmanager
 def _to_host(replica: Replica) -> Iterator[tuple[str, str]]:
     socket.create_connection((replica.address, replica.port), timeout=CONNECT_S).close()
-    address = f"[{replica.address}]" if ipaddress.ip_address(replica.address).version == 6 else replica.address
-    yield f"http://{address}:{replica.port}/v1", f"host {replica.host}"
+    yield f"http://{_in_url(replica.address)}:{replica.port}/v1", f"host {replica.host}"
 
 
 # --- sleeping services ------------------------------------------------------------------------------------------------
@@ -184,7 +183,8 @@ def _woken(
         if not asked:
             raise PlaceError(
                 f"`{service.name}` is asleep, and the operator that wakes it cannot be reached from here",
-                hint="it needs the right to `pods/proxy` in the operator's namespace, or an Ingress of the gateway",
+                hint="it needs the right to `pods/proxy` in the operator's namespace; or an Ingress of the gateway "
+                f"and a key of it in {GATEWAY_KEY_VARIABLE}",
             )
         replicas = _replicas(client, service)
         if any(each.pod or each.host for each in replicas):
@@ -198,24 +198,43 @@ def _woken(
 
 
 def _ask_loop(client: KubeClient, replica: Replica) -> bool:
-    """Send a request to the loop's pod, which wakes the service; return whether it arrived.
+    """Send a request to the loop, which wakes the service; return whether it arrived.
 
-    The listener for sleeping services is at the pod's address, so a port-forward, which leads to loopback, misses it.
+    The loop's listener for sleeping services is at its pod's address, so a port-forward, which leads to loopback,
+    misses it. A loop outside the cluster listens at an address of its machine.
     """
+    where = naming.SYSTEM_NAMESPACE
     selector = f"status.podIP={replica.address},status.phase=Running"
     try:
-        pods = client.list(kinds.PODS, naming.SYSTEM_NAMESPACE, field_selector=selector)["items"]
-        for pod in pods[:1]:
-            name = pod["metadata"]["name"]
-            where = naming.SYSTEM_NAMESPACE
-            request_pod(client, where, name, replica.port, "GET", "/v1/models", timeout_s=_ANSWER_S)
-            return True
+        pods = client.list(kinds.PODS, where, field_selector=selector)["items"]
+        if not pods:
+            return _ask_directly(replica)
+        name = pods[0]["metadata"]["name"]
+        request_pod(client, where, name, replica.port, "GET", "/v1/models", timeout_s=_ANSWER_S)
     except Unreachable as error:
         # The proxy holds the request until a replica is ready.
         return error.timed_out
     except ApiError:
         return False
-    return False
+    return True
+
+
+def _ask_directly(replica: Replica) -> bool:
+    import urllib3
+
+    timeout = urllib3.Timeout(connect=CONNECT_S, read=_ANSWER_S)
+    try:
+        with urllib3.PoolManager(retries=False, timeout=timeout) as pool:
+            pool.request("GET", f"http://{_in_url(replica.address)}:{replica.port}/v1/models")
+    except urllib3.exceptions.ReadTimeoutError:
+        return True
+    except (urllib3.exceptions.HTTPError, OSError):
+        return False
+    return True
+
+
+def _in_url(address: str) -> str:
+    return f"[{address}]" if ipaddress.ip_address(address).version == 6 else address
 
 
 # --- keys and names ---------------------------------------------------------------------------------------------------

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 
-from automation.cli.get import runs_on
-from automation.cli.service_view import ServiceView, conditions_of, observed_generation, view_of
 from automation.places.place import Download, ServiceState, State
+from automation.places.running_on import runs_on
+from automation.places.service_view import ServiceView, conditions_of, observed_generation, view_of
 from kubeapi.json_types import Json
 
 _WAITING = frozenset(
@@ -18,7 +18,7 @@ _WAITING = frozenset(
 """Reasons of Ready for which the service waits for something that it does not control."""
 
 
-NO_STATUS = "no operator has written a status yet; `herdsman doctor` checks the operator"
+NO_STATUS = "it waits for the operator's first status; if none comes, `herdsman doctor` checks the operator"
 
 
 def state_of(cr: Json, *, process: Json | None = None, model: Json | None = None) -> ServiceState:

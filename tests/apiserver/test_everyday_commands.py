@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,7 +64,7 @@ def test_services_are_listed_in_every_format(tell: Tell, namespace: str) -> None
     code, out, _ = tell("list")
     assert code == 0
     assert "NAMESPACE" not in out
-    assert "chat" in out and "4096" in out and "no operator" in out
+    assert "chat" in out and "4096" in out and "first status" in out
     assert namespace in tell("list", "-A", "-o", "wide")[1]
     [row] = json.loads(tell("list", "-o", "json")[1])
     assert (row["name"], row["state"], row["contextSize"]) == ("chat", "unknown", 4096)
@@ -136,7 +139,7 @@ def test_a_deploy_is_shown_made_and_updated(tell: Tell, client: KubeClient, name
 
     code, _, err = tell("deploy", "chat", "--wait", "--timeout", "1s")
     assert code == exits.TIMED_OUT
-    assert "no operator has written a status" in err
+    assert "first status" in err
 
 
 def test_a_model_of_the_catalog_is_deployed_by_its_id(tell: Tell) -> None:
@@ -157,3 +160,43 @@ def test_a_name_without_a_model_has_near_ids(tell: Tell) -> None:
     assert (
         tell("deploy", "chat", "--source", "https://example.com/a.gguf", "--context", "made-up")[0] == exits.NO_ACCESS
     )
+
+
+@pytest.mark.usefixtures("chat")
+def test_what_waits_is_listed(tell: Tell, client: KubeClient, namespace: str) -> None:
+    assert "waits" in tell("queue")[2]
+    status = {"phase": "WaitingForGPU", "queuePosition": 2, "queueLength": 3, "waitingFor": "nvidia.com/gpu: 1"}
+    client.patch(kinds.INFERENCE_SERVICES, namespace, "chat", {"status": status}, subresource="status")
+    [row] = json.loads(tell("queue", "-o", "json")[1])
+    assert (row["name"], row["position"], row["length"]) == ("chat", 2, 3)
+    assert "2/3" in tell("queue")[1]
+
+
+def test_a_model_is_asked_for_before_a_service_needs_it(tell: Tell, client: KubeClient, namespace: str) -> None:
+    code, _, err = tell("pull", "base", "--source", "https://example.com/base.gguf", "--timeout", "1s")
+    assert code == exits.TIMED_OUT
+    assert "first status" in err
+    model = client.get(kinds.MODELS, namespace, "base")
+    assert model["spec"]["prefetch"] is True
+    ready = {"type": "Ready", "status": "True", "reason": "ModelPrefetched", "message": ""}
+    ready["lastTransitionTime"] = "2026-11-01T00:00:00Z"
+    status = {"phase": "Ready", "observedGeneration": model["metadata"]["generation"], "conditions": [ready]}
+    client.patch(kinds.MODELS, namespace, "base", {"status": status}, subresource="status")
+    assert tell("pull", "base")[:2] == (0, f"Model {namespace}/base is downloaded\n")
+
+
+@pytest.mark.usefixtures("chat")
+def test_a_shell_completes_commands_options_and_names(tell: Tell) -> None:
+    code, script, _ = tell("completion", "bash")
+    assert code == 0
+    assert "_HERDSMAN_COMPLETE=complete_bash" in script
+
+    def completed(*words: str) -> list[str]:
+        asked = {"COMP_WORDS": " ".join(("herdsman", *words)), "COMP_CWORD": str(len(words))}
+        environment = {**os.environ, **asked, "_HERDSMAN_COMPLETE": "complete_bash"}
+        command = [sys.executable, "-c", "from automation.cli.main import main; main()"]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout.split()
+
+    assert sorted(completed("sta")) == ["start", "state", "status"]
+    assert completed("scale", "--repl") == ["--replicas"]
+    assert completed("scale", "ch") == ["chat"]

@@ -12,6 +12,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from aiohttp import WSMsgType, web
 
@@ -27,6 +28,8 @@ class ForwardingServer:
 
     def __init__(self, pods: dict[str, int]) -> None:
         self.pods = pods
+        self.objects: dict[str, Any] = {}
+        """The answers of other paths."""
         self.opened = 0
         self.url = ""
 
@@ -67,9 +70,15 @@ class ForwardingServer:
         writer.close()
         return socket
 
+    async def _read(self, request: web.Request) -> web.Response:
+        if request.path not in self.objects:
+            return _status(404, "NotFound", "404 page not found")
+        return web.json_response(self.objects[request.path])
+
     async def _run(self, started: threading.Event, ended: list[asyncio.Event]) -> None:
         app = web.Application()
         app.router.add_get("/api/v1/namespaces/{namespace}/pods/{pod}/portforward", self._forward)
+        app.router.add_get("/{path:.*}", self._read)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)

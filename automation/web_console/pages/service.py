@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from automation.cli.service_view import conditions_of
 from automation.places.place import ServiceState, State
+from automation.places.service_view import conditions_of
 from automation.web_console.html import Child, Html, facts, join, table, tag
 from automation.web_console.reading import Details, as_text
 from kubeapi.json_types import Json

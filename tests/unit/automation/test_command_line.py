@@ -114,7 +114,7 @@ def imported_by(arguments: list[str]) -> set[str]:
     return set(json.loads(ended.stderr.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("command", ["get", "leaders"])
+@pytest.mark.parametrize("command", ["get", "leaders", "list"])
 def test_a_command_that_only_reads_the_cluster_loads_no_desired_state(command: str, tmp_path: Path) -> None:
     """The command runs to its request: the kubeconfig names a server that refuses the connection."""
     kubeconfig = tmp_path / "kubeconfig"
@@ -144,3 +144,30 @@ def test_a_command_after_two_dashes_runs(capsys: pytest.CaptureFixture[str]) -> 
     assert invoke(["--", "version"]) == 0
     assert invoke(["--", "crds", "--dialect", "made-up"]) == EXIT_USAGE
     assert "made-up" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["get"],
+        ["describe", "chat"],
+        ["history", "chat"],
+        ["rollback", "chat"],
+        ["approve", "chat"],
+        ["logs", "chat"],
+        ["top", "--once"],
+        ["leaders"],
+        ["preview", "--all"],
+        ["drift"],
+        ["list"],
+        ["status", "chat"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_context_of_the_kubeconfig_can_be_named(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text("clusters: []\nusers: []\ncontexts: []\ncurrent-context: none\n")
+    assert invoke([*words, "--kubeconfig", str(kubeconfig), "--context", "made-up"]) != 0
+    assert "'made-up' in `contexts`" in capsys.readouterr().err
