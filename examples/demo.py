@@ -207,8 +207,7 @@ class Demo:
         request = urllib.request.Request(
             f"{url}/chat/completions", data=asked.encode(), headers={"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            completion = json.load(answer)
+        completion = _answer(request)
         console.print(f"\nThe gateway has all models at one address:\n\n  curl {url}/chat/completions -d '{asked}'\n")
         text = completion["choices"][0]["message"]["content"]
         console.print(f"\nPOST {url}\n> {QUESTION}")
@@ -246,6 +245,20 @@ class Demo:
             f"  tail -f {self.directory}/logs/loop.log {self.directory}/logs/agent.log\n\n"
             "To stop it all:\n\n  make demo-down\n"
         )
+
+
+def _answer(request: urllib.request.Request) -> Any:
+    """Send a request, and again while the gateway asks for that: it may not have seen the replica yet."""
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            again_s = error.headers.get("Retry-After")
+            if again_s is None or time.monotonic() > deadline:
+                raise
+            time.sleep(float(again_s))
 
 
 def _free_port(wanted: int) -> int:
