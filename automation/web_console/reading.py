@@ -76,8 +76,12 @@ class Reading:
                 raise PlaceError("the service was edited meanwhile; nothing was approved") from None
 
     def models(self) -> list[Json]:
-        """Return the Models of all namespaces. Raises PlaceError."""
-        return self._listed(kinds.MODELS)
+        """Return the Models of all namespaces; without a cluster those that services name. Raises PlaceError."""
+        if self.client is not None:
+            return self._listed(kinds.MODELS)
+        names = sorted({(each.namespace, each.model) for each in self.place.services(None) if each.model})
+        found = (self.place.document(kinds.MODELS.kind, name, namespace) for namespace, name in names)
+        return [each for each in found if each is not None]
 
     def hosts(self) -> list[HostUse]:
         """Return the hosts with their memory. Raises PlaceError."""

@@ -19,7 +19,7 @@ def _row(model: Json) -> list[Child]:
     gguf = status.get("gguf") or {}
     return [
         str(metadata["name"]),
-        str(metadata["namespace"]),
+        str(metadata.get("namespace") or ""),
         str(status.get("phase") or "Unknown"),
         str(status.get("size") or ""),
         str(gguf.get("architecture") or ""),
