@@ -14,7 +14,7 @@ from agent.proxy.framing import Body, Chunked, ResponseHead, Sized, UntilClose
 from gateway.engines.exchange import Requester
 from gateway.errors import GatewayError
 from gateway.limits import GatewayLimits
-from gateway.routers.anthropic import AnswerIncomplete
+from gateway.routers.chat import AnswerIncomplete
 from gateway.routers.connections import ProviderConnections
 from gateway.routers.provider_requests import ProviderRequest
 

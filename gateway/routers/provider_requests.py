@@ -12,7 +12,7 @@ from typing import Protocol
 
 from gateway.clients.request_body import RequestBody
 from gateway.errors import GatewayError
-from gateway.routers import anthropic
+from gateway.routers import anthropic, chat
 from program.desired.router import ExternalModel
 
 KEYS = {
@@ -85,11 +85,11 @@ def provider_request(
         return ProviderRequest(url, headers, body.with_model(external.model), Unchanged(), Unchanged())
     try:
         translated = anthropic.request(body.values, external.model)
-    except anthropic.NotTranslatable as error:
+    except chat.NotTranslatable as error:
         return GatewayError(400, "unsupported_parameter", error.why, error.param)
     url = address(external.url, MESSAGES)
     if body.values.get("stream"):
-        answer: Answer = anthropic.StreamedAnswer(body.model, with_usage=anthropic.wants_usage(body.values))
+        answer: Answer = anthropic.StreamedAnswer(body.model, with_usage=chat.wants_usage(body.values))
         return ProviderRequest(url, headers, translated, answer, anthropic.WholeError(), "text/event-stream")
     return ProviderRequest(url, headers, translated, anthropic.WholeAnswer(body.model), anthropic.WholeError())
 
