@@ -233,8 +233,20 @@ def error_body(message: str, kind: str) -> bytes:
 class FixedError:
     """Replaces a provider's error by a text of the gateway. A provider may repeat a prompt in its error."""
 
-    def __init__(self, message: str, kind: str) -> None:
-        self._body = error_body(message, kind)
+    def __init__(self, provider: str, status: int) -> None:
+        """`status`: of the answer, 400 or above."""
+        why, kind = f"{provider} failed to answer ({status})", "server_error"
+        match status:
+            case 400 | 413 | 422:
+                why = f"{provider} refused the request as not valid ({status}); check its fields and its length"
+                kind = "invalid_request_error"
+            case 404:
+                why = f"{provider} does not know the model, or does not serve it at the router's `url` (404)"
+                kind = "invalid_request_error"
+            case 429:
+                why = f"{provider} limits the requests of the gateway's account (429); try again later"
+                kind = "rate_limit_exceeded"
+        self._body = error_body(why, kind)
 
     def feed(self, data: bytes) -> bytes:  # noqa: ARG002 - the error is not passed on
         return b""
@@ -262,9 +274,7 @@ class Chunks:
         """Return the chunk with the name of a tool. `index` is that of its block."""
         number = self._tools[index] = len(self._tools)
         function = {"name": name, "arguments": ""}
-        return self.chunk(
-            {"tool_calls": [{"index": number, "id": call_id, "type": "function", "function": function}]}
-        )
+        return self.chunk({"tool_calls": [{"index": number, "id": call_id, "type": "function", "function": function}]})
 
     def tool_arguments(self, index: int, part: str) -> Json:
         """Return a chunk with a part of a tool's arguments."""
