@@ -189,8 +189,6 @@ def charged(environment: dict[str, str], key: str) -> int:
     """What is charged to the budget of a key."""
     store = configured(environment | dict(os.environ))
     assert store is not None
-    with store.transaction() as transaction:
-        sql = "SELECT COALESCE(SUM(spent), 0) FROM herdsman_gateway_spent WHERE scope = ?"
-        ((spent,),) = transaction.execute(sql, f"key/{key.split('-')[1]}/budget/tokens")
+    spent = store.spent(f"key/{key.split('-')[1]}/budget/tokens")
     store.close()
-    return int(spent)
+    return sum(spent.values())

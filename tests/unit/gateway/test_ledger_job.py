@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
-from gateway.accounting.ledger_job import Ask, Batch, Counter, Job, Outcome, Usage, UsageKey, clean, leave, run
+from gateway.accounting.ledger_job import Ask, Batch, Counter, Job, Outcome, Usage, UsageKey, clean, leave
 from gateway.accounting.limits import Cost, Limit, Unit, headers, refusal
 from gateway.accounting.stores import SqliteStore, Store, StoreAway, StoreInvalid, configured, opened
-from gateway.accounting.usage_report import UsageBy, usage_since
+from gateway.accounting.usage_report import UsageBy
 
 REQUESTS = Limit("key/a/requests", Unit.REQUESTS, 3, 10**9)
 TOKENS = Limit("key/a/tokens", Unit.TOKENS, 100, 10**9, is_budget=True)
@@ -26,8 +27,7 @@ def store(tmp_path: Path) -> Store:
 def exchange(
     store: Store, gateway: str, batch: Batch, *asks: Ask, held: dict[Counter, int] | None = None
 ) -> list[Outcome]:
-    with store.transaction() as transaction:
-        return run(transaction, Job(gateway, batch, asks, held or {})).outcomes
+    return store.exchange(Job(gateway, batch, asks, held or {})).outcomes
 
 
 def granted(outcomes: list[Outcome]) -> list[bool]:
@@ -35,8 +35,7 @@ def granted(outcomes: list[Outcome]) -> list[bool]:
 
 
 def spent(store: Store) -> dict[str, int]:
-    with store.transaction() as transaction:
-        return {str(a): int(b) for a, b in transaction.execute("SELECT scope, spent FROM herdsman_gateway_spent")}
+    return {counter.scope: amount for counter, amount in store.spent("").items()}
 
 
 def ask(tokens: int, *limits: Limit) -> Ask:
@@ -76,8 +75,7 @@ def test_a_batch_is_charged_once_however_often_it_is_sent(store: Store) -> None:
         exchange(store, "g", batch)
     exchange(store, "h", batch)
     assert spent(store)[TOKENS.scope] == 50
-    with store.transaction() as transaction:
-        (row,) = usage_since(transaction, 7200, UsageBy.KEY)
+    (row,) = store.usage_since(7200, UsageBy.KEY)
     assert (row.name, row.key_id, row.usage) == ("ci", "a", Usage(2, prompt_tokens=40, nano_usd=14))
 
 
@@ -96,6 +94,19 @@ def test_the_reservations_of_an_ended_gateway_count_no_longer(store: Store) -> N
     assert spent(store) == {TOKENS.scope: 0}, "a window that has not ended is kept"
 
 
+def test_what_is_charged_is_read_by_the_beginning_of_a_scope_while_its_window_lasts(store: Store) -> None:
+    now = int(time.time())
+    batch = {
+        Counter("router/a/r/b/tokens", now - 10): (now + 90, 7),
+        Counter("router/a/r_b/tokens", now - 10): (now + 90, 9),
+        Counter("router/a/r/b/tokens", now - 110): (now - 10, 5),
+        Counter("router/a/r/b/tokens", now + 90): (now + 190, 3),
+    }
+    exchange(store, "g", Batch(1, batch, {}))
+    assert store.spent("router/a/r/") == {Counter("router/a/r/b/tokens", now - 10): 7}
+    assert [amount for _, amount in store.spent("router/").items()] == [9, 7]
+
+
 def test_usage_is_summed_by_key_team_model_and_hour(store: Store) -> None:
     usage = {
         KEY: Usage(2, 1, 0, 0, 30, 10, 5, 9),
@@ -105,8 +116,7 @@ def test_usage_is_summed_by_key_team_model_and_hour(store: Store) -> None:
     exchange(store, "g", Batch(1, {}, usage))
 
     def names(by: UsageBy, since_s: float = 7200) -> list[tuple[str, int]]:
-        with store.transaction() as transaction:
-            return [(row.name, row.usage.prompt_tokens) for row in usage_since(transaction, since_s, by)]
+        return [(row.name, row.usage.prompt_tokens) for row in store.usage_since(since_s, by)]
 
     assert names(UsageBy.KEY) == [("alice", 90), ("ci", 31)]
     assert names(UsageBy.TEAM) == [("ml", 121)]
