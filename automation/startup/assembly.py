@@ -238,6 +238,7 @@ def assemble(
         quotas.start()
         configs.start()
         routers.start()
+        stack.callback(routers.stop)
 
         def again(delay_s: Callable[[], float]) -> None:
             for key in cluster.every_key():

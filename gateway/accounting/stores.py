@@ -73,6 +73,17 @@ class Store(Protocol):
         ...
 
 
+def existing(environment: Mapping[str, str] = os.environ) -> Store | None:
+    """Return the store that a gateway in this environment uses, to read it; None if none has written one yet.
+
+    Raises StoreInvalid.
+    """
+    if (named := configured(environment)) is not None:
+        return named
+    path = default_path(environment)
+    return SqliteStore(str(path)) if path.exists() else None
+
+
 class SqlStore(ABC):
     """A store whose database takes SQL."""
 
