@@ -20,6 +20,7 @@ from gateway.clients.cors import Cors
 from gateway.clients.listener_tls import TlsFiles, listener_context, refusal
 from gateway.cluster.cluster_routes import ClusterRoutes
 from gateway.engines.balancer import ANYWHERE, Nearness
+from gateway.routers.audit_export import Collector, OtlpExporter
 from gateway.routers.following import RouterFollower
 from gateway.server import GatewayServer
 from kubeapi.client import KubeClient
@@ -85,6 +86,8 @@ class GatewayOptions:
     """Where limits and usage are kept; None: keys have no limits, and usage is not kept."""
     audit_directory: Path | None = None
     """Where routers write their audits; None: those that write to files get no requests."""
+    audit_collector: Collector | None = None
+    """Where routers send audits by OTLP; None: those that do get no requests."""
     metrics: ListenAddress | None = None
     """The address of the Prometheus metrics; None: they are not served."""
 
@@ -102,7 +105,9 @@ class RunningGateway:
         self._server = GatewayServer(
             access=Access(required=required), store=options.store, cors=cors, place=options.place
         )
-        self._server.backends.routers.audit.directory = options.audit_directory
+        audit = self._server.backends.routers.audit
+        audit.directory = options.audit_directory
+        audit.exporter = OtlpExporter(options.audit_collector) if options.audit_collector is not None else None
         self._metrics: WSGIServer | None = None
         try:
             port = self._server.start(*options.listen, tls)

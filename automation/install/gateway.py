@@ -216,6 +216,10 @@ def _container() -> Json:
             {"name": "HOME", "value": "/tmp"},  # noqa: S108 - a path in the pod
             {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
             When("gateway_store", {"name": "HERDSMAN_GATEWAY_STORE", "valueFrom": {"secretKeyRef": store}}),
+            When(
+                "gateway_audit",
+                {"name": "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "value": Value("gateway_audit_endpoint")},
+            ),
         ],
         "ports": [
             {"name": "https", "containerPort": PORT, "protocol": "TCP"},

@@ -51,6 +51,7 @@ CONDITIONS: dict[str, Callable[[InstallOptions], bool]] = {
     "gateway_fixed": lambda o: not o.gateway_max_replicas,
     "gateway_metrics": lambda o: o.gateway_metrics,
     "gateway_store": lambda o: bool(o.gateway_store_secret),
+    "gateway_audit": lambda o: bool(o.gateway_audit_endpoint),
     "gateway_scales": lambda o: o.gateway and o.gateway_max_replicas > 0,
     "gateway_ingress": lambda o: o.gateway and bool(o.gateway_ingress_class),
     "gateway_route": lambda o: o.gateway and bool(o.gateway_parent),

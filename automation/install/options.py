@@ -107,6 +107,9 @@ class InstallOptions(BaseModel):
     gateway_store_secret: str = ""
     """Secret whose key `url` is the URL of the PostgreSQL database in which all gateways count the limits and the usage
     of keys. Empty: each gateway counts for itself, in memory."""
+    gateway_audit_endpoint: str = Field(default="", pattern=r"^(https?://[^\s@]+)?$")
+    """URL of the OTLP collector for the audits of ModelRouters with sink `otlp`, as in
+    http://collector.monitoring:4318/v1/logs. Empty: these routers get no requests."""
     gateway_service_type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"
     """Type of the gateway's Service."""
     gateway_host: str = ""

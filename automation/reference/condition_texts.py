@@ -155,10 +155,7 @@ GPU_QUOTA = (
         ("InForce", "OverUsed"),
     ),
 )
-_REFUSED_POLICIES = (
-    *("AuthorizationRequiresJWT", "InvalidAuthorization", "InvalidBudget"),
-    "UnsupportedAuditLog",
-)
+_REFUSED_POLICIES = (*("AuthorizationRequiresJWT", "InvalidAuthorization", "InvalidBudget"),)
 MODEL_ROUTER = (
     ConditionType(
         "Validated",

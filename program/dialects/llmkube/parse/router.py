@@ -298,10 +298,6 @@ def _audit(policy: PolicySpec) -> Audit | None:
         raise SpecInvalid(field=f"{field}.filePath", why=why)
     if spec.sink != "file" and path:
         raise SpecInvalid(field=f"{field}.filePath", why=f"is set, but the sink is {spec.sink}")
-    if spec.sink == "otlp":
-        raise SpecInvalid(
-            field=f"{field}.sink", why="`otlp` is not supported yet; use stdout or file", reason="UnsupportedAuditLog"
-        )
     return Audit(spec.sink, path, bool(spec.include_request_body))
 
 
