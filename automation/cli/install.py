@@ -171,7 +171,7 @@ def install(
     ] = None,
     gateway_store_secret: Annotated[
         str | None,
-        typer.Option(help="Secret with the `url` of the gateways' PostgreSQL database, for limits and usage."),
+        typer.Option(help="Secret with the `url` of the gateways' PostgreSQL or Redis, for limits and usage."),
     ] = None,
     gateway_audit_endpoint: Annotated[
         str | None, typer.Option(help="URL of the OTLP collector for audits of ModelRouters.")

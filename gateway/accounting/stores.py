@@ -1,4 +1,4 @@
-"""The databases that hold accounts: SQLite for one machine, PostgreSQL for several gateways.
+"""The databases that hold accounts: SQLite for one machine, PostgreSQL or Redis (`redis_store`) for several gateways.
 
 The address comes from the environment or from a file, because it may have a password. `ledger` sends jobs to it.
 """
@@ -21,6 +21,7 @@ from gateway.accounting.usage_report import UsageBy, UsageRow, usage_since
 VARIABLE = "HERDSMAN_GATEWAY_STORE"
 FILE_VARIABLE = "HERDSMAN_GATEWAY_STORE_FILE"
 SQLITE, POSTGRES = "sqlite://", ("postgres://", "postgresql://")
+REDIS = ("redis://", "rediss://", "valkey://", "valkeys://")
 CONNECT_TIMEOUT_S = 3
 STATEMENT_TIMEOUT_S = 5
 _SCHEMA_LOCK = 7_301_445
@@ -62,9 +63,10 @@ class Store(Protocol):
         ...
 
     def spent(self, beginning: str) -> dict[Counter, int]:
-        """Return what is charged in windows that have not ended, for scopes with this beginning.
+        """Return what is charged in windows that have not ended, for scopes with this beginning, the largest first.
 
-        At most `ledger_job.MOST_READ`, the largest ones.
+        The beginning has the first part of the scopes with its slash, as in `router/`. At most `ledger_job.MOST_READ`
+        are returned.
         """
         ...
 
@@ -132,7 +134,11 @@ def configured(environment: Mapping[str, str] = os.environ) -> Store | None:
         return PostgresStore(address)
     if address.startswith(SQLITE):
         return SqliteStore(address.removeprefix(SQLITE))
-    raise StoreInvalid(f"{VARIABLE} begins with neither {SQLITE} nor {POSTGRES[0]}")
+    if address.startswith(REDIS):
+        from gateway.accounting.redis_store import RedisStore
+
+        return RedisStore(address, environment=environment)
+    raise StoreInvalid(f"{VARIABLE} begins with none of {SQLITE}, {POSTGRES[0]} and {REDIS[1]}")
 
 
 class SqliteStore(SqlStore):
