@@ -26,6 +26,7 @@ VIEW_ROLE = "herdsman-view"
 EDIT_ROLE = "herdsman-edit"
 PREVIEW_ROLE = "herdsman-preview"
 
+ENGINE_KEYS_ROLE = f"{NAME}-engine-keys"
 DIALECTS = {"kserve": "KServe", "llmaz": "llmaz"}
 """The dialects whose permissions are granted separately, by name."""
 
@@ -267,6 +268,12 @@ def _gateway() -> list[Part]:
             "ServiceAccount by a RoleBinding in each namespace with such engines.",
             "gateway",
         ),
+        (
+            _role("ClusterRole", ENGINE_KEYS_ROLE, permissions.ENGINE_KEYS),
+            "Permission of the loop to make keys that the gateway sends to engines.",
+            "gateway",
+        ),
+        (_binding("ClusterRole", ENGINE_KEYS_ROLE), "", "gateway"),
         (_role("Role", name, permissions.GATEWAY_KEYS, **keys), "The keys of the gateway's clients.", "gateway"),
         (bound("Role", **keys), "", "gateway"),
         (gateway.service(), "", "gateway"),
