@@ -139,7 +139,7 @@ class ProviderCall:
         ) as answer:
             status = answer.status
             if status in REFUSALS:
-                if request.account is not None:
+                if request.account is not None and status == 401:  # 403: the account lacks a right, not a new token
                     self._connections.google_tokens.drop(request.account)
                 # The client would take it for a refusal of its own key.
                 return GatewayError(502, KEY_REFUSED, f"the provider refused the gateway's key ({status})")

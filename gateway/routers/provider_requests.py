@@ -37,8 +37,8 @@ PATHS = {
     "vertex_ai": frozenset({CHAT}),
 }
 """The paths of the gateway's API, by provider."""
-_ONE_WORD = 4096
-"""The longest key, in characters. The JSON of a service account is no key."""
+KEY_MAX = 16384
+"""The longest key that is sent in a header, in characters."""
 
 
 class Answer(Protocol):
@@ -194,7 +194,7 @@ def _not_accessible(why: str) -> GatewayError:
 
 
 def _is_key(text: str) -> bool:
-    return len(text) <= _ONE_WORD and text.isascii() and text.isprintable() and " " not in text
+    return len(text) <= KEY_MAX and text.isascii() and text.isprintable() and " " not in text
 
 
 def address(base: str, path: str) -> str:

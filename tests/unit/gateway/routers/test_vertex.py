@@ -147,6 +147,15 @@ def test_a_refused_token_is_replaced_by_the_next_request(front: Front, make_prov
     assert front.ask(body(), AT_ROUTER)[0] == 200
 
 
+def test_a_denied_right_keeps_the_token(front: Front, make_provider: Make, google: Google) -> None:
+    google.chat_answer = says("403 Forbidden", b"{}")
+    provider = make_provider(google)
+    serve(front, provider)
+    for _ in range(2):
+        assert front.ask(body(), AT_ROUTER)[0] == 502
+    assert len(google.tokens) == 1
+
+
 @pytest.mark.parametrize(
     "answer",
     [
